@@ -1,0 +1,188 @@
+"""What a cache is built from: CacheConfig, ModelShape, Topology; and the reader of JSON, TOML and YAML."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from hicache.errors import ConfigurationError
+from hicache.types import Component, Pool
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class EvictionPolicy(str, Enum):
+    """The order in which device leaves are evicted."""
+
+    LRU = "lru"
+    LFU = "lfu"
+    FIFO = "fifo"
+    FILO = "filo"
+    MRU = "mru"
+    PRIORITY = "priority"
+    SLRU = "slru"
+
+
+class Layout(str, Enum):
+    """How a pool's tensor is ordered: [layers, slots, item] or [pages, layers, page, item]."""
+
+    LAYER_FIRST = "layer_first"
+    PAGE_FIRST = "page_first"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Ranks and sizes of the parallel groups that a cache is part of. Every pool stack takes them from here."""
+
+    tp_rank: int
+    tp_size: int
+    cp_rank: int
+    cp_size: int
+    pp_rank: int
+    pp_size: int
+    dp_rank: int
+    dp_size: int
+
+    def __post_init__(self) -> None:
+        for axis in ("tp", "cp", "pp", "dp"):
+            rank, size = getattr(self, f"{axis}_rank"), getattr(self, f"{axis}_size")
+            if not 0 <= rank < size:
+                raise ConfigurationError(f"{axis}_rank {rank} is not in range({axis}_size={size})")
+
+
+SINGLE_RANK = Topology(tp_rank=0, tp_size=1, cp_rank=0, cp_size=1, pp_rank=0, pp_size=1, dp_rank=0, dp_size=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What one model stores: layers by kind, sizes in elements, and torch's name of the dtype ("float32")."""
+
+    full_layers: int
+    swa_layers: int
+    mamba_layers: int
+    kv_heads: int
+    head_dim: int
+    conv_elements: int
+    state_elements: int
+    index_dim: int
+    dtype: str
+
+
+TINY_MODEL = ModelShape(
+    full_layers=2,
+    swa_layers=2,
+    mamba_layers=2,
+    kv_heads=1,
+    head_dim=4,
+    conv_elements=4,
+    state_elements=8,
+    index_dim=4,
+    dtype="float32",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """One way to open a cache.
+
+    `capacity_tokens`: per component, on the device; a multiple of `page_size` (for MAMBA: states, any number).
+    `sliding_window_size`: tokens; needed with SWA. `mamba_chunk_size`: tokens between the states that a model can
+    give; needed with MAMBA. `bigram`: keys are pairs of neighbouring tokens (EAGLE). `events`: keep an event log.
+    Raises ConfigurationError, naming the field and its value, for a combination that cannot be served.
+    """
+
+    components: tuple[str, ...]
+    sidecars: tuple[str, ...]
+    page_size: int
+    capacity_tokens: Mapping[str, int]
+    sliding_window_size: int | None
+    mamba_chunk_size: int | None
+    policy: EvictionPolicy
+    bigram: bool
+    events: bool
+    layout: Layout
+    device: str
+    model: ModelShape
+    topology: Topology
+
+    def __post_init__(self) -> None:
+        self._check_components()
+        self._check_sizes()
+
+    def _check_components(self) -> None:
+        if len(set(self.components)) != len(self.components):
+            raise ConfigurationError(f"components {self.components} names one twice")
+        if Component.FULL not in self.components:
+            raise ConfigurationError(f"components {self.components} lacks 'full': the tree's slots are FULL's slots")
+        if Component.SWA in self.components and not _is_positive(self.sliding_window_size):
+            raise ConfigurationError(f"'swa' needs a positive sliding_window_size, got {self.sliding_window_size!r}")
+        if Component.MAMBA in self.components and not _is_positive(self.mamba_chunk_size):
+            raise ConfigurationError(f"'mamba' needs a positive mamba_chunk_size, got {self.mamba_chunk_size!r}")
+        for sidecar in self.sidecars:
+            if sidecar != Pool.INDEXER:
+                raise ConfigurationError(f"sidecar {sidecar!r} is unknown; known: {Pool.INDEXER.value!r}")
+
+    def _check_sizes(self) -> None:
+        if not _is_positive(self.page_size):
+            raise ConfigurationError(f"page_size must be a positive integer, got {self.page_size!r}")
+        if set(self.capacity_tokens) != set(self.components):
+            raise ConfigurationError(
+                f"capacity_tokens is given for {sorted(self.capacity_tokens)}, components are {sorted(self.components)}"
+            )
+        for component, tokens in self.capacity_tokens.items():
+            unit = 1 if component == Component.MAMBA else self.page_size
+            if not _is_positive(tokens) or tokens % unit:
+                raise ConfigurationError(f"capacity_tokens[{component!r}]={tokens!r} is no positive multiple of {unit}")
+
+    @property
+    def name(self) -> str:
+        """A short name for tables and test ids, such as `full+swa/page16/lru`."""
+        extras = [self.policy.value, *(("bigram",) if self.bigram else ())]
+        return f"{'+'.join([*self.components, *self.sidecars])}/page{self.page_size}/{'/'.join(extras)}"
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def read_table(source: str) -> dict[str, Any]:
+    """Read a JSON string, or `@path` of a .json, .toml, .yaml or .yml file, into a table.
+
+    Raises ConfigurationError naming the file when it is missing, malformed, of another kind, or no table.
+    """
+    name = source[1:] if source.startswith("@") else "inline JSON"
+    try:
+        table = _parse(Path(name)) if source.startswith("@") else json.loads(source)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{name}: {error}") from error
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{name}: the top level is a {type(table).__name__}, not a table")
+    return table
+
+
+def _parse(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return json.loads(text)
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    if path.suffix in (".yaml", ".yml"):
+        return _parse_yaml(text)
+    raise ValueError(f"cannot tell the format from the ending {path.suffix!r}; known: .json .toml .yaml .yml")
+
+
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,39 @@
+"""The exceptions. A programmer error raises at once; running out of something is an answer, not an exception."""
+
+from __future__ import annotations
+
+
+class HiCacheError(Exception):
+    """Any error of this package."""
+
+
+class ConfigurationError(HiCacheError, ValueError):
+    """A configuration that cannot be served, or cannot be read."""
+
+
+class SlotError(HiCacheError, ValueError):
+    """A slot that is foreign, free already, or the padding slot. Nothing was changed."""
+
+
+class PoolMismatchError(HiCacheError, ValueError):
+    """A copy between pools that differ in dtype, layers or layout."""
+
+
+class ReceiptError(HiCacheError, ValueError):
+    """A receipt that was released before, or that another cache, or another life of this one, gave out."""
+
+
+class StaleHandleError(HiCacheError, LookupError):
+    """A handle of a node that is in the tree no more."""
+
+
+class KeyFormError(HiCacheError, ValueError):
+    """Tokens, or slots for them, whose shape or type is not what the call takes."""
+
+
+class InvariantError(HiCacheError, AssertionError):
+    """A law of the cache does not hold. The message names the law, the place and the values."""
+
+
+class TraceError(HiCacheError, ValueError):
+    """A line of a trace that cannot be read. The message names the line."""

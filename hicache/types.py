@@ -1,0 +1,156 @@
+"""The nouns that every layer shares: tiers, components, pools, keys, and the frozen results of each verb."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Slots: TypeAlias = npt.NDArray[np.int64]
+"""Places in a pool, one per token: int64, shape [tokens]."""
+
+Tokens: TypeAlias = npt.NDArray[np.int32]
+"""Token ids: int32, shape [tokens]."""
+
+Handle: TypeAlias = Any
+"""A place in somebody's tree. Opaque: only the cache that gave it out may look inside."""
+
+PADDING_SLOT = 0
+"""The slot that padded tokens write to. It belongs to nobody and is never handed out."""
+
+
+class Tier(str, Enum):
+    """Where data lies."""
+
+    DEVICE = "device"
+    HOST = "host"
+    STORAGE = "storage"
+
+
+class Component(str, Enum):
+    """What a tree node can hold, in rank order: dropping one drops those after it on the same node."""
+
+    FULL = "full"
+    SWA = "swa"
+    MAMBA = "mamba"
+
+
+class Pool(str, Enum):
+    """A set of buffers with one entry per slot."""
+
+    KV = "kv"
+    SWA = "swa"
+    MAMBA = "mamba"
+    INDEXER = "indexer"
+
+
+COMPONENT_POOL: Mapping[str, Pool] = {
+    Component.FULL.value: Pool.KV,
+    Component.SWA.value: Pool.SWA,
+    Component.MAMBA.value: Pool.MAMBA,
+}
+"""The pool that each component allocates from. A sidecar pool follows another pool's slots instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Who may share a prefix. Two different namespaces share nothing, on any tier."""
+
+    lora: str | None
+    salt: str | None
+    tenant: str | None
+
+
+SHARED = Namespace(lora=None, salt=None, tenant=None)
+"""The namespace of requests that name none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Key:
+    """A prompt as a cache sees it: token ids, int32, shape [tokens], and the namespace they are valid in."""
+
+    tokens: Tokens
+    namespace: Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    """What a prompt found.
+
+    `device_indices`: slots of the FULL component from the root to the device anchor, int64, [tokens].
+    `device_anchor`: the deepest node at which every component is valid on the device.
+    `best_match`: the deepest node at which every component is valid on device or host.
+    `host_hit_length`: tokens on the host past the device anchor.
+    `component_host_hit_lengths`: the same for each other component, in its own unit.
+    `branching_seqlen`: where a state should be kept so that the next such prompt matches further, or None.
+    """
+
+    device_indices: Slots
+    device_anchor: Handle
+    best_match: Handle
+    host_hit_length: int
+    component_host_hit_lengths: Mapping[str, int]
+    branching_seqlen: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class InsertResult:
+    """What became of an insert.
+
+    `prefix_length`: tokens that the tree held already.
+    `accepted_length`: tokens that a match of the same key returns from now on.
+    `node`: where the accepted part of the key ends.
+    `state_adopted`: the tree took the caller's state; when False the caller still owns it.
+    """
+
+    prefix_length: int
+    accepted_length: int
+    node: Handle
+    state_adopted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvictResult:
+    """What an eviction freed: tokens per component (states for MAMBA), and how many victims it took."""
+
+    freed: Mapping[str, int]
+    victims: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The size counters of one component on the device, in tokens (states for MAMBA)."""
+
+    evictable: int
+    protected: int
+    free: int
+
+
+class EventKind(str, Enum):
+    """What happened to blocks on a tier."""
+
+    STORED = "stored"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change of residency.
+
+    `blocks`: one identity per page in order, unique over all prefixes and namespaces: for the reference the hex digest
+    of the page's hash chain. For MAMBA the one block whose end the state belongs to.
+    """
+
+    kind: EventKind
+    tier: Tier
+    component: str
+    namespace: Namespace
+    blocks: tuple[str, ...]
+
+
+NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
+NO_SLOTS.flags.writeable = False
