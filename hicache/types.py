@@ -153,4 +153,3 @@ class Event:
 
 
 NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
-NO_SLOTS.flags.writeable = False

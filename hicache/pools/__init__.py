@@ -1,0 +1,1 @@
+"""Where the bytes lie, and which slots are free."""

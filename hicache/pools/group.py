@@ -1,0 +1,97 @@
+"""DevicePools: the pools of one cache on the device, allocated and freed together. Sidecars follow KV's slots."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.errors import SlotError
+from hicache.pools.device import DevicePool
+from hicache.pools.slots import PageAllocator
+from hicache.stacks import pool_specs
+from hicache.types import COMPONENT_POOL, Component, Pool, Slots
+
+
+class DevicePools:
+    """Allocators by component, buffers by pool, and the partner of each FULL page among the SWA pages.
+
+    Inside the cache everything is counted in pages (a state is a page of one slot); slots appear at the edge only.
+    """
+
+    def __init__(self, config: CacheConfig) -> None:
+        self.page_size = config.page_size
+        sizes = {c: 1 if c == Component.MAMBA else config.page_size for c in config.components}
+        self.allocators = {c: PageAllocator(c, config.capacity_tokens[c] // sizes[c]) for c in config.components}
+        full_pages = self.allocators[Component.FULL].capacity_pages + 1
+        # A pool that no component allocates from is a sidecar: as large as KV, with no allocation of its own (sglang#22767).
+        owners = {pool: c for c, pool in COMPONENT_POOL.items() if c in sizes}
+        self.buffers: dict[Pool, DevicePool] = {}
+        for pool, spec in pool_specs(config).items():
+            owner = owners.get(pool, Component.FULL.value)
+            pages = self.allocators[owner].capacity_pages + 1
+            self.buffers[pool] = DevicePool(spec, pages, sizes[owner], config.device)
+        self._partners = np.zeros(full_pages, dtype=np.int64)
+        self._has_window = Component.SWA in sizes
+        self._slots = np.arange(full_pages * self.page_size, dtype=np.int64).reshape(full_pages, self.page_size)
+
+    def slots_of(self, pages: Slots) -> Slots:
+        """The slots of FULL pages in order: int64 [pages * page_size]."""
+        return self._slots.take(pages, axis=0).reshape(-1) if self.page_size > 1 else pages.copy()
+
+    def pages_of(self, slots: Slots) -> Slots:
+        """The pages of whole, aligned runs of slots. Raises SlotError for anything else."""
+        if self.page_size == 1:
+            return slots.copy()
+        first, last = slots[:: self.page_size], slots[self.page_size - 1 :: self.page_size]
+        pages = first // self.page_size
+        if len(slots) % self.page_size or not np.array_equal(last, pages * self.page_size + (self.page_size - 1)):
+            raise SlotError(f"slots {slots.tolist()} are not whole pages of {self.page_size}")
+        return pages
+
+    def allocate(self, pages: int) -> Slots | None:
+        """FULL pages, each with an SWA partner where there is an SWA pool; None, with nothing taken, when short."""
+        taken = self.allocators[Component.FULL].allocate(pages)
+        if taken is None or not self._has_window:
+            return taken
+        window = self.allocators[Component.SWA].allocate(pages)
+        if window is None:
+            self.allocators[Component.FULL].free(taken)
+            return None
+        self._partners[taken] = window
+        return taken
+
+    def free(self, pages: Slots) -> None:
+        """Take back FULL pages and their partners. Raises SlotError, and changes nothing, when one is not handed out."""
+        self.allocators[Component.FULL].check_held(pages)
+        self.free_window(pages)
+        self.allocators[Component.FULL].free(pages)
+
+    def free_window(self, pages: Slots) -> None:
+        """Take back the SWA partners of FULL pages; a page without one is skipped, page 0 is never touched."""
+        if not self._has_window:
+            return
+        self.allocators[Component.FULL].check_held(pages)
+        window = self.partners(pages)
+        self.allocators[Component.SWA].free(window[window != 0])
+        self._partners[pages] = 0
+
+    def partners(self, pages: Slots) -> Slots:
+        """The SWA page of each FULL page, 0 where it has none."""
+        return self._partners[pages]
+
+    def move_window(self, source: Slots, target: Slots) -> Slots:
+        """Give the partners of some FULL pages to others that have none; returns them. No byte is copied."""
+        if self._partners[target].any() or not self._partners[source].all():
+            raise SlotError(
+                f"partners cannot move from {source.tolist()} ({self._partners[source].tolist()}) "
+                f"to {target.tolist()} ({self._partners[target].tolist()})"
+            )
+        moved = self._partners[source]
+        self._partners[target] = moved
+        self._partners[source] = 0
+        return moved
+
+    def copy_state(self, source: Slots, target: Slots) -> None:
+        """Copy one MAMBA state to another slot, in all layers."""
+        states = self.buffers[Pool.MAMBA]
+        states.copy_from(states, source, target)

@@ -1,0 +1,152 @@
+"""RequestLife: a request from admission to its end, over a cache. Whatever happens, it gives everything back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hicache.cache import LockReceipt, UnifiedRadixCache
+from hicache.types import NO_SLOTS, Component, Namespace, Slots, Tokens
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A running request.
+
+    `table`: its FULL slots in order, rounded up to whole pages; the first `shared_tokens` are the tree's, the rest its
+    own. `computed_tokens`: how many have their KV. `window_start`: its own slots before this token gave their SWA
+    partners back. `state`: its own MAMBA slot, or None without MAMBA.
+    """
+
+    tokens: Tokens
+    namespace: Namespace
+    table: Slots
+    shared_tokens: int
+    computed_tokens: int
+    window_start: int
+    state: int | None
+    receipt: LockReceipt
+
+
+class RequestLife:
+    """Admits, grows, checkpoints and ends requests. Nothing is half taken: what does not fit leaves no trace."""
+
+    def __init__(self, cache: UnifiedRadixCache) -> None:
+        self._cache = cache
+        self._page = cache.config.page_size
+        self._window = cache.config.sliding_window_size if Component.SWA in cache.config.components else None
+        self._has_states = Component.MAMBA in cache.config.components
+
+    def admit(self, tokens: Tokens, namespace: Namespace) -> Request | None:
+        """Match, lock, take an own state and slots for the rest; None when they cannot be had.
+
+        The last token is never taken from the cache: what follows from it is what the request asks for.
+        """
+        found = self._cache.match(self._cache.key(tokens[:-1], namespace), chunked=False)
+        receipt = self._cache.lock(found.device_anchor)
+        cached = len(found.device_indices)
+        state = self._own_state(receipt, cached)
+        rest = None if self._has_states and state is None else self._cache.allocate(self._missing(len(tokens), cached))
+        if rest is None:
+            if state is not None:
+                self._cache.free_state(state)
+            self._cache.unlock(receipt)
+            return None
+        table = np.concatenate((found.device_indices, rest))
+        return Request(tokens, namespace, table, cached, cached, cached, state, receipt)
+
+    def extend(self, request: Request, tokens: Tokens) -> bool:
+        """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit."""
+        rest = self._cache.allocate(self._missing(len(request.tokens) + len(tokens), len(request.table)))
+        if rest is None:
+            return False
+        request.computed_tokens = len(request.tokens)
+        request.tokens = np.concatenate((request.tokens, tokens))
+        request.table = np.concatenate((request.table, rest))
+        self._release_window(request)
+        return True
+
+    def checkpoint(self, request: Request, computed_tokens: int) -> None:
+        """A chunk was computed: hand it to the tree and go on reading from there.
+
+        Skipped, so that the request keeps its slots, where the tree would refuse it: between two states, or when no
+        slot is left for a state of the tree's own.
+        """
+        if not request.computed_tokens <= computed_tokens <= len(request.tokens):
+            raise ValueError(
+                f"{computed_tokens} tokens computed: not in {request.computed_tokens}..{len(request.tokens)}"
+            )
+        request.computed_tokens = computed_tokens
+        key = self._cache.key(request.tokens[:computed_tokens], request.namespace)
+        length = self._cache.length(key)
+        state = self._state_copy(request, length)
+        if length <= request.shared_tokens or (self._has_states and state is None):
+            self._free_state(state)
+            return
+        result = self._cache.insert(key, request.table[:length], state, priority=0)
+        if not result.state_adopted:
+            self._free_state(state)
+        # The new lock is taken before the old one goes, so that the prefix is never without one.
+        receipt, old = self._cache.lock(result.node), request.receipt
+        request.receipt = receipt
+        self._cache.unlock(old)
+        request.table = np.concatenate((self._cache.slots_to(result.node), request.table[length:]))
+        request.shared_tokens = length
+
+    def finish(self, request: Request) -> None:
+        """Every token was computed: hand them to the tree, and give back the rest."""
+        key = self._cache.key(request.tokens, request.namespace)
+        length = self._cache.length(key)
+        request.computed_tokens = len(request.tokens)
+        exact = self._ends_page(len(request.tokens), length)
+        result = self._cache.insert(key, request.table[:length], request.state if exact else None, priority=0)
+        if not result.state_adopted:
+            self._free_state(request.state)
+        request.shared_tokens = length
+        self._end(request)
+
+    def abort(self, request: Request) -> None:
+        """Give everything back; what the tree has by now it keeps."""
+        self._free_state(request.state)
+        self._end(request)
+
+    def _end(self, request: Request) -> None:
+        self._cache.free(request.table[request.shared_tokens :])
+        self._cache.unlock(request.receipt)
+        request.table, request.state, request.shared_tokens = NO_SLOTS, None, 0
+
+    def _missing(self, tokens: int, held: int) -> int:
+        return max(0, -(-tokens // self._page) * self._page - held)
+
+    def _own_state(self, receipt: LockReceipt, cached: int) -> int | None:
+        if not self._has_states:
+            return None
+        return self._cache.fork_state(receipt.node) if cached else self._cache.allocate_state()
+
+    def _state_copy(self, request: Request, length: int) -> int | None:
+        """A slot for the tree with the request's state, if that is the state after `length` tokens."""
+        if request.state is None or not self._ends_page(request.computed_tokens, length):
+            return None
+        copy = self._cache.allocate_state()
+        if copy is not None:
+            self._cache.copy_state(request.state, copy)
+        return copy
+
+    def _ends_page(self, tokens: int, length: int) -> bool:
+        return length > 0 and tokens - length == (1 if self._cache.config.bigram else 0)
+
+    def _free_state(self, state: int | None) -> None:
+        if state is not None:
+            self._cache.free_state(state)
+
+    def _release_window(self, request: Request) -> None:
+        """Own slots that the window has passed give their SWA partners back, as far as the next insert can spare them."""
+        if self._window is None:
+            return
+        length = self._cache.length(self._cache.key(request.tokens[: request.computed_tokens], request.namespace))
+        passed = (length - self._window) // self._page * self._page
+        start = max(request.window_start, request.shared_tokens)
+        if passed > start:
+            self._cache.release_window(request.table[start:passed])
+            request.window_start = passed

@@ -1,0 +1,1 @@
+"""The adapters that ship with the kit."""

@@ -1,0 +1,1 @@
+"""The radix tree: nodes, recency, eviction orders."""

@@ -1,0 +1,25 @@
+"""The page hashes of nodes: computed when first asked for, and kept."""
+
+from __future__ import annotations
+
+from hicache.keys import chain_seed, hash_pages
+from hicache.metrics import Counters
+from hicache.tree.node import Node
+
+
+def node_hashes(node: Node, bytes_per_page: int, counters: Counters) -> list[bytes]:
+    """The digests of the node's own pages, in a fresh list. Those of its ancestors are computed on the way."""
+    previous = chain_seed(node.namespace)
+    digests: list[bytes] = []
+    for step in node.path():
+        if step.hashes is None:
+            step.hashes = hash_pages(step.key, bytes_per_page, previous)
+            counters.pages_hashed += len(step.hashes)
+        digests, previous = step.hashes, step.hashes[-1]
+    return list(digests)
+
+
+def prefix_hashes(node: Node, bytes_per_page: int, counters: Counters) -> list[bytes]:
+    """The digests of all pages from the root to the node's end, in a fresh list (sglang#26177)."""
+    node_hashes(node, bytes_per_page, counters)
+    return [digest for step in node.path() for digest in step.hashes or ()]

@@ -1,0 +1,50 @@
+"""The laws of the tree seen from inside: what must hold between any two operations."""
+
+from __future__ import annotations
+
+from hicache.errors import InvariantError
+from hicache.tree.node import Node
+
+FULL = 0
+
+
+def check_invariants(root: Node) -> None:
+    """Raise InvariantError, naming the law and the node, unless all of them hold below the root."""
+    stack = list(root.children.values())
+    while stack:
+        node = stack.pop()
+        stack.extend(node.children.values())
+        _check_shape(node)
+        _check_values(node)
+        _check_locks(node)
+
+
+def _require(holds: bool, law: str, node: Node) -> None:
+    if not holds:
+        raise InvariantError(f"{law}: {node!r}, parent {node.parent!r}")
+
+
+def _check_shape(node: Node) -> None:
+    _require(node.alive and node.parent is not None and node.parent.alive, "a node in the tree is alive", node)
+    _require(node.pages > 0 and len(node.key) % node.pages == 0, "a node holds whole pages", node)
+    _require(all(child.parent is node for child in node.children.values()), "children know their parent", node)
+    _require(all(child.namespace == node.namespace for child in node.children.values()), "one namespace", node)
+    _require(node.hashes is None or len(node.hashes) == node.pages, "one hash per page", node)
+
+
+def _check_values(node: Node) -> None:
+    full = node.values[FULL]
+    _require(full is not None and len(full) == node.pages, "a node holds FULL for each of its pages", node)
+    held = [value is not None for value in node.values]
+    _require(held == sorted(held, reverse=True), "no component outlives one of higher rank", node)
+    tombstone_leaf = not node.children and not node.locks[FULL] and not all(held)
+    _require(not tombstone_leaf, "an unlocked leaf is no tombstone", node)
+
+
+def _check_locks(node: Node) -> None:
+    locked_children = sum(1 for child in node.children.values() if child.locks[FULL])
+    _require(min(node.locks) >= 0, "no lock count is negative", node)
+    _require(node.locks[FULL] >= locked_children, "FULL counts each locked child", node)
+    unheld = [lock for lock, value in zip(node.locks, node.values, strict=True) if value is None]
+    _require(not any(unheld), "what is locked is there", node)
+    _require(bool(node.locks[FULL]) or not any(node.locks), "what any component locks, FULL locks", node)

@@ -1,0 +1,105 @@
+"""The radix tree: descend, split, attach, remove. It knows pages and nodes, and nothing of what components hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from hicache.keys import TOKEN_BYTES, RadixKey, encode_namespace
+from hicache.metrics import Counters
+from hicache.tree.node import Node
+from hicache.types import SHARED
+
+OnSplit = Callable[[Node, Node], None]
+"""Called with the new upper part, and the lower part that keeps its identity, once both stand in the tree."""
+
+
+class RadixTree:
+    """Nodes below one root. Children are found by their first page; below the root the namespace stands before it."""
+
+    def __init__(self, bytes_per_page: int, components: int, on_split: OnSplit, counters: Counters) -> None:
+        self.bytes_per_page = bytes_per_page
+        self._components = components
+        self._on_split = on_split
+        self._counters = counters
+        self.root = Node(None, b"", SHARED, 0, components)
+
+    def pages_of(self, key: RadixKey) -> int:
+        """How many whole pages a key has."""
+        return len(key.data) // self.bytes_per_page
+
+    def descend(self, node: Node, key: RadixKey) -> Node | None:
+        """The child of `node` that the key goes on into, split so that it lies wholly on the key; None when there is none."""
+        offset = node.end * self.bytes_per_page
+        first = key.data[offset : offset + self.bytes_per_page]
+        child = node.children.get(first if node.parent else encode_namespace(key.namespace) + first)
+        if child is None:
+            return None
+        counters = self._counters
+        counters.nodes_visited += 1
+        counters.bytes_compared += len(child.key)
+        if key.data.startswith(child.key, offset):
+            return child
+        return self.split(child, self._common_pages(child.key, key.data, offset))
+
+    def _common_pages(self, stretch: bytes, data: bytes, offset: int) -> int:
+        tokens = min(len(stretch), len(data) - offset) // TOKEN_BYTES
+        left = np.frombuffer(stretch, dtype=np.int32, count=tokens)
+        differs = left != np.frombuffer(data, dtype=np.int32, count=tokens, offset=offset)
+        same = int(differs.argmax()) if differs.any() else tokens
+        return same * TOKEN_BYTES // self.bytes_per_page
+
+    def split(self, node: Node, pages: int) -> Node:
+        """Cut a node after so many pages; returns the new upper part. The lower part stays the same object."""
+        parent = node.parent
+        if parent is None or not 0 < pages < node.pages:
+            raise ValueError(f"cannot split {node!r} after {pages} pages")
+        cut = pages * self.bytes_per_page
+        upper = Node(parent, node.key[:cut], node.namespace, parent.end + pages, self._components)
+        upper.created, upper.priority = node.created, node.priority
+        parent.children[self._child_key(node)] = upper
+        node.parent, node.key = upper, node.key[cut:]
+        upper.children[self._child_key(node)] = node
+        if node.hashes is not None:
+            upper.hashes, node.hashes = node.hashes[:pages], node.hashes[pages:]
+        self._on_split(upper, node)
+        return upper
+
+    def attach(self, parent: Node, key: RadixKey, end: int) -> Node:
+        """A new leaf below `parent` that holds the key's pages from the parent's end to `end`."""
+        stretch = key.data[parent.end * self.bytes_per_page : end * self.bytes_per_page]
+        node = Node(parent, stretch, key.namespace, end, self._components)
+        parent.children[self._child_key(node)] = node
+        return node
+
+    def remove(self, node: Node) -> Node:
+        """Take a leaf out; returns its parent. Raises ValueError for the root, an inner node, or one that is gone."""
+        parent = node.parent
+        if parent is None or node.children or not node.alive:
+            raise ValueError(f"only a leaf can be removed, not {node!r} with {len(node.children)} children")
+        del parent.children[self._child_key(node)]
+        node.alive = False
+        return parent
+
+    def clear(self) -> None:
+        """Take out every node."""
+        for node in self.nodes():
+            node.alive = False
+        self.root.children.clear()
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node but the root, parents before children."""
+        stack = list(self.root.children.values())
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
+
+    def _child_key(self, node: Node) -> bytes:
+        first = node.key[: self.bytes_per_page]
+        if node.parent is not self.root:
+            return first
+        return encode_namespace(node.namespace) + first
+
+
