@@ -62,18 +62,19 @@ class DevicePools:
 
     def free(self, pages: Slots) -> None:
         """Take back FULL pages and their partners. Raises SlotError, and changes nothing, when one is not handed out."""
-        self.allocators[Component.FULL].check_held(pages)
-        self.free_window(pages)
         self.allocators[Component.FULL].free(pages)
+        self._free_partners(pages)
 
     def free_window(self, pages: Slots) -> None:
         """Take back the SWA partners of FULL pages; a page without one is skipped, page 0 is never touched."""
-        if not self._has_window:
-            return
         self.allocators[Component.FULL].check_held(pages)
-        window = self.partners(pages)
-        self.allocators[Component.SWA].free(window[window != 0])
-        self._partners[pages] = 0
+        self._free_partners(pages)
+
+    def _free_partners(self, pages: Slots) -> None:
+        if self._has_window:
+            window = self.partners(pages)
+            self._partners[pages] = 0
+            self.allocators[Component.SWA].free(window[window != 0])
 
     def partners(self, pages: Slots) -> Slots:
         """The SWA page of each FULL page, 0 where it has none."""

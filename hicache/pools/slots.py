@@ -15,8 +15,8 @@ class PageAllocator:
         self.name = name
         self.capacity_pages = capacity_pages
         self._stack = np.arange(capacity_pages, 0, -1, dtype=np.int64)
-        self._is_free = np.ones(capacity_pages + 1, dtype=np.bool_)
-        self._is_free[0] = False
+        # Both ends of the bitmap are nobody's, so that a foreign page, clipped to the range, is found not to be held.
+        self._is_held = np.zeros(capacity_pages + 2, dtype=np.bool_)
         self._mark = np.zeros(capacity_pages + 1, dtype=np.int64)
         self.free_pages = capacity_pages
 
@@ -28,7 +28,7 @@ class PageAllocator:
             return None
         self.free_pages -= pages
         taken = self._stack[self.free_pages : self.free_pages + pages][::-1].copy()
-        self._is_free[taken] = False
+        self._is_held[taken] = True
         return taken
 
     def free(self, pages: Slots) -> None:
@@ -36,19 +36,16 @@ class PageAllocator:
         self.check_held(pages)
         self._stack[self.free_pages : self.free_pages + len(pages)] = pages[::-1]
         self.free_pages += len(pages)
-        self._is_free[pages] = True
+        self._is_held[pages] = False
 
     def check_held(self, pages: Slots) -> None:
         """Raise SlotError unless each page is handed out, and named once."""
-        if not len(pages):
-            return
-        if int(pages.min()) < 1 or int(pages.max()) > self.capacity_pages:
-            foreign = pages[(pages < 1) | (pages > self.capacity_pages)]
-            raise SlotError(f"{self.name}: pages {foreign.tolist()} are not in 1..{self.capacity_pages}")
-        if self._is_free[pages].any():
-            raise SlotError(f"{self.name}: pages {pages[self._is_free[pages]].tolist()} are free already")
+        is_held = self._is_held.take(pages, mode="clip")
+        if not is_held.all():
+            raise SlotError(f"{self.name}: pages {pages[~is_held].tolist()} are free already, or not in 1..{self.capacity_pages}")
         order = np.arange(len(pages))
         self._mark[pages] = order
+        # Each page remembers the last place that named it: a page that was named twice does not find its first one.
         repeated = self._mark[pages] != order
         if repeated.any():
             raise SlotError(f"{self.name}: pages {pages[repeated].tolist()} are named twice")
