@@ -1,0 +1,1 @@
+"""The rules that the shape of the code is held to."""

@@ -1,0 +1,56 @@
+"""Who may import what: one line for each room of the house."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+
+from hicache.tests.architecture.imports import Import, within
+
+SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
+
+SHARED = ("hicache.types", "hicache.errors", "hicache.config")
+GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
+CACHE = ("hicache.cache", "hicache.request")
+CORE = (*GROUND, "hicache.tree", "hicache.components", "hicache.pools", "hicache.stacks", *CACHE)
+
+LAYERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(GROUND, (*GROUND, "numpy")),
+    "hicache.config": (*GROUND, "tomli", "yaml"),
+    "hicache.tree": (*GROUND, "numpy"),
+    "hicache.components": (*GROUND, "hicache.tree", "numpy"),
+    "hicache.pools": (*GROUND, "numpy", "torch"),
+    "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
+    **dict.fromkeys(CACHE, (*CORE, "numpy")),
+    "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "matplotlib", "rich"),
+    "hicache.testing.model": ("hicache.types", "numpy"),
+    "hicache.testing.adapters.reference": (*CORE, "hicache.testing", "numpy"),
+    "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
+    "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer"),
+    "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
+    **dict.fromkeys(SUITES, (*SHARED, "hicache.testing", "numpy", "pytest", "hypothesis")),
+}
+"""What each layer may import besides itself and the standard library. The longest name that fits a module counts."""
+
+HANDED_IN = ("time", "threading", "torch.distributed")
+"""What the core takes as arguments, so that a test can choose the time and the order of events."""
+
+
+def broken_rules(imports: Iterable[Import]) -> list[str]:
+    """One line for each forbidden import: the file, the line, what it imports and what it may import."""
+    return [f"{found}, but {reason}" for found in imports if (reason := _objection(found))]
+
+
+def _objection(found: Import) -> str | None:
+    layer = max((name for name in LAYERS if within(found.importer, name)), key=len, default=None)
+    if layer is None:
+        return f"{found.importer} belongs to no layer yet: give it a line in LAYERS"
+    if layer in CORE and layer != "hicache.clock" and _is_among(found.target, HANDED_IN):
+        return f"{layer} takes {' '.join(HANDED_IN)} as arguments"
+    if _is_among(found.target, (layer, *LAYERS[layer], *sys.stdlib_module_names)):
+        return None
+    return f"{layer} may import only {', '.join(LAYERS[layer])} and the standard library"
+
+
+def _is_among(module: str, packages: Iterable[str]) -> bool:
+    return any(within(module, package) for package in packages)
