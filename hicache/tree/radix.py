@@ -101,5 +101,3 @@ class RadixTree:
         if node.parent is not self.root:
             return first
         return encode_namespace(node.namespace) + first
-
-

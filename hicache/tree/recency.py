@@ -67,10 +67,9 @@ class EvictionQueue:
             self._push(node)
         return None
 
-    def clear(self) -> None:
-        """Forget every candidate."""
-        self._heap.clear()
-        self._queued = 0
+    def __len__(self) -> int:
+        """Entries in the heap, outdated ones included."""
+        return len(self._heap)
 
     def _push(self, node: Node) -> None:
         self._serial += 1
