@@ -1,0 +1,246 @@
+"""Driver: drives a cache through its adapter, keeps a ledger of the slots it holds, and checks after every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.laws.conservation import require_pages
+from hicache.testing.prompts import aligned_count, cut, element_count, make_key, page_tokens
+from hicache.testing.requests import RequestVerbs
+from hicache.testing.snapshot import Snapshot
+from hicache.testing.violation import violation
+from hicache.types import (
+    SHARED,
+    Component,
+    EvictResult,
+    Handle,
+    InsertResult,
+    Key,
+    MatchResult,
+    Namespace,
+    Slots,
+)
+
+
+class Driver(RequestVerbs):
+    """A scheduler and a model runner in one, over any adapter.
+
+    Every verb raises InvariantError when the cache breaks a law. Data must be written before it is inserted.
+    """
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
+        super().__init__(adapter, config)
+        self._has_window = Component.SWA in config.components
+        self._has_states = Component.MAMBA in config.components
+
+    # Keys.
+
+    def key(self, tokens: Iterable[int], namespace: Namespace = SHARED) -> Key:
+        """A key from tokens."""
+        return make_key(tokens, namespace)
+
+    def prompt(self, pages: Sequence[int]) -> list[int]:
+        """Tokens of exactly these whole pages: equal numbers are equal pages, unequal ones differ at once."""
+        return page_tokens(pages, self.config)
+
+    def elements(self, key: Key) -> int:
+        """Elements of a key: its tokens, or with bigram keys one less."""
+        return element_count(key, self.config)
+
+    def aligned(self, key: Key) -> int:
+        """Elements of a key, floored to whole pages."""
+        return aligned_count(key, self.config)
+
+    # Pools.
+
+    def allocate(self, tokens: int) -> Slots | None:
+        """Slots of whole pages that the caller then holds, or None when short."""
+        slots = self.adapter.allocate(tokens)
+        if slots is not None:
+            if len(slots) != tokens:
+                raise violation("POOL-3", f"allocate({tokens})", f"{tokens} slots or None", f"{len(slots)} slots")
+            require_pages(slots, self.config.page_size, f"allocate({tokens})")
+            self.ledger.take(slots, self._fresh_partners(slots))
+        self.verb_done()
+        return slots
+
+    def free(self, slots: Slots) -> None:
+        """Give slots back, and their SWA partners."""
+        self.adapter.free(slots)
+        self.ledger.give(slots)
+        self.verb_done()
+
+    def release_window(self, slots: Slots) -> None:
+        """Give back the SWA partners of slots that the caller holds."""
+        self.adapter.release_window(slots)
+        self.ledger.drop_partners(slots)
+        self.verb_done()
+
+    def allocate_state(self) -> int | None:
+        """A state slot that the caller then holds, or None."""
+        return self._took_state(self.adapter.allocate_state())
+
+    def fork_state(self, handle: Handle) -> int | None:
+        """A state slot of the caller's own with a copy of a node's state, or None."""
+        return self._took_state(self.adapter.fork_state(handle))
+
+    def free_state(self, slot: int) -> None:
+        """Give a state slot back."""
+        self.adapter.free_state(slot)
+        self.ledger.give_state(slot)
+        self.verb_done()
+
+    # What a model runner does.
+
+    def write(self, key: Key, slots: Slots, start: int) -> None:
+        """Compute the whole pages of a key from `start`, a page boundary: into every layer of KV, indexer and SWA."""
+        self.contents.write(key, slots, start)
+
+    def write_state(self, key: Key, slot: int) -> None:
+        """Compute the state after exactly this key."""
+        self.contents.write_state(key, slot)
+
+    # The tree.
+
+    def match(self, key: Key, *, chunked: bool = False) -> MatchResult:
+        """The longest cached prefix, whose slots are whole pages with the right bytes."""
+        found = self.adapter.match(key, chunked=chunked)
+        indices = found.device_indices
+        require_pages(indices, self.config.page_size, f"match of {self.elements(key)} elements")
+        if len(indices) > self.aligned(key) or not indices.all():
+            raise violation("MATCH-1", "match", f"at most {self.aligned(key)} slots above 0", indices.tolist())
+        self.contents.verify(key, indices)
+        self.verb_done()
+        return found
+
+    def verify_state(self, key: Key, found: MatchResult) -> None:
+        """The state where a match ended is that of the matched prefix, seen through a fork (MATCH-11)."""
+        matched = len(found.device_indices)
+        if not self._has_states or not matched:
+            return
+        slot = self.fork_state(found.device_anchor)
+        if slot is None:
+            raise violation("MATCH-11", f"fork_state at {matched} elements", "a slot", None)
+        self.contents.verify_state(cut(key, matched, self.config), slot)
+        self.free_state(slot)
+
+    def insert(
+        self, key: Key, slots: Slots, *, shared: int, window_start: int = 0, state: int | None = None, priority: int = 0
+    ) -> InsertResult:
+        """Hand the slots of the key's whole pages to the tree; the first `shared` are the tree's own already."""
+        result = self.adapter.insert(
+            key, slots, shared=shared, window_start=window_start, state=state, priority=priority
+        )
+        self.ledger.give(slots[shared:])
+        if result.state_adopted:
+            self._gave_state(state)
+        self._require_lengths(key, result)
+        self.verb_done()
+        return result
+
+    def put(self, key: Key, *, window_start: int = 0, with_state: bool = True, priority: int = 0) -> InsertResult:
+        """Compute a prompt at once: match, lock, allocate the rest, write, insert, unlock."""
+        found = self.match(key)
+        shared = len(found.device_indices)
+        receipt = self.lock(found.device_anchor)
+        slots = self._slots_for(key, found.device_indices)
+        released = min(-(-window_start // self.config.page_size) * self.config.page_size, len(slots))
+        if self._has_window and released > shared:
+            self.release_window(slots[shared:released])
+        self.write(key, slots[shared:], shared)
+        state = self._state_for(key) if with_state and self._has_states else None
+        result = self.insert(key, slots, shared=shared, window_start=window_start, state=state, priority=priority)
+        if state is not None and not result.state_adopted:
+            self.free_state(state)
+        self.unlock(receipt)
+        return result
+
+    def lock(self, handle: Handle) -> Handle:
+        """Protect the path to a node; returns the receipt."""
+        receipt = self.adapter.lock(handle)
+        self.verb_done()
+        return receipt
+
+    def unlock(self, receipt: Handle) -> None:
+        """Undo what the acquire of this receipt did."""
+        self.inspector.expect_unlock()
+        self.adapter.unlock(receipt)
+        self.verb_done()
+
+    def evict(self, component: str, tokens: int) -> EvictResult:
+        """Free so many of a component's slots, or all that can be evicted; the result says what the pools gained."""
+        before = self._free_counts()
+        result = self.adapter.evict(component, tokens)
+        after = self._free_counts()
+        gained = {name: count - before[name] for name, count in after.items()}
+        if any(result.freed[name] != count for name, count in gained.items()):
+            raise violation("EVICT-1", f"evict({component}, {tokens})", f"freed as the pools gained: {gained}", result)
+        left = self._evictable(component)
+        if result.freed[component] < tokens and left:
+            raise violation("EVICT-1", f"evict({component}, {tokens})", f"more: {left} tokens are evictable", result)
+        self.verb_done()
+        return result
+
+    def reset(self) -> None:
+        """Drop everything that the tree holds."""
+        self.inspector.expect_unlock()
+        self.adapter.reset()
+        self.verb_done()
+
+    # Looking.
+
+    def snapshot(self) -> Snapshot:
+        """The whole cache at this moment."""
+        return self.adapter.snapshot()
+
+    def _fresh_partners(self, slots: Slots) -> Slots | None:
+        if not self._has_window:
+            return None
+        partners = self.adapter.partners(slots)
+        if not partners.all() or len(np.unique(partners)) != len(partners):
+            raise violation("POOL-5", "fresh slots", "distinct SWA partners above 0", partners.tolist())
+        return partners
+
+    def _took_state(self, slot: int | None) -> int | None:
+        if slot is not None:
+            self.ledger.take_state(slot)
+        self.verb_done()
+        return slot
+
+    def _gave_state(self, state: int | None) -> None:
+        if state is None:
+            raise violation("INS-7", "insert without a state", "state_adopted False", True)
+        self.ledger.give_state(state)
+
+    def _require_lengths(self, key: Key, result: InsertResult) -> None:
+        lengths = (result.prefix_length, result.accepted_length)
+        if any(not 0 <= length <= self.aligned(key) or length % self.config.page_size for length in lengths):
+            raise violation("INS-1", "insert", f"whole pages, at most {self.aligned(key)} elements", result)
+
+    def _slots_for(self, key: Key, matched: Slots) -> Slots:
+        missing = self.aligned(key) - len(matched)
+        fresh = self.allocate(missing)
+        if fresh is None:
+            raise violation("EVICT-1", f"put of {self.aligned(key)} elements", f"room for {missing} more", None)
+        return np.concatenate((matched, fresh))
+
+    def _state_for(self, key: Key) -> int:
+        state = self.allocate_state()
+        if state is None:
+            raise violation("EVICT-1", "put", "room for a state", None)
+        self.write_state(cut(key, self.aligned(key), self.config), state)
+        return state
+
+    def _free_counts(self) -> dict[str, int]:
+        if Capability.SNAPSHOT not in self.adapter.capabilities:
+            return {}
+        return {component: len(pool.free) for component, pool in self.adapter.snapshot().pools.items()}
+
+    def _evictable(self, component: str) -> int:
+        if Capability.SIZES not in self.adapter.capabilities:
+            return 0
+        return self.adapter.sizes()[component].evictable

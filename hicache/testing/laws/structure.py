@@ -1,0 +1,72 @@
+"""The shape of a radix tree: parents, lengths, first pages, and how many slots a node of some length holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.laws.table import NodeTable, flags, numbers
+from hicache.testing.patterns import element_bytes
+from hicache.testing.violation import violation
+from hicache.types import SHARED, Component
+
+
+def check_parents(table: NodeTable) -> None:
+    """INS-8: a node comes after its parent in the list, begins where it ends, and shares its namespace (KEY-2)."""
+    nodes = table.snapshot.nodes
+    listed = (table.parent >= -1) & (table.parent < np.arange(len(nodes)))
+    table.require("INS-8", listed, "a parent that is listed before", lambda row: nodes[row].parent)
+    begins = table.of_parent(table.end, 0)
+    table.require(
+        "INS-8", table.start == begins, "a start where the parent ends", lambda row: f"it ends at {begins[row]}"
+    )
+    number_of = {namespace: number for number, namespace in enumerate({node.namespace: None for node in nodes})}
+    namespaces = numbers([number_of[node.namespace] for node in nodes])
+    same = ~table.has_parent | (namespaces == table.of_parent(namespaces, -1))
+    table.require("KEY-2", same, "the namespace of its parent", lambda row: table.place(nodes[row].parent))
+
+
+def check_lengths(table: NodeTable, config: CacheConfig) -> None:
+    """KEY-1: a node is a positive number of whole pages; KEY-3: its segment has the elements that it says."""
+    length = table.end - table.start
+    whole = (length > 0) & (length % config.page_size == 0)
+    table.require("KEY-1", whole, f"a positive multiple of page_size {config.page_size}", length.__getitem__)
+    segments = numbers([len(node.segment) for node in table.snapshot.nodes])
+    size = element_bytes(config.bigram)
+    table.require("KEY-3", segments == length * size, f"a segment of {size} bytes per element", segments.__getitem__)
+
+
+def check_pairs(table: NodeTable, config: CacheConfig) -> None:
+    """KEY-3: with bigram keys each pair begins with the token that ended the one before, also from node to node."""
+    if not config.bigram:
+        return
+    nodes = table.snapshot.nodes
+    pairs = [np.frombuffer(node.segment, dtype="<i4").reshape(-1, 2) for node in nodes]
+    within = flags([np.array_equal(own[1:, 0], own[:-1, 1]) for own in pairs])
+    table.require("KEY-3", within, "pairs that overlap", lambda row: pairs[row].tolist())
+    across = flags(
+        [node.parent < 0 or own[0, 0] == pairs[node.parent][-1, 1] for node, own in zip(nodes, pairs, strict=True)]
+    )
+    table.require("KEY-3", across, "a pair that overlaps the parent's last", lambda row: pairs[row][0].tolist())
+
+
+def check_siblings(table: NodeTable, config: CacheConfig) -> None:
+    """MATCH-8: no two children of a node begin with the same page; below the root, within one namespace."""
+    page_bytes = config.page_size * element_bytes(config.bigram)
+    seen: dict[tuple[object, ...], int] = {}
+    for row, node in enumerate(table.snapshot.nodes):
+        namespace = SHARED if node.parent >= 0 else node.namespace
+        twin = seen.setdefault((node.parent, namespace, node.segment[:page_bytes]), row)
+        if twin != row:
+            raise violation("MATCH-8", table.place(row), "a first page unlike its siblings'", f"that of node {twin}")
+
+
+def check_slot_counts(table: NodeTable, config: CacheConfig) -> None:
+    """POOL-1: a node holds one slot per element of FULL and SWA, and one MAMBA state; or none at all."""
+    length = table.end - table.start
+    for component in config.components:
+        expected = np.ones_like(length) if component == Component.MAMBA else length
+        held = [node.slots[component] for node in table.snapshot.nodes]
+        counts = numbers([-1 if slots is None else len(slots) for slots in held])
+        fits = (counts == -1) | (counts == expected)
+        table.require("POOL-1", fits, f"{component} slots for the whole node", counts.__getitem__)

@@ -1,0 +1,94 @@
+"""Ledger: the slots that the test itself holds, so that conservation can be checked as sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hicache.config import CacheConfig
+from hicache.testing.violation import violation
+from hicache.types import PADDING_SLOT, Component, Slots
+
+
+class Ledger:
+    """Which FULL slots the caller holds, the SWA partner of each (0: none), and the states it holds.
+
+    Slots are marked in arrays over all slot numbers: a replay holds millions of them.
+    """
+
+    def __init__(self, config: CacheConfig) -> None:
+        self._components = config.components
+        self._is_held: npt.NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self._partners: Slots = np.zeros(0, dtype=np.int64)
+        self._states: set[int] = set()
+        self._grow(config.capacity_tokens[Component.FULL] + config.page_size)
+
+    def take(self, slots: Slots, partners: Slots | None) -> None:
+        """The caller was handed these slots. Raises InvariantError when it holds one already (POOL-2)."""
+        if not len(slots):
+            return
+        self._grow(int(slots.max()) + 1)
+        twice = slots[self._is_held[slots]]
+        if len(twice) or len(np.unique(slots)) != len(slots) or int(slots.min()) <= PADDING_SLOT:
+            raise violation("POOL-2", "slots handed out", "fresh, distinct slots above 0", _shown(twice, slots))
+        self._is_held[slots] = True
+        self._partners[slots] = 0 if partners is None else partners
+
+    def give(self, slots: Slots) -> None:
+        """The caller gave these slots away. Raises InvariantError when it did not hold one of them (POOL-2)."""
+        if not self.holds(slots):
+            raise violation("POOL-2", "slots taken back", "an error: the caller does not hold them", slots.tolist())
+        self._is_held[slots] = False
+        self._partners[slots] = 0
+
+    def holds(self, slots: Slots) -> bool:
+        """Whether the caller holds all these slots."""
+        if not len(slots):
+            return True
+        in_range = int(slots.min()) >= 0 and int(slots.max()) < len(self._is_held)
+        return in_range and bool(self._is_held[slots].all())
+
+    def drop_partners(self, slots: Slots) -> None:
+        """The caller gave back the SWA partners of slots that it goes on holding."""
+        if not self.holds(slots):
+            raise violation(
+                "POOL-2", "SWA partners taken back", "an error: the caller does not hold them", slots.tolist()
+            )
+        self._partners[slots] = 0
+
+    def set_partners(self, slots: Slots, partners: Slots) -> None:
+        """The SWA partners of slots that the caller holds, 0 where there is none."""
+        self._partners[slots] = partners
+
+    def take_state(self, slot: int) -> None:
+        """The caller was handed a state slot."""
+        if slot in self._states or slot <= PADDING_SLOT:
+            raise violation("POOL-2", "state handed out", f"a fresh slot above 0, none of {sorted(self._states)}", slot)
+        self._states.add(slot)
+
+    def give_state(self, slot: int) -> None:
+        """The caller gave a state slot away."""
+        if slot not in self._states:
+            raise violation("POOL-2", "state taken back", f"an error: the caller holds {sorted(self._states)}", slot)
+        self._states.remove(slot)
+
+    def held(self) -> dict[str, Slots]:
+        """The slots that the caller holds, by component."""
+        full = np.flatnonzero(self._is_held)
+        partners = self._partners[full]
+        by_component = {
+            Component.FULL.value: full,
+            Component.SWA.value: partners[partners != 0],
+            Component.MAMBA.value: np.array(sorted(self._states), dtype=np.int64),
+        }
+        return {component: by_component[component] for component in self._components}
+
+    def _grow(self, size: int) -> None:
+        missing = size - len(self._is_held)
+        if missing > 0:
+            self._is_held = np.concatenate((self._is_held, np.zeros(missing, dtype=np.bool_)))
+            self._partners = np.concatenate((self._partners, np.zeros(missing, dtype=np.int64)))
+
+
+def _shown(twice: Slots, slots: Slots) -> str:
+    return f"{twice.tolist()} held already" if len(twice) else f"{slots.tolist()}"

@@ -1,0 +1,112 @@
+"""Page bytes as a function of namespace, token prefix, position, layer and pool; and their checker.
+
+Bytes that differ show at once whose data lies in a slot, without trusting the cache: the chain of digests here shares
+nothing with the cache's own page hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hicache.testing.violation import violation
+from hicache.types import Key, Namespace, Pool
+
+Digests = npt.NDArray[np.uint64]
+"""One number per page, a function of the namespace and of all tokens up to the page's end: uint64, [pages]."""
+
+Bytes = npt.NDArray[np.uint8]
+"""Raw bytes of some slots in one layer: uint8, [slots, bytes per slot and layer]."""
+
+TOKEN_BYTES = 4
+WORD_BYTES = 8
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def element_bytes(bigram: bool) -> int:
+    """Bytes of one element of a key: a token, or a token and its successor."""
+    return 2 * TOKEN_BYTES if bigram else TOKEN_BYTES
+
+
+def elements_of(key: Key, bigram: bool) -> bytes:
+    """A key's elements in a row: token ids as 4 bytes little-endian, or pairs of them."""
+    tokens = key.tokens.astype("<i4")
+    if not bigram:
+        return tokens.tobytes()
+    return np.column_stack((tokens[:-1], tokens[1:])).tobytes() if len(tokens) > 1 else b""
+
+
+def seed(namespace: Namespace) -> bytes:
+    """Where a namespace's chain begins; no two namespaces begin alike."""
+    fields = json.dumps([namespace.lora, namespace.salt, namespace.tenant])
+    return hashlib.sha256(fields.encode("ascii")).digest()
+
+
+def chain(previous: bytes, elements: bytes, page_bytes: int) -> list[bytes]:
+    """A digest for each page of some elements that go on after `previous`; the last page may be a part of one."""
+    digests: list[bytes] = []
+    for start in range(0, len(elements), page_bytes):
+        previous = hashlib.sha256(previous + elements[start : start + page_bytes]).digest()
+        digests.append(previous)
+    return digests
+
+
+def as_numbers(digests: Sequence[bytes]) -> Digests:
+    """The first eight bytes of each digest."""
+    return np.frombuffer(b"".join(digest[:WORD_BYTES] for digest in digests), dtype="<u8").astype(np.uint64)
+
+
+def prefix_digests(key: Key, page_size: int, bigram: bool) -> Digests:
+    """One digest for each whole page of a key."""
+    page_bytes = page_size * element_bytes(bigram)
+    elements = elements_of(key, bigram)
+    return as_numbers(chain(seed(key.namespace), elements[: len(elements) // page_bytes * page_bytes], page_bytes))
+
+
+def state_digest(key: Key, page_size: int, bigram: bool) -> Digests:
+    """The one digest of the state after exactly this key, also where the key ends inside a page: uint64 [1]."""
+    start = seed(key.namespace)
+    digests = chain(start, elements_of(key, bigram), page_size * element_bytes(bigram))
+    return as_numbers([digests[-1] if digests else start])
+
+
+def fill(digests: Digests, page_size: int, layer: int, pool: Pool, item_bytes: int) -> Bytes:
+    """The bytes of whole pages in one layer of one pool: uint8 [pages * page_size, item_bytes].
+
+    A state is a page of one slot. Any bit pattern may occur, also those that are no number in a floating-point dtype.
+    """
+    words = -(-item_bytes // WORD_BYTES)
+    salted = digests ^ np.uint64(_salt(pool, layer))
+    counter = np.arange(1, page_size * words + 1, dtype=np.uint64) * _STEP
+    mixed = salted[:, None] + counter[None, :]
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+    mixed ^= mixed >> np.uint64(31)
+    raw = mixed.astype("<u8", copy=False).view(np.uint8).reshape(len(digests) * page_size, words * WORD_BYTES)
+    return np.ascontiguousarray(raw[:, :item_bytes])
+
+
+def _salt(pool: Pool, layer: int) -> int:
+    digest = hashlib.sha256(f"{pool.value}/{layer}".encode("ascii")).digest()
+    return int.from_bytes(digest[:WORD_BYTES], "little")
+
+
+def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool: Pool, place: str) -> None:
+    """Raise InvariantError, naming the first slot that differs, unless the bytes are those of these pages (REQ-3)."""
+    expected = fill(digests, page_size, layer, pool, actual.shape[1])
+    if np.array_equal(expected, actual):
+        return
+    row = int((expected != actual).any(axis=1).argmax()) if expected.shape == actual.shape else 0
+    raise violation(
+        "REQ-3",
+        f"{place}: pool {pool.value}, layer {layer}, position {row} of {len(expected)}",
+        f"bytes {expected[row : row + 1].tobytes().hex()}",
+        f"{actual[row : row + 1].tobytes().hex()} (shape {actual.shape}, expected {expected.shape})",
+    )

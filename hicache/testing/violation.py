@@ -1,0 +1,10 @@
+"""What a broken law raises: the clause, the place, what was expected and what was found."""
+
+from __future__ import annotations
+
+from hicache.errors import InvariantError
+
+
+def violation(clause: str, place: str, expected: object, actual: object) -> InvariantError:
+    """The error to raise for a clause that does not hold."""
+    return InvariantError(f"{clause}: {place}: expected {expected}, got {actual}")

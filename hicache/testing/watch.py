@@ -1,0 +1,35 @@
+"""Watch: an adapter with a ledger of what its caller holds, and a check of everything after each verb."""
+
+from __future__ import annotations
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contents import Contents
+from hicache.testing.inspector import Inspector
+from hicache.testing.ledger import Ledger
+
+
+class Watch:
+    """What every part of a driver shares.
+
+    `operations`: verbs driven so far. `check_every`: after how many of them everything is checked; 0: only `check()`.
+    """
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
+        self.adapter = adapter
+        self.config = config
+        self.operations = 0
+        self.check_every = 1
+        self.ledger = Ledger(config)
+        self.contents = Contents(adapter, config)
+        self.inspector = Inspector(adapter, config, self.ledger, self.contents)
+
+    def check(self) -> None:
+        """Raise InvariantError unless every law holds and every byte is right."""
+        self.inspector.check()
+
+    def verb_done(self) -> None:
+        """Count a verb, and check when it is time."""
+        self.operations += 1
+        if self.check_every and self.operations % self.check_every == 0:
+            self.check()
