@@ -210,6 +210,9 @@ class CacheAdapter(ABC):
         """The hash of each whole page of a key, in hex."""
         self._lacks("page_hashes")
 
+    def sanity_check(self) -> None:
+        """The cache's own check of itself, if it has one; raises when something is wrong. Called after the kit's laws."""
+
     def _lacks(self, verb: str) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} declares a capability that needs {verb}(), which it lacks")
 
