@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.laws.conservation import all_slots
 from hicache.testing.patterns import (
     Digests,
+    Place,
     as_numbers,
     chain,
     check_fill,
@@ -17,9 +21,12 @@ from hicache.testing.patterns import (
     seed,
     state_digest,
 )
-from hicache.testing.snapshot import Snapshot
+from hicache.testing.snapshot import NodeView, Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Component, Key, Pool, Slots
+
+BATCH_ELEMENTS = 1 << 16
+"""Elements of the tree whose bytes are compared at a time."""
 
 
 class Contents:
@@ -59,36 +66,47 @@ class Contents:
             return
         digests = self._digests(key)[: len(slots) // self._page_size]
         for pool in (Pool.KV, Pool.INDEXER):
-            self._check(pool, slots, digests, self._page_size, "hit")
+            self._check(pool, slots, digests, self._page_size, lambda row: f"position {row} of a hit")
         if self._has_window and len(slots):
             first = self._window_start(len(slots)) // self._page_size
             partners, rows = self._paired_pages(slots[first * self._page_size :])
-            self._check(Pool.SWA, partners, digests[first:][rows], self._page_size, "window of the hit")
+            self._check(
+                Pool.SWA, partners, digests[first:][rows], self._page_size, lambda row: f"window slot {row} of a hit"
+            )
 
     def verify_state(self, key: Key, slot: int) -> None:
         """A slot holds the state after exactly this key (REQ-3, MATCH-11)."""
         if self._readable:
             digest = state_digest(key, self._page_size, self._config.bigram)
-            self._check(Pool.MAMBA, np.array([slot], dtype=np.int64), digest, 1, "state")
+            self._check(
+                Pool.MAMBA,
+                np.array([slot], dtype=np.int64),
+                digest,
+                1,
+                lambda _: f"state after {len(key.tokens)} tokens",
+            )
 
     def verify_tree(self, snapshot: Snapshot) -> None:
         """Every slot of every node holds the bytes of the node's prefix."""
-        if not self._readable or not snapshot.nodes:
+        if not self._readable:
             return
-        page_digests = _node_digests(snapshot, self._page_size * element_bytes(self._config.bigram))
-        for component in self._config.components:
-            is_state = component == Component.MAMBA
-            held = [
-                (slots, digests[-1:] if is_state else digests)
-                for node, digests in zip(snapshot.nodes, page_digests, strict=True)
-                if (slots := node.slots[component]) is not None
-            ]
-            if not held:
-                continue
-            slots = np.concatenate([slots for slots, _ in held])
-            digests = as_numbers([digest for _, digests in held for digest in digests])
-            for pool in _POOLS[component]:
-                self._check(pool, slots, digests, 1 if is_state else self._page_size, "slots of the tree, in order")
+        for nodes, digests in _batches(snapshot, self._page_size * element_bytes(self._config.bigram)):
+            for component in self._config.components:
+                self._verify_nodes(component, nodes, digests)
+
+    def _verify_nodes(self, component: str, nodes: Sequence[NodeView], digests: Sequence[Sequence[bytes]]) -> None:
+        is_state = component == Component.MAMBA
+        slots: list[Slots] = []
+        expected: list[bytes] = []
+        for node, own in zip(nodes, digests, strict=True):
+            if (held := node.slots[component]) is not None:
+                slots.append(held)
+                expected += own[-1:] if is_state else own
+        page_size = 1 if is_state else self._page_size
+        for pool in _POOLS[component]:
+            self._check(
+                pool, all_slots(slots), as_numbers(expected), page_size, lambda row: _node_at(nodes, component, row)
+            )
 
     def _digests(self, key: Key) -> Digests:
         return prefix_digests(key, self._page_size, self._config.bigram)
@@ -118,7 +136,7 @@ class Contents:
             data = fill(digests, page_size, layer, pool, self._adapter.slot_bytes(pool))
             self._adapter.write(pool, slots, layer, data)
 
-    def _check(self, pool: Pool, slots: Slots, digests: Digests, page_size: int, place: str) -> None:
+    def _check(self, pool: Pool, slots: Slots, digests: Digests, page_size: int, place: Place) -> None:
         if not len(slots):
             return
         for layer in range(self._adapter.layers(pool)):
@@ -132,9 +150,30 @@ _POOLS: dict[str, tuple[Pool, ...]] = {
 }
 
 
-def _node_digests(snapshot: Snapshot, page_bytes: int) -> list[list[bytes]]:
+def _batches(snapshot: Snapshot, page_bytes: int) -> Iterator[tuple[list[NodeView], list[list[bytes]]]]:
+    """Some nodes at a time, in order, each with the digests of its pages."""
+    last: list[bytes] = []
+    nodes: list[NodeView] = []
     digests: list[list[bytes]] = []
+    elements = 0
     for node in snapshot.nodes:
-        previous = digests[node.parent][-1] if node.parent >= 0 else seed(node.namespace)
-        digests.append(chain(previous, node.segment, page_bytes))
-    return digests
+        own = chain(last[node.parent] if node.parent >= 0 else seed(node.namespace), node.segment, page_bytes)
+        last.append(own[-1])
+        nodes.append(node)
+        digests.append(own)
+        elements += node.end - node.start
+        if elements >= BATCH_ELEMENTS:
+            yield nodes, digests
+            nodes, digests, elements = [], [], 0
+    if nodes:
+        yield nodes, digests
+
+
+def _node_at(nodes: Sequence[NodeView], component: str, row: int) -> str:
+    """Which node, and where in it, a row of the nodes' joined slots is."""
+    for node in nodes:
+        count = 0 if (slots := node.slots[component]) is None else len(slots)
+        if row < count:
+            return f"node of elements {node.start}..{node.end} of {node.namespace}, its slot {row} of {count}"
+        row -= count
+    raise IndexError(f"row {row} lies past the last of {len(nodes)} nodes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hicache.types import (
     Key,
     MatchResult,
     Namespace,
+    Sizes,
     Slots,
 )
 
@@ -173,15 +174,15 @@ class Driver(RequestVerbs):
 
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free so many of a component's slots, or all that can be evicted; the result says what the pools gained."""
-        before = self._free_counts()
+        before = self._sizes()
         result = self.adapter.evict(component, tokens)
-        after = self._free_counts()
-        gained = {name: count - before[name] for name, count in after.items()}
+        after = self._sizes()
+        place = f"evict({component}, {tokens})"
+        gained = {name: sizes.free - before[name].free for name, sizes in after.items()}
         if any(result.freed[name] != count for name, count in gained.items()):
-            raise violation("EVICT-1", f"evict({component}, {tokens})", f"freed as the pools gained: {gained}", result)
-        left = self._evictable(component)
-        if result.freed[component] < tokens and left:
-            raise violation("EVICT-1", f"evict({component}, {tokens})", f"more: {left} tokens are evictable", result)
+            raise violation("EVICT-1", place, f"freed as the pools gained: {gained}", result)
+        if after and result.freed[component] < tokens and after[component].evictable:
+            raise violation("EVICT-1", place, f"more, as {after[component].evictable} are evictable", result)
         self.verb_done()
         return result
 
@@ -235,12 +236,5 @@ class Driver(RequestVerbs):
         self.write_state(cut(key, self.aligned(key), self.config), state)
         return state
 
-    def _free_counts(self) -> dict[str, int]:
-        if Capability.SNAPSHOT not in self.adapter.capabilities:
-            return {}
-        return {component: len(pool.free) for component, pool in self.adapter.snapshot().pools.items()}
-
-    def _evictable(self, component: str) -> int:
-        if Capability.SIZES not in self.adapter.capabilities:
-            return 0
-        return self.adapter.sizes()[component].evictable
+    def _sizes(self) -> Mapping[str, Sizes]:
+        return self.adapter.sizes() if Capability.SIZES in self.adapter.capabilities else {}

@@ -2,69 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
+import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contents import Contents
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.conservation import check_partners, check_sizes, tree_slots
-from hicache.testing.laws.table import Flags
+from hicache.testing.laws.conservation import TREE, Owners, all_slots, node_slots
+from hicache.testing.laws.counters import check_partners, check_sizes
+from hicache.testing.laws.table import NodeTable
 from hicache.testing.ledger import Ledger
+from hicache.testing.running import Running
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Component, Slots
+from hicache.types import Component, Slots
 
 
 class Inspector:
-    """Checks one adapter against the ledger of its driver, as far as the adapter can be looked into."""
+    """Checks one adapter against what its driver holds, as far as the adapter can be looked into."""
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig, ledger: Ledger, contents: Contents) -> None:
         self._adapter = adapter
         self._config = config
         self._ledger = ledger
         self._contents = contents
-        self._pools: dict[str, Flags] = {}
+        self._pools: dict[str, npt.NDArray[np.bool_]] = {}
         self._locked: dict[str, Slots] = {}
 
-    def check(self) -> None:
-        """Raise InvariantError unless laws, counters, mappings and bytes are right."""
+    def check(self, running: Collection[Running]) -> None:
+        """Raise InvariantError unless laws, counters, mappings and bytes are right, with these requests under way."""
         if Capability.SNAPSHOT not in self._adapter.capabilities:
             return
         snapshot = self._adapter.snapshot()
-        table, pools = check_laws(snapshot, self._config, self._ledger.held())
-        self._require_same_pools(pools)
+        owners = check_laws(snapshot, self._config, self._held(snapshot, running))
+        table = NodeTable.of(snapshot, self._config.components)
         if Capability.SIZES in self._adapter.capabilities:
             check_sizes(table, self._adapter.sizes())
         if Component.SWA in self._config.components:
             check_partners(table, self._adapter.partners)
-        self._require_locked_data(snapshot)
+        self._require_same_pools(owners)
+        self._require_locked_data(snapshot, owners)
         self._contents.verify_tree(snapshot)
 
     def expect_unlock(self) -> None:
         """The verb that follows may set locked data free."""
         self._locked = {}
 
-    def _require_same_pools(self, pools: dict[str, Flags]) -> None:
-        for component, slots in pools.items():
-            known = self._pools.setdefault(component, slots)
-            if not np.array_equal(known, slots):
-                gone, new = np.flatnonzero(known).tolist(), np.flatnonzero(slots).tolist()
-                raise violation("POOL-1", f"pool of {component}", f"the slots that it always had: {gone}", new)
+    def _held(self, snapshot: Snapshot, running: Collection[Running]) -> dict[str, Slots]:
+        """What the ledger says, and what requests have in their tables that is not the tree's."""
+        held = self._ledger.held()
+        if not running:
+            return held
+        in_tree = self._in_tree(snapshot, running)
+        own = all_slots([request.own_slots(in_tree) for request in running])
+        held[Component.FULL] = np.concatenate((held[Component.FULL], own))
+        if Component.SWA in held:
+            partners = self._adapter.partners(own)
+            held[Component.SWA] = np.concatenate((held[Component.SWA], partners[partners != 0]))
+        if Component.MAMBA in held:
+            states = np.array([request.state for request in running], dtype=np.int64)
+            held[Component.MAMBA] = np.concatenate((held[Component.MAMBA], states))
+        return held
 
-    def _require_locked_data(self, snapshot: Snapshot) -> None:
+    def _in_tree(self, snapshot: Snapshot, running: Collection[Running]) -> npt.NDArray[np.bool_]:
+        held = node_slots(snapshot, Component.FULL)
+        several = [*held, *(request.table for request in running)]
+        in_tree = np.zeros(1 + max((int(slots.max()) for slots in several if len(slots)), default=0), dtype=np.bool_)
+        for slots in held:
+            in_tree[slots] = True
+        return in_tree
+
+    def _require_same_pools(self, owners: dict[str, Owners]) -> None:
+        for component, owner in owners.items():
+            known = self._pools.setdefault(component, owner > 0)
+            if not np.array_equal(known, owner > 0):
+                always, now = np.flatnonzero(known).tolist(), np.flatnonzero(owner).tolist()
+                raise violation("POOL-1", f"pool of {component}", f"the slots that it always had: {always}", now)
+
+    def _require_locked_data(self, snapshot: Snapshot, owners: dict[str, Owners]) -> None:
         """LOCK-5: what was locked at the last look, and not unlocked since, is in the tree still."""
         for component, slots in self._locked.items():
-            lost = slots[~np.isin(slots, tree_slots(snapshot, component))]
+            lost = slots[owners[component][slots] != TREE]
             if len(lost):
-                raise violation(
-                    "LOCK-5", f"{component} slots under a lock", "to stay in the tree", f"{lost.tolist()} gone"
-                )
+                raise violation("LOCK-5", f"{component} slots under a lock", "to stay in the tree", lost.tolist())
         self._locked = {component: _locked_slots(snapshot, component) for component in self._config.components}
 
 
 def _locked_slots(snapshot: Snapshot, component: str) -> Slots:
-    locked = [
-        slots for node in snapshot.nodes if node.locks[component] > 0 and (slots := node.slots[component]) is not None
-    ]
-    return np.concatenate(locked) if locked else NO_SLOTS
+    locked = [node.slots[component] for node in snapshot.nodes if node.locks[component] > 0]
+    return all_slots([slots for slots in locked if slots is not None])

@@ -56,10 +56,6 @@ class Ledger:
             )
         self._partners[slots] = 0
 
-    def set_partners(self, slots: Slots, partners: Slots) -> None:
-        """The SWA partners of slots that the caller holds, 0 where there is none."""
-        self._partners[slots] = partners
-
     def take_state(self, slot: int) -> None:
         """The caller was handed a state slot."""
         if slot in self._states or slot <= PADDING_SLOT:

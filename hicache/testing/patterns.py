@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ Digests = npt.NDArray[np.uint64]
 
 Bytes = npt.NDArray[np.uint8]
 """Raw bytes of some slots in one layer: uint8, [slots, bytes per slot and layer]."""
+
+Place = Callable[[int], str]
+"""Says in words what a row of some bytes is."""
 
 TOKEN_BYTES = 4
 WORD_BYTES = 8
@@ -98,7 +101,7 @@ def _salt(pool: Pool, layer: int) -> int:
     return int.from_bytes(digest[:WORD_BYTES], "little")
 
 
-def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool: Pool, place: str) -> None:
+def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool: Pool, place: Place) -> None:
     """Raise InvariantError, naming the first slot that differs, unless the bytes are those of these pages (REQ-3)."""
     expected = fill(digests, page_size, layer, pool, actual.shape[1])
     if np.array_equal(expected, actual):
@@ -106,7 +109,7 @@ def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool
     row = int((expected != actual).any(axis=1).argmax()) if expected.shape == actual.shape else 0
     raise violation(
         "REQ-3",
-        f"{place}: pool {pool.value}, layer {layer}, position {row} of {len(expected)}",
+        f"{place(row)}, pool {pool.value}, layer {layer}",
         f"bytes {expected[row : row + 1].tobytes().hex()}",
         f"{actual[row : row + 1].tobytes().hex()} (shape {actual.shape}, expected {expected.shape})",
     )

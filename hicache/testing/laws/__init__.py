@@ -6,28 +6,28 @@ from collections.abc import Mapping
 
 from hicache.config import CacheConfig
 from hicache.testing.laws import conservation, locks, residency, structure
-from hicache.testing.laws.table import Flags, NodeTable
+from hicache.testing.laws.conservation import Owners
+from hicache.testing.laws.table import NodeTable
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Slots
 
 
-def check_laws(
-    snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]
-) -> tuple[NodeTable, dict[str, Flags]]:
+def check_laws(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> dict[str, Owners]:
     """Raise InvariantError unless every law holds; `held`: the slots that the caller holds, by component.
 
-    Returns the nodes as columns, and which slots each pool has, for laws that compare with something else.
+    Returns who owns each slot, by component and slot number.
     """
     if set(snapshot.pools) != set(config.components):
         raise violation("POOL-1", "snapshot", f"the pools of {sorted(config.components)}", sorted(snapshot.pools))
-    table = NodeTable.of(snapshot, config.components)
-    _check_tree(table, config)
-    conservation.check_pages(snapshot, config, held)
-    return table, conservation.check_owners(snapshot, held)
+    check_tree(NodeTable.of(snapshot, config.components), config)
+    owners = conservation.check_owners(snapshot, config, held)
+    conservation.check_pages(snapshot, config, owners)
+    return owners
 
 
-def _check_tree(table: NodeTable, config: CacheConfig) -> None:
+def check_tree(table: NodeTable, config: CacheConfig) -> None:
+    """The laws that speak of the tree alone."""
     structure.check_parents(table)
     structure.check_lengths(table, config)
     structure.check_pairs(table, config)

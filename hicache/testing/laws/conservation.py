@@ -1,57 +1,88 @@
-"""Every slot of a pool has exactly one owner, whole pages stay together, and the counters say the same."""
+"""Every slot of a pool has exactly one owner, and whole pages stay together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from hicache.config import CacheConfig
-from hicache.testing.laws.table import Flags, NodeTable
+from hicache.testing.laws.batches import batches
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Sizes, Slots
+from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Slots
+
+Owners = npt.NDArray[np.uint8]
+"""Who owns each slot of a pool, by slot number: NOBODY, FREE, TREE or CALLER."""
+
+NOBODY, FREE, TREE, CALLER = range(4)
+OWNER_NAMES = ("nobody", "the free list", "the tree", "the caller")
 
 
-def tree_slots(snapshot: Snapshot, component: str) -> Slots:
-    """All slots of a component that the tree's nodes hold, in the order of the nodes."""
-    held = [slots for node in snapshot.nodes if (slots := node.slots[component]) is not None]
-    return np.concatenate(held) if held else NO_SLOTS
+def node_slots(snapshot: Snapshot, component: str) -> list[Slots]:
+    """What the nodes of a tree hold of a component, node by node."""
+    return [slots for node in snapshot.nodes if (slots := node.slots[component]) is not None]
 
 
-def check_owners(snapshot: Snapshot, held: Mapping[str, Slots]) -> dict[str, Flags]:
-    """POOL-1: free, tree and caller partition each pool. Returns which slots each pool has, by slot number."""
-    pools: dict[str, Flags] = {}
+def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> dict[str, Owners]:
+    """POOL-1: what is free, the tree's and the caller's is a disjoint partition of each pool."""
+    owners: dict[str, Owners] = {}
     for component, pool in snapshot.pools.items():
-        owners = {"free": pool.free, "tree": tree_slots(snapshot, component), "caller": held[component]}
-        slots = np.concatenate(list(owners.values()))
-        if len(slots) and int(slots.min()) <= PADDING_SLOT:
-            raise violation("POOL-1", f"pool of {component}", "slots above 0, the padding slot", int(slots.min()))
-        counts = np.bincount(slots, minlength=1)
-        _require_one_owner(component, counts.argmax(), int(counts.max()), owners)
-        if len(slots) != pool.capacity:
-            sizes = {owner: len(owned) for owner, owned in owners.items()}
-            raise violation(
-                "POOL-1", f"pool of {component}", f"{pool.capacity} slots with an owner", f"{len(slots)}: {sizes}"
-            )
-        pools[component] = counts.astype(np.bool_)
-    return pools
+        page_size = 1 if component == Component.MAMBA else config.page_size
+        parts = {FREE: [pool.free], TREE: node_slots(snapshot, component), CALLER: [held[component]]}
+        owners[component] = _owners(component, parts, page_size)
+        _require_counts(component, owners[component], parts, pool.capacity)
+    return owners
 
 
-def _require_one_owner(component: str, slot: np.intp, count: int, owners: Mapping[str, Slots]) -> None:
-    if count > 1:
-        named = {owner: int((owned == slot).sum()) for owner, owned in owners.items()}
-        raise violation("POOL-1", f"pool of {component}, slot {slot}", "one owner", f"{count}: {named}")
+def _require_counts(component: str, owners: Owners, parts: Mapping[int, Sequence[Slots]], capacity: int) -> None:
+    counts = np.bincount(owners, minlength=len(OWNER_NAMES))
+    found = {OWNER_NAMES[owner]: int(counts[owner]) for owner in parts}
+    named = {OWNER_NAMES[owner]: sum(len(slots) for slots in several) for owner, several in parts.items()}
+    if named != found:
+        raise violation("POOL-1", f"pool of {component}", f"each slot once: {found}", f"{named} with those named twice")
+    if sum(found.values()) != capacity:
+        raise violation("POOL-1", f"pool of {component}", f"{capacity} slots with an owner", found)
 
 
-def check_pages(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> None:
-    """POOL-4: pages are whole and aligned, in order on a node, as a set among the free and the caller's."""
-    for component, pool in snapshot.pools.items():
+def _owners(component: str, parts: Mapping[int, Sequence[Slots]], page_size: int) -> Owners:
+    owned = [slots for several in parts.values() for slots in several if len(slots)]
+    lowest = min((int(slots.min()) for slots in owned), default=1)
+    if lowest <= PADDING_SLOT:
+        raise violation("POOL-1", f"pool of {component}", "slots above 0, the padding slot", lowest)
+    highest = max((int(slots.max()) for slots in owned), default=0)
+    owners: Owners = np.zeros(-(-(highest + 1) // page_size) * page_size, dtype=np.uint8)
+    for owner, several in parts.items():
+        for slots in batches(several):
+            _mark(component, owners, slots, owner)
+    return owners
+
+
+def _mark(component: str, owners: Owners, slots: Slots, owner: int) -> None:
+    before = owners[slots]
+    if before.any():
+        first = int(before.argmax())
+        expected = f"one owner, {OWNER_NAMES[int(before[first])]}"
+        raise violation(
+            "POOL-1", f"pool of {component}, slot {slots[first]}", expected, OWNER_NAMES[owner] + " as well"
+        )
+    owners[slots] = owner
+
+
+def check_pages(snapshot: Snapshot, config: CacheConfig, owners: Mapping[str, Owners]) -> None:
+    """POOL-4: a page has one owner as a whole, and the tree holds its slots in order."""
+    for component in snapshot.pools:
         if component == Component.MAMBA:
             continue
-        require_pages(tree_slots(snapshot, component), config.page_size, f"{component} slots of the tree")
-        require_pages(np.sort(pool.free), config.page_size, f"free {component} slots")
-        require_pages(np.sort(held[component]), config.page_size, f"{component} slots of the caller")
+        pages = owners[component].reshape(-1, config.page_size)
+        torn = (pages != pages[:, :1]).any(axis=1)
+        if torn.any():
+            page = int(torn.argmax())
+            place = f"pool of {component}, page {page}"
+            raise violation("POOL-4", place, "one owner", [OWNER_NAMES[owner] for owner in pages[page]])
+        for slots in batches(node_slots(snapshot, component)):
+            require_pages(slots, config.page_size, f"{component} slots of the tree")
 
 
 def require_pages(slots: Slots, page_size: int, place: str) -> None:
@@ -64,32 +95,6 @@ def require_pages(slots: Slots, page_size: int, place: str) -> None:
         raise violation("POOL-4", place, f"aligned pages of {page_size} in order", pages[aligned.argmin()].tolist())
 
 
-def check_sizes(table: NodeTable, sizes: Mapping[str, Sizes]) -> None:
-    """LOCK-4: each component's counters equal their recomputation from nodes, locks and pools."""
-    for component, pool in table.snapshot.pools.items():
-        counts = np.array([_length(node.slots[component]) for node in table.snapshot.nodes], dtype=np.int64)
-        locked = table.locks[component] > 0
-        expected = Sizes(evictable=int(counts[~locked].sum()), protected=int(counts[locked].sum()), free=len(pool.free))
-        if sizes[component] != expected:
-            raise violation("LOCK-4", f"size counters of {component}", expected, sizes[component])
-
-
-def check_partners(table: NodeTable, partners: Callable[[Slots], Slots]) -> None:
-    """POOL-5: FULL slots map to the SWA slots of their node, and to 0 on an SWA tombstone."""
-    full = tree_slots(table.snapshot, Component.FULL)
-    parts = [
-        np.zeros(_length(node.slots[Component.FULL]), dtype=np.int64)
-        if (own := node.slots[Component.SWA]) is None
-        else own
-        for node in table.snapshot.nodes
-    ]
-    expected = np.concatenate(parts) if parts else NO_SLOTS
-    actual = partners(full)
-    if not np.array_equal(expected, actual):
-        first = int((expected != actual).argmax()) if expected.shape == actual.shape else 0
-        place = f"SWA partners of the tree's FULL slots, first at slot {full[first : first + 1].tolist()}"
-        raise violation("POOL-5", place, expected[first : first + 8].tolist(), actual[first : first + 8].tolist())
-
-
-def _length(slots: Slots | None) -> int:
-    return 0 if slots is None else len(slots)
+def all_slots(several: Sequence[Slots]) -> Slots:
+    """Several arrays of slots as one."""
+    return np.concatenate(several) if several else NO_SLOTS
