@@ -1,0 +1,30 @@
+# `make verify` shows the reference cache verified; `make test` runs all that CI runs. Both make .venv first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+# tox looks for interpreters on PATH; pyenv keeps those that are not in use elsewhere.
+PYENV := $(or $(shell pyenv root 2>/dev/null),$(HOME)/.pyenv)
+export TOX_DISCOVER ?= $(lastword $(wildcard $(PYENV)/versions/3.10.*/bin/python3.10))
+
+.PHONY: verify test clean
+
+verify: .venv/kit
+	$(BIN)/hicache verify $(ARGS)
+
+test: .venv/dev
+	$(BIN)/tox run $(ARGS)
+
+clean:
+	rm -rf .venv .tox build dist reports *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+
+.venv/kit: pyproject.toml constraints.txt
+	@echo "Installing hicache and torch into .venv; the first time takes a minute or two."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) .
+	@touch $@
+
+.venv/dev: .venv/kit
+	$(INSTALL) '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The kit, tested on its own."""

@@ -1,0 +1,61 @@
+"""The wheel holds every package, suite and data file of the project, and no test of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+from typing import Any
+
+from hicache.config import read_table
+from hicache.tests.architecture.layers import SUITES
+
+ROOT = Path(__file__).parents[3]
+SETUPTOOLS: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")["tool"]["setuptools"]
+
+
+def folders_of_packages(root: Path) -> dict[str, Path]:
+    """The folder of each package that the wheel should hold, by the name that it has there."""
+    folders = {"hicache": root / "hicache"} | {f"hicache.suites.{suite}": root / suite for suite in SUITES}
+    return {
+        ".".join([name, *path.parent.relative_to(folder).parts]): path.parent
+        for name, folder in folders.items()
+        for path in folder.rglob("*.py")
+        if path.relative_to(root).parts[:2] != ("hicache", "tests")
+    }
+
+
+def test_the_wheel_holds_every_package() -> None:
+    expected, listed = set(folders_of_packages(ROOT)), SETUPTOOLS["packages"]
+    assert set(listed) == expected, (
+        f"pyproject.toml, packages: missing {sorted(expected - set(listed))}, not there {sorted(set(listed) - expected)}"
+    )
+    assert listed == sorted(listed), f"pyproject.toml, packages: out of order, expected {sorted(listed)}"
+
+
+def test_each_suite_ships_below_hicache() -> None:
+    expected = {f"hicache.suites.{suite}": suite for suite in SUITES if (ROOT / suite).exists()}
+    mapped = SETUPTOOLS.get("package-dir", {})
+    assert mapped == expected, f"pyproject.toml, package-dir: expected {expected}, got {mapped}"
+
+
+def test_the_wheel_holds_every_data_file() -> None:
+    patterns = SETUPTOOLS["package-data"]["*"]
+    packages = folders_of_packages(ROOT)
+    left_out = [
+        path
+        for folder in packages.values()
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix not in (".py", ".pyc") and not any(map(PurePath(path.name).match, patterns))
+    ]
+    assert not left_out, f"pyproject.toml, package-data: no pattern of {patterns} takes {left_out}"
+
+
+def test_packages_are_found_by_their_name_in_the_wheel(tmp_path: Path) -> None:
+    for module in ("hicache/tree/node.py", "hicache/tests/core/test_a.py", "conformance/keys/test_b.py"):
+        (tmp_path / module).parent.mkdir(parents=True)
+        (tmp_path / module).touch()
+    found = folders_of_packages(tmp_path)
+    expected = {
+        "hicache.tree": tmp_path / "hicache/tree",
+        "hicache.suites.conformance.keys": tmp_path / "conformance/keys",
+    }
+    assert found == expected, f"expected {expected}, got {found}"
