@@ -22,7 +22,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.pools": (*GROUND, "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
     **dict.fromkeys(CACHE, (*CORE, "numpy")),
-    "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "matplotlib", "rich"),
+    "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "markupsafe", "matplotlib", "rich"),
     "hicache.testing.model": ("hicache.types", "numpy"),
     "hicache.testing.adapters.reference": (*CORE, "hicache.testing", "numpy"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
