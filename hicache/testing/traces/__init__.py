@@ -1,0 +1,19 @@
+"""Traces in Mooncake's format: read, generate, and turn into tokens.
+
+Three are public, in the repository kvcache-ai/Mooncake under `FAST25-release/traces/` (Apache-2.0):
+`conversation_trace.jsonl`, `toolagent_trace.jsonl` and `synthetic_trace.jsonl`.
+"""
+
+from hicache.testing.traces.format import BLOCK_TOKENS, Trace, TraceRequest, write_trace
+from hicache.testing.traces.generate import TraceShape, generate_trace
+from hicache.testing.traces.tokens import request_tokens
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "Trace",
+    "TraceRequest",
+    "TraceShape",
+    "generate_trace",
+    "request_tokens",
+    "write_trace",
+]

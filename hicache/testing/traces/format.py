@@ -1,0 +1,109 @@
+"""Mooncake's trace format: one JSON object a line, read as a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hicache.errors import TraceError
+
+BLOCK_TOKENS = 512
+"""Tokens that one id of `hash_ids` stands for; the last block of a request may be partial."""
+
+BLOCK_IDS = 2**31
+"""Block ids lie below this, so that a token can tell two blocks apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request: when it arrived, how many tokens it read and wrote, and its blocks. Equal ids are equal prefixes."""
+
+    timestamp_ms: int
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...]
+
+
+class Trace:
+    """A trace on disk. Each iteration streams the file from its start and holds one line at a time.
+
+    `limit`: how many requests to read, or None for all. A malformed line raises TraceError, which names file, line
+    and reason; with `skip_bad` it is passed over, and `skipped` says how many were, in the iteration that ran last.
+    """
+
+    def __init__(self, path: Path, *, skip_bad: bool, limit: int | None) -> None:
+        self.path = path
+        self.skip_bad = skip_bad
+        self.limit = limit
+        self.skipped = 0
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        return islice(self._stream(), self.limit)
+
+    def _stream(self) -> Iterator[TraceRequest]:
+        self.skipped = 0
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    request = parse_request(line)
+                except (ValueError, RecursionError) as error:
+                    if not self.skip_bad:
+                        raise TraceError(f"{self.path}, line {number}: {error}") from error
+                    self.skipped += 1
+                else:
+                    yield request
+
+
+def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
+    """Write requests in the order given, one a line."""
+    with path.open("w", encoding="utf-8") as lines:
+        for request in requests:
+            fields = asdict(request)
+            lines.write(json.dumps({"timestamp": fields.pop("timestamp_ms"), **fields}) + "\n")
+
+
+def parse_request(line: bytes) -> TraceRequest:
+    """Read one line. Raises ValueError with the reason when it is no request."""
+    table = json.loads(line)
+    if not isinstance(table, dict):
+        raise ValueError(f"the line is a {type(table).__name__}, not an object")
+    request = TraceRequest(
+        timestamp_ms=_natural(table, "timestamp"),
+        input_length=_natural(table, "input_length"),
+        output_length=_natural(table, "output_length"),
+        hash_ids=_block_ids(table),
+    )
+    blocks = -(-request.input_length // BLOCK_TOKENS)
+    if len(request.hash_ids) != blocks:
+        raise ValueError(
+            f"input_length {request.input_length} takes {blocks} blocks of {BLOCK_TOKENS} tokens, "
+            f"hash_ids has {len(request.hash_ids)}"
+        )
+    return request
+
+
+def _natural(table: dict[str, Any], field: str) -> int:
+    value = _field(table, field)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{field} is {value!r}, not an integer of 0 or more")
+    return value
+
+
+def _block_ids(table: dict[str, Any]) -> tuple[int, ...]:
+    ids = _field(table, "hash_ids")
+    if type(ids) is not list:
+        raise ValueError(f"hash_ids is {ids!r}, not a list")
+    for block in ids:
+        if type(block) is not int or not 0 <= block < BLOCK_IDS:
+            raise ValueError(f"hash_ids holds {block!r}, not an integer from 0 to {BLOCK_IDS - 1}")
+    return tuple(ids)
+
+
+def _field(table: dict[str, Any], field: str) -> Any:
+    if field not in table:
+        raise ValueError(f"{field} is missing")
+    return table[field]

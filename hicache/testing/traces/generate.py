@@ -1,0 +1,101 @@
+"""Traces of the same shape as the public ones: conversations that share system prompts and grow turn by turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from hicache.testing.traces.format import BLOCK_TOKENS, TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class TraceShape:
+    """What a generated trace looks like. Lengths are in tokens; a spread is the sigma of a log-normal distribution."""
+
+    requests: int
+    system_prompts: int
+    system_length_median: int
+    live_conversations: int
+    turns_mean: float
+    message_length_median: int
+    answer_length_median: int
+    spread: float
+    longest_input: int
+    interval_mean_ms: float
+
+
+SHORT_TRACE = TraceShape(
+    requests=400,
+    system_prompts=4,
+    system_length_median=1000,
+    live_conversations=24,
+    turns_mean=2.5,
+    message_length_median=3000,
+    answer_length_median=250,
+    spread=1.2,
+    longest_input=65_536,
+    interval_mean_ms=300.0,
+)
+"""A few hundred requests, with the proportions of a conversation trace."""
+
+
+class _Conversation:
+    """The tokens said so far, and the ids of the blocks that they fill."""
+
+    def __init__(self, length: int, blocks: list[int]) -> None:
+        self.length = length
+        self.blocks = blocks
+
+    def grow(self, tokens: int, fresh: Iterator[int]) -> None:
+        """Append tokens; name the whole blocks that have none yet."""
+        self.length += tokens
+        self.blocks.extend(itertools.islice(fresh, self.length // BLOCK_TOKENS - len(self.blocks)))
+
+    def prompt(self, fresh: Iterator[int]) -> tuple[int, ...]:
+        """All blocks. A partial last one gets an id for this prompt alone: at the next turn it holds more."""
+        partial = itertools.islice(fresh, 1 if self.length % BLOCK_TOKENS else 0)
+        return (*self.blocks, *partial)
+
+
+def generate_trace(shape: TraceShape, seed: int) -> Iterator[TraceRequest]:
+    """Yield `shape.requests` requests, the same for the same seed; block ids count from 0 in order of appearance."""
+    random = Random(seed)
+    fresh = itertools.count()
+    prompts = [
+        _Conversation(_length(random, shape.system_length_median, shape), []) for _ in range(shape.system_prompts)
+    ]
+    live: list[_Conversation] = []
+    arrival_ms = 0.0
+    for _ in range(shape.requests):
+        conversation = _next_conversation(random, live, prompts, shape, fresh)
+        conversation.grow(_message_length(random, conversation, shape), fresh)
+        answer = _length(random, shape.answer_length_median, shape)
+        yield TraceRequest(int(arrival_ms), conversation.length, answer, conversation.prompt(fresh))
+        conversation.length += answer
+        if conversation.length >= shape.longest_input or random.random() * shape.turns_mean < 1.0:
+            live.remove(conversation)
+        arrival_ms += random.expovariate(1.0 / shape.interval_mean_ms)
+
+
+def _next_conversation(
+    random: Random, live: list[_Conversation], prompts: list[_Conversation], shape: TraceShape, fresh: Iterator[int]
+) -> _Conversation:
+    """A conversation that goes on, or a new one below one of the system prompts."""
+    if live and random.random() * shape.live_conversations < len(live):
+        return random.choice(live)
+    prompt = random.choice(prompts)
+    prompt.grow(0, fresh)
+    live.append(_Conversation(prompt.length, list(prompt.blocks)))
+    return live[-1]
+
+
+def _message_length(random: Random, conversation: _Conversation, shape: TraceShape) -> int:
+    room = max(1, shape.longest_input - conversation.length)
+    return min(_length(random, shape.message_length_median, shape), room)
+
+
+def _length(random: Random, median: int, shape: TraceShape) -> int:
+    """A heavy-tailed length of at least one token, and at most half of the longest input."""
+    return max(1, min(int(median * random.lognormvariate(0.0, shape.spread)), shape.longest_input // 2))
