@@ -34,9 +34,11 @@ class Inspector:
 
     def check(self, running: Collection[Running]) -> None:
         """Raise InvariantError unless laws, counters, mappings and bytes are right, with these requests under way."""
-        if Capability.SNAPSHOT not in self._adapter.capabilities:
-            return
-        snapshot = self._adapter.snapshot()
+        if Capability.SNAPSHOT in self._adapter.capabilities:
+            self._check_snapshot(self._adapter.snapshot(), running)
+        self._adapter.sanity_check()
+
+    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running]) -> None:
         owners = check_laws(snapshot, self._config, self._held(snapshot, running))
         table = NodeTable.of(snapshot, self._config.components)
         if Capability.SIZES in self._adapter.capabilities:
