@@ -187,7 +187,9 @@ class Driver(RequestVerbs):
         return result
 
     def reset(self) -> None:
-        """Drop everything that the tree holds."""
+        """Drop all that the tree holds. Raises ValueError while requests run: their shared slots would go too."""
+        if self.running:
+            raise ValueError(f"finish or abort the {len(self.running)} running requests before a reset")
         self.inspector.expect_unlock()
         self.adapter.reset()
         self.verb_done()

@@ -13,7 +13,6 @@ from hicache.testing.contents import Contents
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.conservation import TREE, Owners, all_slots, node_slots
 from hicache.testing.laws.counters import check_partners, check_sizes
-from hicache.testing.laws.table import NodeTable
 from hicache.testing.ledger import Ledger
 from hicache.testing.running import Running
 from hicache.testing.snapshot import Snapshot
@@ -40,11 +39,10 @@ class Inspector:
 
     def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running]) -> None:
         owners = check_laws(snapshot, self._config, self._held(snapshot, running))
-        table = NodeTable.of(snapshot, self._config.components)
         if Capability.SIZES in self._adapter.capabilities:
-            check_sizes(table, self._adapter.sizes())
+            check_sizes(snapshot, self._adapter.sizes())
         if Component.SWA in self._config.components:
-            check_partners(table, self._adapter.partners)
+            check_partners(snapshot, self._adapter.partners)
         self._require_same_pools(owners)
         self._require_locked_data(snapshot, owners)
         self._contents.verify_tree(snapshot)

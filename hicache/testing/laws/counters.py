@@ -7,29 +7,26 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from hicache.testing.laws.batches import batches
-from hicache.testing.laws.table import NodeTable, numbers
-from hicache.testing.snapshot import NodeView
+from hicache.testing.snapshot import NodeView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import Component, Sizes, Slots
+from hicache.types import NO_SLOTS, Component, Sizes, Slots
 
 
-def check_sizes(table: NodeTable, sizes: Mapping[str, Sizes]) -> None:
+def check_sizes(snapshot: Snapshot, sizes: Mapping[str, Sizes]) -> None:
     """LOCK-4: each component's counters equal their recomputation from nodes, locks and pools."""
-    for component, pool in table.snapshot.pools.items():
-        held = [node.slots[component] for node in table.snapshot.nodes]
-        counts = numbers([0 if slots is None else len(slots) for slots in held])
-        locked = table.locks[component] > 0
-        evictable, protected = int(counts[~locked].sum()), int(counts[locked].sum())
-        expected = Sizes(evictable=evictable, protected=protected, free=len(pool.free))
+    for component, pool in snapshot.pools.items():
+        total = {True: 0, False: 0}
+        for node in snapshot.nodes:
+            total[node.locks[component] > 0] += len(_slots(node, component))
+        expected = Sizes(evictable=total[False], protected=total[True], free=len(pool.free))
         if sizes[component] != expected:
             raise violation("LOCK-4", f"size counters of {component}", expected, sizes[component])
 
 
-def check_partners(table: NodeTable, partners: Callable[[Slots], Slots]) -> None:
+def check_partners(snapshot: Snapshot, partners: Callable[[Slots], Slots]) -> None:
     """POOL-5: a node's FULL slots map to its SWA slots, and to 0 where it is an SWA tombstone."""
-    nodes = [node for node in table.snapshot.nodes if node.slots[Component.FULL] is not None]
-    full = batches(_full(node) for node in nodes)
-    expected = batches(_window(node) for node in nodes)
+    full = batches(_slots(node, Component.FULL) for node in snapshot.nodes)
+    expected = batches(_window(node) for node in snapshot.nodes)
     for slots, wanted in zip(full, expected, strict=True):
         actual = partners(slots)
         if not np.array_equal(actual, wanted):
@@ -38,12 +35,11 @@ def check_partners(table: NodeTable, partners: Callable[[Slots], Slots]) -> None
             raise violation("POOL-5", place, wanted[first : first + 8].tolist(), actual[first : first + 8].tolist())
 
 
-def _full(node: NodeView) -> Slots:
-    slots = node.slots[Component.FULL]
-    assert slots is not None, "only nodes with FULL data are asked"
-    return slots
+def _slots(node: NodeView, component: str) -> Slots:
+    slots = node.slots[component]
+    return NO_SLOTS if slots is None else slots
 
 
 def _window(node: NodeView) -> Slots:
-    slots = node.slots[Component.SWA]
-    return np.zeros(node.end - node.start, dtype=np.int64) if slots is None else slots
+    window = node.slots[Component.SWA]
+    return np.zeros_like(_slots(node, Component.FULL)) if window is None else window
