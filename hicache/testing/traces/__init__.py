@@ -5,11 +5,12 @@ Three are public, in the repository kvcache-ai/Mooncake under `FAST25-release/tr
 """
 
 from hicache.testing.traces.format import BLOCK_TOKENS, Trace, TraceRequest, write_trace
-from hicache.testing.traces.generate import TraceShape, generate_trace
+from hicache.testing.traces.generate import SHORT_TRACE, TraceShape, generate_trace
 from hicache.testing.traces.tokens import request_tokens
 
 __all__ = [
     "BLOCK_TOKENS",
+    "SHORT_TRACE",
     "Trace",
     "TraceRequest",
     "TraceShape",

@@ -27,18 +27,18 @@ class TraceShape:
 
 
 SHORT_TRACE = TraceShape(
-    requests=400,
+    requests=200,
     system_prompts=4,
-    system_length_median=1000,
-    live_conversations=24,
+    system_length_median=800,
+    live_conversations=16,
     turns_mean=2.5,
-    message_length_median=3000,
+    message_length_median=1000,
     answer_length_median=250,
     spread=1.2,
-    longest_input=65_536,
+    longest_input=16_384,
     interval_mean_ms=300.0,
 )
-"""A few hundred requests, with the proportions of a conversation trace."""
+"""Two hundred requests, with the proportions of a conversation trace but shorter."""
 
 
 class _Conversation:

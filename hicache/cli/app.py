@@ -1,0 +1,20 @@
+"""The `hicache` command. Each subcommand is a file, and imports what is heavy when it runs."""
+
+from __future__ import annotations
+
+import typer
+
+from hicache.cli.replay import replay_command
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.command("replay")(replay_command)
+
+
+@app.callback()
+def _hicache() -> None:
+    """A reference prefix cache for language models, and the harness that verifies any such cache."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

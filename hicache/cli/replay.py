@@ -1,0 +1,68 @@
+"""`hicache replay`: drive a cache with a trace of real traffic, and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hicache.config import EvictionPolicy
+from hicache.errors import ConfigurationError, TraceError
+from hicache.testing.adapter import CacheAdapter, load_adapter
+
+REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+
+
+def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
+    trace: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A trace in Mooncake's format.")],
+    adapter: Annotated[str, typer.Option(help="The cache to drive, as package.module:Class.")] = REFERENCE,
+    capacity: Annotated[str, typer.Option(help="Tokens, a share of the footprint ('25%'), or 'unlimited'.")] = "25%",
+    page_size: Annotated[int, typer.Option(help="Tokens per page; 512 is the block of the format.")] = 512,
+    policy: Annotated[EvictionPolicy, typer.Option(help="In which order leaves are evicted.")] = EvictionPolicy.LRU,
+    components: Annotated[str, typer.Option(help="Of full, swa, mamba, indexer; separated by commas.")] = "full",
+    window: Annotated[int, typer.Option(help="Tokens of the sliding window, with swa.")] = 4096,
+    running: Annotated[int, typer.Option(help="Requests that run at the same time.")] = 8,
+    check_every: Annotated[int, typer.Option(help="Check the whole cache at each N-th request; 0: at the end.")] = 2000,
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count malformed lines and pass over them.")] = False,
+    report: Annotated[Path, typer.Option(help="Where replay.json and replay.svg go.")] = Path("reports/replay"),
+) -> None:
+    """Drive a cache with a trace and report hit rates, evictions and latencies beside the offline optimum.
+
+    Ends with 1 when the cache breaks a law, and with 2 when it cannot be opened or the trace cannot be read.
+    """
+    from hicache.cli.replay_view import replay_with_progress, show_outcome
+    from hicache.testing.replay import ReplaySettings, write_report
+    from hicache.testing.traces import Trace
+
+    console = Console()
+    try:
+        settings = ReplaySettings(
+            page_size=page_size,
+            capacity=capacity,
+            components=tuple(name.strip() for name in components.split(",")),
+            policy=policy,
+            sliding_window_size=window,
+            running=running,
+            check_every=check_every,
+        )
+        requests = Trace(trace, skip_bad=skip_bad, limit=limit)
+        outcome = replay_with_progress(console, requests, _adapter_class(adapter), settings)
+    except (TraceError, ConfigurationError) as error:
+        Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from error
+    write_report(outcome, report)
+    show_outcome(console, outcome)
+    console.print(f"report: {report / 'replay.json'} and {report / 'replay.svg'}", highlight=False, soft_wrap=True)
+    if outcome.broken is not None:
+        console.print(f"a law is broken {outcome.broken}", style="red", markup=False, highlight=False)
+        raise typer.Exit(1)
+
+
+def _adapter_class(path: str) -> type[CacheAdapter]:
+    try:
+        return load_adapter(path)
+    except (ImportError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--adapter") from error

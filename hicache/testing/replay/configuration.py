@@ -1,0 +1,95 @@
+"""Which cache a replay opens: the capacity that was asked for, and a model of a few bytes per token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout, ModelShape
+from hicache.errors import ConfigurationError
+from hicache.testing.replay.survey import Survey
+from hicache.types import Component, Pool
+
+SMALLEST_MODEL = ModelShape(
+    full_layers=1,
+    swa_layers=1,
+    mamba_layers=1,
+    kv_heads=1,
+    head_dim=1,
+    conv_elements=1,
+    state_elements=1,
+    index_dim=1,
+    dtype="float32",
+)
+"""Eight bytes per token and component."""
+
+UNLIMITED = "unlimited"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """What a replay is asked for. Raises ConfigurationError, naming the field, for a number that is too small.
+
+    `capacity`: tokens, a share of the trace's footprint such as "25%", or "unlimited". `components`: components and
+    sidecars. `running`: requests that run at the same time. `check_every`: check the whole cache at each so many
+    requests; 0 checks at the end alone. `sliding_window_size`: tokens, for SWA.
+    """
+
+    page_size: int
+    capacity: str
+    components: tuple[str, ...]
+    policy: EvictionPolicy
+    sliding_window_size: int
+    running: int
+    check_every: int
+
+    def __post_init__(self) -> None:
+        for field, least in (("page_size", 1), ("sliding_window_size", 1), ("running", 1), ("check_every", 0)):
+            value = getattr(self, field)
+            if value < least:
+                raise ConfigurationError(f"{field} must be {least} or more, got {value!r}")
+
+
+def cache_config(settings: ReplaySettings, totals: Survey) -> CacheConfig:
+    """The configuration to open. Every component has room for the same share of the trace: slots, or final states."""
+    tokens = _capacity_tokens(settings, totals)
+    states = 2 * settings.running + totals.requests * tokens // max(1, totals.footprint_tokens)
+    sidecars = tuple(name for name in settings.components if name == Pool.INDEXER)
+    components = tuple(name for name in settings.components if name not in sidecars)
+    return CacheConfig(
+        components=components,
+        sidecars=sidecars,
+        page_size=settings.page_size,
+        capacity_tokens={name: states if name == Component.MAMBA else tokens for name in components},
+        sliding_window_size=settings.sliding_window_size if Component.SWA in components else None,
+        mamba_chunk_size=settings.page_size if Component.MAMBA in components else None,
+        policy=settings.policy,
+        bigram=False,
+        events=False,
+        layout=Layout.LAYER_FIRST,
+        device="cpu",
+        model=SMALLEST_MODEL,
+        topology=SINGLE_RANK,
+    )
+
+
+def _capacity_tokens(settings: ReplaySettings, totals: Survey) -> int:
+    """Tokens rounded down to whole pages, but one page at least."""
+    pages = _wanted_tokens(settings, totals) // settings.page_size
+    return max(1, pages) * settings.page_size
+
+
+def _wanted_tokens(settings: ReplaySettings, totals: Survey) -> int:
+    text = settings.capacity.strip()
+    if text == UNLIMITED:
+        return totals.footprint_tokens + settings.running * settings.page_size
+    number = _number(text.removesuffix("%"))
+    if not 0 < number < float("inf"):
+        raise ConfigurationError(f"capacity {settings.capacity!r} is neither tokens, nor like '25%', nor {UNLIMITED!r}")
+    return int(totals.footprint_tokens * number / 100) if text.endswith("%") else int(number)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

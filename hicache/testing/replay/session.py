@@ -1,0 +1,158 @@
+"""Session: serves prompts from a cache, as a scheduler that runs a few of them at a time would."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contents import Contents
+from hicache.testing.prompts import aligned_count, cut
+from hicache.testing.replay.latency import Stopwatch
+from hicache.testing.violation import violation
+from hicache.types import NO_SLOTS, Component, Handle, InsertResult, Key, MatchResult, Slots, Tier
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a prompt found in the cache, in tokens by tier, and how many tokens the tree has more since."""
+
+    hit_tokens: Mapping[str, int]
+    inserted_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A request that runs: its slots, one per token in whole pages; how many the tree has; the lock on those."""
+
+    key: Key
+    table: Slots
+    cached: int
+    receipt: Handle
+
+
+class Session:
+    """One cache and the requests that run on it, at most `running` at the same time."""
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig, stopwatch: Stopwatch, *, running: int) -> None:
+        self._adapter = adapter
+        self._config = config
+        self._time = stopwatch.time
+        self._most_running = running
+        self._running: deque[_Running] = deque()
+        self._contents = Contents(adapter, config)
+        self._has_states = Component.MAMBA in config.components
+
+    def serve(self, key: Key, *, checked: bool) -> Served | None:
+        """Admit a request, compute what the cache lacks, cache it. None when it does not fit an empty cache.
+
+        The oldest requests finish when too many run, or when they leave too little room. With `checked` the bytes of
+        the hit are read back, and after the insert those of the whole prompt; InvariantError when they differ.
+        """
+        if len(self._running) >= self._most_running:
+            self._finish_oldest()
+        found = self._time(self._adapter.match, key, chunked=False)
+        if checked:
+            self._contents.verify(key, found.device_indices)
+        request = self._admit(key, found)
+        if request is None:
+            return None
+        inserted = self._compute(request, found.branching_seqlen, checked=checked)
+        self._running.append(request)
+        return Served(_hits(found), inserted)
+
+    def finish_all(self) -> None:
+        """Let every running request end."""
+        while self._running:
+            self._finish_oldest()
+
+    def held(self) -> dict[str, Slots]:
+        """The slots that running requests own, by component: those of their last, partial pages."""
+        full = np.concatenate([NO_SLOTS, *(request.table[request.cached :] for request in self._running)])
+        held = dict.fromkeys(self._config.components, NO_SLOTS)
+        held[Component.FULL.value] = full
+        if Component.SWA in self._config.components:
+            partners = self._adapter.partners(full)
+            held[Component.SWA.value] = partners[partners != 0]
+        return held
+
+    def _admit(self, key: Key, found: MatchResult) -> _Running | None:
+        """Lock the hit and take slots for the rest, in whole pages; None, with nothing taken, when they don't fit."""
+        receipt = self._time(self._adapter.lock, found.device_anchor)
+        cached = len(found.device_indices)
+        missing = len(key.tokens) - cached
+        slots = self._fit(lambda: self._time(self._adapter.allocate, missing + -missing % self._config.page_size))
+        if slots is None:
+            self._time(self._adapter.unlock, receipt)
+            return None
+        return _Running(key, np.concatenate((found.device_indices, slots)), cached, receipt)
+
+    def _fit(self, take: Callable[[], T | None]) -> T | None:
+        """Take slots; running requests finish, oldest first, until they can be had."""
+        taken = take()
+        while taken is None and self._running:
+            self._finish_oldest()
+            taken = take()
+        return taken
+
+    def _compute(self, request: _Running, branching: int | None, *, checked: bool) -> int:
+        """Write the new pages and cache them, in two steps where prompts branch. Returns what the tree gained."""
+        whole = aligned_count(request.key, self._config)
+        self._contents.write(request.key, request.table[request.cached :], request.cached)
+        inserted = 0
+        for end in sorted({branching or whole, whole}):
+            if end > request.cached:
+                result = self._cache_up_to(request, end)
+                inserted += result.accepted_length - result.prefix_length
+            if checked:
+                self._contents.verify(request.key, request.table[: request.cached])
+        return inserted
+
+    def _cache_up_to(self, request: _Running, end: int) -> InsertResult:
+        """Insert the beginning of a request, take over the slots that the tree kept, and move the lock there."""
+        key = cut(request.key, end, self._config)
+        state = self._state_after(key) if self._has_states else None
+        result = self._time(
+            self._adapter.insert,
+            key,
+            request.table[:end],
+            shared=request.cached,
+            window_start=0,
+            state=state,
+            priority=0,
+        )
+        if state is not None and not result.state_adopted:
+            self._adapter.free_state(state)
+        kept = self._time(self._adapter.match, key, chunked=True)
+        if not len(kept.device_indices) == result.accepted_length == end:
+            raise violation("REQ-4", f"match after the insert of {end} tokens", end, (len(kept.device_indices), result))
+        receipt = self._time(self._adapter.lock, result.node)
+        self._time(self._adapter.unlock, request.receipt)
+        request.receipt = receipt
+        request.table = np.concatenate((kept.device_indices, request.table[end:]))
+        request.cached = end
+        return result
+
+    def _state_after(self, key: Key) -> int:
+        state = self._fit(lambda: self._time(self._adapter.allocate_state))
+        if state is None:
+            raise violation("EVICT-1", "allocate_state for the only request", "a slot", None)
+        self._contents.write_state(key, state)
+        return state
+
+    def _finish_oldest(self) -> None:
+        request = self._running.popleft()
+        self._time(self._adapter.unlock, request.receipt)
+        if len(request.table) > request.cached:
+            self._time(self._adapter.free, request.table[request.cached :])
+
+
+def _hits(found: MatchResult) -> dict[str, int]:
+    return {Tier.DEVICE.value: len(found.device_indices), Tier.HOST.value: found.host_hit_length}

@@ -1,0 +1,48 @@
+"""What happened over the time of the trace, in a bounded number of windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MOST_WINDOWS = 80
+
+
+@dataclass(slots=True)
+class Window:
+    """Sums over some requests in a row, and the state at their end. Tokens; None where the adapter can't tell."""
+
+    arrival_ms: int
+    requests: int
+    input_tokens: int
+    hit_tokens: int
+    occupied_tokens: int | None
+    evicted_tokens: int | None
+
+
+class Timeline:
+    """Windows of equally many requests; two become one whenever there are too many of them."""
+
+    def __init__(self) -> None:
+        self.windows: list[Window] = []
+        self._requests_per_window = 1
+
+    def add(self, moment: Window) -> None:
+        """Append the window of one request."""
+        if self.windows and self.windows[-1].requests < self._requests_per_window:
+            self.windows[-1] = _joined(self.windows[-1], moment)
+            return
+        if len(self.windows) == _MOST_WINDOWS:
+            self.windows = [_joined(*pair) for pair in zip(self.windows[::2], self.windows[1::2], strict=True)]
+            self._requests_per_window *= 2
+        self.windows.append(moment)
+
+
+def _joined(earlier: Window, later: Window) -> Window:
+    return Window(
+        arrival_ms=later.arrival_ms,
+        requests=earlier.requests + later.requests,
+        input_tokens=earlier.input_tokens + later.input_tokens,
+        hit_tokens=earlier.hit_tokens + later.hit_tokens,
+        occupied_tokens=later.occupied_tokens,
+        evicted_tokens=later.evicted_tokens,
+    )
