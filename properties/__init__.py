@@ -1,0 +1,1 @@
+"""The contract under every interleaving that Hypothesis finds."""

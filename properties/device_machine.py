@@ -1,0 +1,229 @@
+"""DeviceMachine: a scheduler that does anything in any order, on one tier, against the oracle."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
+
+from hicache.config import CacheConfig, EvictionPolicy
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.driver import Driver
+from hicache.testing.model import ExpectedInsert, Model
+from hicache.testing.prompts import cut
+from hicache.types import SHARED, Component, Handle, InsertResult, Key, MatchResult, Namespace, Slots
+from properties.eviction_order import UseLog, places
+from properties.tiny import NAMESPACES, PAGES, TAIL, configurations
+
+
+class DeviceMachine(RuleBasedStateMachine):
+    """Drives one adapter. The driver holds it to the laws after every verb; the rules hold it to the oracle."""
+
+    adapter_type: ClassVar[type[CacheAdapter]]
+    components: ClassVar[tuple[str, ...]]
+    sidecars: ClassVar[tuple[str, ...]]
+
+    locks = Bundle("locks")
+    slots = Bundle("slots")
+    states = Bundle("states")
+
+    @initialize(data=st.data())
+    def open(self, data: st.DataObject) -> None:
+        """A fresh cache of a drawn configuration."""
+        capabilities = self.adapter_type.capabilities
+        self.config: CacheConfig = data.draw(configurations(self.components, self.sidecars, capabilities))
+        note(f"configuration: {self.config}")
+        self.adapter = self.adapter_type(self.config)
+        self.driver = Driver(self.adapter, self.config)
+        self.uses = UseLog()
+        self.serial = 0
+        self.receipts: dict[int, Handle] = {}
+        self.outstanding: set[int] = set()
+        self.outdated: set[int] = set()
+        self.model = Model(
+            components=self.components,
+            page_size=self.config.page_size,
+            sliding_window_size=self.config.sliding_window_size,
+            bigram=self.config.bigram,
+        )
+
+    def teardown(self) -> None:
+        """Close what was opened."""
+        if hasattr(self, "adapter"):
+            self.adapter.close()
+
+    # Looking.
+
+    @rule(pages=PAGES, tail=TAIL, namespace=st.sampled_from(NAMESPACES))
+    def match(self, pages: list[int], tail: int, namespace: Namespace) -> None:
+        """A match finds what the oracle says, and its state is that of the prefix."""
+        self._match(self._key(pages, tail, namespace))
+
+    # Inserting.
+
+    @rule(
+        pages=PAGES, tail=TAIL, namespace=st.sampled_from(NAMESPACES), passed=st.integers(0, 6), with_state=st.booleans()
+    )
+    def put(self, pages: list[int], tail: int, namespace: Namespace, passed: int, with_state: bool) -> None:
+        """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
+        key = self._key(pages, tail, namespace)
+        found = self._match(key)
+        shared = len(found.device_indices)
+        receipt = self._lock(found)
+        fresh = self._allocate(self.driver.aligned(key) - shared)
+        if fresh is not None:
+            self._insert(key, found.device_indices, fresh, self._pass_window(passed, shared, fresh), with_state)
+        self._unlock(receipt)
+
+    # Locking.
+
+    @rule(target=locks, pages=PAGES, namespace=st.sampled_from(NAMESPACES))
+    def lock(self, pages: list[int], namespace: Namespace) -> int:
+        """A request starts to read what it matched."""
+        return self._lock(self._match(self._key(pages, 0, namespace)))
+
+    @rule(receipt=consumes(locks))
+    def unlock(self, receipt: int) -> None:
+        """It stops reading."""
+        self._unlock(receipt)
+
+    # Evicting.
+
+    @rule(data=st.data(), pages=st.integers(1, 8))
+    def evict(self, data: st.DataObject, pages: int) -> None:
+        """Room is made in one component."""
+        component = data.draw(st.sampled_from(self.components), label="component")
+        tokens = pages * (1 if component == Component.MAMBA else self.config.page_size)
+        before = self.driver.snapshot()
+        expected = self.uses.victims(before, tokens) if component == Component.FULL else []
+        self.driver.evict(component, tokens)
+        after = self.driver.snapshot()
+        self.model.sync(after)
+        if component == Component.FULL and self.config.policy is EvictionPolicy.LRU:
+            gone = places(before) - places(after)
+            assert gone == set(expected), f"EVICT-2: LRU takes {sorted(expected)}, taken were {sorted(gone)}"
+
+    @rule(target=slots, pages=st.integers(1, 4))
+    def allocate(self, pages: int) -> Any:
+        """Somebody takes slots and inserts nothing."""
+        taken = self._allocate(pages * self.config.page_size)
+        return multiple() if taken is None else taken
+
+    @rule(taken=consumes(slots))
+    def free(self, taken: Slots) -> None:
+        """They are given back."""
+        self.driver.free(taken)
+
+    @precondition(lambda self: Component.MAMBA in self.components)
+    @rule(target=states)
+    def allocate_state(self) -> Any:
+        """Somebody takes a slot for a state."""
+        state = self._allocate_state()
+        return multiple() if state is None else state
+
+    @rule(state=consumes(states))
+    def free_state(self, state: int) -> None:
+        """It is given back."""
+        self.driver.free_state(state)
+
+    @rule()
+    def reset(self) -> None:
+        """Everything that the tree holds is dropped. Receipts of the old life are refused from now on."""
+        self.driver.reset()
+        self.model.sync(self.driver.snapshot())
+        self.uses = UseLog()
+        self.outdated |= self.outstanding
+        self.outstanding = set()
+        assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
+
+    # Inside.
+
+    def _key(self, pages: list[int], tail: int, namespace: Namespace) -> Key:
+        allowed = namespace if Capability.NAMESPACES in self.adapter_type.capabilities else SHARED
+        return self.driver.key([*self.driver.prompt(pages), *range(tail)], allowed)
+
+    def _match(self, key: Key) -> MatchResult:
+        expected = self.model.expected_match(key)
+        found = self.driver.match(key)
+        matched = len(found.device_indices)
+        assert matched == expected, f"MATCH-1: {expected} elements of {key} are valid, {matched} were found"
+        self.uses.used(key.namespace, self._prefix(key, matched))
+        return found
+
+    def _lock(self, found: MatchResult) -> int:
+        receipt = self.driver.lock(found.device_anchor)
+        self.serial += 1
+        self.receipts[self.serial] = receipt
+        self.outstanding.add(self.serial)
+        return self.serial
+
+    def _unlock(self, number: int) -> None:
+        receipt = self.receipts.pop(number)
+        if number in self.outdated:
+            with pytest.raises(Exception):  # noqa: B017, PT011 - each cache has its own error
+                self.adapter.unlock(receipt)
+            self.driver.check()
+            return
+        self.outstanding.remove(number)
+        self.driver.unlock(receipt)
+        self.model.sync(self.driver.snapshot())
+
+    def _allocate(self, tokens: int) -> Slots | None:
+        paged = [component for component in self.components if component != Component.MAMBA]
+        sizes = self.adapter.sizes()
+        room = min(sizes[component].free + sizes[component].evictable for component in paged)
+        taken = self.driver.allocate(tokens)
+        assert (taken is not None) == (tokens <= room), f"POOL-3: {tokens} of {room} that are free or evictable"
+        self.model.sync(self.driver.snapshot())
+        return taken
+
+    def _allocate_state(self) -> int | None:
+        sizes = self.adapter.sizes()[Component.MAMBA]
+        state = self.driver.allocate_state()
+        assert (state is not None) == (sizes.free + sizes.evictable > 0), f"POOL-3: a state of {sizes}, got {state}"
+        self.model.sync(self.driver.snapshot())
+        return state
+
+    def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
+        self.driver.write(key, fresh, len(shared))
+        state = self._state_of(key) if with_state else None
+        expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
+        slots = np.concatenate((shared, fresh))
+        result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
+        actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
+        assert actual == expected, f"INS-1: the answer must be {expected}, it was {actual}"
+        differences = self.model.differences(self.driver.snapshot())
+        assert not differences, f"INS-1: after the insert {differences}"
+        if state is not None and not result.state_adopted:
+            self.driver.free_state(state)
+        self.uses.used(key.namespace, self._prefix(key, self._inserted(key, result)))
+
+    def _inserted(self, key: Key, result: InsertResult) -> int:
+        """Where the insert ended: at the key's end, or where the tree refused to grow."""
+        whole = (key.namespace, self._prefix(key, self.driver.aligned(key)))
+        return self.driver.aligned(key) if whole in places(self.driver.snapshot()) else result.prefix_length
+
+    def _state_of(self, key: Key) -> int | None:
+        if Component.MAMBA not in self.components or not self.driver.aligned(key):
+            return None
+        state = self._allocate_state()
+        if state is not None:
+            self.driver.write_state(cut(key, self.driver.aligned(key), self.config), state)
+        return state
+
+    def _pass_window(self, passed: int, shared: int, fresh: Slots) -> int:
+        """The request's window has left its first pages: they give their SWA slots back."""
+        released = max(0, min(passed * self.config.page_size - shared, len(fresh)))
+        if Component.SWA not in self.components or not released:
+            return 0
+        self.driver.release_window(fresh[:released])
+        return shared + released
+
+    def _prefix(self, key: Key, elements: int) -> bytes:
+        tokens = key.tokens
+        pairs = np.stack((tokens[:-1], tokens[1:]), axis=1) if self.config.bigram and len(tokens) else tokens
+        return bytes(pairs[:elements].astype("<i4").tobytes())

@@ -1,0 +1,45 @@
+"""Tiny caches: pools of two to eight pages, unequal per component, so that every branch of exhaustion is near."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.testing.adapter import Capability
+from hicache.types import SHARED, Component, Namespace
+
+NAMESPACES = (SHARED, Namespace(lora="a", salt=None, tenant=None), Namespace(lora=None, salt="a", tenant=None))
+
+
+@st.composite
+def configurations(
+    draw: st.DrawFn, components: Sequence[str], sidecars: Sequence[str], capabilities: frozenset[Capability]
+) -> CacheConfig:
+    """A cache with these components, as far as an adapter's capabilities go."""
+    page_size = draw(st.sampled_from([1, 2, 3] if Capability.PAGED in capabilities else [1]))
+    pages = {component: draw(st.integers(2, 8), label=f"{component} pages") for component in components}
+    policies = list(EvictionPolicy) if Capability.POLICIES in capabilities else [EvictionPolicy.LRU]
+    return CacheConfig(
+        components=tuple(components),
+        sidecars=tuple(sidecars),
+        page_size=page_size,
+        capacity_tokens={c: n if c == Component.MAMBA else n * page_size for c, n in pages.items()},
+        sliding_window_size=draw(st.integers(1, 3 * page_size), label="window") if Component.SWA in components else None,
+        mamba_chunk_size=page_size * draw(st.integers(1, 2)) if Component.MAMBA in components else None,
+        policy=draw(st.sampled_from(policies)),
+        bigram=Capability.BIGRAM in capabilities and draw(st.booleans(), label="bigram"),
+        events=Capability.EVENTS in capabilities,
+        layout=draw(st.sampled_from(Layout)),
+        device="cpu",
+        model=TINY_MODEL,
+        topology=SINGLE_RANK,
+    )
+
+
+PAGES = st.lists(st.integers(1, 3), max_size=6)
+"""A prompt's whole pages by number. Three kinds of page make shared prefixes and diverging ones likely."""
+
+TAIL = st.integers(0, 2)
+"""Tokens after the last whole page."""
