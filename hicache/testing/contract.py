@@ -1,0 +1,127 @@
+"""The contract: every clause of the catalogue in contract.toml, and the decorator that names the clauses of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from hicache.config import EvictionPolicy, read_table
+from hicache.errors import ConfigurationError
+from hicache.testing.adapter import Capability
+
+TIERS = ("device", "host", "storage", "ranks", "config")
+"""What has to exist before a clause can be tested."""
+
+IMPLEMENTED_TIERS = frozenset({"device"})
+"""The tiers whose clauses the suites test by now."""
+
+LEVELS = ("MUST", "SHOULD")
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One rule. `needs`: what an adapter must declare for it. `source`: where it was learnt. `note`: why it reads so."""
+
+    id: str
+    level: str
+    tier: str
+    needs: tuple[Capability, ...]
+    sentence: str
+    source: str
+    note: str
+
+    @property
+    def implemented(self) -> bool:
+        """Whether the suites test its tier by now."""
+        return self.tier in IMPLEMENTED_TIERS
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a test says of itself: the clauses that it checks, and the configurations that it runs over.
+
+    `needs`: capabilities, also those of its clauses. `page_sizes`, `policies`: None for any page size, for LRU alone.
+    """
+
+    clauses: tuple[str, ...]
+    needs: frozenset[Capability]
+    components: frozenset[str]
+    sidecars: frozenset[str]
+    page_sizes: frozenset[int] | None
+    policies: frozenset[EvictionPolicy]
+    bigram: bool
+
+
+def load_contract(path: Path) -> Mapping[str, Clause]:
+    """The clauses of a file, by id, in its order. Raises ConfigurationError naming the file and the clause."""
+    clauses = {}
+    for clause_id, entry in read_table(f"@{path}").items():
+        try:
+            clauses[clause_id] = _clause(clause_id, **entry)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigurationError(f"{path}: {clause_id}: {error}") from error
+    return MappingProxyType(clauses)
+
+
+def _clause(
+    clause_id: str,
+    *,
+    tier: str,
+    sentence: str,
+    level: str = "MUST",
+    needs: Iterable[str] = (),
+    source: str = "ours",
+    note: str = "",
+) -> Clause:
+    if tier not in TIERS or level not in LEVELS:
+        raise ValueError(f"tier {tier!r} and level {level!r}, known: {', '.join(TIERS)}; {', '.join(LEVELS)}")
+    return Clause(
+        id=clause_id,
+        level=level,
+        tier=tier,
+        needs=tuple(Capability[name] for name in needs),
+        sentence=" ".join(sentence.split()),
+        source=source,
+        note=" ".join(note.split()),
+    )
+
+
+CONTRACT: Mapping[str, Clause] = load_contract(Path(__file__).with_suffix(".toml"))
+"""Every clause by its id, in the order of the catalogue."""
+
+
+def clause(
+    *ids: str,
+    needs: Iterable[Capability] = (),
+    components: Iterable[str] = (),
+    sidecars: Iterable[str] = (),
+    page_sizes: Iterable[int] | None = None,
+    policies: Iterable[EvictionPolicy] = (EvictionPolicy.LRU,),
+    bigram: bool = False,
+) -> pytest.MarkDecorator:
+    """Name the clauses that a test checks; choose the configurations over which it runs, if it takes `config`.
+
+    It runs over each configuration of the run that has the named components, sidecars, policies and page sizes, and
+    what its clauses need: for MATCH-3 those with SWA. `bigram`: also over those with bigram keys. `needs`: what the
+    test needs beyond its clauses; without it the test is skipped. Without ids: a test of the suite itself.
+    Raises ValueError for an id that the catalogue lacks.
+    """
+    unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
+    if unknown:
+        raise ValueError(f"the contract has no clause {', '.join(unknown)}")
+    of_clauses = {capability for clause_id in ids for capability in CONTRACT[clause_id].needs}
+    checks: Any = Checks(
+        clauses=ids,
+        needs=frozenset(of_clauses.union(needs)),
+        components=frozenset(components),
+        sidecars=frozenset(sidecars),
+        page_sizes=None if page_sizes is None else frozenset(page_sizes),
+        policies=frozenset(policies),
+        bigram=bigram,
+    )
+    return pytest.mark.clause(checks)
