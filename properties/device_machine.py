@@ -2,75 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
+from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
-from hicache.config import CacheConfig, EvictionPolicy
-from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.driver import Driver
-from hicache.testing.model import ExpectedInsert, Model
+from hicache.config import EvictionPolicy
+from hicache.testing.model import ExpectedInsert
 from hicache.testing.prompts import cut
-from hicache.types import SHARED, Component, Handle, InsertResult, Key, MatchResult, Namespace, Slots
+from hicache.types import Component, Handle, InsertResult, Key, MatchResult, Namespace, Slots
 from properties.eviction_order import UseLog, places
-from properties.tiny import NAMESPACES, PAGES, TAIL, configurations
+from properties.machine import CacheMachine
+from properties.tiny import NAMESPACE, PAGES, TAIL
 
 
-class DeviceMachine(RuleBasedStateMachine):
-    """Drives one adapter. The driver holds it to the laws after every verb; the rules hold it to the oracle."""
-
-    adapter_type: ClassVar[type[CacheAdapter]]
-    components: ClassVar[tuple[str, ...]]
-    sidecars: ClassVar[tuple[str, ...]]
+class DeviceMachine(CacheMachine):
+    """Drives the verbs; every rule compares what the cache answers with what the oracle says."""
 
     locks = Bundle("locks")
     slots = Bundle("slots")
     states = Bundle("states")
 
-    @initialize(data=st.data())
-    def open(self, data: st.DataObject) -> None:
-        """A fresh cache of a drawn configuration."""
-        capabilities = self.adapter_type.capabilities
-        self.config: CacheConfig = data.draw(configurations(self.components, self.sidecars, capabilities))
-        note(f"configuration: {self.config}")
-        self.adapter = self.adapter_type(self.config)
-        self.driver = Driver(self.adapter, self.config)
+    def __init__(self) -> None:
+        super().__init__()
         self.uses = UseLog()
         self.serial = 0
         self.receipts: dict[int, Handle] = {}
         self.outstanding: set[int] = set()
         self.outdated: set[int] = set()
-        self.model = Model(
-            components=self.components,
-            page_size=self.config.page_size,
-            sliding_window_size=self.config.sliding_window_size,
-            bigram=self.config.bigram,
-        )
-
-    def teardown(self) -> None:
-        """Close what was opened."""
-        if hasattr(self, "adapter"):
-            self.adapter.close()
 
     # Looking.
 
-    @rule(pages=PAGES, tail=TAIL, namespace=st.sampled_from(NAMESPACES))
+    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE)
     def match(self, pages: list[int], tail: int, namespace: Namespace) -> None:
         """A match finds what the oracle says, and its state is that of the prefix."""
-        self._match(self._key(pages, tail, namespace))
+        self._match(self.key(pages, tail, namespace))
 
     # Inserting.
 
-    @rule(
-        pages=PAGES, tail=TAIL, namespace=st.sampled_from(NAMESPACES), passed=st.integers(0, 6), with_state=st.booleans()
-    )
+    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=st.integers(0, 6), with_state=st.booleans())
     def put(self, pages: list[int], tail: int, namespace: Namespace, passed: int, with_state: bool) -> None:
         """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
-        key = self._key(pages, tail, namespace)
+        key = self.key(pages, tail, namespace)
         found = self._match(key)
         shared = len(found.device_indices)
         receipt = self._lock(found)
@@ -81,10 +56,10 @@ class DeviceMachine(RuleBasedStateMachine):
 
     # Locking.
 
-    @rule(target=locks, pages=PAGES, namespace=st.sampled_from(NAMESPACES))
+    @rule(target=locks, pages=PAGES, namespace=NAMESPACE)
     def lock(self, pages: list[int], namespace: Namespace) -> int:
         """A request starts to read what it matched."""
-        return self._lock(self._match(self._key(pages, 0, namespace)))
+        return self._lock(self._match(self.key(pages, 0, namespace)))
 
     @rule(receipt=consumes(locks))
     def unlock(self, receipt: int) -> None:
@@ -97,7 +72,7 @@ class DeviceMachine(RuleBasedStateMachine):
     def evict(self, data: st.DataObject, pages: int) -> None:
         """Room is made in one component."""
         component = data.draw(st.sampled_from(self.components), label="component")
-        tokens = pages * (1 if component == Component.MAMBA else self.config.page_size)
+        tokens = self.slots_of(component, pages)
         before = self.driver.snapshot()
         expected = self.uses.victims(before, tokens) if component == Component.FULL else []
         self.driver.evict(component, tokens)
@@ -134,17 +109,13 @@ class DeviceMachine(RuleBasedStateMachine):
     def reset(self) -> None:
         """Everything that the tree holds is dropped. Receipts of the old life are refused from now on."""
         self.driver.reset()
-        self.model.sync(self.driver.snapshot())
+        self.sync()
         self.uses = UseLog()
         self.outdated |= self.outstanding
         self.outstanding = set()
         assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
 
     # Inside.
-
-    def _key(self, pages: list[int], tail: int, namespace: Namespace) -> Key:
-        allowed = namespace if Capability.NAMESPACES in self.adapter_type.capabilities else SHARED
-        return self.driver.key([*self.driver.prompt(pages), *range(tail)], allowed)
 
     def _match(self, key: Key) -> MatchResult:
         expected = self.model.expected_match(key)
@@ -170,7 +141,7 @@ class DeviceMachine(RuleBasedStateMachine):
             return
         self.outstanding.remove(number)
         self.driver.unlock(receipt)
-        self.model.sync(self.driver.snapshot())
+        self.sync()
 
     def _allocate(self, tokens: int) -> Slots | None:
         paged = [component for component in self.components if component != Component.MAMBA]
@@ -178,14 +149,14 @@ class DeviceMachine(RuleBasedStateMachine):
         room = min(sizes[component].free + sizes[component].evictable for component in paged)
         taken = self.driver.allocate(tokens)
         assert (taken is not None) == (tokens <= room), f"POOL-3: {tokens} of {room} that are free or evictable"
-        self.model.sync(self.driver.snapshot())
+        self.sync()
         return taken
 
     def _allocate_state(self) -> int | None:
         sizes = self.adapter.sizes()[Component.MAMBA]
         state = self.driver.allocate_state()
         assert (state is not None) == (sizes.free + sizes.evictable > 0), f"POOL-3: a state of {sizes}, got {state}"
-        self.model.sync(self.driver.snapshot())
+        self.sync()
         return state
 
     def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:

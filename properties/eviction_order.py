@@ -44,7 +44,7 @@ class UseLog:
     def victims(self, snapshot: Snapshot, tokens: int) -> list[Place]:
         """The places that an eviction of FULL by LRU takes from this state, in order."""
         nodes = dict(_leaves(snapshot))
-        children = {place: 0 for place in nodes}
+        children = dict.fromkeys(nodes, 0)
         for leaf in nodes.values():
             if leaf.parent is not None:
                 children[leaf.parent] += 1

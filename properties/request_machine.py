@@ -1,44 +1,22 @@
-"""RequestMachine: requests that start, grow, are cached in chunks, finish and abort, in any order, while slots run out."""
+"""RequestMachine: requests that start, grow, are cached in chunks, finish and abort while slots run out."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, rule
+from hypothesis.stateful import Bundle, consumes, multiple, rule
 
-from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.driver import Driver
-from hicache.testing.model import Model
-from hicache.types import SHARED, Component, Handle, Key, Namespace
-from properties.tiny import NAMESPACES, PAGES, TAIL, configurations
+from hicache.types import Component, Handle, Key, Namespace
+from properties.machine import CacheMachine
+from properties.tiny import NAMESPACE, PAGES
 
 
-class RequestMachine(RuleBasedStateMachine):
-    """Drives the life of requests. What is cached is left to the cache, as long as it is of prompts that were computed."""
-
-    adapter_type: ClassVar[type[CacheAdapter]]
-    components: ClassVar[tuple[str, ...]]
-    sidecars: ClassVar[tuple[str, ...]]
+class RequestMachine(CacheMachine):
+    """Drives the life of requests. What is cached is left to the cache, as long as some request computed it."""
 
     requests = Bundle("requests")
 
-    @initialize(data=st.data())
-    def open(self, data: st.DataObject) -> None:
-        """A fresh cache of a drawn configuration."""
-        capabilities = self.adapter_type.capabilities
-        self.config: CacheConfig = data.draw(configurations(self.components, self.sidecars, capabilities))
-        note(f"configuration: {self.config}")
-        self.adapter = self.adapter_type(self.config)
-        self.driver = Driver(self.adapter, self.config)
-        self.model = Model(
-            components=self.components,
-            page_size=self.config.page_size,
-            sliding_window_size=self.config.sliding_window_size,
-            bigram=self.config.bigram,
-        )
+    def __init__(self) -> None:
+        super().__init__()
         self.keys: dict[int, Key] = {}
         self.computed: dict[int, int] = {}
         self.handles: dict[int, Handle] = {}
@@ -55,14 +33,13 @@ class RequestMachine(RuleBasedStateMachine):
         assert not locked, f"REQ-2: every request has ended, {len(locked)} nodes are locked"
         assert not held, f"REQ-2: every request has ended, {held} slots are held"
 
-    @rule(target=requests, pages=PAGES, tail=st.integers(1, 2), namespace=st.sampled_from(NAMESPACES))
+    @rule(target=requests, pages=PAGES, tail=st.integers(1, 2), namespace=NAMESPACE)
     def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
         """A prompt arrives; it starts if there is room, and must start when nothing else runs and it fits."""
-        allowed = namespace if Capability.NAMESPACES in self.adapter_type.capabilities else SHARED
-        key = self.driver.key([*self.driver.prompt(pages), *range(tail)], allowed)
+        key = self.key(pages, tail, namespace)
         known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
         admission = self.driver.admit(key)
-        self.model.sync(self.driver.snapshot())
+        self.sync()
         if admission is None:
             assert self.handles or not self._fits_empty(key), f"REQ-5: {len(key.tokens)} tokens fit an empty cache"
             return multiple()
@@ -90,7 +67,7 @@ class RequestMachine(RuleBasedStateMachine):
         self.computed[number] = len(key.tokens)
         if self.driver.extend(self.handles[number], tokens) is not None:
             self.keys[number] = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
-        self.model.sync(self.driver.snapshot())
+        self.sync()
 
     @rule(number=consumes(requests))
     def finish(self, number: int) -> None:
@@ -108,8 +85,8 @@ class RequestMachine(RuleBasedStateMachine):
     def evict(self, data: st.DataObject, pages: int) -> None:
         """Room is made in one component."""
         component = data.draw(st.sampled_from(self.components), label="component")
-        self.driver.evict(component, pages * (1 if component == Component.MAMBA else self.config.page_size))
-        self.model.sync(self.driver.snapshot())
+        self.driver.evict(component, self.slots_of(component, pages))
+        self.sync()
 
     def _end(self, number: int, is_finished: bool) -> None:
         handle = self.handles.pop(number)
@@ -121,7 +98,7 @@ class RequestMachine(RuleBasedStateMachine):
 
     def _cached(self, number: int) -> None:
         self.model.permit(self.keys[number])
-        self.model.sync(self.driver.snapshot())
+        self.sync()
 
     def _fits_empty(self, key: Key) -> bool:
         page = self.config.page_size

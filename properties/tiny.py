@@ -10,7 +10,7 @@ from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy,
 from hicache.testing.adapter import Capability
 from hicache.types import SHARED, Component, Namespace
 
-NAMESPACES = (SHARED, Namespace(lora="a", salt=None, tenant=None), Namespace(lora=None, salt="a", tenant=None))
+NAMESPACE = st.sampled_from([SHARED, Namespace(lora="a", salt=None, tenant=None), Namespace(None, "a", None)])
 
 
 @st.composite
@@ -26,7 +26,9 @@ def configurations(
         sidecars=tuple(sidecars),
         page_size=page_size,
         capacity_tokens={c: n if c == Component.MAMBA else n * page_size for c, n in pages.items()},
-        sliding_window_size=draw(st.integers(1, 3 * page_size), label="window") if Component.SWA in components else None,
+        sliding_window_size=draw(st.integers(1, 3 * page_size), label="window")
+        if Component.SWA in components
+        else None,
         mamba_chunk_size=page_size * draw(st.integers(1, 2)) if Component.MAMBA in components else None,
         policy=draw(st.sampled_from(policies)),
         bigram=Capability.BIGRAM in capabilities and draw(st.booleans(), label="bigram"),
