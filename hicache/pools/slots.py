@@ -41,13 +41,15 @@ class PageAllocator:
     def check_held(self, pages: Slots) -> None:
         """Raise SlotError unless each page is handed out, and named once."""
         is_held = self._is_held.take(pages, mode="clip")
-        if not is_held.all():
-            raise SlotError(f"{self.name}: pages {pages[~is_held].tolist()} are free already, or not in 1..{self.capacity_pages}")
+        if np.count_nonzero(is_held) < len(pages):
+            raise SlotError(
+                f"{self.name}: pages {pages[~is_held].tolist()} are free already, or not in 1..{self.capacity_pages}"
+            )
         order = np.arange(len(pages))
         self._mark[pages] = order
         # Each page remembers the last place that named it: a page that was named twice does not find its first one.
         repeated = self._mark[pages] != order
-        if repeated.any():
+        if np.count_nonzero(repeated):
             raise SlotError(f"{self.name}: pages {pages[repeated].tolist()} are named twice")
 
     def free_set(self) -> Slots:
