@@ -8,7 +8,7 @@ from hicache.types import Namespace, Slots
 class Node:
     """A stretch of whole pages below its parent.
 
-    `end`: pages from the root to the node's end. `values`: per component the device pages of the stretch (int64; for
+    `edge`: what the parent finds the node by. `end`: pages from the root to the node's end. `values`: per component the device pages of the stretch (int64; for
     MAMBA one state), or None: a tombstone. `locks`: per component. For FULL a node counts its own receipts plus its
     locked children, so that a lock climbs only where it is the first. `touched`: per component, when it was last used.
     `hits`, `priority` and FULL's `touched` speak of requests that ended here; what a removed child had goes to its parent.
@@ -18,6 +18,7 @@ class Node:
         "alive",
         "children",
         "created",
+        "edge",
         "end",
         "hashes",
         "hits",
@@ -33,6 +34,7 @@ class Node:
 
     def __init__(self, parent: Node | None, key: bytes, namespace: Namespace, end: int, components: int) -> None:
         self.parent = parent
+        self.edge = b""
         self.key = key
         self.namespace = namespace
         self.end = end

@@ -32,8 +32,7 @@ class RadixTree:
     def descend(self, node: Node, key: RadixKey) -> Node | None:
         """The child of `node` that the key goes on into, split so that it lies wholly on the key; None when there is none."""
         offset = node.end * self.bytes_per_page
-        first = key.data[offset : offset + self.bytes_per_page]
-        child = node.children.get(first if node.parent else encode_namespace(key.namespace) + first)
+        child = node.children.get(self._edge(node, key, offset))
         if child is None:
             return None
         counters = self._counters
@@ -58,9 +57,9 @@ class RadixTree:
         cut = pages * self.bytes_per_page
         upper = Node(parent, node.key[:cut], node.namespace, parent.end + pages, self._components)
         upper.created, upper.priority = node.created, node.priority
-        parent.children[self._child_key(node)] = upper
-        node.parent, node.key = upper, node.key[cut:]
-        upper.children[self._child_key(node)] = node
+        _hang(upper, parent, node.edge)
+        node.key = node.key[cut:]
+        _hang(node, upper, node.key[: self.bytes_per_page])
         if node.hashes is not None:
             upper.hashes, node.hashes = node.hashes[:pages], node.hashes[pages:]
         self._on_split(upper, node)
@@ -68,9 +67,9 @@ class RadixTree:
 
     def attach(self, parent: Node, key: RadixKey, end: int) -> Node:
         """A new leaf below `parent` that holds the key's pages from the parent's end to `end`."""
-        stretch = key.data[parent.end * self.bytes_per_page : end * self.bytes_per_page]
-        node = Node(parent, stretch, key.namespace, end, self._components)
-        parent.children[self._child_key(node)] = node
+        offset = parent.end * self.bytes_per_page
+        node = Node(parent, key.data[offset : end * self.bytes_per_page], key.namespace, end, self._components)
+        _hang(node, parent, self._edge(parent, key, offset))
         return node
 
     def remove(self, node: Node) -> Node:
@@ -78,7 +77,7 @@ class RadixTree:
         parent = node.parent
         if parent is None or node.children or not node.alive:
             raise ValueError(f"only a leaf can be removed, not {node!r} with {len(node.children)} children")
-        del parent.children[self._child_key(node)]
+        del parent.children[node.edge]
         node.alive = False
         return parent
 
@@ -96,8 +95,11 @@ class RadixTree:
             stack.extend(node.children.values())
             yield node
 
-    def _child_key(self, node: Node) -> bytes:
-        first = node.key[: self.bytes_per_page]
-        if node.parent is not self.root:
-            return first
-        return encode_namespace(node.namespace) + first
+    def _edge(self, parent: Node, key: RadixKey, offset: int) -> bytes:
+        first = key.data[offset : offset + self.bytes_per_page]
+        return first if parent.parent else encode_namespace(key.namespace) + first
+
+
+def _hang(node: Node, parent: Node, edge: bytes) -> None:
+    node.parent, node.edge = parent, edge
+    parent.children[edge] = node
