@@ -43,8 +43,8 @@ class DevicePools:
         if self.page_size == 1:
             return slots.copy()
         first, last = slots[:: self.page_size], slots[self.page_size - 1 :: self.page_size]
-        pages = first // self.page_size
-        if len(slots) % self.page_size or not np.array_equal(last, pages * self.page_size + (self.page_size - 1)):
+        pages = last // self.page_size
+        if len(slots) % self.page_size or np.count_nonzero(first != pages * self.page_size):
             raise SlotError(f"slots {slots.tolist()} are not whole pages of {self.page_size}")
         return pages
 
@@ -71,10 +71,13 @@ class DevicePools:
         self._free_partners(pages)
 
     def _free_partners(self, pages: Slots) -> None:
-        if self._has_window:
-            window = self.partners(pages)
+        if not self._has_window:
+            return
+        partners = self.partners(pages)
+        window = partners[partners != 0]
+        if len(window):
             self._partners[pages] = 0
-            self.allocators[Component.SWA].free(window[window != 0])
+            self.allocators[Component.SWA].free(window)
 
     def partners(self, pages: Slots) -> Slots:
         """The SWA page of each FULL page, 0 where it has none."""
