@@ -9,7 +9,7 @@ from hicache.tests.architecture.imports import Import, within
 
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
-SHARED = ("hicache.types", "hicache.errors", "hicache.config")
+SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config")
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 CACHE = ("hicache.cache", "hicache.request")
 CORE = (*GROUND, "hicache.tree", "hicache.components", "hicache.pools", "hicache.stacks", *CACHE)
