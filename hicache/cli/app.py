@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from hicache.cli.replay import replay_command
+from hicache.cli.verify import verify_command
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.command("verify")(verify_command)
 app.command("replay")(replay_command)
 
 

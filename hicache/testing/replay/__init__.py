@@ -6,7 +6,7 @@ from hicache.testing.replay.optimum import optimal_hit_tokens
 from hicache.testing.replay.outcome import ReplayOutcome
 from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import replay
-from hicache.testing.replay.sample import replay_sample
+from hicache.testing.replay.sample import replay_sample, sample_settings
 from hicache.testing.replay.survey import Survey, survey
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "optimal_hit_tokens",
     "replay",
     "replay_sample",
+    "sample_settings",
     "survey",
     "write_report",
 ]

@@ -22,15 +22,9 @@ _CHECKS = 10
 _SEED = 20
 
 
-def replay_sample(adapter: type[CacheAdapter], directory: Path, progress: Progress | None) -> ReplayOutcome:
-    """Generate a trace into `directory`, replay it there on all components that the adapter declares, and report.
-
-    The capacity is a quarter of the footprint, so that there is eviction. Raises what `replay` raises.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "trace.jsonl"
-    write_trace(path, generate_trace(SHORT_TRACE, _SEED))
-    settings = ReplaySettings(
+def sample_settings(adapter: type[CacheAdapter]) -> ReplaySettings:
+    """All components that the adapter declares, in a quarter of the trace's footprint, so that there is eviction."""
+    return ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,
         capacity="25%",
         components=(Component.FULL.value, *(name for name, need in _NEEDS.items() if need in adapter.capabilities)),
@@ -39,6 +33,16 @@ def replay_sample(adapter: type[CacheAdapter], directory: Path, progress: Progre
         running=8,
         check_every=SHORT_TRACE.requests // _CHECKS,
     )
-    outcome = replay(Trace(path, skip_bad=False, limit=None), adapter, settings, progress)
+
+
+def replay_sample(adapter: type[CacheAdapter], directory: Path, progress: Progress | None) -> ReplayOutcome:
+    """Generate `trace.jsonl` into a directory, replay it with `sample_settings`, and report there.
+
+    Raises what `replay` raises.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "trace.jsonl"
+    write_trace(path, generate_trace(SHORT_TRACE, _SEED))
+    outcome = replay(Trace(path, skip_bad=False, limit=None), adapter, sample_settings(adapter), progress)
     write_report(outcome, directory)
     return outcome

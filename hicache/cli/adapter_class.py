@@ -1,0 +1,23 @@
+"""The `--adapter` option: which cache a command works on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from hicache.testing.adapter import CacheAdapter, load_adapter
+
+REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+
+
+def adapter_class(path: str) -> type[CacheAdapter]:
+    """The class at `package.module:Class`, looked for in the current folder too. A usage error when there is none."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return load_adapter(path)
+    except (ImportError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--adapter") from error

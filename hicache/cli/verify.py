@@ -1,0 +1,51 @@
+"""`hicache verify`: every suite on one cache, and one report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hicache.cli.adapter_class import REFERENCE, adapter_class
+from hicache.cli.stage import Stage, StageResult, Verification
+
+
+def verify_command(
+    adapter: Annotated[str, typer.Option(help="The cache to verify, as package.module:Class.")] = REFERENCE,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer configurations and fewer examples.")] = False,
+    report: Annotated[Path, typer.Option(file_okay=False, help="Where the report and the logs go.")] = Path("reports"),
+    known_failures: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A TOML file of failures to expect.")
+    ] = None,
+) -> None:
+    """Verify a cache: the contract clause by clause, properties under random use, and a replay of generated traffic.
+
+    Ends with 1 when anything fails, and with 2 when there is no such adapter.
+    """
+    from hicache.cli.replay_stage import ReplayStage
+    from hicache.cli.suite_stage import SuiteStage
+
+    verification = Verification(adapter, quick, report, known_failures)
+    stages: list[Stage] = [
+        SuiteStage("conformance", verification),
+        SuiteStage("properties", verification),
+        ReplayStage(verification, adapter_class(adapter)),
+    ]
+    if any(result.failed for result in verify(stages, report, Console())):
+        raise typer.Exit(1)
+
+
+def verify(stages: Sequence[Stage], directory: Path, console: Console) -> list[StageResult]:
+    """Run the stages one after the other, write one report of all, and show how it went."""
+    from hicache.cli.verify_view import run_with_progress, show_results
+    from hicache.testing.report import merge_runs, write_report
+
+    directory.mkdir(parents=True, exist_ok=True)
+    results = run_with_progress(stages, console)
+    records = [result.record for result in results if result.record is not None]
+    page = write_report(merge_runs(records), directory) if records else None
+    show_results(results, page, console)
+    return results

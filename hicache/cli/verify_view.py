@@ -1,0 +1,76 @@
+"""What `hicache verify` shows: a bar per stage, and at the end a table, what failed, and where the report is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hicache.cli.stage import Stage, StageResult
+from hicache.testing.report import Execution, Outcome
+from hicache.testing.report.text import first_line, legible
+
+_MOST_FAILURES = 5
+
+
+def run_with_progress(stages: Sequence[Stage], console: Console) -> list[StageResult]:
+    """Run each stage under a bar of its own."""
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bars:
+        return [_run(stage, bars) for stage in stages]
+
+
+def _run(stage: Stage, bars: Progress) -> StageResult:
+    bar = bars.add_task(stage.name, total=None)
+    result = stage.run(lambda done, total: bars.update(bar, completed=done, total=total))
+    bars.update(bar, completed=1, total=1)
+    return result
+
+
+def show_results(results: Sequence[StageResult], page: Path | None, console: Console) -> None:
+    """Print the table, the last failures with the commands that run them again, the verdict and the report's path."""
+    console.print(_table(results))
+    for result in results:
+        if result.problem is not None:
+            _say(console, f"{result.name}: {result.problem}\n", style="red")
+    _show_failures([one for result in results for one in _failures(result)], console)
+    failed = [result.name for result in results if result.failed]
+    verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified", "green")
+    _say(console, verdict, style=f"bold {colour}")
+    if page is not None:
+        _say(console, f"report: {page}")
+
+
+def _table(results: Iterable[StageResult]) -> Table:
+    table = Table("suite")
+    for heading in ("executed", "passed", "failed", "known failures", "skipped", "seconds"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        counts = {outcome: result.count(outcome) for outcome in Outcome}
+        skipped = counts.pop(Outcome.SKIPPED)
+        shown = (sum(counts.values()), *counts.values(), skipped)
+        style = "red" if result.failed else None
+        table.add_row(result.name, *(f"{count:,}" for count in shown), f"{result.duration_s:.1f}", style=style)
+    return table
+
+
+def _failures(result: StageResult) -> list[Execution]:
+    executions = result.record.executions if result.record else ()
+    return [execution for execution in executions if execution.outcome is Outcome.FAILED]
+
+
+def _show_failures(failures: Sequence[Execution], console: Console) -> None:
+    if len(failures) > _MOST_FAILURES:
+        _say(console, f"{len(failures)} failures; the last {_MOST_FAILURES}, and all of them in the report:")
+    for failure in failures[-_MOST_FAILURES:]:
+        _say(console, f"✗ {legible(failure.node_id)}", style="red")
+        _say(console, f"  {first_line(legible(failure.reason))}")
+        _say(console, f"  {legible(failure.replay)}\n", style="cyan")
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """Print as it is: no markup, no colours of our own guessing, no line broken where a command would break."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

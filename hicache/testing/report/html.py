@@ -1,0 +1,122 @@
+"""The run as one HTML page that needs nothing beside it: no script, no font, no image from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from hicache.testing.contract import Clause
+from hicache.testing.report.figures import sections_figure, slowest_figure
+from hicache.testing.report.matrix import Cell, Matrix, Status
+from hicache.testing.report.overview import Overview
+from hicache.testing.report.text import first_line, legible
+
+SYMBOLS: Mapping[Status, str] = {
+    Status.PASSED: "✓",
+    Status.FAILED: "✗",
+    Status.KNOWN_FAILURE: "!",
+    Status.SKIPPED: "-",
+    Status.NOT_EXECUTED: "·",
+    Status.NOT_IMPLEMENTED: "○",
+}
+_MOST_SLOW_TESTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Columns that share the first part of their name, which says the components."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svg: bytes | None) -> str:
+    """The page. `replay_svg`: the picture of a replay, or None."""
+    families = _families(view.matrix)
+    timed = [execution for execution in view.record.executions if execution.duration_s > 0]
+    template = _environment().get_template("report.html")
+    return template.render(
+        view=view,
+        record=view.record,
+        matrix=view.matrix,
+        clauses=clauses,
+        status=Status,
+        symbols=SYMBOLS,
+        headline=headline(view),
+        families=families,
+        first_columns=_first_columns(families),
+        failure_of=_first_failures(view),
+        sections_figure=sections_figure(view.matrix),
+        slowest_figure=slowest_figure(timed, _MOST_SLOW_TESTS) if timed else None,
+        replay_image=_data_address(replay_svg) if replay_svg else None,
+    )
+
+
+def headline(view: Overview) -> str:
+    """The verdict in one sentence."""
+    counts = view.matrix.counts
+    if view.verdict is Status.FAILED:
+        return f"{_counted(len(view.failures), 'test')} failed, on {_counted(counts[Status.FAILED], 'clause')}"
+    if view.verdict is Status.NOT_EXECUTED:
+        return "No test passed: this run shows nothing"
+    passed = f"{_counted(counts[Status.PASSED], 'clause')} passed"
+    if counts[Status.KNOWN_FAILURE]:
+        return f"{passed}, {counts[Status.KNOWN_FAILURE]} failed as known, and nothing else failed"
+    return f"{passed}, and nothing failed"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(legible=legible, first_line=first_line, tally=_tally)
+    return environment
+
+
+def _tally(cell: Cell) -> str:
+    return ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in cell.executions.items())
+
+
+def _families(matrix: Matrix) -> list[Family]:
+    """The columns of the matrix, in order: `full/page16/lru` is column `page16/lru` of family `full`."""
+    parts = [configuration.partition("/") for configuration in matrix.configurations]
+    return [
+        Family(name or "any", tuple(rest for _, _, rest in columns))
+        for name, columns in groupby(parts, key=lambda part: part[0])
+    ]
+
+
+def _first_columns(families: list[Family]) -> set[int]:
+    """The columns at which a family begins."""
+    first, begun = set(), 0
+    for family in families:
+        first.add(begun)
+        begun += len(family.columns)
+    return first
+
+
+def _first_failures(view: Overview) -> Mapping[tuple[str, str], int]:
+    """Which failure on the page, counted from 1, a failed cell leads to; 0 for the others."""
+    first: Counter[tuple[str, str]] = Counter()
+    for number, failure in reversed(list(enumerate(view.failures, start=1))):
+        for clause in failure.clauses:
+            first[(clause, failure.configuration)] = number
+    return first
+
+
+def _data_address(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"

@@ -1,0 +1,95 @@
+"""RunRecord: what one run of the suites executed and found, and its file `run.json` with a versioned schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from hicache.config import read_table
+from hicache.testing.report.fields import Fields
+
+SCHEMA_VERSION = 1
+"""Goes up when a field of `run.json` is added, removed or changes its meaning."""
+
+
+class Outcome(str, Enum):
+    """How one execution of one test ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    KNOWN_FAILURE = "known_failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One test that ran, or was skipped, in one configuration.
+
+    `clauses`: ids of the clauses that the test checks. `configuration`: its short name, or empty.
+    `reason`: the failure's message or why it was skipped, otherwise empty; any text. `replay`: the command that runs
+    exactly this again. `operations`: calls of the cache under test.
+    """
+
+    node_id: str
+    suite: str
+    clauses: tuple[str, ...]
+    configuration: str
+    outcome: Outcome
+    reason: str
+    replay: str
+    duration_s: float
+    operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run. `implementation`: the adapter's path. `started`: ISO 8601. `capabilities`: names of what it declares."""
+
+    schema_version: int
+    implementation: str
+    started: str
+    environment: Mapping[str, str]
+    capabilities: tuple[str, ...]
+    executions: tuple[Execution, ...]
+
+
+def write_run(record: RunRecord, path: Path) -> None:
+    """Write the record as JSON, in ASCII, so that any message survives."""
+    path.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="ascii")
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a record. Raises ConfigurationError naming the file and the field that is missing, unknown or wrong."""
+    fields = Fields(str(path), "", read_table(f"@{path}"))
+    version = fields.integer("schema_version")
+    if version != SCHEMA_VERSION:
+        raise fields.error("schema_version", f"is {version}, this release reads {SCHEMA_VERSION}")
+    record = RunRecord(
+        schema_version=version,
+        implementation=fields.text("implementation"),
+        started=fields.text("started"),
+        environment=fields.texts_by_name("environment"),
+        capabilities=fields.texts("capabilities"),
+        executions=tuple(_execution(one) for one in fields.tables("executions")),
+    )
+    fields.refuse_unread()
+    return record
+
+
+def _execution(fields: Fields) -> Execution:
+    execution = Execution(
+        node_id=fields.text("node_id"),
+        suite=fields.text("suite"),
+        clauses=fields.texts("clauses"),
+        configuration=fields.text("configuration"),
+        outcome=Outcome(fields.choice("outcome", [outcome.value for outcome in Outcome])),
+        reason=fields.text("reason"),
+        replay=fields.text("replay"),
+        duration_s=fields.number("duration_s"),
+        operations=fields.integer("operations"),
+    )
+    fields.refuse_unread()
+    return execution

@@ -1,0 +1,19 @@
+"""Text from anywhere, made fit for a page: no control characters, no half characters."""
+
+from __future__ import annotations
+
+import re
+
+_TERMINAL_STYLE = re.compile("\x1b\\[[0-9;]*m")
+_UNPRINTABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def legible(text: str) -> str:
+    r"""The text without a terminal's colours, and with whatever XML forbids spelled out: NUL becomes `\x00`."""
+    plain = _TERMINAL_STYLE.sub("", text).replace("\r\n", "\n")
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
+
+
+def first_line(text: str) -> str:
+    """The first line that is not blank, or nothing."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
