@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -46,6 +47,9 @@ class UnifiedRadixCache:
         self._components = self._ensemble.components
         self._by_name = self._ensemble.by_name
         self._has_states = Component.MAMBA in self._by_name
+        self._paged = [component for component in self._components if component.name != Component.MAMBA]
+        self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in self._by_name}
+        self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._by_name)[1:], 0))
         self._receipts: set[LockReceipt] = set()
         self._now = 0
 
@@ -66,12 +70,14 @@ class UnifiedRadixCache:
         matched = reached_end = 0
         while node.end < total and (child := self.tree.descend(node, key)) is not None:
             node = child
-            # Every validator sees every node, also after another refused it: SWA counts its run (sglang#25277).
-            verdicts = [valid(node) for valid in validators]
             parts.append(node.values[FULL])
-            if all(verdicts):
+            # Every validator sees every node, also after another refused it: SWA counts its run (sglang#25277).
+            valid = valid_but_last = True
+            for validate in validators:
+                valid_but_last, valid = valid, validate(node) and valid
+            if valid:
                 best, matched = node, len(parts)
-            elif self._has_states and all(verdicts[:-1]):
+            elif valid_but_last:
                 reached_end = node.end
         self._now += 1
         self._ensemble.touch(best, self._now)
@@ -81,7 +87,7 @@ class UnifiedRadixCache:
             device_anchor=best,
             best_match=best,
             host_hit_length=0,
-            component_host_hit_lengths={component.name: 0 for component in self._components[1:]},
+            component_host_hit_lengths=self._no_host_hits,
             branching_seqlen=self._branching(reached_end, best.end),
         )
 
@@ -126,13 +132,14 @@ class UnifiedRadixCache:
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's slots (states for MAMBA), or all that is not locked."""
         target = self._by_name[component]
-        wanted = -(-tokens // self._unit(component))
+        wanted = -(-tokens // self._units[component])
         victims = 0
         while target.dropped_pages < wanted and (node := target.queue.pop()) is not None:
             self._ensemble.evict(node, target)
             victims += 1
-        freed = self._ensemble.flush()
-        return EvictResult({name: pages * self._unit(name) for name, pages in freed.items()}, victims)
+        freed = {name: self._by_name[name].dropped_pages * unit for name, unit in self._units.items()}
+        self._ensemble.flush()
+        return EvictResult(freed, victims)
 
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
@@ -142,8 +149,7 @@ class UnifiedRadixCache:
         pages, rest = divmod(tokens, self.config.page_size)
         if rest or pages < 0:
             raise ValueError(f"cannot allocate {tokens} tokens in pages of {self.config.page_size}")
-        paged = [component for component in self._components if component.name != Component.MAMBA]
-        taken = self.pools.allocate(pages) if self._make_room(paged, pages) else None
+        taken = self.pools.allocate(pages) if self._make_room(self._paged, pages) else None
         return None if taken is None else self.pools.slots_of(taken)
 
     def free(self, slots: Slots) -> None:
@@ -208,16 +214,21 @@ class UnifiedRadixCache:
         self._ensemble.flush()
 
     def _insertion(self, pages: Slots, state: int | None) -> Insertion:
-        lacking = np.flatnonzero(self.pools.partners(pages) == 0) if Component.SWA in self._by_name else NO_SLOTS
-        window_start = int(lacking[-1]) + 1 if len(lacking) else 0
+        window_start = 0
+        if Component.SWA in self._by_name:
+            (lacking,) = (self.pools.partners(pages) == 0).nonzero()
+            window_start = int(lacking[-1]) + 1 if len(lacking) else 0
         return Insertion(pages, window_start, state, self._now, state_adopted=False)
 
     def _make_room(self, targets: list[TreeComponent], pages: int) -> bool:
         allocators = self.pools.allocators
-        if any(allocators[target.name].free_pages + target.evictable_pages < pages for target in targets):
-            return False
         for target in targets:
-            self.evict(target.name, (pages - allocators[target.name].free_pages) * self._unit(target.name))
+            if allocators[target.name].free_pages + target.evictable_pages < pages:
+                return False
+        for target in targets:
+            missing = pages - allocators[target.name].free_pages
+            if missing > 0:
+                self.evict(target.name, missing * self._units[target.name])
         return True
 
     def _branching(self, reached_end: int, matched_end: int) -> int | None:
@@ -227,11 +238,8 @@ class UnifiedRadixCache:
         aligned = reached_end * self.config.page_size // chunk * chunk
         return aligned if aligned > matched_end * self.config.page_size else None
 
-    def _unit(self, component: str) -> int:
-        return 1 if component == Component.MAMBA else self.config.page_size
-
     def _sizes(self, component: TreeComponent) -> Sizes:
-        unit, allocator = self._unit(component.name), self.pools.allocators[component.name]
+        unit, allocator = self._units[component.name], self.pools.allocators[component.name]
         return Sizes(component.evictable_pages * unit, component.protected_pages * unit, allocator.free_pages * unit)
 
 

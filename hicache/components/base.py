@@ -179,13 +179,11 @@ class TreeComponent(ABC):
         assert pages is not None, f"{self.name}: {node!r} holds nothing"
         return pages
 
-    def flush(self) -> int:
-        """Free all that was dropped, in one go; returns how many pages."""
-        count, self.dropped_pages = self.dropped_pages, 0
+    def flush(self) -> None:
+        """Free all that was dropped, in one go."""
         if self._dropped:
-            dropped, self._dropped = self._dropped, []
+            dropped, self._dropped, self.dropped_pages = self._dropped, [], 0
             self.give_back(np.concatenate(dropped))
-        return count
 
     def pin(self, node: Node) -> bool:
         """Count one more lock; True when it is the first."""

@@ -30,14 +30,11 @@ class Ensemble:
         node, accepted_end = self.tree.root, 0
         while node.end < len(insertion.pages) and (child := self.tree.descend(node, key)) is not None:
             node = self._overlap(child, insertion)
-            # Every validator sees every node, also after another refused it: SWA counts its run (sglang#25277).
-            if all([valid(node) for valid in validators]):
-                accepted_end = node.end
+            accepted_end = node.end if _all_valid(validators, node) else accepted_end
         prefix_end = node.end
         for end in self._leaf_ends(prefix_end, insertion):
             node = self._commit(self.tree.attach(node, key, end), insertion)
-            if all([valid(node) for valid in validators]):
-                accepted_end = node.end
+            accepted_end = node.end if _all_valid(validators, node) else accepted_end
         return prefix_end, node, accepted_end
 
     def touch(self, node: Node, now: int) -> None:
@@ -67,10 +64,10 @@ class Ensemble:
                 component.forget(node)
         self.tree.clear()
 
-    def flush(self) -> dict[str, int]:
-        """Free what was dropped; returns the pages by component. SWA goes before FULL, whose partners its pages are."""
-        freed = {component.name: component.flush() for component in reversed(self.components)}
-        return {component.name: freed[component.name] for component in self.components}
+    def flush(self) -> None:
+        """Free what was dropped. SWA goes before FULL, whose partners its pages are."""
+        for component in reversed(self.components):
+            component.flush()
 
     def _overlap(self, child: Node, insertion: Insertion) -> Node:
         for component in self.components:
@@ -83,10 +80,14 @@ class Ensemble:
 
     def _leaf_ends(self, start: int, insertion: Insertion) -> list[int]:
         total = len(insertion.pages)
-        if start == total or any(component.refuses_leaf(start, insertion) for component in self.components):
+        if start == total:
             return []
-        cuts = {cut for component in self.components for cut in component.cuts(start, insertion)}
-        return [*sorted(cuts), total]
+        ends = {total}
+        for component in self.components:
+            if component.refuses_leaf(start, insertion):
+                return []
+            ends.update(component.cuts(start, insertion))
+        return sorted(ends)
 
     def _commit(self, leaf: Node, insertion: Insertion) -> Node:
         leaf.created = insertion.now
@@ -107,3 +108,11 @@ class Ensemble:
         parent.priority = max(parent.priority, node.priority)
         parent.touched[FULL] = max(parent.touched[FULL], node.touched[FULL])
         return parent
+
+
+def _all_valid(validators: list[Validator], node: Node) -> bool:
+    """Every validator sees every node, also after another refused it: SWA counts its run (sglang#25277)."""
+    valid = True
+    for validate in validators:
+        valid = validate(node) and valid
+    return valid

@@ -45,6 +45,7 @@ class FullComponent(TreeComponent):
             self.discard(duplicates)
 
     def commit(self, node: Node, insertion: Insertion) -> None:
+        node.touched[self.index] = insertion.now
         self.hold(node, insertion.part(node).copy())
 
     def split(self, upper: Node, lower: Node) -> None:
@@ -53,15 +54,13 @@ class FullComponent(TreeComponent):
         upper.locks[self.index] = 1 if lower.locks[self.index] else 0
 
     def acquire(self, node: Node) -> int:
-        step: Node | None = node
-        while step is not None and step.parent is not None and self.pin(step):
-            step = step.parent
+        while node.parent is not None and self.pin(node):
+            node = node.parent
         return 0
 
     def release(self, node: Node, mark: int) -> None:
-        step: Node | None = node
-        while step is not None and step.parent is not None and self.unpin(step):
-            step = step.parent
+        while node.parent is not None and self.unpin(node):
+            node = node.parent
 
     def touch(self, node: Node, now: int) -> None:
         node.touched[self.index] = now
