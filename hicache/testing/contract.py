@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ LEVELS = ("MUST", "SHOULD")
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One rule. `needs`: what an adapter must declare for it. `source`: where it was learnt. `note`: why it reads so."""
+    """One rule. `needs`: what an adapter has to declare. `source`: where it was learnt. `note`: why it reads so."""
 
     id: str
     level: str
@@ -45,7 +44,7 @@ class Clause:
 class Checks:
     """What a test says of itself: the clauses that it checks, and the configurations that it runs over.
 
-    `needs`: capabilities, also those of its clauses. `page_sizes`, `policies`: None for any page size, for LRU alone.
+    `needs`: capabilities beyond those of its clauses. `page_sizes`: None for any.
     """
 
     clauses: tuple[str, ...]
@@ -108,20 +107,21 @@ def clause(
 
     It runs over each configuration of the run that has the named components, sidecars, policies and page sizes, and
     what its clauses need: for MATCH-3 those with SWA. `bigram`: also over those with bigram keys. `needs`: what the
-    test needs beyond its clauses; without it the test is skipped. Without ids: a test of the suite itself.
+    test needs of the adapter beyond its clauses. A test that does not take `config` stands for those of its clauses
+    that the adapter can be held to. Without ids: a test of the suite itself.
     Raises ValueError for an id that the catalogue lacks.
     """
     unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
     if unknown:
         raise ValueError(f"the contract has no clause {', '.join(unknown)}")
-    of_clauses = {capability for clause_id in ids for capability in CONTRACT[clause_id].needs}
-    checks: Any = Checks(
+    checks = Checks(
         clauses=ids,
-        needs=frozenset(of_clauses.union(needs)),
+        needs=frozenset(needs),
         components=frozenset(components),
         sidecars=frozenset(sidecars),
         page_sizes=None if page_sizes is None else frozenset(page_sizes),
         policies=frozenset(policies),
         bigram=bigram,
     )
-    return pytest.mark.clause(checks)
+    marked: pytest.MarkDecorator = pytest.mark.clause(checks)
+    return marked

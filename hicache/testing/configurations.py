@@ -1,0 +1,102 @@
+"""The standard configurations: every kind of cache that an adapter declares, tiny, so that exhaustion is close."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.testing.adapter import Capability
+from hicache.types import Component, Pool
+
+FULL, SWA, MAMBA = (component.value for component in Component)
+INDEXER = Pool.INDEXER.value
+
+ALL_POLICIES = tuple(EvictionPolicy)
+
+CAPACITY_PAGES = {FULL: 24, SWA: 16}
+CAPACITY_STATES = 6
+
+PAGE_SIZES = (1, 3, 16, 64)
+WINDOWS = {1: 4, 3: 5, 16: 24, 64: 48}
+"""Window by page size, in tokens: not always a multiple of the page, and not always as long as one."""
+
+KINDS = (
+    ((FULL,), ()),
+    ((FULL, SWA), ()),
+    ((FULL, MAMBA), ()),
+    ((FULL, SWA, MAMBA), ()),
+    ((FULL,), (INDEXER,)),
+    ((FULL, SWA, MAMBA), (INDEXER,)),
+)
+"""Components and sidecars."""
+
+QUICK = frozenset(
+    {
+        "full/page1/lru",
+        "full/page16/lru",
+        "full+swa/page3/lru",
+        "full+mamba/page16/lru",
+        "full+swa+mamba+indexer/page16/lru",
+        "full/page16/lru/bigram",
+        *(f"full/page1/{policy.value}" for policy in ALL_POLICIES),
+    }
+)
+"""The names of those that a quick run is made of."""
+
+
+def standard_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
+    """The standard product, as far as the capabilities reach. No two have the same name."""
+    return tuple(config for config in _product() if needs_of(config).issubset(capabilities))
+
+
+def quick_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
+    """A few of them that show each component, a page of several tokens, each policy, and bigram keys once."""
+    return tuple(config for config in standard_configurations(capabilities) if config.name in QUICK)
+
+
+def needs_of(config: CacheConfig) -> frozenset[Capability]:
+    """What an adapter must declare for a configuration."""
+    shown = {
+        Capability.PAGED: config.page_size > 1,
+        Capability.SWA: SWA in config.components,
+        Capability.MAMBA: MAMBA in config.components,
+        Capability.INDEXER: INDEXER in config.sidecars,
+        Capability.BIGRAM: config.bigram,
+        Capability.POLICIES: config.policy is not EvictionPolicy.LRU,
+    }
+    return frozenset(capability for capability, is_shown in shown.items() if is_shown)
+
+
+def _product() -> Iterator[CacheConfig]:
+    lru = EvictionPolicy.LRU
+    for components, sidecars in KINDS:
+        for page_size in PAGE_SIZES:
+            yield _tiny(components, sidecars, page_size, lru, bigram=False)
+    for policy in ALL_POLICIES:
+        if policy is not lru:
+            yield _tiny((FULL,), (), 1, policy, bigram=False)
+            yield _tiny((FULL, SWA, MAMBA), (), 16, policy, bigram=False)
+    yield _tiny((FULL,), (), 1, lru, bigram=True)
+    yield _tiny((FULL,), (), 16, lru, bigram=True)
+    yield _tiny((FULL, SWA), (), 16, lru, bigram=True)
+
+
+def _tiny(
+    components: tuple[str, ...], sidecars: tuple[str, ...], page_size: int, policy: EvictionPolicy, *, bigram: bool
+) -> CacheConfig:
+    capacities = {name: pages * page_size for name, pages in CAPACITY_PAGES.items()} | {MAMBA: CAPACITY_STATES}
+    return CacheConfig(
+        components=components,
+        sidecars=sidecars,
+        page_size=page_size,
+        capacity_tokens={name: capacities[name] for name in components},
+        sliding_window_size=WINDOWS[page_size] if SWA in components else None,
+        mamba_chunk_size=2 * page_size if MAMBA in components else None,
+        policy=policy,
+        bigram=bigram,
+        events=True,
+        layout=Layout.LAYER_FIRST,
+        device="cpu",
+        model=TINY_MODEL,
+        topology=SINGLE_RANK,
+    )

@@ -1,0 +1,34 @@
+"""The gate: which clauses the modules of a suite test, and which of those that can be tested by now have no test."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+from hicache.testing.contract import CONTRACT
+
+
+def untested_clauses(package: str) -> tuple[str, ...]:
+    """The clauses of an implemented tier that no test module of a package names, in the catalogue's order."""
+    tested = set(tested_clauses(package))
+    return tuple(clause.id for clause in CONTRACT.values() if clause.implemented and clause.id not in tested)
+
+
+def tested_clauses(package: str) -> Iterator[str]:
+    """The clauses that the test modules of a package name, some of them several times."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if module.name.startswith("test_"):
+            yield from _named_in(importlib.import_module(f"{package}.{module.name}"))
+
+
+def _named_in(holder: Any) -> Iterator[str]:
+    for name, member in vars(holder).items():
+        if not name.lower().startswith("test"):
+            continue
+        for mark in getattr(member, "pytestmark", ()):
+            if mark.name == "clause":
+                yield from mark.args[0].clauses
+        if isinstance(member, type):
+            yield from _named_in(member)

@@ -1,0 +1,78 @@
+"""Known failures: a TOML list, in the implementer's own repository, of what is known to fail and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache.config import read_table
+from hicache.testing.contract import CONTRACT
+from hicache.testing.report.fields import Fields
+from hicache.testing.tags import SUITES
+
+KINDS = ("unsupported", "bug", "future")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFailure:
+    """One entry of a list such as this. `id` names a clause, or tests, where * stands for anything.
+
+        [[failure]]
+        id = "conformance/test_lock.py::test_split[*/page16/*]"
+        kind = "bug"                                        # or "unsupported", or "future"
+        reason = "the mark of the window is lost in a split"
+        link = "https://example.org/issues/7"
+
+    `place`: the file, the number of the entry in it, and its id.
+    """
+
+    place: str
+    id: str
+    kind: str
+    reason: str
+    link: str
+
+    @property
+    def suite(self) -> str:
+        """The suite in which it must cover a test. Every clause that can be tested has a test in conformance."""
+        return self.id.partition("/")[0] if "::" in self.id else "conformance"
+
+    def covers(self, test: str, clauses: Collection[str]) -> bool:
+        """Whether a test, by its id and the clauses that it checks, is expected to fail."""
+        return self.id in clauses or ("::" in self.id and re.fullmatch(_expression(self.id), test) is not None)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}" + (f" ({self.link})" if self.link else "")
+
+
+def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
+    """The entries of a file. Raises ConfigurationError naming the file, the entry and the field that is wrong."""
+    fields = Fields(str(path), "", read_table(f"@{path}"))
+    entries = tuple(_entry(str(path), number, one) for number, one in enumerate(fields.tables("failure"), start=1))
+    fields.refuse_unread()
+    return entries
+
+
+def _entry(file: str, number: int, fields: Fields) -> KnownFailure:
+    entry = KnownFailure(
+        place=f"{file}: entry {number} ({fields.text('id')})",
+        id=fields.text("id"),
+        kind=fields.choice("kind", KINDS),
+        reason=fields.text("reason"),
+        link=fields.text("link"),
+    )
+    fields.refuse_unread()
+    if entry.id not in CONTRACT and not ("::" in entry.id and entry.suite in SUITES):
+        raise fields.error(
+            "id", f"is {entry.id!r}, neither a clause nor tests such as conformance/test_lock.py::test_a*"
+        )
+    if not entry.reason.strip():
+        raise fields.error("reason", "is empty: say why it fails")
+    return entry
+
+
+def _expression(pattern: str) -> str:
+    # Not fnmatch: the brackets around a test's parameters are meant as they stand.
+    return ".*".join(re.escape(part) for part in pattern.split("*"))

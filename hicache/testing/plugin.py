@@ -1,0 +1,118 @@
+"""The pytest plugin of the suites. Without them, and without its options, it does nothing and imports nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hicache.testing.tags import read_tags
+
+if TYPE_CHECKING:
+    # Whoever installed hicache loads this module in every pytest run, so the rest waits until it is needed.
+    from hicache.testing.session import SuiteSession
+
+DEFAULT_ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
+
+FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
+"""What is checked once more when a test has passed; a failure there is the test's."""
+
+KNOWN_FAILURE = pytest.StashKey[str]()
+"""The place of the entry that lists a test as a known failure."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the suites."""
+    group = parser.getgroup("hicache", "verification of prefix caches (hicache)")
+    group.addoption(
+        "--adapter", metavar="MODULE:CLASS", default=DEFAULT_ADAPTER, help="the cache under test; default: %(default)s"
+    )
+    group.addoption("--known-failures", metavar="FILE", help="TOML list of what is known to fail, and why")
+    group.addoption("--report", metavar="DIR", help="write run.json, report.html, report.md and junit.xml there")
+    group.addoption("--quick", action="store_true", help="a few configurations instead of all")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker; read at once what the options name, so that a wrong one ends the run."""
+    config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
+    plugin = SuitePlugin(config)
+    config.pluginmanager.register(plugin, "hicache-suites")
+    options = [config.getoption(name) for name in ("--known-failures", "--report")]
+    if any(options) or config.getoption("--adapter") != DEFAULT_ADAPTER:
+        plugin.session()
+
+
+class SuitePlugin:
+    """The hooks of one run. They pass everything on, once there is something to verify."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._session: SuiteSession | None = None
+
+    def session(self) -> SuiteSession:
+        """The session, begun when it is first asked for."""
+        if self._session is None:
+            from hicache.testing.session import SuiteSession
+
+            self._session = SuiteSession(self._config)
+        return self._session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Prepare the tests, before any are deselected."""
+        if self._session is not None or any(item.get_closest_marker("clause") for item in items):
+            self.session().prepare(items)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Make the final check part of the test; keep Hypothesis from shrinking what is known to fail."""
+        with _no_shrinking(item):
+            result = yield
+            if FINAL_CHECK in item.stash:
+                item.stash[FINAL_CHECK]()
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Say how to replay a failure, and which entry a test that passes has to lose."""
+        report = yield
+        tags = read_tags(report.user_properties) if report.failed else None
+        if tags is not None and KNOWN_FAILURE in item.stash and report.longrepr is not None and _passed_anyway(report):
+            report.longrepr = f"listed as a known failure, but passes: remove {item.stash[KNOWN_FAILURE]}"
+        elif tags is not None:
+            report.sections.append(("replay", tags.replay))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the reports of our tests, also those that workers send."""
+        if self._session is not None or read_tags(report.user_properties) is not None:
+            self.session().journal.take(report)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """Judge the run and write its report; print the counts as the last line."""
+        is_main = not hasattr(self._config, "workerinput") and not self._config.getoption("--collect-only")
+        if self._session is not None and is_main:
+            self._session.finish(session)
+        yield
+        if self._session is not None and is_main:
+            self._session.print_counts()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print why tests were skipped, what was not executed, and where the report is."""
+        if self._session is not None:
+            self._session.print_summary(terminalreporter)
+
+
+def _passed_anyway(report: pytest.TestReport) -> bool:
+    return isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+
+
+def _no_shrinking(item: pytest.Item) -> Any:
+    if KNOWN_FAILURE not in item.stash or not isinstance(item, pytest.Function):
+        return nullcontext()
+    from hicache.testing.shrinking import no_shrinking
+
+    return no_shrinking(item.obj)

@@ -1,0 +1,64 @@
+"""Preparation: what a collected test is given before it runs: its tags, a reason to be skipped, a known failure."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+import pytest
+
+from hicache.config import CacheConfig
+from hicache.testing.contract import Checks
+from hicache.testing.known_failures import KnownFailure
+from hicache.testing.plugin import DEFAULT_ADAPTER, KNOWN_FAILURE
+from hicache.testing.selection import Selection, select_clauses
+from hicache.testing.subject import subject_of
+from hicache.testing.tags import Tags, place_in_suite, suite_of
+
+NO_SELECTION = Selection((), (), "")
+
+
+def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
+    """Prepare a test that names clauses, or lies in a suite; leave any other alone."""
+    mark = item.get_closest_marker("clause")
+    suite = suite_of(item.path, item.config.rootpath)
+    if mark is None and not suite:
+        return
+    selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
+    tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item))
+    item.user_properties.extend(tags.to_properties())
+    if selection.reason:
+        item.add_marker(pytest.mark.skip(reason=selection.reason))
+    failure = next((failure for failure in known if failure.covers(tags.test, tags.clauses)), None)
+    if failure is not None:
+        item.stash[KNOWN_FAILURE] = failure.place
+        item.add_marker(pytest.mark.xfail(reason=str(failure), strict=True))
+
+
+def _select(item: pytest.Item, checks: Checks) -> Selection:
+    # The configurations of a test that takes `config` were chosen when it was collected.
+    if "config" in getattr(item, "fixturenames", ()):
+        return Selection((), checks.clauses, "")
+    return select_clauses(checks, subject_of(item.config).adapter)
+
+
+def _test_id(item: pytest.Item) -> str:
+    return f"{place_in_suite(item.path, item.config.rootpath).as_posix()}::{_name(item)}"
+
+
+def _name(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[2]
+
+
+def _configuration(item: pytest.Item) -> str:
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    config = parameters.get("config")
+    return config.name if isinstance(config, CacheConfig) else ""
+
+
+def _replay_command(item: pytest.Item) -> str:
+    path = os.path.relpath(item.path, item.config.invocation_params.dir)
+    words = ["pytest", f"{path}::{_name(item)}"]
+    adapter = item.config.getoption("--adapter")
+    return shlex.join(words if adapter == DEFAULT_ADAPTER else [*words, "--adapter", adapter])

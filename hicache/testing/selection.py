@@ -1,0 +1,88 @@
+"""Selection: what a test runs over, or the reason why it is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import needs_of, quick_configurations, standard_configurations
+from hicache.testing.contract import CONTRACT, Checks
+from hicache.types import Component, Pool
+
+OF_NAME = {
+    Component.SWA.value: Capability.SWA,
+    Component.MAMBA.value: Capability.MAMBA,
+    Pool.INDEXER.value: Capability.INDEXER,
+}
+"""The capability that a named component or sidecar asks for."""
+
+OF_CONFIGURATIONS = frozenset({*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM})
+"""What can be needed of the configuration, and not only of the adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The configurations that a test runs over and the clauses that it stands for, or none and the reason."""
+
+    configurations: tuple[CacheConfig, ...]
+    clauses: tuple[str, ...]
+    reason: str
+
+
+def configurations_of(adapter: type[CacheAdapter], *, quick: bool) -> Sequence[CacheConfig]:
+    """The configurations of a run: the adapter's own list, or the standard ones."""
+    own = adapter.configurations()
+    if own is not None:
+        return own
+    return (quick_configurations if quick else standard_configurations)(adapter.capabilities)
+
+
+def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable[CacheConfig]) -> Selection:
+    """For a test over configurations: those in which all its clauses apply."""
+    needs = _own_needs(checks).union(*(CONTRACT[clause_id].needs for clause_id in checks.clauses))
+    lacking = _lacking(needs, adapter)
+    if lacking:
+        return Selection((), (), lacking)
+    fitting = tuple(config for config in configurations if _fits(checks, needs & OF_CONFIGURATIONS, config))
+    reason = "" if fitting else f"no configuration of this run has {_wanted(checks, needs & OF_CONFIGURATIONS)}"
+    return Selection(fitting, checks.clauses, reason)
+
+
+def select_clauses(checks: Checks, adapter: type[CacheAdapter]) -> Selection:
+    """For a test that has configurations of its own, or none: those of its clauses that the adapter can be held to."""
+    lacking = _lacking(_own_needs(checks), adapter)
+    lacking_by_clause = {clause_id: _lacking(CONTRACT[clause_id].needs, adapter) for clause_id in checks.clauses}
+    clauses = tuple(clause_id for clause_id, lacks in lacking_by_clause.items() if not lacks)
+    if checks.clauses and not clauses:
+        lacking = lacking or next(iter(lacking_by_clause.values()))
+    return Selection((), checks.clauses if lacking else clauses, lacking)
+
+
+def _own_needs(checks: Checks) -> frozenset[Capability]:
+    return checks.needs | {OF_NAME[name] for name in (checks.components | checks.sidecars) & OF_NAME.keys()}
+
+
+def _lacking(needs: Collection[Capability], adapter: type[CacheAdapter]) -> str:
+    """What is needed and the adapter does not declare, in words, or nothing."""
+    lacking = [f"{one.name}: {one.value}" for one in Capability if one in needs and one not in adapter.capabilities]
+    return f"adapter {adapter.__name__} does not declare {'; '.join(lacking)}" if lacking else ""
+
+
+def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> bool:
+    return (
+        checks.components.issubset(config.components)
+        and checks.sidecars.issubset(config.sidecars)
+        and (checks.page_sizes is None or config.page_size in checks.page_sizes)
+        and config.policy in checks.policies
+        and (checks.bigram or not config.bigram or Capability.BIGRAM in needs)
+        and needs_of(config).issuperset(needs)
+    )
+
+
+def _wanted(checks: Checks, needs: frozenset[Capability]) -> str:
+    words = [*sorted(checks.components | checks.sidecars), *sorted(capability.name for capability in needs)]
+    if checks.page_sizes is not None:
+        words.append(f"a page size of {' or '.join(map(str, sorted(checks.page_sizes)))}")
+    return ", ".join([*words, f"policy {' or '.join(sorted(policy.value for policy in checks.policies))}"])

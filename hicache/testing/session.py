@@ -1,0 +1,85 @@
+"""SuiteSession: one run of the suites, from the collected tests to the verdict and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.testing.journal import Journal
+from hicache.testing.known_failures import KnownFailure, read_known_failures
+from hicache.testing.plugin import DEFAULT_ADAPTER
+from hicache.testing.preparation import prepare
+from hicache.testing.record import record_of
+from hicache.testing.report import write_report
+from hicache.testing.subject import subject_of
+from hicache.testing.tally import Tally
+
+
+class SuiteSession:
+    """Begins with the options. Raises UsageError when the adapter or the known failures cannot be read."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.journal = Journal()
+        self._config = config
+        self._started = datetime.now(timezone.utc)
+        self._known = _read_known_failures(config.getoption("--known-failures"))
+        self._tally = Tally(())
+        self._lines: list[str] = []
+        if config.getoption("--adapter") != DEFAULT_ADAPTER:
+            subject_of(config)
+
+    def prepare(self, items: Iterable[pytest.Item]) -> None:
+        """Give each test of a suite what it needs to run."""
+        for item in items:
+            prepare(item, self._known)
+
+    def finish(self, session: pytest.Session) -> None:
+        """Judge the run, which fails when it verified nothing or a known failure is out of date; write its report."""
+        executions = self.journal.executions()
+        self._tally = Tally(executions)
+        problems = list(self._problems())
+        if problems and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._lines = [*self._tally.summary(), *(f"ERROR: {problem}" for problem in problems)]
+        directory = self._config.getoption("--report")
+        if directory is not None:
+            page = write_report(record_of(self._config, self._started, executions), Path(directory))
+            self._lines.append(f"report: {page}")
+
+    def print_summary(self, terminal: pytest.TerminalReporter) -> None:
+        """Print what a reader of the counts would ask next."""
+        if self._lines:
+            terminal.section("hicache")
+        for line in self._lines:
+            terminal.line(line, red=line.startswith("ERROR"))
+
+    def print_counts(self) -> None:
+        """Print the counts. Meant to be the last line of the run."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            terminal.line(self._tally.line())
+
+    def _problems(self) -> Iterator[str]:
+        if self._tally.verified_nothing():
+            yield "no test of any clause was executed: nothing was verified"
+        if not _is_part_of_a_suite(self._config):
+            for failure in self._tally.unmatched(self._known):
+                yield f"{failure.place} matches no test that was executed: remove it"
+
+
+def _read_known_failures(path: str | None) -> tuple[KnownFailure, ...]:
+    try:
+        return () if path is None else read_known_failures(Path(path))
+    except ConfigurationError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _is_part_of_a_suite(config: pytest.Config) -> bool:
+    """Whether tests were selected in a way that can leave out those of a known failure."""
+    narrowing = ("keyword", "markexpr", "deselect", "lf", "quick")
+    named_tests = any("::" in argument or argument.endswith(".py") for argument in config.args)
+    return named_tests or any(config.getoption(option, None) for option in narrowing)

@@ -1,0 +1,31 @@
+"""Shrinking: Hypothesis makes no example smaller for a test that is known to fail. It finds one, and that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PROFILE = "hicache-known-failure"
+
+
+@contextmanager
+def no_shrinking(test: Any) -> Iterator[None]:
+    """Run a test without shrinking: its own settings, if it is a Hypothesis test, and those made while it runs."""
+    from hypothesis import Phase, settings
+
+    phases = (Phase.explicit, Phase.reuse, Phase.generate)
+    before = settings.get_current_profile_name()
+    settings.register_profile(PROFILE, settings.get_profile(before), phases=phases)
+    settings.load_profile(PROFILE)
+    # The attribute that Hypothesis' own pytest plugin sets, for lack of a public way to change a decorated test.
+    function = getattr(test, "__func__", test)
+    own = getattr(function, "_hypothesis_internal_use_settings", None)
+    if own is not None:
+        function._hypothesis_internal_use_settings = settings(own, phases=phases)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        settings.load_profile(before)
+        if own is not None:
+            function._hypothesis_internal_use_settings = own  # noqa: SLF001

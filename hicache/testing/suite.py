@@ -1,0 +1,68 @@
+"""What the conftest.py of a suite imports: the fixtures that open the cache under test, and the hook behind `config`.
+
+`config` is a parameter and no fixture: a test that takes it, or `adapter`, or `driver`, runs once for each
+configuration that its clauses and its `@clause` choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import Checks
+from hicache.testing.driver import Driver
+from hicache.testing.plugin import FINAL_CHECK
+from hicache.testing.selection import select
+from hicache.testing.subject import subject_of
+from hicache.testing.tags import OPERATIONS, suite_of
+
+__all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
+
+
+@pytest.fixture(scope="session")
+def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
+    """The class under test."""
+    return subject_of(pytestconfig).adapter
+
+
+@pytest.fixture
+def adapter(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[CacheAdapter]:
+    """A cache of its own for the test, opened and closed."""
+    opened = adapter_type(config)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def driver(
+    adapter: CacheAdapter,
+    config: CacheConfig,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+) -> Iterator[Driver]:
+    """A driver of that cache. When the test has passed so far, everything is checked once more at its end."""
+    driver = Driver(adapter, config)
+    request.node.stash[FINAL_CHECK] = driver.check
+    yield driver
+    record_property(OPERATIONS, driver.operations)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test over its configurations. In the conformance suite, refuse one that names no clause."""
+    test, takes_config = metafunc.definition, "config" in metafunc.fixturenames
+    mark = test.get_closest_marker("clause")
+    if mark is None and (takes_config or suite_of(test.path, test.config.rootpath) == "conformance"):
+        pytest.fail(f"{test.nodeid} names no clause: mark it with @clause(...)", pytrace=False)
+    if mark is not None and takes_config:
+        metafunc.parametrize("config", _parameters(mark.args[0], metafunc.config))
+
+
+def _parameters(checks: Checks, config: pytest.Config) -> list[object]:
+    subject = subject_of(config)
+    selection = select(checks, subject.adapter, subject.configurations)
+    if selection.reason:
+        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=selection.reason))]
+    return [pytest.param(chosen, id=chosen.name) for chosen in selection.configurations]

@@ -1,0 +1,61 @@
+"""Tags: what the reports of a test carry of it, so that they also tell on the other side of a process boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
+
+OPERATIONS = "hicache.operations"
+"""Property of a report: verbs driven by one driver of the test."""
+
+_SUITE = "hicache.suite"
+_TEST = "hicache.test"
+_CLAUSES = "hicache.clauses"
+_CONFIGURATION = "hicache.configuration"
+_REPLAY = "hicache.replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """`test`: the test's id from its suite's folder on, the same wherever the suite lies."""
+
+    suite: str
+    test: str
+    clauses: tuple[str, ...]
+    configuration: str
+    replay: str
+
+    def to_properties(self) -> list[tuple[str, object]]:
+        """The tags as the user properties of a pytest item."""
+        return [
+            (_SUITE, self.suite),
+            (_TEST, self.test),
+            (_CLAUSES, " ".join(self.clauses)),
+            (_CONFIGURATION, self.configuration),
+            (_REPLAY, self.replay),
+        ]
+
+
+def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
+    """The tags that a report carries, or None when it is not of a test of ours."""
+    found = {name: str(value) for name, value in properties}
+    if _SUITE not in found:
+        return None
+    return Tags(found[_SUITE], found[_TEST], tuple(found[_CLAUSES].split()), found[_CONFIGURATION], found[_REPLAY])
+
+
+def place_in_suite(path: Path, root: Path) -> Path:
+    """A file's path from its suite's folder on; from `root` on when it lies in no suite."""
+    inside = path.relative_to(root) if path.is_relative_to(root) else path
+    parts = inside.parts[:-1]
+    folders = [index for index, part in enumerate(parts) if part in SUITES]
+    return Path(*inside.parts[folders[-1] :]) if folders else inside
+
+
+def suite_of(path: Path, root: Path) -> str:
+    """The suite that a file lies in, or nothing."""
+    folder = place_in_suite(path, root).parts[0]
+    return folder if folder in SUITES else ""

@@ -1,0 +1,62 @@
+"""Tally: what the executions of a run add up to, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from hicache.testing.contract import CONTRACT, IMPLEMENTED_TIERS, TIERS, Clause
+from hicache.testing.known_failures import KnownFailure
+from hicache.testing.report.run import Execution, Outcome
+
+
+class Tally:
+    """Counts over the executions of one run."""
+
+    def __init__(self, executions: Sequence[Execution]) -> None:
+        self._executions = executions
+        self._executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
+        self._outcomes = Counter(one.outcome for one in executions)
+
+    def line(self) -> str:
+        """Tests that passed, failed, were skipped; clauses that no test executed."""
+        counts = {
+            "passed": self._outcomes[Outcome.PASSED],
+            "failed": self._outcomes[Outcome.FAILED],
+            "known to fail": self._outcomes[Outcome.KNOWN_FAILURE],
+            "skipped": self._outcomes[Outcome.SKIPPED],
+            "not executed": len(self.not_executed()),
+        }
+        if not counts["known to fail"]:
+            del counts["known to fail"]
+        return "hicache: " + ", ".join(f"{count} {name}" for name, count in counts.items())
+
+    def summary(self) -> Iterator[str]:
+        """Why tests were skipped, most frequent first; how many clauses were not executed, by tier."""
+        skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
+        for reason, count in skipped.most_common():
+            yield f"skipped {count}: {reason}"
+        by_tier = Counter(clause.tier for clause in self.not_executed())
+        for tier in TIERS:
+            if by_tier[tier]:
+                yield f"clauses not executed, {tier}: {by_tier[tier]}{_not_yet(tier)}"
+
+    def not_executed(self) -> tuple[Clause, ...]:
+        """The clauses that no test executed, in the catalogue's order."""
+        executed = {clause_id for one in self._executed for clause_id in one.clauses}
+        return tuple(clause for clause in CONTRACT.values() if clause.id not in executed)
+
+    def verified_nothing(self) -> bool:
+        """Whether no clause was executed at all."""
+        return len(self.not_executed()) == len(CONTRACT)
+
+    def unmatched(self, known: Sequence[KnownFailure]) -> Iterator[KnownFailure]:
+        """The known failures that cover no executed test, of the suites that were executed."""
+        suites = {one.suite for one in self._executed}
+        for failure in known:
+            if failure.suite in suites and not any(failure.covers(one.node_id, one.clauses) for one in self._executed):
+                yield failure
+
+
+def _not_yet(tier: str) -> str:
+    return "" if tier in IMPLEMENTED_TIERS else " (not implemented yet)"
