@@ -163,6 +163,7 @@ class Driver(RequestVerbs):
     def lock(self, handle: Handle) -> Handle:
         """Protect the path to a node; returns the receipt."""
         receipt = self.adapter.lock(handle)
+        self.receipts += 1
         self.verb_done()
         return receipt
 
@@ -170,6 +171,9 @@ class Driver(RequestVerbs):
         """Undo what the acquire of this receipt did."""
         self.inspector.expect_unlock()
         self.adapter.unlock(receipt)
+        if not self.receipts:
+            raise violation("LOCK-6", "unlock", "an error: no receipt is outstanding", receipt)
+        self.receipts -= 1
         self.verb_done()
 
     def evict(self, component: str, tokens: int) -> EvictResult:
@@ -192,6 +196,7 @@ class Driver(RequestVerbs):
             raise ValueError(f"finish or abort the {len(self.running)} running requests before a reset")
         self.inspector.expect_unlock()
         self.adapter.reset()
+        self.receipts = 0
         self.verb_done()
 
     # Looking.

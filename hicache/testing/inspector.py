@@ -12,7 +12,8 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contents import Contents
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.conservation import TREE, Owners, all_slots, node_slots
-from hicache.testing.laws.counters import check_partners, check_sizes
+from hicache.testing.laws.counters import check_partners, check_sizes, require_partners
+from hicache.testing.laws.locks import check_receipts
 from hicache.testing.ledger import Ledger
 from hicache.testing.running import Running
 from hicache.testing.snapshot import Snapshot
@@ -31,18 +32,23 @@ class Inspector:
         self._pools: dict[str, npt.NDArray[np.bool_]] = {}
         self._locked: dict[str, Slots] = {}
 
-    def check(self, running: Collection[Running]) -> None:
-        """Raise InvariantError unless laws, counters, mappings and bytes are right, with these requests under way."""
+    def check(self, running: Collection[Running], receipts: int) -> None:
+        """Raise InvariantError unless laws, counters, mappings and bytes are right.
+
+        `running`: the requests under way. `receipts`: how many others hold a lock.
+        """
         if Capability.SNAPSHOT in self._adapter.capabilities:
-            self._check_snapshot(self._adapter.snapshot(), running)
+            self._check_snapshot(self._adapter.snapshot(), running, receipts)
         self._adapter.sanity_check()
 
-    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running]) -> None:
+    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running], receipts: int) -> None:
         owners = check_laws(snapshot, self._config, self._held(snapshot, running))
+        check_receipts(snapshot, receipts + len(running))
         if Capability.SIZES in self._adapter.capabilities:
             check_sizes(snapshot, self._adapter.sizes())
         if Component.SWA in self._config.components:
             check_partners(snapshot, self._adapter.partners)
+            require_partners(*self._ledger.partners(), self._adapter.partners)
         self._require_same_pools(owners)
         self._require_locked_data(snapshot, owners)
         self._contents.verify_tree(snapshot)

@@ -56,6 +56,11 @@ class Ledger:
             )
         self._partners[slots] = 0
 
+    def partners(self) -> tuple[Slots, Slots]:
+        """The FULL slots that the caller holds, and the SWA partner of each, 0 where it was given back."""
+        full = np.flatnonzero(self._is_held)
+        return full, self._partners[full]
+
     def take_state(self, slot: int) -> None:
         """The caller was handed a state slot."""
         if slot in self._states or slot <= PADDING_SLOT:
@@ -70,8 +75,7 @@ class Ledger:
 
     def held(self) -> dict[str, Slots]:
         """The slots that the caller holds, by component."""
-        full = np.flatnonzero(self._is_held)
-        partners = self._partners[full]
+        full, partners = self.partners()
         by_component = {
             Component.FULL.value: full,
             Component.SWA.value: partners[partners != 0],

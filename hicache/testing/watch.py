@@ -14,7 +14,7 @@ class Watch:
     """What every part of a driver shares.
 
     `operations`: verbs driven so far. `check_every`: after how many of them everything is checked; 0: only `check()`.
-    `running`: the requests under way, by the identity of their handle.
+    `receipts`: locks taken by the caller and not released. `running`: requests, by the identity of their handle.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -24,12 +24,13 @@ class Watch:
         self.check_every = 1
         self.ledger = Ledger(config)
         self.contents = Contents(adapter, config)
+        self.receipts = 0
         self.running: dict[int, Running] = {}
         self.inspector = Inspector(adapter, config, self.ledger, self.contents)
 
     def check(self) -> None:
         """Raise InvariantError unless every law holds and every byte is right."""
-        self.inspector.check(self.running.values())
+        self.inspector.check(self.running.values(), self.receipts)
 
     def verb_done(self) -> None:
         """Count a verb, and check when it is time."""

@@ -33,6 +33,7 @@ def check_tree(table: NodeTable, config: CacheConfig) -> None:
     structure.check_pairs(table, config)
     structure.check_siblings(table, config)
     structure.check_slot_counts(table, config)
+    structure.check_hits(table)
     residency.check_presence(table)
     residency.check_depth(table)
     residency.check_ranks(table)

@@ -24,15 +24,22 @@ def check_sizes(snapshot: Snapshot, sizes: Mapping[str, Sizes]) -> None:
 
 
 def check_partners(snapshot: Snapshot, partners: Callable[[Slots], Slots]) -> None:
-    """POOL-5: a node's FULL slots map to its SWA slots, and to 0 where it is an SWA tombstone."""
+    """POOL-5: a node's FULL slots map to its SWA slots, and to 0 where it is an SWA tombstone; free ones map to 0."""
     full = batches(_slots(node, Component.FULL) for node in snapshot.nodes)
     expected = batches(_window(node) for node in snapshot.nodes)
     for slots, wanted in zip(full, expected, strict=True):
-        actual = partners(slots)
-        if not np.array_equal(actual, wanted):
-            first = int((actual != wanted).argmax()) if actual.shape == wanted.shape else 0
-            place = f"SWA partners from FULL slot {slots[first]} on"
-            raise violation("POOL-5", place, wanted[first : first + 8].tolist(), actual[first : first + 8].tolist())
+        require_partners(slots, wanted, partners)
+    free = snapshot.pools[Component.FULL].free
+    require_partners(free, np.zeros_like(free), partners)
+
+
+def require_partners(slots: Slots, expected: Slots, partners: Callable[[Slots], Slots]) -> None:
+    """Raise InvariantError, naming the first FULL slot that differs, unless these slots have these SWA partners."""
+    actual = partners(slots)
+    if not np.array_equal(actual, expected):
+        first = int((actual != expected).argmax()) if actual.shape == expected.shape else 0
+        place = f"SWA partners from FULL slot {slots[first]} on"
+        raise violation("POOL-5", place, expected[first : first + 8].tolist(), actual[first : first + 8].tolist())
 
 
 def _slots(node: NodeView, component: str) -> Slots:

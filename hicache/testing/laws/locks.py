@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hicache.testing.laws.table import NodeTable
+from hicache.testing.snapshot import Snapshot
+from hicache.testing.violation import violation
 from hicache.types import Component
 
 
@@ -25,11 +25,17 @@ def check_full_highest(table: NodeTable) -> None:
 def check_path(table: NodeTable) -> None:
     """LOCK-1: a FULL lock holds the whole path, so a node counts at least what its children count together."""
     full = table.locks[Component.FULL]
-    below = np.zeros_like(full)
-    np.add.at(below, table.parent[table.has_parent], full[table.has_parent])
+    below = table.of_children(full)
     table.require(
         "LOCK-1", full >= below, "at least the FULL locks of its children", lambda row: f"{full[row]} < {below[row]}"
     )
+
+
+def check_receipts(snapshot: Snapshot, receipts: int) -> None:
+    """LOCK-2: no more locks than receipts that are not released, so that none is left when the last one is."""
+    locks = sum(node.locks[Component.FULL] for node in snapshot.nodes if node.parent < 0)
+    if locks > receipts:
+        raise violation("LOCK-2", "FULL locks below the root", f"at most {receipts} as are not released", locks)
 
 
 def check_data_under_locks(table: NodeTable) -> None:

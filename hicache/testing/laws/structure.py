@@ -61,6 +61,13 @@ def check_siblings(table: NodeTable, config: CacheConfig) -> None:
             raise violation("MATCH-8", table.place(row), "a first page unlike its siblings'", f"that of node {twin}")
 
 
+def check_hits(table: NodeTable) -> None:
+    """INS-8: who went through a child went through its parent, so a node has the hits of its children together."""
+    hits = numbers([node.hits for node in table.snapshot.nodes])
+    below = table.of_children(hits)
+    table.require("INS-8", hits >= below, "the hits of its children", lambda row: f"{hits[row]} < {below[row]}")
+
+
 def check_slot_counts(table: NodeTable, config: CacheConfig) -> None:
     """POOL-1: a node holds one slot per element of FULL and SWA, and one MAMBA state; or none at all."""
     length = table.end - table.start

@@ -55,6 +55,12 @@ class NodeTable:
         """The parent's value for each node, and `below_root` where the parent is the root."""
         return np.append(column, below_root)[self.parent]
 
+    def of_children(self, column: Numbers) -> Numbers:
+        """The sum over each node's children."""
+        below = np.zeros_like(column)
+        np.add.at(below, self.parent[self.has_parent], column[self.has_parent])
+        return below
+
     def place(self, row: int) -> str:
         """A node in words."""
         node = self.snapshot.nodes[row]

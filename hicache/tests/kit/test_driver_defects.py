@@ -12,7 +12,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driver import Driver
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.scenery import FULL, tiny_config
-from hicache.types import EvictResult, Key, MatchResult, Pool, Sizes, Slots
+from hicache.types import EvictResult, Handle, Key, MatchResult, Pool, Sizes, Slots
 
 Verbs = Callable[[Driver], object]
 
@@ -25,6 +25,13 @@ class FreesTwice(FlatCache):
         if slots is not None:
             self.free(slots)
         return slots
+
+
+class UnlocksAnything(FlatCache):
+    """Takes any receipt."""
+
+    def unlock(self, receipt: Handle) -> None:
+        return
 
 
 class Short(FlatCache):
@@ -86,6 +93,13 @@ class IgnoresLocks(ReferenceAdapter):
         return EvictResult({component: self.sizes()[FULL].free - free}, 1)
 
 
+class KeepsLocks(ReferenceAdapter):
+    """Lets go of nothing."""
+
+    def unlock(self, receipt: Handle) -> None:
+        return
+
+
 class Insane(ReferenceAdapter):
     """Fails its own check."""
 
@@ -110,6 +124,16 @@ def evict_under_a_lock(driver: Driver) -> None:
     driver.evict(FULL, 2)
 
 
+def unlock_something(driver: Driver) -> None:
+    receipt = driver.lock(driver.put(driver.key(driver.prompt([1]))).node)
+    driver.unlock(receipt)
+
+
+def unlock_twice(driver: Driver) -> None:
+    unlock_something(driver)
+    driver.unlock(None)
+
+
 def evict_some(driver: Driver) -> None:
     put_twice(driver)
     driver.evict(FULL, 2)
@@ -132,6 +156,8 @@ DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (Miscounts, put_twice, "LOCK-4: size counters of full"),
     (EvictsNothing, evict_some, "EVICT-1: .*expected more, as 8 are evictable"),
     (IgnoresLocks, evict_under_a_lock, r"LOCK-5: full slots under a lock: .*\[2, 3, 4, 5\]"),
+    (KeepsLocks, unlock_something, "LOCK-2: .*expected at most 0"),
+    (UnlocksAnything, unlock_twice, "LOCK-6: unlock: expected an error"),
     (Insane, put_twice, "a fault of its own"),
 ]
 

@@ -12,6 +12,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.counters import check_partners, check_sizes
+from hicache.testing.laws.locks import check_receipts
 from hicache.testing.snapshot import NodeView, PoolView, Snapshot
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, node, pool, slots, snapshot, tiny_config
 from hicache.types import Namespace, Sizes, Slots
@@ -78,6 +79,7 @@ TREES = {
         "mamba data on an unlocked leaf",
         (UPPER, change(LOWER, slots={MAMBA: None}, locks={FULL: 0, SWA: 0})),
     ),
+    "fewer hits than a child": ("INS-8", "0 < 1", (UPPER, change(LOWER, hits=1))),
     "a negative count": ("LOCK-6", "a swa lock count of at least 0", (UPPER, change(LOWER, locks={SWA: -1}))),
     "more SWA locks than FULL locks": ("LOCK-8", "a swa lock count", (UPPER, change(LOWER, locks={SWA: 2}))),
     "a parent locked less": ("LOCK-1", "1 < 2", (UPPER, change(LOWER, locks={FULL: 2}))),
@@ -128,6 +130,12 @@ def test_slots_of_the_tree_in_another_order_fail() -> None:
     fails("POOL-4", "aligned pages of 2 in order", sound(UPPER, change(LOWER, slots={FULL: slots(7, 6)})))
 
 
+def test_a_lock_without_a_receipt_fails() -> None:
+    check_receipts(sound(), receipts=1)
+    with pytest.raises(InvariantError, match="LOCK-2: .*at most 0"):
+        check_receipts(sound(), receipts=0)
+
+
 SIZES = {FULL: Sizes(0, 4, 2), SWA: Sizes(0, 2, 4), MAMBA: Sizes(1, 0, 2)}
 
 
@@ -143,14 +151,14 @@ def test_a_counter_that_is_off_by_one_fails(component: str, counter: str) -> Non
         check_sizes(sound(), {**SIZES, component: off})
 
 
-@pytest.mark.parametrize("slot", [2, 7])
+@pytest.mark.parametrize("slot", [2, 7, 5], ids=["of a tombstone", "of a node", "of a free slot"])
 def test_a_wrong_partner_fails(slot: int) -> None:
-    mapping = {2: 0, 3: 0, 6: 8, 7: 9}
+    mapping = {2: 0, 3: 0, 6: 8, 7: 9, 4: 0, 5: 0}
 
     def partners(asked: Slots) -> Slots:
         return slots(*(mapping[number] for number in asked.tolist()))
 
     check_partners(sound(), partners)
-    mapping[slot] = 4
+    mapping[slot] = 10
     with pytest.raises(InvariantError, match=f"POOL-5: .*FULL slot {slot}"):
         check_partners(sound(), partners)

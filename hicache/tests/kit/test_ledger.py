@@ -28,6 +28,8 @@ def test_it_holds_what_was_taken_and_not_given(ledger: Ledger) -> None:
     ledger.give_state(1)
     expected = {FULL: [6, 7], SWA: [], MAMBA: [4]}
     assert shown(ledger) == expected, f"expected {expected}, got {shown(ledger)}"
+    mapping = [held.tolist() for held in ledger.partners()]
+    assert mapping == [[6, 7], [0, 0]], f"expected no partners for 6 and 7, got {mapping}"
 
 
 def test_slots_beyond_the_capacity_are_kept_as_well(ledger: Ledger) -> None:
