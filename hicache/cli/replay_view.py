@@ -53,7 +53,7 @@ def _checks(outcome: ReplayOutcome) -> str:
     if outcome.broken is not None:
         return "a law is broken"
     return (
-        f"{outcome.checks} of the whole cache, all laws hold" if outcome.checks else "none: the cache cannot be shown"
+        f"{outcome.checks} of the whole cache, all laws hold" if outcome.checks else "none: it cannot be shown"
     )
 
 
