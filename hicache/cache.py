@@ -112,7 +112,7 @@ class UnifiedRadixCache:
         return InsertResult(prefix_end * page, accepted_end * page, node, insertion.state_adopted)
 
     def lock(self, node: Node) -> LockReceipt:
-        """Protect all that a request needs which reads up to the node's end. Raises StaleHandleError for a dead node."""
+        """Protect all that a request reading up to the node's end needs. Raises StaleHandleError for a dead node."""
         if not node.alive:
             raise StaleHandleError(f"{node!r} is in the tree no more")
         receipt = LockReceipt(node, tuple([component.acquire(node) for component in self._components]))
@@ -120,7 +120,7 @@ class UnifiedRadixCache:
         return receipt
 
     def unlock(self, receipt: LockReceipt) -> None:
-        """Undo what the lock of this receipt did. Raises ReceiptError unless it is outstanding here, and in this life."""
+        """Undo what the lock of this receipt did. Raises ReceiptError unless it is outstanding, in this life."""
         if receipt not in self._receipts:
             raise ReceiptError(f"{receipt!r} was released before, or is not a receipt of this cache")
         self._receipts.remove(receipt)
@@ -153,7 +153,7 @@ class UnifiedRadixCache:
         return None if taken is None else self.pools.slots_of(taken)
 
     def free(self, slots: Slots) -> None:
-        """Take back slots that the caller holds, and their SWA partners. Otherwise SlotError, and nothing is changed."""
+        """Take back slots that the caller holds, and their SWA partners. Otherwise SlotError, and nothing changes."""
         self.pools.free(self.pools.pages_of(slots))
 
     def release_window(self, slots: Slots) -> None:

@@ -94,7 +94,8 @@ class DevicePool:
         """Copy slots of all layers and buffers. Raises PoolMismatchError when the pools are not alike."""
         if source.spec != self.spec or source.page_size != self.page_size:
             raise PoolMismatchError(
-                f"cannot copy {source.spec} with pages of {source.page_size} to {self.spec} with pages of {self.page_size}"
+                f"cannot copy {source.spec} with pages of {source.page_size} "
+                f"to {self.spec} with pages of {self.page_size}"
             )
         for number in range(len(self.spec.buffers)):
             for layer in range(self.spec.layers):

@@ -23,7 +23,7 @@ class DevicePools:
         sizes = {c: 1 if c == Component.MAMBA else config.page_size for c in config.components}
         self.allocators = {c: PageAllocator(c, config.capacity_tokens[c] // sizes[c]) for c in config.components}
         full_pages = self.allocators[Component.FULL].capacity_pages + 1
-        # A pool that no component allocates from is a sidecar: as large as KV, with no allocation of its own (sglang#22767).
+        # A pool that no component allocates from is a sidecar: as large as KV, never allocated from (sglang#22767).
         owners = {pool: c for c, pool in COMPONENT_POOL.items() if c in sizes}
         self.buffers: dict[Pool, DevicePool] = {}
         for pool, spec in pool_specs(config).items():
@@ -61,7 +61,7 @@ class DevicePools:
         return taken
 
     def free(self, pages: Slots) -> None:
-        """Take back FULL pages and their partners. Raises SlotError, and changes nothing, when one is not handed out."""
+        """Take back FULL pages and their partners. Raises SlotError, changing nothing, when one is not handed out."""
         self.allocators[Component.FULL].free(pages)
         self._free_partners(pages)
 

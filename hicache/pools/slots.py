@@ -32,7 +32,7 @@ class PageAllocator:
         return taken
 
     def free(self, pages: Slots) -> None:
-        """Take pages back. Raises SlotError, and changes nothing, when one is foreign, free, padding, or named twice."""
+        """Take pages back. Raises SlotError, changing nothing, when one is foreign, free, padding, or named twice."""
         self.check_held(pages)
         self._stack[self.free_pages : self.free_pages + len(pages)] = pages[::-1]
         self.free_pages += len(pages)

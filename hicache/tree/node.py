@@ -8,10 +8,11 @@ from hicache.types import Namespace, Slots
 class Node:
     """A stretch of whole pages below its parent.
 
-    `edge`: what the parent finds the node by. `end`: pages from the root to the node's end. `values`: per component the device pages of the stretch (int64; for
-    MAMBA one state), or None: a tombstone. `locks`: per component. For FULL a node counts its own receipts plus its
-    locked children, so that a lock climbs only where it is the first. `touched`: per component, when it was last used.
-    `hits`, `priority` and FULL's `touched` speak of requests that ended here; what a removed child had goes to its parent.
+    `edge`: what the parent finds the node by. `end`: pages from the root to the node's end. `values`: per component the
+    device pages of the stretch (int64; for MAMBA one state), or None: a tombstone. `locks`: per component. For FULL a
+    node counts its own receipts plus its locked children, so that a lock climbs only where it is the first. `touched`:
+    per component, when it was last used. `hits`, `priority` and FULL's `touched` speak of requests that ended here;
+    what a removed child had goes to its parent.
     """
 
     __slots__ = (

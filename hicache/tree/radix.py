@@ -30,7 +30,7 @@ class RadixTree:
         return len(key.data) // self.bytes_per_page
 
     def descend(self, node: Node, key: RadixKey) -> Node | None:
-        """The child of `node` that the key goes on into, split so that it lies wholly on the key; None when there is none."""
+        """The child that the key goes on into, split so that it lies wholly on the key; None when there is none."""
         offset = node.end * self.bytes_per_page
         child = node.children.get(self._edge(node, key, offset))
         if child is None:
