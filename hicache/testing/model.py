@@ -67,6 +67,11 @@ class Model:
         adopted = state and bool(pages) and end == len(pages) and self._adopts(pages[-1])
         return ExpectedInsert(present * self._page_size, self.expected_match(key), adopted)
 
+    def permit(self, key: Key) -> None:
+        """A request may have cached any of its prompt; the next `sync` tells what of it."""
+        for pages in self.held.values():
+            pages.update(self._pages(key))
+
     def sync(self, snapshot: Snapshot) -> None:
         """Forget what was evicted. Raises InvariantError when a cache holds what it did not hold before."""
         content = self._content(snapshot)
