@@ -35,6 +35,7 @@ class Driver(RequestVerbs):
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         super().__init__(adapter, config)
+        self._receipts: list[tuple[Handle, int]] = []
         self._has_window = Component.SWA in config.components
         self._has_states = Component.MAMBA in config.components
 
@@ -163,17 +164,17 @@ class Driver(RequestVerbs):
     def lock(self, handle: Handle) -> Handle:
         """Protect the path to a node; returns the receipt."""
         receipt = self.adapter.lock(handle)
-        self.receipts += 1
+        self._receipts.append((receipt, self.locks.acquire()))
         self.verb_done()
         return receipt
 
     def unlock(self, receipt: Handle) -> None:
         """Undo what the acquire of this receipt did."""
-        self.inspector.expect_unlock()
         self.adapter.unlock(receipt)
-        if not self.receipts:
-            raise violation("LOCK-6", "unlock", "an error: no receipt is outstanding", receipt)
-        self.receipts -= 1
+        place = next((place for place, (known, _) in enumerate(self._receipts) if known is receipt), None)
+        if place is None:
+            raise violation("LOCK-6", "unlock", "an error: the receipt is not outstanding", receipt)
+        self.locks.release(self._receipts.pop(place)[1])
         self.verb_done()
 
     def evict(self, component: str, tokens: int) -> EvictResult:
@@ -194,9 +195,9 @@ class Driver(RequestVerbs):
         """Drop all that the tree holds. Raises ValueError while requests run: their shared slots would go too."""
         if self.running:
             raise ValueError(f"finish or abort the {len(self.running)} running requests before a reset")
-        self.inspector.expect_unlock()
         self.adapter.reset()
-        self.receipts = 0
+        self.locks.clear()
+        self._receipts.clear()
         self.verb_done()
 
     # Looking.

@@ -15,6 +15,7 @@ from hicache.testing.laws.conservation import TREE, Owners, all_slots, node_slot
 from hicache.testing.laws.counters import check_partners, check_sizes, require_partners
 from hicache.testing.laws.locks import check_receipts
 from hicache.testing.ledger import Ledger
+from hicache.testing.lock_book import LockBook
 from hicache.testing.running import Running
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
@@ -24,38 +25,35 @@ from hicache.types import Component, Slots
 class Inspector:
     """Checks one adapter against what its driver holds, as far as the adapter can be looked into."""
 
-    def __init__(self, adapter: CacheAdapter, config: CacheConfig, ledger: Ledger, contents: Contents) -> None:
+    def __init__(
+        self, adapter: CacheAdapter, config: CacheConfig, ledger: Ledger, locks: LockBook, contents: Contents
+    ) -> None:
         self._adapter = adapter
         self._config = config
         self._ledger = ledger
+        self._locks = locks
         self._contents = contents
         self._pools: dict[str, npt.NDArray[np.bool_]] = {}
-        self._locked: dict[str, Slots] = {}
 
-    def check(self, running: Collection[Running], receipts: int) -> None:
-        """Raise InvariantError unless laws, counters, mappings and bytes are right.
-
-        `running`: the requests under way. `receipts`: how many others hold a lock.
-        """
+    def check(self, running: Collection[Running]) -> None:
+        """Raise InvariantError unless laws, counters, mappings, locks and bytes are right. `running`: the requests."""
         if Capability.SNAPSHOT in self._adapter.capabilities:
-            self._check_snapshot(self._adapter.snapshot(), running, receipts)
+            self._check_snapshot(self._adapter.snapshot(), running)
         self._adapter.sanity_check()
 
-    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running], receipts: int) -> None:
+    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running]) -> None:
         owners = check_laws(snapshot, self._config, self._held(snapshot, running))
-        check_receipts(snapshot, receipts + len(running))
+        check_receipts(snapshot, len(self._locks))
         if Capability.SIZES in self._adapter.capabilities:
             check_sizes(snapshot, self._adapter.sizes())
         if Component.SWA in self._config.components:
             check_partners(snapshot, self._adapter.partners)
             require_partners(*self._ledger.partners(), self._adapter.partners)
         self._require_same_pools(owners)
-        self._require_locked_data(snapshot, owners)
+        self._locks.look(snapshot)
+        for request in running:
+            self._require_protection(request, owners[Component.FULL])
         self._contents.verify_tree(snapshot)
-
-    def expect_unlock(self) -> None:
-        """The verb that follows may set locked data free."""
-        self._locked = {}
 
     def _held(self, snapshot: Snapshot, running: Collection[Running]) -> dict[str, Slots]:
         """What the ledger says, and what requests have in their tables that is not the tree's."""
@@ -88,15 +86,13 @@ class Inspector:
                 always, now = np.flatnonzero(known).tolist(), np.flatnonzero(owner).tolist()
                 raise violation("POOL-1", f"pool of {component}", f"the slots that it always had: {always}", now)
 
-    def _require_locked_data(self, snapshot: Snapshot, owners: dict[str, Owners]) -> None:
-        """LOCK-5: what was locked at the last look, and not unlocked since, is in the tree still."""
-        for component, slots in self._locked.items():
-            lost = slots[owners[component][slots] != TREE]
-            if len(lost):
-                raise violation("LOCK-5", f"{component} slots under a lock", "to stay in the tree", lost.tolist())
-        self._locked = {component: _locked_slots(snapshot, component) for component in self._config.components}
-
-
-def _locked_slots(snapshot: Snapshot, component: str) -> Slots:
-    locked = [node.slots[component] for node in snapshot.nodes if node.locks[component] > 0]
-    return all_slots([slots for slots in locked if slots is not None])
+    def _require_protection(self, request: Running, owners: Owners) -> None:
+        """REQ-1: what a request shares with the tree, it protects."""
+        protected = self._locks.protected(request.owner, Component.FULL)
+        if protected is None:
+            return
+        shared = request.table[owners[request.table] == TREE]
+        bare = shared[~np.isin(shared, protected)]
+        if len(bare):
+            place = f"shared slots of a request of {len(request.key.tokens)} tokens"
+            raise violation("REQ-1", place, f"all of {shared.tolist()} under its lock", f"{bare.tolist()} without one")

@@ -38,6 +38,7 @@ class RequestVerbs(Watch):
         if table is not None:
             running.key = Key(np.concatenate((running.key.tokens, added)), running.key.namespace)
             running.table = table
+            self.locks.renew(running.owner)
             self._require_table(running)
         self.verb_done()
         return table
@@ -46,8 +47,8 @@ class RequestVerbs(Watch):
         """A chunk is computed and cached. The table then holds the right bytes, whosever slots they are."""
         running = self.running[id(request)]
         self._compute(running, computed_tokens)
-        self.inspector.expect_unlock()
         running.table = self.adapter.checkpoint(request, computed_tokens)
+        self.locks.renew(running.owner)
         self._require_table(running)
         computed = running.computed()
         self.contents.verify(computed, running.table[: aligned_count(computed, self.config)])
@@ -58,14 +59,12 @@ class RequestVerbs(Watch):
         """All tokens are computed, what is whole is cached, and the rest is given back."""
         running = self.running[id(request)]
         self._compute(running, len(running.key.tokens))
-        self.inspector.expect_unlock()
         self.adapter.finish(request)
         self._end(running)
 
     def abort(self, request: Handle) -> None:
         """Everything is given back."""
         running = self.running[id(request)]
-        self.inspector.expect_unlock()
         self.adapter.abort(request)
         self._end(running)
 
@@ -76,7 +75,7 @@ class RequestVerbs(Watch):
         if (state is not None) != (Component.MAMBA in self.config.components):
             raise violation("MATCH-11", "admit", "a state of its own with MAMBA, and only then", state)
         computed = cut(key, cached, self.config)
-        running = Running(admission.request, key, admission.table, state, len(computed.tokens))
+        running = Running(admission.request, key, admission.table, state, self.locks.acquire(), len(computed.tokens))
         self._require_table(running)
         self.contents.verify(computed, admission.table[:cached])
         if state is not None and cached:
@@ -102,4 +101,5 @@ class RequestVerbs(Watch):
 
     def _end(self, running: Running) -> None:
         del self.running[id(running.request)]
+        self.locks.release(running.owner)
         self.verb_done()

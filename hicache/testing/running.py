@@ -15,13 +15,15 @@ from hicache.types import Handle, Key, Slots
 class Running:
     """A request under way.
 
-    `table`: its FULL slots, the tree's before its own. `computed_tokens`: how many the model has computed.
+    `table`: its FULL slots, the tree's before its own. `owner`: its number in the lock book. `computed_tokens`: how
+    many the model has computed.
     """
 
     request: Handle
     key: Key
     table: Slots
     state: int | None
+    owner: int
     computed_tokens: int
 
     def computed(self) -> Key:

@@ -7,6 +7,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contents import Contents
 from hicache.testing.inspector import Inspector
 from hicache.testing.ledger import Ledger
+from hicache.testing.lock_book import LockBook
 from hicache.testing.running import Running
 
 
@@ -14,7 +15,7 @@ class Watch:
     """What every part of a driver shares.
 
     `operations`: verbs driven so far. `check_every`: after how many of them everything is checked; 0: only `check()`.
-    `receipts`: locks taken by the caller and not released. `running`: requests, by the identity of their handle.
+    `running`: the requests under way, by the identity of their handle.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -24,13 +25,13 @@ class Watch:
         self.check_every = 1
         self.ledger = Ledger(config)
         self.contents = Contents(adapter, config)
-        self.receipts = 0
+        self.locks = LockBook(config.components)
         self.running: dict[int, Running] = {}
-        self.inspector = Inspector(adapter, config, self.ledger, self.contents)
+        self.inspector = Inspector(adapter, config, self.ledger, self.locks, self.contents)
 
     def check(self) -> None:
         """Raise InvariantError unless every law holds and every byte is right."""
-        self.inspector.check(self.running.values(), self.receipts)
+        self.inspector.check(self.running.values())
 
     def verb_done(self) -> None:
         """Count a verb, and check when it is time."""

@@ -1,0 +1,88 @@
+"""The lock book knows which slots each receipt protects, whatever happened to the nodes since."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.errors import InvariantError
+from hicache.testing.lock_book import LockBook
+from hicache.testing.snapshot import Snapshot
+from hicache.tests.kit.scenery import FULL, node, slots, snapshot
+
+
+def tree(*locks: int) -> Snapshot:
+    """A chain of nodes of one token, slot 1 first, each locked so often."""
+    return snapshot(
+        [node((place,), {FULL: slots(place + 1)}, locks={FULL: count}) for place, count in enumerate(locks)], {}
+    )
+
+
+@pytest.fixture
+def book() -> LockBook:
+    return LockBook((FULL,))
+
+
+def protected(book: LockBook, owner: int) -> list[int] | None:
+    found = book.protected(owner, FULL)
+    return None if found is None else found.tolist()
+
+
+def test_each_owner_protects_what_was_locked_when_it_came(book: LockBook) -> None:
+    first = book.acquire()
+    assert protected(book, first) is None, "nothing is known before the first look"
+    book.look(tree(1, 1, 0))
+    second = book.acquire()
+    book.look(tree(2, 1, 0))
+    found = (protected(book, first), protected(book, second))
+    assert found == ([1, 2], [1]), f"expected ([1, 2], [1]), got {found}"
+
+
+def test_a_release_must_take_its_own_locks_and_no_others(book: LockBook) -> None:
+    first = book.acquire()
+    book.look(tree(1, 1))
+    book.acquire()
+    book.look(tree(2, 1))
+    book.release(first)
+    for locks in ((1, 1), (2, 0), (0, 0)):
+        with pytest.raises(InvariantError, match=r"LOCK-2: full slot \d, which [01] receipts or requests protect"):
+            book.look(tree(*locks))
+    book.look(tree(1, 0))
+
+
+def test_a_locked_slot_that_is_gone_fails(book: LockBook) -> None:
+    book.acquire()
+    book.look(tree(0, 1))
+    with pytest.raises(InvariantError, match="LOCK-5: full slot 2, .*got a slot that is not in the tree"):
+        book.look(tree(0))
+
+
+def test_an_owner_locks_a_slot_at_most_once(book: LockBook) -> None:
+    book.acquire()
+    with pytest.raises(InvariantError, match="LOCK-2: full slot 1, .*expected 0 locks, got 2 locks"):
+        book.look(tree(2))
+
+
+def test_a_renewed_owner_may_protect_other_slots(book: LockBook) -> None:
+    owner = book.acquire()
+    book.look(tree(1, 0))
+    book.renew(owner)
+    book.look(tree(1, 1))
+    assert protected(book, owner) == [1, 2], f"expected [1, 2], got {protected(book, owner)}"
+
+
+def test_owners_that_cannot_be_told_apart_are_not_compared(book: LockBook) -> None:
+    first, second = book.acquire(), book.acquire()
+    book.look(tree(2, 1))
+    assert (protected(book, first), protected(book, second)) == (None, None), "either may protect slot 2"
+    book.release(first)
+    book.look(tree(1, 0))
+    assert protected(book, second) == [1], f"the other is alone: expected [1], got {protected(book, second)}"
+
+
+def test_a_cleared_book_expects_no_locks(book: LockBook) -> None:
+    book.acquire()
+    book.look(tree(1))
+    book.clear()
+    book.look(tree(0))
+    with pytest.raises(InvariantError, match="LOCK-2"):
+        book.look(tree(1))
