@@ -37,8 +37,7 @@ def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slo
 
 
 def _require_counts(component: str, owners: Owners, parts: Mapping[int, Sequence[Slots]], capacity: int) -> None:
-    counts = np.bincount(owners, minlength=len(OWNER_NAMES))
-    found = {OWNER_NAMES[owner]: int(counts[owner]) for owner in parts}
+    found = {OWNER_NAMES[owner]: int(np.count_nonzero(owners == owner)) for owner in parts}
     named = {OWNER_NAMES[owner]: sum(len(slots) for slots in several) for owner, several in parts.items()}
     if named != found:
         raise violation("POOL-1", f"pool of {component}", f"each slot once: {found}", f"{named} with those named twice")
