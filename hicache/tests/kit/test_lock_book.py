@@ -52,13 +52,13 @@ def test_a_release_must_take_its_own_locks_and_no_others(book: LockBook) -> None
 def test_a_locked_slot_that_is_gone_fails(book: LockBook) -> None:
     book.acquire()
     book.look(tree(0, 1))
-    with pytest.raises(InvariantError, match="LOCK-5: full slot 2, .*got a slot that is not in the tree"):
+    with pytest.raises(InvariantError, match=r"LOCK-5: full slot 2, .*got a slot that is not in the tree"):
         book.look(tree(0))
 
 
 def test_an_owner_locks_a_slot_at_most_once(book: LockBook) -> None:
     book.acquire()
-    with pytest.raises(InvariantError, match="LOCK-2: full slot 1, .*expected 0 locks, got 2 locks"):
+    with pytest.raises(InvariantError, match=r"LOCK-2: full slot 1, .*expected 0 locks, got 2 locks"):
         book.look(tree(2))
 
 
