@@ -101,7 +101,8 @@ class UnifiedRadixCache:
         if len(slots) != self.length(key):
             raise KeyFormError(f"{len(slots)} slots were given for {self.length(key)} tokens")
         self._now += 1
-        insertion = self._insertion(self.pools.pages_of(slots), state)
+        pages = self.pools.pages_of(slots)
+        insertion = Insertion(pages, self.pools.window_start(pages), state, self._now, state_adopted=False)
         prefix_end, node, accepted_end = self._ensemble.lay(key, insertion)
         if node.end < len(insertion.pages):
             self._components[FULL].discard(insertion.pages[node.end :])
@@ -212,13 +213,6 @@ class UnifiedRadixCache:
         self._receipts.clear()
         self._ensemble.clear()
         self._ensemble.flush()
-
-    def _insertion(self, pages: Slots, state: int | None) -> Insertion:
-        window_start = 0
-        if Component.SWA in self._by_name:
-            (lacking,) = (self.pools.partners(pages) == 0).nonzero()
-            window_start = int(lacking[-1]) + 1 if len(lacking) else 0
-        return Insertion(pages, window_start, state, self._now, state_adopted=False)
 
     def _make_room(self, targets: list[TreeComponent], pages: int) -> bool:
         allocators = self.pools.allocators

@@ -100,4 +100,4 @@ class SwaComponent(TreeComponent):
         return pages
 
     def give_back(self, pages: Slots) -> None:
-        self.pools.free_window(pages)
+        self.pools.free_partners(pages)

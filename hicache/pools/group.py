@@ -63,25 +63,33 @@ class DevicePools:
     def free(self, pages: Slots) -> None:
         """Take back FULL pages and their partners. Raises SlotError, changing nothing, when one is not handed out."""
         self.allocators[Component.FULL].free(pages)
-        self._free_partners(pages)
+        self.free_partners(pages)
 
     def free_window(self, pages: Slots) -> None:
-        """Take back the SWA partners of FULL pages; a page without one is skipped, page 0 is never touched."""
+        """Take back the SWA partners of FULL pages that are handed out. Raises SlotError, changing nothing, otherwise."""
         self.allocators[Component.FULL].check_held(pages)
-        self._free_partners(pages)
+        self.free_partners(pages)
 
-    def _free_partners(self, pages: Slots) -> None:
+    def free_partners(self, pages: Slots) -> None:
+        """Take back the SWA partners of FULL pages, no page named twice; one without a partner is skipped."""
         if not self._has_window:
             return
         partners = self.partners(pages)
-        window = partners[partners != 0]
-        if len(window):
+        count = np.count_nonzero(partners)
+        if count:
+            self.allocators[Component.SWA].free(partners if count == len(pages) else partners[partners != 0])
             self._partners[pages] = 0
-            self.allocators[Component.SWA].free(window)
 
     def partners(self, pages: Slots) -> Slots:
         """The SWA page of each FULL page, 0 where it has none."""
         return self._partners[pages]
+
+    def window_start(self, pages: Slots) -> int:
+        """The first of some FULL pages from which on all have an SWA partner; 0 where there is no SWA pool."""
+        partners = self.partners(pages)
+        if not self._has_window or np.count_nonzero(partners) == len(pages):
+            return 0
+        return int(np.flatnonzero(partners == 0)[-1]) + 1
 
     def move_window(self, source: Slots, target: Slots) -> Slots:
         """Give the partners of some FULL pages to others that have none; returns them. No byte is copied."""
