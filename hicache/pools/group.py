@@ -66,7 +66,7 @@ class DevicePools:
         self.free_partners(pages)
 
     def free_window(self, pages: Slots) -> None:
-        """Take back the SWA partners of FULL pages that are handed out. Raises SlotError, changing nothing, otherwise."""
+        """Take back the SWA partners of FULL pages. Raises SlotError, changing nothing, when one is not handed out."""
         self.allocators[Component.FULL].check_held(pages)
         self.free_partners(pages)
 
