@@ -10,13 +10,13 @@ from typing import Any
 from hicache.testing.contract import CONTRACT
 
 
-def untested_clauses(package: str) -> tuple[str, ...]:
+def clauses_missing_in(package: str) -> tuple[str, ...]:
     """The clauses of an implemented tier that no test module of a package names, in the catalogue's order."""
-    tested = set(tested_clauses(package))
+    tested = set(clauses_named_in(package))
     return tuple(clause.id for clause in CONTRACT.values() if clause.implemented and clause.id not in tested)
 
 
-def tested_clauses(package: str) -> Iterator[str]:
+def clauses_named_in(package: str) -> Iterator[str]:
     """The clauses that the test modules of a package name, some of them several times."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         if module.name.startswith("test_"):

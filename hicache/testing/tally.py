@@ -35,11 +35,11 @@ class Tally:
         """Why tests were skipped, most frequent first; how many clauses were not executed, by tier."""
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
         for reason, count in skipped.most_common():
-            yield f"skipped {count}: {reason}"
+            yield f"{count} skipped: {reason}"
         by_tier = Counter(clause.tier for clause in self.not_executed())
         for tier in TIERS:
             if by_tier[tier]:
-                yield f"clauses not executed, {tier}: {by_tier[tier]}{_not_yet(tier)}"
+                yield f"{by_tier[tier]} {tier} clauses not executed{_not_yet(tier)}"
 
     def not_executed(self) -> tuple[Clause, ...]:
         """The clauses that no test executed, in the catalogue's order."""

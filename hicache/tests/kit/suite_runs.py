@@ -1,0 +1,57 @@
+"""Runs of the plugin over small suites that are written for the occasion, on a small cache."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from hicache.testing import session, shrinking, suite
+from hicache.testing.report import RunRecord
+from hicache.tests.kit.flat_cache import FlatCache
+
+LOADED = (hypothesis, session, shrinking, suite)
+"""What a run imports. A run in this process would import it anew, and drop it at its end."""
+
+FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"
+
+CONFTEST = "from hicache.testing.suite import adapter, adapter_type, driver, pytest_generate_tests"
+
+PREAMBLE = """
+import pytest
+from hicache.config import EvictionPolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+"""
+
+
+def write_suite(pytester: pytest.Pytester, source: str, folder: str = "conformance") -> None:
+    """Make a suite of one module, `test_it.py`, with the preamble before it."""
+    files = {"__init__": "", "conftest": CONFTEST, "test_it": PREAMBLE + textwrap.dedent(source)}
+    for name, text in files.items():
+        path = pytester.path / folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def run(pytester: pytest.Pytester, *options: str, adapter: str = FLAT_CACHE) -> pytest.RunResult:
+    """Run pytest in this process."""
+    quiet = ("-p", "no:cacheprovider", "--strict-markers", "-W", "error", "-W", "ignore:Module already imported")
+    return pytester.runpytest_inprocess(*quiet, "--adapter", adapter, *options)
+
+
+def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
+    """Run pytest in this process, and take the record that it would make a report of."""
+    records: list[RunRecord] = []
+
+    def keep(record: RunRecord, directory: Path) -> Path:
+        records.append(record)
+        return directory
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "write_report", keep)
+        run(pytester, "--report", "out", *options)
+    assert len(records) == 1, f"expected one record of one run, got {records}"
+    return records[0]

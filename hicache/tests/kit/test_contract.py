@@ -1,0 +1,94 @@
+"""The catalogue is whole and well-formed, and a wrong one is refused with its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import CONTRACT, clause, load_contract
+
+CLAUSES_BY_SECTION = {
+    "KEY": 6,
+    "POOL": 8,
+    "MATCH": 15,
+    "COMP": 3,
+    "INS": 8,
+    "LOCK": 8,
+    "EVICT": 9,
+    "HOST": 9,
+    "STORE": 11,
+    "FETCH": 9,
+    "RANK": 8,
+    "CONF": 5,
+    "REQ": 5,
+    "FLOW": 12,
+    "EVENT": 2,
+    "SEC": 6,
+}
+
+LATER = {Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.RANKS}
+
+OF_THE_DEVICE = {"KEY", "POOL", "MATCH", "COMP", "INS", "LOCK", "EVICT", "REQ", "EVENT", "SEC"}
+"""The sections that speak of the device tier."""
+
+NEED_MORE = {"POOL-6", "MATCH-5", "MATCH-12", "INS-3", "LOCK-7", "EVICT-7", "EVICT-8", "SEC-4", "SEC-5", "SEC-6"}
+"""The clauses in them that need more than one tier all the same."""
+
+WRONG = {
+    "unknown tier": ('tier = "moon"\nsentence = "x"', "tier 'moon'"),
+    "unknown level": ('tier = "host"\nlevel = "MAY"\nsentence = "x"', "level 'MAY'"),
+    "unknown capability": ('tier = "host"\nneeds = ["WINGS"]\nsentence = "x"', "WINGS"),
+    "unknown field": ('tier = "host"\nsentense = "x"', "sentense"),
+    "no sentence": ('tier = "host"', "sentence"),
+}
+
+
+def test_the_catalogue_holds_every_clause_in_order() -> None:
+    expected = [
+        f"{section}-{number}" for section, count in CLAUSES_BY_SECTION.items() for number in range(1, count + 1)
+    ]
+    assert list(CONTRACT) == expected, f"missing or misplaced: {set(expected) ^ set(CONTRACT) or list(CONTRACT)}"
+
+
+@pytest.mark.parametrize("clause_id", CONTRACT)
+def test_a_clause_is_a_sentence_of_somebody(clause_id: str) -> None:
+    found = CONTRACT[clause_id]
+    assert found.id == clause_id, f"expected the entry of {clause_id}, got {found.id}"
+    assert re.fullmatch(r"[A-Za-z0-9].+[.]", found.sentence), f"{clause_id} is no sentence: {found.sentence!r}"
+    assert re.fullmatch(r"ours|sglang#\d+(, sglang#\d+)*", found.source), f"{clause_id}: source {found.source!r}"
+
+
+def test_what_is_implemented_is_the_device_tier() -> None:
+    expected = {name for name in CONTRACT if name.partition("-")[0] in OF_THE_DEVICE} - NEED_MORE
+    implemented = {found.id for found in CONTRACT.values() if found.implemented}
+    assert implemented == expected, f"implemented and expected differ in {sorted(implemented ^ expected)}"
+
+
+def test_no_implemented_clause_needs_a_later_tier() -> None:
+    wrong = {found.id: found.needs for found in CONTRACT.values() if found.implemented and LATER & set(found.needs)}
+    assert not wrong, f"clauses of the device tier that need another one: {wrong}"
+
+
+def test_a_later_clause_of_an_adapter_needs_its_tier() -> None:
+    by_tier = {"host": Capability.HOST, "storage": Capability.STORAGE, "ranks": Capability.RANKS}
+    wrong = [
+        found.id for found in CONTRACT.values() if found.tier in by_tier and by_tier[found.tier] not in found.needs
+    ]
+    assert not wrong, f"clauses whose needs do not name their tier: {wrong}"
+
+
+@pytest.mark.parametrize(("entry", "named"), WRONG.values(), ids=WRONG)
+def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, entry: str, named: str) -> None:
+    path = tmp_path / "contract.toml"
+    path.write_text(f"[KEY-1]\n{entry}\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=f"contract.toml: KEY-1: .*{named}"):
+        load_contract(path)
+
+
+def test_a_test_cannot_name_a_clause_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="the contract has no clause LOCK-99, NAP-1"):
+        clause("LOCK-1", "LOCK-99", "NAP-1")

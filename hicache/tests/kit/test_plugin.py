@@ -1,0 +1,207 @@
+"""The plugin: what runs, what is skipped and why, and what a run never passes over in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.tests.kit.suite_runs import run, write_suite
+
+PASSING = """
+@clause("KEY-1")
+def test_a(config):
+    assert config.page_size > 0, "KEY-1"
+"""
+
+
+def _last_line(result: pytest.RunResult) -> str:
+    return [line for line in result.outlines if line.strip()][-1]
+
+
+def test_a_test_runs_once_for_each_configuration(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, PASSING)
+    result = run(pytester, "-v")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines([f"*::test_a[[]full/page{size}/lru[]] PASSED*" for size in (1, 3, 16, 64)])
+    assert _last_line(result) == "hicache: 4 passed, 0 failed, 0 skipped, 123 not executed", result.outlines
+
+
+def test_a_quick_run_has_fewer_configurations(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, PASSING)
+    run(pytester, "--quick").assert_outcomes(passed=2)
+
+
+def test_each_test_gets_a_cache_of_its_own_and_closes_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        counting="""
+        from hicache.testing.configurations import standard_configurations
+        from hicache.tests.kit.flat_cache import FlatCache
+
+        class Counting(FlatCache):
+            opened = closed = 0
+
+            def __init__(self, config):
+                super().__init__(config)
+                Counting.opened += 1
+
+            def close(self):
+                Counting.closed += 1
+
+            @classmethod
+            def configurations(cls):
+                return standard_configurations(cls.capabilities)[:1]
+        """
+    )
+    pytester.syspathinsert()
+    write_suite(
+        pytester,
+        """
+        @clause("KEY-1")
+        def test_first(adapter, adapter_type):
+            assert isinstance(adapter, adapter_type), "the class under test"
+
+        @clause("KEY-1")
+        def test_second(adapter_type, adapter):
+            assert (adapter_type.opened, adapter_type.closed) == (2, 1), "opened for each, closed after each"
+        """,
+    )
+    run(pytester, adapter="counting:Counting").assert_outcomes(passed=2)
+
+
+def test_an_undeclared_capability_is_the_reason_of_a_skip(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        PASSING
+        + """
+        @clause("MATCH-5")
+        def test_b(driver): ...
+
+        @clause("LOCK-7")
+        def test_c(): ...
+
+        @clause("KEY-1", page_sizes=[7])
+        def test_d(config): ...
+        """.replace("        ", ""),
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=4, skipped=3)
+    result.stdout.fnmatch_lines(
+        [
+            "2 skipped: adapter FlatCache does not declare HOST: a host tier",
+            "1 skipped: no configuration of this run has a page size of 7, policy lru",
+            "59 device clauses not executed",
+            "25 host clauses not executed (not implemented yet)",
+        ]
+    )
+    assert _last_line(result) == "hicache: 4 passed, 0 failed, 3 skipped, 123 not executed", result.outlines
+
+
+def test_a_declared_verb_that_is_missing_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        boaster="""
+        from hicache.testing.adapter import Capability
+        from hicache.tests.kit.flat_cache import FlatCache
+
+        class Boaster(FlatCache):
+            capabilities = FlatCache.capabilities | {Capability.HASHES}
+        """
+    )
+    pytester.syspathinsert()
+    write_suite(pytester, '@clause("KEY-4", page_sizes=[1])\ndef test_a(adapter):\n    adapter.page_hashes(None)\n')
+    result = run(pytester, adapter="boaster:Boaster")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Boaster declares a capability that needs page_hashes(), which it lacks"])
+
+
+def test_a_failure_says_how_to_replay_it(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, '@clause("KEY-1", page_sizes=[3])\ndef test_a(config):\n    assert not config, "KEY-1: no"\n')
+    result = run(pytester)
+    result.assert_outcomes(failed=1)
+    command = "pytest 'conformance/test_it.py::test_a[[]full/page3/lru[]]' --adapter *flat_cache:FlatCache"
+    result.stdout.fnmatch_lines(["*- replay -*", command])
+    assert _last_line(result) == "hicache: 0 passed, 1 failed, 0 skipped, 123 not executed", result.outlines
+
+
+def test_the_driver_is_checked_once_more_at_the_end(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        from hicache.testing.driver import Driver
+
+        @pytest.fixture(autouse=True)
+        def lost_slot(monkeypatch):
+            def check(self):
+                raise AssertionError("POOL-1: a slot is lost")
+            monkeypatch.setattr(Driver, "check", check)
+
+        @clause("POOL-2", page_sizes=[1])
+        def test_passes_until_its_end(driver): ...
+
+        @clause("POOL-2", page_sizes=[1])
+        def test_fails_before(driver):
+            raise AssertionError("POOL-2: handed out twice")
+        """,
+    )
+    result = run(pytester)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["E * POOL-1: a slot is lost", "E * POOL-2: handed out twice"])
+    text = result.stdout.str()
+    assert text.count("E       AssertionError: POOL-1") == 1, f"a test that failed is not checked again:\n{text}"
+
+
+def test_a_test_of_the_contract_without_a_clause_is_an_error(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, PASSING + "\ndef test_nameless(): ...\n")
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["conformance/test_it.py::test_nameless names no clause: mark it with @clause(...)"])
+    assert result.ret != pytest.ExitCode.OK, f"expected a run that fails, got {result.ret}"
+
+
+def test_another_suite_may_have_tests_without_a_clause(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, PASSING + "\ndef test_nameless(): ...\n", folder="benchmarks")
+    result = run(pytester)
+    result.assert_outcomes(passed=5)
+    assert _last_line(result).startswith("hicache: 5 passed"), f"all tests of a suite count, got {_last_line(result)}"
+
+
+@pytest.mark.parametrize("source", ["@clause('LOCK-7')\ndef test_a(): ...", "@clause()\ndef test_a(): ..."])
+def test_a_run_that_verified_nothing_fails(pytester: pytest.Pytester, source: str) -> None:
+    write_suite(pytester, source)
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, f"expected a run that fails, got {result.ret}"
+    result.stdout.fnmatch_lines(["ERROR: no test of any clause was executed: nothing was verified"])
+
+
+def test_a_run_that_selected_nothing_fails(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, PASSING)
+    result = run(pytester, "-k", "nothing")
+    assert result.ret != pytest.ExitCode.OK, f"expected a run that fails, got {result.ret}"
+    result.stdout.fnmatch_lines(["ERROR: no test of any clause was executed: nothing was verified"])
+
+
+def test_collecting_alone_verifies_nothing_and_is_no_failure(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, PASSING)
+    result = run(pytester, "--collect-only")
+    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
+
+
+@pytest.mark.parametrize("path", ["no_such_module:Cache", "hicache.types:Tier", "hicache.types"])
+def test_an_adapter_that_is_none_ends_the_run(pytester: pytest.Pytester, path: str) -> None:
+    write_suite(pytester, PASSING)
+    result = run(pytester, adapter=path)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
+    result.stderr.fnmatch_lines([f"ERROR: --adapter {path}: *"])
+
+
+def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing_was_imported():
+            found = {name for name in sys.modules if name.split(".")[0] in ("hicache", "numpy", "torch")}
+            assert found == {"hicache", "hicache.testing", "hicache.testing.plugin", "hicache.testing.tags"}
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:benchmark")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*hicache:*")

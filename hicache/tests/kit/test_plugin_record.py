@@ -1,0 +1,138 @@
+"""The record of a run: one execution for each test, with all that a report says of it, from any process."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hicache.testing.report import Execution, Outcome, RunRecord
+from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
+
+ONE_OF_EACH = """
+@clause("KEY-1", "MATCH-14", page_sizes=[3])
+def test_passes(driver):
+    slots = driver.allocate(3)
+    driver.free(slots)
+
+@clause("KEY-1", page_sizes=[1, 16])
+def test_fails_once(config):
+    assert config.page_size == 1, "KEY-1: expected 1"
+
+@clause("LOCK-7")
+def test_lacks(driver): ...
+
+@clause("POOL-2", "MATCH-3")
+def test_has_no_configuration(record_property):
+    record_property("hicache.operations", 5)
+    record_property("hicache.operations", 7)
+
+@pytest.fixture
+def broken():
+    raise RuntimeError("no such pool")
+
+@clause("POOL-3")
+def test_does_not_begin(broken): ...
+
+@clause()
+def test_of_the_suite(): ...
+"""
+
+
+def _by_name(record: RunRecord) -> dict[str, Execution]:
+    return {execution.node_id.partition("::")[2]: execution for execution in record.executions}
+
+
+@pytest.fixture
+def executions(pytester: pytest.Pytester) -> dict[str, Execution]:
+    """What a run of one test of each kind leaves behind."""
+    write_suite(pytester, ONE_OF_EACH)
+    return _by_name(run_recorded(pytester))
+
+
+def test_every_test_has_one_execution(executions: dict[str, Execution]) -> None:
+    outcomes = {name: execution.outcome for name, execution in executions.items()}
+    expected = {
+        "test_passes[full/page3/lru]": Outcome.PASSED,
+        "test_fails_once[full/page1/lru]": Outcome.PASSED,
+        "test_fails_once[full/page16/lru]": Outcome.FAILED,
+        "test_lacks[none]": Outcome.SKIPPED,
+        "test_has_no_configuration": Outcome.PASSED,
+        "test_does_not_begin": Outcome.FAILED,
+        "test_of_the_suite": Outcome.PASSED,
+    }
+    assert outcomes == expected, f"expected {expected}, got {outcomes}"
+
+
+def test_an_execution_says_what_was_checked(executions: dict[str, Execution]) -> None:
+    found = executions["test_passes[full/page3/lru]"]
+    assert found.node_id.startswith("conformance/test_it.py::"), f"the id begins at the suite, got {found.node_id}"
+    assert (found.suite, found.configuration) == ("conformance", "full/page3/lru"), f"got {found}"
+    assert found.clauses == ("KEY-1", "MATCH-14"), f"expected both clauses in order, got {found.clauses}"
+    assert (found.operations, found.reason) == (2, ""), f"expected two verbs and no reason, got {found}"
+    expected = f"pytest 'conformance/test_it.py::test_passes[full/page3/lru]' --adapter {FLAT_CACHE}"
+    assert found.replay == expected, f"expected {expected!r}, got {found.replay!r}"
+
+
+def test_an_execution_without_a_configuration_keeps_the_clauses_that_apply(executions: dict[str, Execution]) -> None:
+    found = executions["test_has_no_configuration"]
+    assert found.clauses == ("POOL-2",), f"MATCH-3 needs SWA, which FlatCache has not, got {found.clauses}"
+    assert (found.configuration, found.operations) == ("", 12), f"expected 5 and 7 operations, got {found}"
+
+
+REASONS = {
+    "test_fails_once[full/page16/lru]": "AssertionError: KEY-1: expected 1",
+    "test_lacks[none]": "adapter FlatCache does not declare HOST: a host tier",
+    "test_does_not_begin": "RuntimeError: no such pool",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_an_execution_says_why(executions: dict[str, Execution], name: str) -> None:
+    reason = executions[name].reason
+    assert reason.startswith(REASONS[name]), f"expected {REASONS[name]!r}..., got {reason!r}"
+
+
+def test_a_known_failure_is_recorded_as_one(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, ONE_OF_EACH)
+    entry = '[[failure]]\nid = "conformance/test_it.py::*[*/page16/*]"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
+    (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
+    found = _by_name(run_recorded(pytester, "--known-failures", "known.toml"))["test_fails_once[full/page16/lru]"]
+    assert (found.outcome, found.reason) == (Outcome.KNOWN_FAILURE, "bug: we know"), f"got {found}"
+
+
+def test_the_record_says_what_was_run_where(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
+    record = run_recorded(pytester)
+    assert record.implementation == FLAT_CACHE, f"expected the adapter's path, got {record.implementation}"
+    assert record.capabilities == ("NAMESPACES", "PAGED"), f"expected those of FlatCache, got {record.capabilities}"
+    assert record.started.endswith("+00:00"), f"expected a time in UTC, got {record.started}"
+    assert {"python", "platform", "pytest", "hicache"} <= set(record.environment), f"got {record.environment}"
+
+
+def test_the_report_is_written(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
+    run(pytester, "--report", "new/folder").stdout.fnmatch_lines(["report: new/folder/report.html"])
+    files = {path.name for path in (pytester.path / "new" / "folder").iterdir()}
+    assert files == {"run.json", "report.html", "report.md", "junit.xml"}, f"got {sorted(files)}"
+
+
+DIES = """
+@clause("POOL-4")
+def test_dies():
+    import os
+    os._exit(1)
+"""
+
+
+def test_workers_report_to_one_record(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, ONE_OF_EACH + DIES)
+    executions = _by_name(run_recorded(pytester, "-n", "1"))
+    outcomes = Counter(execution.outcome for execution in executions.values())
+    expected = {Outcome.PASSED: 4, Outcome.FAILED: 3, Outcome.SKIPPED: 1}
+    assert outcomes == expected, f"expected {expected}, got {executions}"
+    found = executions["test_passes[full/page3/lru]"]
+    assert (found.clauses, found.operations) == (("KEY-1", "MATCH-14"), 2), f"got {found}"
+    died = executions["test_dies"]
+    assert (died.clauses, died.outcome) == (("POOL-4",), Outcome.FAILED), f"a worker that dies is a failure: {died}"
+    assert "crashed while running" in died.reason, f"expected the crash as the reason, got {died.reason!r}"

@@ -1,0 +1,120 @@
+"""What a test runs over follows from its clauses and from what it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hicache.config import EvictionPolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.configurations import ALL_POLICIES, standard_configurations
+from hicache.testing.contract import Checks, clause
+from hicache.testing.selection import select, select_clauses
+from hicache.tests.kit.flat_cache import FlatCache
+
+STANDARD = standard_configurations(frozenset(Capability))
+
+
+class Everything(FlatCache):
+    """Declares all there is."""
+
+    capabilities = frozenset(Capability)
+
+
+def _checks(*ids: str, **choices: Any) -> Checks:
+    checks: Checks = clause(*ids, **choices).args[0]
+    return checks
+
+
+def _names(*ids: str, **choices: Any) -> list[str]:
+    return [config.name for config in select(_checks(*ids, **choices), Everything, STANDARD).configurations]
+
+
+def test_a_clause_that_needs_nothing_runs_over_all_of_lru() -> None:
+    expected = [one.name for one in STANDARD if one.policy is EvictionPolicy.LRU and not one.bigram]
+    assert _names("KEY-1") == expected, f"expected {expected}, got {_names('KEY-1')}"
+
+
+CHOICES = {
+    "its clause needs SWA": (_names("MATCH-3"), lambda one: "swa" in one.components),
+    "its clauses need SWA and MAMBA": (
+        _names("MATCH-3", "MATCH-4"),
+        lambda one: {"swa", "mamba"} <= set(one.components),
+    ),
+    "its clause needs an indexer": (_names("POOL-7"), lambda one: "indexer" in one.sidecars),
+    "its clause needs pages": (_names("POOL-4"), lambda one: one.page_size > 1),
+    "it asks for MAMBA": (_names("KEY-1", components=["mamba"]), lambda one: "mamba" in one.components),
+    "it asks for an indexer": (_names("KEY-1", sidecars=["indexer"]), lambda one: "indexer" in one.sidecars),
+    "it asks for page sizes": (_names("KEY-1", page_sizes=[3, 64]), lambda one: one.page_size in (3, 64)),
+}
+
+
+@pytest.mark.parametrize(("names", "fits"), CHOICES.values(), ids=CHOICES)
+def test_a_test_runs_where(names: list[str], fits: Any) -> None:
+    expected = [one.name for one in STANDARD if one.policy is EvictionPolicy.LRU and not one.bigram and fits(one)]
+    assert 0 < len(expected) < 24, f"the choice leaves some of 24, but not all: {expected}"
+    assert names == expected, f"expected {expected}, got {names}"
+
+
+def test_all_policies_are_run_when_asked_for() -> None:
+    policies = {name.split("/")[2] for name in _names("EVICT-2", policies=ALL_POLICIES)}
+    assert policies == {policy.value for policy in EvictionPolicy}, f"expected all seven, got {sorted(policies)}"
+
+
+def test_bigram_keys_are_run_when_asked_for() -> None:
+    names = _names("KEY-1", bigram=True)
+    assert {"full/page16/lru", "full/page16/lru/bigram"} <= set(names), f"expected both kinds, got {names}"
+
+
+def test_a_clause_of_bigram_keys_runs_over_nothing_else() -> None:
+    expected = ["full/page1/lru/bigram", "full/page16/lru/bigram", "full+swa/page16/lru/bigram"]
+    assert _names("KEY-3") == expected, f"expected {expected}, got {_names('KEY-3')}"
+
+
+@pytest.mark.parametrize(
+    ("checks", "named"),
+    [
+        (_checks("MATCH-5"), "HOST: a host tier"),
+        (_checks("KEY-1", "MATCH-5"), "HOST: a host tier"),
+        (_checks("KEY-1", needs=[Capability.EVENTS]), "EVENTS: an event log: `events`"),
+        (_checks("KEY-1", components=["swa"]), "SWA: the SWA component"),
+        (_checks("KEY-1", sidecars=["indexer"]), "INDEXER: an indexer sidecar"),
+    ],
+)
+def test_what_is_not_declared_is_the_reason(checks: Checks, named: str) -> None:
+    selection = select(checks, FlatCache, STANDARD)
+    assert not selection.configurations, f"expected none, got {selection.configurations}"
+    expected = f"adapter FlatCache does not declare {named}"
+    assert selection.reason.startswith(expected), f"expected {expected!r}, got {selection.reason!r}"
+
+
+def test_a_run_without_a_fitting_configuration_says_what_was_wanted() -> None:
+    selection = select(_checks("MATCH-3", page_sizes=[2, 4]), Everything, STANDARD)
+    expected = "no configuration of this run has SWA, a page size of 2 or 4, policy lru"
+    assert selection.reason == expected, f"expected {expected!r}, got {selection.reason!r}"
+
+
+def test_a_test_without_configurations_stands_for_the_clauses_that_apply() -> None:
+    selection = select_clauses(_checks("POOL-2", "MATCH-3", "POOL-3", "MATCH-5"), FlatCache)
+    assert selection.clauses == ("POOL-2", "POOL-3"), f"FlatCache has neither SWA nor HOST, got {selection.clauses}"
+    assert not selection.reason, f"two clauses apply, but it is skipped: {selection.reason}"
+
+
+@pytest.mark.parametrize(
+    ("checks", "named"),
+    [
+        (_checks("MATCH-5"), "HOST: a host tier"),
+        (_checks("POOL-2", needs=[Capability.RANKS]), "RANKS: one cache on several ranks"),
+    ],
+)
+def test_a_test_without_a_clause_that_applies_is_skipped(checks: Checks, named: str) -> None:
+    selection = select_clauses(checks, FlatCache)
+    expected = f"adapter FlatCache does not declare {named}"
+    assert selection.reason == expected, f"expected {expected!r}, got {selection.reason!r}"
+    assert selection.clauses == checks.clauses, f"the report says which were skipped, got {selection.clauses}"
+
+
+def test_a_test_of_the_suite_itself_runs_on_any_adapter() -> None:
+    selection = select_clauses(_checks(), FlatCache)
+    assert (selection.clauses, selection.reason) == ((), ""), f"expected no clause and no reason, got {selection}"
