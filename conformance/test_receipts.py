@@ -1,0 +1,153 @@
+"""LOCK-2, LOCK-3: a release undoes what its lock did, whatever happened in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driver import Driver
+
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
+from .trees import locks
+from .verbs import FULL, MAMBA, SWA, evict_all, find, key_of, lock, offer, put
+
+SHORT = (1, 2, 3)
+LONG = (1, 2, 3, 4, 5, 6)
+
+
+def split(driver: Driver) -> None:
+    """Prompts end inside the locked nodes."""
+    for pages in (LONG[:2], LONG[:5], LONG[:4], LONG[:1]):
+        driver.match(key_of(driver, pages))
+
+
+def branch(driver: Driver) -> None:
+    """Other prompts part from the locked one."""
+    for pages in ([*SHORT[:2], 7], [*LONG[:4], 7]):
+        put(driver, pages)
+
+
+def grow(driver: Driver) -> None:
+    """A longer prompt is cached."""
+    put(driver, [*LONG, 7, 8])
+
+
+def evict(driver: Driver) -> None:
+    """All that is not locked goes."""
+    put(driver, [9])
+    evict_all(driver)
+
+
+def duplicate(driver: Driver) -> None:
+    """The same prompts are inserted once more, from other slots, with and without the data of the first pages."""
+    offer(driver, LONG)
+    offer(driver, LONG, passed=2)
+
+
+def share(driver: Driver) -> None:
+    """Somebody else locks and releases."""
+    for pages in (LONG, SHORT):
+        driver.unlock(lock(driver, pages))
+
+
+def everything(driver: Driver) -> None:
+    """All of it, one after the other."""
+    for disturb in (grow, split, evict, duplicate, share, branch, evict):
+        disturb(driver)
+
+
+DISTURBANCES = pytest.mark.parametrize(
+    "disturb", [split, branch, grow, evict, duplicate, share, everything], ids=lambda disturb: disturb.__name__
+)
+
+Disturb = Callable[[Driver], None]
+
+
+@clause("LOCK-2", page_sizes=[1, 16, 64], bigram=True)
+@DISTURBANCES
+def test_a_release_undoes_its_lock_alone(driver: Driver, disturb: Disturb) -> None:
+    put(driver, SHORT)
+    put(driver, LONG)
+    long = lock(driver, LONG)
+    with_long = locks(driver)
+    short = lock(driver, SHORT)
+    with_both = locks(driver)
+    disturb(driver)
+    assert locks(driver) == with_both, f"LOCK-2: {disturb.__name__} changed locks from {with_both} to {locks(driver)}"
+    driver.unlock(long)
+    expected, found = with_both - with_long, locks(driver)
+    assert found == expected, f"LOCK-2: after {disturb.__name__} and a release expected {expected}, got {found}"
+    driver.unlock(short)
+    assert not locks(driver), f"LOCK-2: after {disturb.__name__} and both releases {locks(driver)} is left"
+
+
+@clause("LOCK-2", needs=[Capability.SIZES], bigram=True)
+def test_locks_taken_and_released_in_any_order_leave_nothing(driver: Driver) -> None:
+    put(driver, SHORT)
+    put(driver, LONG)
+    first = [lock(driver, LONG), lock(driver, SHORT)]
+    split(driver)
+    second = [lock(driver, LONG), lock(driver, SHORT)]
+    for receipt in (first[1], second[0], first[0], second[1]):
+        driver.unlock(receipt)
+        branch(driver)
+    protected = {name: sizes.protected for name, sizes in driver.adapter.sizes().items()}
+    assert not any(protected.values()), f"LOCK-2: nothing is locked, protected are {protected}"
+
+
+@clause("LOCK-2", components=(SWA,))
+def test_a_temporary_lock_leaves_the_window_of_another_request(driver: Driver) -> None:
+    put(driver, SHORT)
+    put(driver, LONG)
+    put(driver, [*LONG, 7])
+    receipt = lock(driver, SHORT)
+    before = locks(driver)
+    for pages in (LONG, [*LONG, 7]):
+        driver.unlock(lock(driver, pages))
+        assert locks(driver) == before, f"LOCK-2: a temporary lock on {pages} changed {before} to {locks(driver)}"
+    driver.unlock(receipt)
+
+
+def restored_before_release(driver: Driver, component: str) -> None:
+    """Lock a tombstone, bring its data back, lock again, release in the order of the locks."""
+    handle = make_tombstone(driver, component)
+    receipt = driver.lock(handle)
+    assert locks(driver)[FULL, TOMBSTONE] == 1, f"LOCK-1: FULL data of {TOMBSTONE} is there and was to be locked"
+    skipped = locks(driver)[component, TOMBSTONE]
+    revive(driver)
+    second = driver.lock(handle)
+    driver.unlock(receipt)
+    counts = skipped, locks(driver)[component, TOMBSTONE]
+    driver.unlock(second)
+    assert counts == (0, 1), f"LOCK-3: {component} locks at the tombstone, then by the second lock alone: {counts}"
+    assert not locks(driver), f"LOCK-3: both are released, {locks(driver)} is left"
+
+
+@clause("LOCK-3", components=(SWA,))
+def test_an_swa_tombstone_that_was_skipped_stays_skipped(driver: Driver) -> None:
+    restored_before_release(driver, SWA)
+
+
+@clause("LOCK-3", components=(MAMBA,))
+def test_a_mamba_tombstone_that_was_skipped_stays_skipped(driver: Driver) -> None:
+    restored_before_release(driver, MAMBA)
+
+
+@clause("LOCK-3", "LOCK-2", components=(SWA,))
+def test_a_window_that_a_tombstone_cut_short_stays_short(driver: Driver) -> None:
+    put(driver, longer_prompt(driver)[:3])
+    behind = find(driver, longer_prompt(driver)[:3])
+    make_tombstone(driver, SWA)
+    receipt = driver.lock(behind)
+    before = locks(driver)
+    assert before[SWA, TOMBSTONE] == 0, f"LOCK-1: a tombstone has no SWA data to lock, got {before}"
+    revive(driver)
+    other = driver.lock(behind)
+    driver.unlock(receipt)
+    left = locks(driver)
+    driver.unlock(other)
+    assert left[SWA, (1, 2, 3)] == 1, f"LOCK-3: the second lock holds page 3 once, got {left}"
+    assert not locks(driver), f"LOCK-3: all is released, {locks(driver)} is left"
