@@ -79,7 +79,7 @@ class SuitePlugin:
         """Say how to replay a failure, and which entry a test that passes has to lose."""
         report = yield
         tags = read_tags(report.user_properties) if report.failed else None
-        if tags is not None and KNOWN_FAILURE in item.stash and report.longrepr is not None and _passed_anyway(report):
+        if tags is not None and KNOWN_FAILURE in item.stash and _passed_anyway(report):
             report.longrepr = f"listed as a known failure, but passes: remove {item.stash[KNOWN_FAILURE]}"
         elif tags is not None:
             report.sections.append(("replay", tags.replay))

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PROFILE = "hicache-known-failure"
-
 
 @contextmanager
 def no_shrinking(test: Any) -> Iterator[None]:
@@ -15,9 +13,8 @@ def no_shrinking(test: Any) -> Iterator[None]:
     from hypothesis import Phase, settings
 
     phases = (Phase.explicit, Phase.reuse, Phase.generate)
-    before = settings.get_current_profile_name()
-    settings.register_profile(PROFILE, settings.get_profile(before), phases=phases)
-    settings.load_profile(PROFILE)
+    before = settings.default
+    _make_default(settings(before, phases=phases))
     # The attribute that Hypothesis' own pytest plugin sets, for lack of a public way to change a decorated test.
     function = getattr(test, "__func__", test)
     own = getattr(function, "_hypothesis_internal_use_settings", None)
@@ -26,6 +23,13 @@ def no_shrinking(test: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        settings.load_profile(before)
+        _make_default(before)
         if own is not None:
             function._hypothesis_internal_use_settings = own  # noqa: SLF001
+
+
+def _make_default(chosen: Any) -> None:
+    from hypothesis import settings
+
+    settings.register_profile("hicache", chosen)
+    settings.load_profile("hicache")
