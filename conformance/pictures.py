@@ -39,14 +39,20 @@ def residency(snapshot: Snapshot, config: CacheConfig) -> Residency:
     return found
 
 
-def locks(snapshot: Snapshot) -> dict[Prefix, dict[str, int]]:
-    """The lock counts of each node."""
-    return {(node.namespace, snapshot.prefix(number)): dict(node.locks) for number, node in enumerate(snapshot.nodes)}
+def locked(snapshot: Snapshot) -> dict[Prefix, dict[str, int]]:
+    """The lock counts of each node that has a lock."""
+    counts = {(node.namespace, snapshot.prefix(number)): dict(node.locks) for number, node in enumerate(snapshot.nodes)}
+    return {prefix: locks for prefix, locks in counts.items() if any(locks.values())}
 
 
 def free_slots(snapshot: Snapshot) -> dict[str, set[int]]:
     """The free slots of each component."""
     return {component: set(pool.free.tolist()) for component, pool in snapshot.pools.items()}
+
+
+def holdings(snapshot: Snapshot, config: CacheConfig) -> tuple[object, ...]:
+    """Who holds what: what is cached, locked and free. Knows nothing of recency and hits."""
+    return residency(snapshot, config), locked(snapshot), free_slots(snapshot)
 
 
 def picture(snapshot: Snapshot) -> tuple[object, ...]:

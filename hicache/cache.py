@@ -11,7 +11,7 @@ from hicache.components.base import FULL, Insertion, Surroundings, TreeComponent
 from hicache.components.ensemble import Ensemble
 from hicache.components.registry import REGISTRY
 from hicache.config import CacheConfig
-from hicache.errors import ConfigurationError, KeyFormError, ReceiptError, StaleHandleError
+from hicache.errors import ConfigurationError, KeyFormError, ReceiptError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
@@ -155,11 +155,11 @@ class UnifiedRadixCache:
 
     def free(self, slots: Slots) -> None:
         """Take back slots that the caller holds, and their SWA partners. Otherwise SlotError, and nothing changes."""
-        self.pools.free(self.pools.pages_of(slots))
+        self.pools.free(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
     def release_window(self, slots: Slots) -> None:
-        """Take back the SWA partners alone of slots that the caller holds."""
-        self.pools.free_window(self.pools.pages_of(slots))
+        """Take back the SWA partners alone of slots that the caller holds. Otherwise SlotError; nothing is changed."""
+        self.pools.free_window(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
     def allocate_state(self) -> int | None:
         """A slot for one MAMBA state; evicts one if need be. None when every state is locked or held."""
@@ -170,7 +170,7 @@ class UnifiedRadixCache:
 
     def free_state(self, slot: int) -> None:
         """Take back a state slot that the caller holds. Otherwise SlotError, and nothing is changed."""
-        self.pools.allocators[Component.MAMBA].free(np.array([slot], dtype=np.int64))
+        self.pools.allocators[Component.MAMBA].free(self._of_caller(Component.MAMBA, np.array([slot], dtype=np.int64)))
 
     def fork_state(self, node: Node) -> int | None:
         """A slot of the caller's own with a copy of the node's state, or None when no slot can be had.
@@ -213,6 +213,11 @@ class UnifiedRadixCache:
         self._receipts.clear()
         self._ensemble.clear()
         self._ensemble.flush()
+
+    def _of_caller(self, component: str, pages: Slots) -> Slots:
+        if self._by_name[component].owns(pages):
+            raise SlotError(f"{component}: of pages {pages.tolist()} some are the tree's")
+        return pages
 
     def _make_room(self, targets: list[TreeComponent], pages: int) -> bool:
         allocators = self.pools.allocators

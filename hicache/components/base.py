@@ -76,6 +76,8 @@ class TreeComponent(ABC):
         self.protected_pages = 0
         self.dropped_pages = 0
         self._dropped: list[Slots] = []
+        # Both ends are nobody's, so that a foreign page, clipped to the range, is not owned.
+        self._is_owned = np.zeros(self.pools.allocators[self.name].capacity_pages + 2, dtype=np.bool_)
         self.queue = EvictionQueue(index, self.order(), self.is_candidate, self.renews(), surroundings.counters)
 
     # Decisions.
@@ -141,6 +143,7 @@ class TreeComponent(ABC):
     def hold(self, node: Node, pages: Slots) -> None:
         """The node holds these pages from now on."""
         node.values[self.index] = pages
+        self._is_owned[pages] = True
         if node.locks[self.index]:
             self.protected_pages += len(pages)
         else:
@@ -159,8 +162,13 @@ class TreeComponent(ABC):
         self._dropped.append(self.freed_by(node))
         self.dropped_pages += len(pages)
         self.evictable_pages -= len(pages)
+        self._is_owned[pages] = False
         node.values[self.index] = None
         self.queue.withdraw(node)
+
+    def owns(self, pages: Slots) -> bool:
+        """Whether a node holds one of these pages."""
+        return bool(self._is_owned.take(pages, mode="clip").any())
 
     def forget(self, node: Node) -> None:
         """Drop the node's data whatever locks it, and the locks with it."""
