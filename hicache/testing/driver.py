@@ -120,15 +120,20 @@ class Driver(RequestVerbs):
         return found
 
     def verify_state(self, key: Key, found: MatchResult) -> None:
-        """The state where a match ended is that of the matched prefix, seen through a fork (MATCH-11)."""
+        """The state where a match ended is that of the matched prefix, seen through a fork (MATCH-11).
+
+        Where no other state is free or evictable there is nothing to fork into, and nothing is verified.
+        """
         matched = len(found.device_indices)
         if not self._has_states or not matched:
             return
         slot = self.fork_state(found.device_anchor)
-        if slot is None:
-            raise violation("MATCH-11", f"fork_state at {matched} elements", "a slot", None)
-        self.contents.verify_state(cut(key, matched, self.config), slot)
-        self.free_state(slot)
+        sizes = self._sizes().get(Component.MAMBA)
+        if slot is not None:
+            self.contents.verify_state(cut(key, matched, self.config), slot)
+            self.free_state(slot)
+        elif sizes is not None and sizes.free + sizes.evictable > 1:
+            raise violation("MATCH-11", f"fork_state at {matched} elements", f"a slot, with {sizes}", None)
 
     def insert(
         self, key: Key, slots: Slots, *, shared: int, window_start: int = 0, state: int | None = None, priority: int = 0

@@ -9,6 +9,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driver import Driver
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, tiny_config
+from hicache.types import Handle
 
 STACKS = [(FULL,), (FULL, SWA), (FULL, MAMBA), (FULL, SWA, MAMBA)]
 
@@ -86,6 +87,32 @@ def test_a_cache_that_shows_nothing_can_be_driven() -> None:
     driver.unlock(receipt)
     assert len(driver.match(key).device_indices) == 4, "LOCK-5: the locked prefix is still there"
     driver.check()
+
+
+class CountsForks(ReferenceAdapter):
+    """Counts the states that it handed out as copies."""
+
+    forks = 0
+
+    def fork_state(self, handle: Handle) -> int | None:
+        slot = super().fork_state(handle)
+        self.forks += slot is not None
+        return slot
+
+
+def test_a_state_is_verified_where_there_is_room_for_a_fork() -> None:
+    config = tiny_config(FULL, MAMBA, pages=2)
+    adapter = CountsForks(config)
+    driver = Driver(adapter, config)
+    key = driver.key(driver.prompt([1]))
+    driver.put(key)
+    found = driver.match(key)
+    held = driver.allocate_state()
+    assert held, "1 of 2 states is free"
+    driver.verify_state(key, found)
+    driver.free_state(held)
+    driver.verify_state(key, found)
+    assert adapter.forks == 1, f"MATCH-11: one of the two times a slot was free, {adapter.forks} forks were made"
 
 
 def test_check_every_counts_verbs(monkeypatch: pytest.MonkeyPatch) -> None:
