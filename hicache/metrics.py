@@ -10,11 +10,13 @@ class Counters:
     """Running totals since the cache was opened.
 
     `nodes_visited`: by match and insert. `bytes_compared`: of keys. `pages_hashed`: by the hash chain.
-    `candidates_popped`: looked at by evictions. `states_copied`: by copy-on-write.
+    `nodes_locked`: lock counts that lock and unlock changed. `candidates_popped`: looked at by evictions.
+    `states_copied`: by copy-on-write.
     """
 
     nodes_visited: int = 0
     bytes_compared: int = 0
     pages_hashed: int = 0
+    nodes_locked: int = 0
     candidates_popped: int = 0
     states_copied: int = 0

@@ -195,6 +195,7 @@ class TreeComponent(ABC):
 
     def pin(self, node: Node) -> bool:
         """Count one more lock; True when it is the first."""
+        self._counters.nodes_locked += 1
         node.locks[self.index] += 1
         if node.locks[self.index] > 1:
             return False
@@ -205,6 +206,7 @@ class TreeComponent(ABC):
         """Count one lock less; True when it was the last."""
         if node.locks[self.index] < 1:
             raise ValueError(f"{self.name}: {node!r} is not locked")
+        self._counters.nodes_locked += 1
         node.locks[self.index] -= 1
         if node.locks[self.index]:
             return False

@@ -38,6 +38,7 @@ class Capability(str, Enum):
     SIZES = "size counters: `sizes`"
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
+    COUNTERS = "counts of the work done: `counters`"
     REQUESTS = "the life of a request: `admit`, `extend`, `checkpoint`, `finish`, `abort`"
     HOST = "a host tier"
     STORAGE = "a storage tier"
@@ -209,6 +210,15 @@ class CacheAdapter(ABC):
     def page_hashes(self, key: Key) -> Sequence[str]:
         """The hash of each whole page of a key, in hex."""
         self._lacks("page_hashes")
+
+    def counters(self) -> Mapping[str, int]:
+        """Running totals of the work done. Counts, unlike times, are the same on every machine.
+
+        `nodes_visited`: by match and insert. `bytes_compared`: of keys. `pages_hashed`: by the hash chain.
+        `nodes_locked`: lock counts that lock and unlock changed, over all components. `candidates_popped`: looked at
+        by evictions. `states_copied`: by copy-on-write.
+        """
+        self._lacks("counters")
 
     def sanity_check(self) -> None:
         """The cache's own check of itself, if it has one; raises when something is wrong. Called after the kit's laws."""

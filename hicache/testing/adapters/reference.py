@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import ClassVar
 
 import numpy as np
@@ -123,6 +124,9 @@ class ReferenceAdapter(CacheAdapter):
 
     def page_hashes(self, key: Key) -> Sequence[str]:
         return self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
+
+    def counters(self) -> Mapping[str, int]:
+        return asdict(self.cache.counters)
 
     def sanity_check(self) -> None:
         check_invariants(self.cache.tree.root)
