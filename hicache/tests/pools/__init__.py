@@ -1,0 +1,1 @@
+"""The pools by themselves."""

@@ -1,0 +1,114 @@
+"""DevicePool: bytes in every dtype and layout, and copies between like pools only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hicache.config import Layout
+from hicache.errors import PoolMismatchError
+from hicache.pools.device import BufferSpec, DevicePool, PoolSpec, RawBytes
+from hicache.types import Pool, Slots
+
+PAGES, PAGE_SIZE, LAYERS = 4, 3, 2
+SLOTS = np.array([3, 4, 5, 9, 10, 11], dtype=np.int64)
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.uint8], ids=str)
+LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
+
+
+def spec_of(dtype: torch.dtype, layout: Layout) -> PoolSpec:
+    return PoolSpec(Pool.KV, LAYERS, (BufferSpec("k", (2, 4), dtype), BufferSpec("v", (5,), dtype)), layout)
+
+
+def open_pool(spec: PoolSpec, pages: int = PAGES, page_size: int = PAGE_SIZE) -> DevicePool:
+    return DevicePool(spec, pages, page_size, "cpu")
+
+
+def some_bytes(pool: DevicePool, slots: Slots, seed: int) -> RawBytes:
+    return np.random.default_rng(seed).integers(0, 256, (len(slots), pool.spec.slot_bytes), dtype=np.uint8)
+
+
+@DTYPES
+@LAYOUTS
+def test_what_was_written_is_read_bit_by_bit(dtype: torch.dtype, layout: Layout) -> None:
+    pool = open_pool(spec_of(dtype, layout))
+    written = [some_bytes(pool, SLOTS, layer) for layer in range(LAYERS)]
+    for layer, data in enumerate(written):
+        pool.write(SLOTS, layer, data)
+    for layer, data in enumerate(written):
+        assert np.array_equal(pool.read(SLOTS, layer), data), f"layer {layer} of {dtype}, {layout.value}"
+        assert np.array_equal(pool.read(SLOTS[::-1].copy(), layer), data[::-1]), "slots are read in the order asked for"
+
+
+@LAYOUTS
+def test_only_the_named_slots_are_written(layout: Layout) -> None:
+    pool = open_pool(spec_of(torch.float32, layout))
+    pool.write(SLOTS, 1, some_bytes(pool, SLOTS, 0) | np.uint8(1))
+    others = np.setdiff1d(np.arange(PAGES * PAGE_SIZE, dtype=np.int64), SLOTS)
+    assert not pool.read(others, 1).any(), f"slots {others.tolist()} were written too"
+    assert not pool.read(np.arange(PAGES * PAGE_SIZE, dtype=np.int64), 0).any(), "layer 0 was written too"
+
+
+@LAYOUTS
+def test_a_layer_view_shares_its_memory_with_the_pool(layout: Layout) -> None:
+    pool = open_pool(spec_of(torch.uint8, layout))
+    pool.layer_view(1, 0)[...] = 7
+    assert (pool.read(SLOTS, 0)[:, 8:] == 7).all(), "the second buffer of layer 0 was filled through its view"
+    assert not pool.read(SLOTS, 1).any(), "layer 1 was not"
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((1, 52), np.uint8), np.zeros((6, 51), np.uint8), np.zeros((6, 52), np.int8)]
+)
+def test_data_of_another_shape_is_refused(wrong: RawBytes) -> None:
+    pool = open_pool(spec_of(torch.float32, Layout.LAYER_FIRST))
+    with pytest.raises(ValueError, match=r"expected uint8 \(6, 52\)"):
+        pool.write(SLOTS, 0, wrong)
+
+
+@DTYPES
+@LAYOUTS
+def test_a_copy_moves_every_buffer_and_layer(dtype: torch.dtype, layout: Layout) -> None:
+    source, target = open_pool(spec_of(dtype, layout)), open_pool(spec_of(dtype, layout), pages=PAGES + 2)
+    for layer in range(LAYERS):
+        source.write(SLOTS, layer, some_bytes(source, SLOTS, layer))
+    moved = np.array([15, 16, 17, 3, 4, 5], dtype=np.int64)
+    target.copy_from(source, SLOTS, moved)
+    for layer in range(LAYERS):
+        assert np.array_equal(target.read(moved, layer), source.read(SLOTS, layer)), f"layer {layer}"
+
+
+def test_a_pool_copies_within_itself() -> None:
+    pool = open_pool(spec_of(torch.float16, Layout.PAGE_FIRST))
+    data = some_bytes(pool, SLOTS[:1], 0)
+    pool.write(SLOTS[:1], 1, data)
+    pool.copy_from(pool, SLOTS[:1], SLOTS[1:2])
+    assert np.array_equal(pool.read(SLOTS[1:2], 1), data), f"{data.tolist()} was copied"
+
+
+OWN = spec_of(torch.float16, Layout.LAYER_FIRST)
+UNLIKE = {
+    "dtype": spec_of(torch.bfloat16, Layout.LAYER_FIRST),
+    "layout": spec_of(torch.float16, Layout.PAGE_FIRST),
+    "layers": replace(OWN, layers=LAYERS + 1),
+    "pool": replace(OWN, pool=Pool.SWA),
+    "buffers": replace(OWN, buffers=OWN.buffers[::-1]),
+}
+
+
+@pytest.mark.parametrize("difference", UNLIKE)
+def test_a_copy_between_unlike_pools_raises_and_copies_nothing(difference: str) -> None:
+    source, target = open_pool(UNLIKE[difference]), open_pool(OWN)
+    source.write(SLOTS, 0, some_bytes(source, SLOTS, 0))
+    with pytest.raises(PoolMismatchError, match="cannot copy"):
+        target.copy_from(source, SLOTS, SLOTS)
+    assert not target.read(SLOTS, 0).any(), f"POOL-8: bytes of a pool with another {difference} were copied"
+
+
+def test_a_copy_between_page_sizes_raises() -> None:
+    with pytest.raises(PoolMismatchError, match=f"pages of {PAGE_SIZE + 1}"):
+        open_pool(OWN).copy_from(open_pool(OWN, page_size=PAGE_SIZE + 1), SLOTS, SLOTS)
