@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-import pytest
 from hypothesis import HealthCheck, settings
 
-from hicache.testing.adapter import CacheAdapter, load_adapter
+from hicache.testing.suite import adapter_type, pytest_generate_tests
+
+__all__ = ["adapter_type", "pytest_generate_tests"]
 
 # A machine opens a cache and reads every byte after each step: slow on purpose, and no sign of a bad strategy.
 COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -15,9 +16,3 @@ settings.register_profile("quick", COMMON, max_examples=25, stateful_step_count=
 settings.register_profile("ci", COMMON, max_examples=150, stateful_step_count=30, derandomize=True)
 settings.register_profile("nightly", COMMON, max_examples=4000, stateful_step_count=60)
 settings.load_profile("ci" if "CI" in os.environ else "quick")
-
-
-@pytest.fixture
-def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
-    """The class under test."""
-    return load_adapter(pytestconfig.getoption("adapter"))

@@ -13,9 +13,10 @@ from hicache.config import EvictionPolicy
 from hicache.testing.model import ExpectedInsert
 from hicache.testing.prompts import cut
 from hicache.types import Component, Handle, InsertResult, Key, MatchResult, Namespace, Slots
-from properties.eviction_order import UseLog, places
-from properties.machine import CacheMachine
-from properties.tiny import NAMESPACE, PAGES, TAIL
+
+from .eviction_order import UseLog, places
+from .machine import CacheMachine
+from .tiny import NAMESPACE, PAGES, TAIL
 
 
 class DeviceMachine(CacheMachine):

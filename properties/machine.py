@@ -14,15 +14,17 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driver import Driver
 from hicache.testing.model import Model
 from hicache.types import SHARED, Component, Key, Namespace
-from properties.tiny import configurations
+
+from .tiny import configurations
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Opens one adapter. The driver holds it to the laws after every verb."""
+    """Opens one adapter. The driver holds it to the laws after every verb. `operations`: verbs driven, per example."""
 
     adapter_type: ClassVar[type[CacheAdapter]]
     components: ClassVar[tuple[str, ...]]
     sidecars: ClassVar[tuple[str, ...]]
+    operations: ClassVar[list[int]]
 
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
@@ -41,7 +43,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Close what was opened."""
-        if hasattr(self, "adapter"):
+        if hasattr(self, "driver"):
+            self.operations.append(self.driver.operations)
             self.adapter.close()
 
     def key(self, pages: Sequence[int], tail: int, namespace: Namespace) -> Key:

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.types import Component, Handle, Key, Namespace
-from properties.machine import CacheMachine
-from properties.tiny import NAMESPACE, PAGES
+
+from .machine import CacheMachine
+from .tiny import NAMESPACE, PAGES
 
 
 class RequestMachine(CacheMachine):
@@ -23,13 +24,13 @@ class RequestMachine(CacheMachine):
 
     def teardown(self) -> None:
         """End every request: then all is given back (FLOW-7, in the part that one tier has)."""
-        if not hasattr(self, "adapter"):
+        if not hasattr(self, "driver"):
             return
         for number in list(self.handles):
             self._end(number, is_finished=False)
         locked = [node for node in self.driver.snapshot().nodes if any(node.locks.values())]
         held = {component: len(slots) for component, slots in self.driver.ledger.held().items() if len(slots)}
-        self.adapter.close()
+        super().teardown()
         assert not locked, f"REQ-2: every request has ended, {len(locked)} nodes are locked"
         assert not held, f"REQ-2: every request has ended, {held} slots are held"
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis.stateful import run_state_machine_as_test
 
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
+from hicache.testing.tags import OPERATIONS
 from hicache.types import Component, Pool
-from properties.device_machine import DeviceMachine
-from properties.request_machine import RequestMachine
+
+from .device_machine import DeviceMachine
+from .machine import CacheMachine
+from .request_machine import RequestMachine
 
 NEEDS = {
     Component.FULL.value: frozenset[Capability](),
@@ -31,18 +36,20 @@ LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
 
 
 def search(
-    machine: type[RuleBasedStateMachine],
+    machine: type[CacheMachine],
     adapter_type: type[CacheAdapter],
     components: tuple[str, ...],
     sidecars: tuple[str, ...],
-) -> None:
-    """Let Hypothesis look for a sequence of steps after which something is wrong."""
+) -> int:
+    """Let Hypothesis look for a sequence of steps after which something is wrong; returns the verbs driven."""
     lacking = frozenset().union(*(NEEDS[name] for name in components + sidecars)) - adapter_type.capabilities
     if lacking:
         reasons = ", ".join(sorted(f"{capability.name}: {capability.value}" for capability in lacking))
         pytest.skip(f"{adapter_type.__name__} does not declare {reasons}")
-    bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars}
-    run_state_machine_as_test(type(machine.__name__, (machine,), bound))
+    bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars, "operations": []}
+    opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
+    run_state_machine_as_test(opened)
+    return sum(opened.operations)
 
 
 @clause(
@@ -52,16 +59,22 @@ def search(
 )
 @COMBINED
 def test_any_order_of_verbs(
-    adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...]
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Whatever a scheduler does, the cache agrees with the oracle and keeps every law."""
-    search(DeviceMachine, adapter_type, components, sidecars)
+    record_property(OPERATIONS, search(DeviceMachine, adapter_type, components, sidecars))
 
 
 @clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS))
 @COMBINED
 def test_any_mix_of_requests(
-    adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...]
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Whatever requests do, each reads its own bytes, and in the end nothing is held."""
-    search(RequestMachine, adapter_type, components, sidecars)
+    record_property(OPERATIONS, search(RequestMachine, adapter_type, components, sidecars))
