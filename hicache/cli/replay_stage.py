@@ -12,8 +12,11 @@ from time import perf_counter
 from hicache.cli.stage import Progress, StageResult, Verification
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import CONTRACT
+from hicache.testing.known_failures import KnownFailure
 from hicache.testing.replay import ReplayOutcome, replay_sample, sample_settings
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
+
+_NODE_ID = "replay::generated trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class ReplayStage:
 
     verification: Verification
     adapter: type[CacheAdapter]
+    known_failures: tuple[KnownFailure, ...]
 
     @property
     def name(self) -> str:
@@ -56,12 +60,17 @@ class ReplayStage:
     def _execution(
         self, clauses: tuple[str, ...], configuration: str, reason: str, duration_s: float, operations: int
     ) -> Execution:
+        known = next((failure for failure in self.known_failures if failure.covers(_NODE_ID, clauses)), None)
+        if reason and known is not None:
+            outcome, reason = Outcome.KNOWN_FAILURE, str(known)
+        else:
+            outcome = Outcome.FAILED if reason else Outcome.PASSED
         return Execution(
-            node_id="replay::generated trace",
+            node_id=_NODE_ID,
             suite=self.name,
             clauses=clauses,
             configuration=configuration,
-            outcome=Outcome.FAILED if reason else Outcome.PASSED,
+            outcome=outcome,
             reason=reason,
             replay=self._command(),
             duration_s=duration_s,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hicache.cli.adapter_class import REFERENCE, adapter_class
 from hicache.cli.stage import Stage, StageResult, Verification
+from hicache.errors import ConfigurationError
 
 
 def verify_command(
@@ -27,12 +28,17 @@ def verify_command(
     """
     from hicache.cli.replay_stage import ReplayStage
     from hicache.cli.suite_stage import SuiteStage
+    from hicache.testing.known_failures import read_known_failures
 
+    try:
+        known = read_known_failures(known_failures) if known_failures else ()
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--known-failures") from error
     verification = Verification(adapter, quick, report, known_failures)
     stages: list[Stage] = [
-        SuiteStage("conformance", verification),
-        SuiteStage("properties", verification),
-        ReplayStage(verification, adapter_class(adapter)),
+        SuiteStage("conformance", verification, ()),
+        SuiteStage("properties", verification, ("--hypothesis-profile", "quick")),
+        ReplayStage(verification, adapter_class(adapter), known),
     ]
     if any(result.failed for result in verify(stages, report, Console())):
         raise typer.Exit(1)

@@ -1,0 +1,153 @@
+"""The stages of `hicache verify`: pytest in a process of its own, and the replay of a generated trace."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hicache.cli import suite_stage
+from hicache.cli.replay_stage import ReplayStage
+from hicache.cli.stage import StageResult, Verification
+from hicache.cli.suite_stage import SuiteStage, follow, suite_folder
+from hicache.testing.known_failures import KnownFailure
+from hicache.testing.replay import ReplayOutcome, replay_sample
+from hicache.testing.report import Execution, Outcome, write_run
+from hicache.tests.kit.flat_cache import FlatCache
+from hicache.tests.kit.run_records import execution, record
+
+FLAT = "hicache.tests.kit.flat_cache:FlatCache"
+BROKEN = "after 3 requests: POOL-1: slot 7: expected one owner, got two"
+
+
+def ignore(done: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+def python(program: str) -> list[str]:
+    """The command that runs a program in a process of its own."""
+    return [sys.executable, "-c", program]
+
+
+def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    program = "print('[gw0] [  5%] PASSED a'); print('no share'); print('test_b PASSED [100%]')"
+    problem = follow(python(program), tmp_path / "log", lambda done, total: seen.append((done, total)))
+    assert problem is None, f"the process ended well, got {problem}"
+    assert seen == [(5, 100), (100, 100)], f"expected 5 % and 100 %, got {seen}"
+    assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
+
+
+def test_a_process_that_fails_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    program = "import sys; print('\\n'.join(f'line {n}' for n in range(100))); sys.exit('the cause')"
+    problem = follow(python(program), tmp_path / "log", ignore)
+    assert problem is not None, "code 1 is a problem"
+    assert "code 1" in problem, f"the code is told: {problem}"
+    assert problem.endswith("line 99\nthe cause"), f"stderr counts as well: {problem}"
+    assert "line 1\n" not in problem, f"only the end of the log is shown: {problem}"
+
+
+def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(suite_stage, "_SILENCE_S", 0.5)
+    program = "import threading; print('begun', flush=True); threading.Event().wait()"
+    problem = follow(python(program), tmp_path / "log", ignore)
+    assert problem is not None, "a process that never ends is a problem"
+    assert "no output for 0.5 s" in problem, f"the reason is told: {problem}"
+
+
+def run_suite(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, *executions: Execution, problem: str | None
+) -> StageResult:
+    """A suite whose pytest reports these executions, or does not get so far."""
+
+    def report(command: list[str], log: Path, _: object) -> str | None:
+        assert log.parent == directory / "conformance", f"the log lies beside the report, got {log}"
+        assert command[command.index("--report") + 1] == str(log.parent), f"told where to report: {command}"
+        if executions:
+            write_run(record(*executions), log.parent / "run.json")
+        return problem
+
+    monkeypatch.setattr(suite_stage, "follow", report)
+    return SuiteStage("conformance", Verification(FLAT, True, directory, None), ()).run(ignore)
+
+
+def test_a_suite_ends_with_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run_suite(monkeypatch, tmp_path, execution("KEY-1"), problem=None)
+    assert result.record == record(execution("KEY-1")), f"expected the record that pytest wrote, got {result.record}"
+    assert not result.failed, f"everything passed, got {result}"
+
+
+def test_failed_tests_explain_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failed = execution("KEY-1", outcome=Outcome.FAILED)
+    result = run_suite(monkeypatch, tmp_path, failed, problem="pytest ended with code 1")
+    assert (result.failed, result.problem) == (True, None), f"the failure says it all, got {result}"
+
+
+def test_an_exit_code_that_no_test_explains_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run_suite(monkeypatch, tmp_path, execution("KEY-1"), problem="pytest ended with code 1")
+    assert (result.failed, result.problem) == (True, "pytest ended with code 1"), f"got {result}"
+
+
+def test_the_record_of_an_earlier_run_is_not_taken_for_this_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_suite(monkeypatch, tmp_path, execution("KEY-1"), problem=None)
+    result = run_suite(monkeypatch, tmp_path, problem="pytest ended with code 4")
+    assert (result.failed, result.record) == (True, None), f"this run reported nothing, got {result}"
+
+
+def test_suites_lie_beside_the_package_or_inside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "hicache").mkdir()
+    monkeypatch.setattr("hicache.__file__", str(tmp_path / "hicache/__init__.py"))
+    assert suite_folder("properties") == tmp_path / "hicache/suites/properties", "as installed"
+    (tmp_path / "pyproject.toml").touch()
+    assert suite_folder("properties") == tmp_path / "properties", "as checked out"
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> ReplayOutcome:
+    return replay_sample(FlatCache, tmp_path_factory.mktemp("replay"), None)
+
+
+def run_replay(monkeypatch: pytest.MonkeyPatch, ending: ReplayOutcome | Exception, *known: KnownFailure) -> Execution:
+    """The replay stage, with a replay that ends so."""
+
+    def replayed(*_: object) -> ReplayOutcome:
+        if isinstance(ending, Exception):
+            raise ending
+        return ending
+
+    monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", replayed)
+    result = ReplayStage(Verification(FLAT, False, Path("some where"), None), FlatCache, known).run(ignore)
+    assert result.record is not None, "the replay is told as a run"
+    assert result.record.capabilities == ("NAMESPACES", "PAGED"), f"got {result.record.capabilities}"
+    return result.record.executions[0]
+
+
+def test_a_replay_to_the_end_has_passed(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
+    told = run_replay(monkeypatch, outcome)
+    assert (told.outcome, told.clauses) == (Outcome.PASSED, ("REQ-4",)), f"a cache that shows nothing: {told}"
+    assert told.operations == sum(latency.calls for latency in outcome.latency.values()) > 0, f"got {told}"
+    expected = f"hicache replay 'some where/trace.jsonl' --adapter {FLAT} --components full --capacity 25%"
+    assert told.replay.startswith(expected), f"expected {expected}, got {told.replay}"
+
+
+def test_a_broken_law_fails_its_clause(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
+    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN))
+    assert (told.outcome, told.clauses, told.reason) == (Outcome.FAILED, ("POOL-1",), BROKEN), f"got {told}"
+
+
+def test_a_cache_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = run_replay(monkeypatch, IndexError("slot 7"))
+    assert told.outcome is Outcome.FAILED, f"got {told}"
+    assert told.reason.endswith("IndexError: slot 7\n"), f"the traceback is the reason: {told.reason}"
+
+
+def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
+    known = KnownFailure("known.toml: entry 1 (POOL-1)", "POOL-1", "bug", "frees twice", "")
+    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN), known)
+    assert (told.outcome, told.reason) == (Outcome.KNOWN_FAILURE, "bug: frees twice"), f"got {told}"
+    told = run_replay(monkeypatch, outcome, known)
+    assert told.outcome is Outcome.PASSED, f"only a failure can be known, got {told}"
