@@ -16,6 +16,7 @@ from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
 from hicache.pools.group import DevicePools
+from hicache.stacks import pool_specs
 from hicache.tree.node import Node
 from hicache.types import NO_SLOTS, Component, EvictResult, InsertResult, MatchResult, Namespace, Sizes, Slots, Tokens
 
@@ -40,7 +41,7 @@ class UnifiedRadixCache:
             raise ConfigurationError(f"components {unknown} are unknown; known: {sorted(REGISTRY)}")
         self.config = config
         self.counters = Counters()
-        self.pools = DevicePools(config)
+        self.pools = DevicePools(config, pool_specs(config))
         self.events = EventLog(config.events)
         self._ensemble = Ensemble(Surroundings(config, self.pools, self.events, self.counters))
         self.tree = self._ensemble.tree
@@ -170,7 +171,7 @@ class UnifiedRadixCache:
 
     def free_state(self, slot: int) -> None:
         """Take back a state slot that the caller holds. Otherwise SlotError, and nothing is changed."""
-        self.pools.allocators[Component.MAMBA].free(self._of_caller(Component.MAMBA, np.array([slot], dtype=np.int64)))
+        self.pools.free_states(self._of_caller(Component.MAMBA, np.array([slot], dtype=np.int64)))
 
     def fork_state(self, node: Node) -> int | None:
         """A slot of the caller's own with a copy of the node's state, or None when no slot can be had.

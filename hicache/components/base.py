@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from hicache.components.page_store import PageStore
 from hicache.config import CacheConfig
 from hicache.events import EventLog
 from hicache.keys import page_bytes
 from hicache.metrics import Counters
-from hicache.pools.group import DevicePools
 from hicache.tree.hashes import node_hashes
 from hicache.tree.node import Node
 from hicache.tree.policies import Order
@@ -51,7 +51,7 @@ class Surroundings:
     """What a component works on: the configuration, the pools, the event log and the counters of its cache."""
 
     config: CacheConfig
-    pools: DevicePools
+    pools: PageStore
     events: EventLog
     counters: Counters
 
@@ -77,7 +77,7 @@ class TreeComponent(ABC):
         self.dropped_pages = 0
         self._dropped: list[Slots] = []
         # Both ends are nobody's, so that a foreign page, clipped to the range, is not owned.
-        self._is_owned = np.zeros(self.pools.allocators[self.name].capacity_pages + 2, dtype=np.bool_)
+        self._is_owned = np.zeros(self.pools.capacity_pages(self.name) + 2, dtype=np.bool_)
         self.queue = EvictionQueue(index, self.order(), self.is_candidate, self.renews(), surroundings.counters)
 
     # Decisions.

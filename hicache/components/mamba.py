@@ -79,4 +79,4 @@ class MambaComponent(TreeComponent):
             node = node.parent
 
     def give_back(self, pages: Slots) -> None:
-        self.pools.allocators[self.name].free(pages)
+        self.pools.free_states(pages)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.errors import SlotError
-from hicache.pools.device import DevicePool
+from hicache.pools.device import DevicePool, PoolSpec
 from hicache.pools.slots import PageAllocator
-from hicache.stacks import pool_specs
 from hicache.types import COMPONENT_POOL, Component, Pool, Slots
 
 
@@ -18,7 +19,7 @@ class DevicePools:
     Inside the cache everything is counted in pages (a state is a page of one slot); slots appear at the edge only.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, specs: Mapping[Pool, PoolSpec]) -> None:
         self.page_size = config.page_size
         sizes = {c: 1 if c == Component.MAMBA else config.page_size for c in config.components}
         self.allocators = {c: PageAllocator(c, config.capacity_tokens[c] // sizes[c]) for c in config.components}
@@ -26,13 +27,17 @@ class DevicePools:
         # A pool that no component allocates from is a sidecar: as large as KV, never allocated from (sglang#22767).
         owners = {pool: c for c, pool in COMPONENT_POOL.items() if c in sizes}
         self.buffers: dict[Pool, DevicePool] = {}
-        for pool, spec in pool_specs(config).items():
+        for pool, spec in specs.items():
             owner = owners.get(pool, Component.FULL.value)
             pages = self.allocators[owner].capacity_pages + 1
             self.buffers[pool] = DevicePool(spec, pages, sizes[owner], config.device)
         self._partners = np.zeros(full_pages, dtype=np.int64)
         self._has_window = Component.SWA in sizes
         self._slots = np.arange(full_pages * self.page_size, dtype=np.int64).reshape(full_pages, self.page_size)
+
+    def capacity_pages(self, component: str) -> int:
+        """The pages that a component's pool has: 1 to this number."""
+        return self.allocators[component].capacity_pages
 
     def slots_of(self, pages: Slots) -> Slots:
         """The slots of FULL pages in order: int64 [pages * page_size]."""
@@ -79,6 +84,10 @@ class DevicePools:
         if count:
             self.allocators[Component.SWA].free(partners if count == len(pages) else partners[partners != 0])
             self._partners[pages] = 0
+
+    def free_states(self, states: Slots) -> None:
+        """Take back MAMBA states. Raises SlotError, changing nothing, when one is not handed out."""
+        self.allocators[Component.MAMBA].free(states)
 
     def partners(self, pages: Slots) -> Slots:
         """The SWA page of each FULL page, 0 where it has none."""

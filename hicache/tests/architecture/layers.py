@@ -26,7 +26,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.adapters.reference": (*CORE, "hicache.testing", "numpy"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
-    "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer"),
+    "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.testing", "numpy", "pytest", "hypothesis")),
 }
