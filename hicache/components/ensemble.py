@@ -107,6 +107,7 @@ class Ensemble:
         parent.hits += node.hits
         parent.priority = max(parent.priority, node.priority)
         parent.touched[FULL] = max(parent.touched[FULL], node.touched[FULL])
+        self.components[FULL].queue.touched(parent)
         return parent
 
 
