@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hicache.cli.adapter_class import REFERENCE, adapter_class
 from hicache.config import EvictionPolicy
 from hicache.errors import ConfigurationError, TraceError
-from hicache.testing.adapter import CacheAdapter, load_adapter
-
-REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
 
 
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
@@ -49,7 +47,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             check_every=check_every,
         )
         requests = Trace(trace, skip_bad=skip_bad, limit=limit)
-        outcome = replay_with_progress(console, requests, _adapter_class(adapter), settings)
+        outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)
     except (TraceError, ConfigurationError) as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(2) from error
@@ -59,10 +57,3 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     if outcome.broken is not None:
         console.print(f"a law is broken {outcome.broken}", style="red", markup=False, highlight=False)
         raise typer.Exit(1)
-
-
-def _adapter_class(path: str) -> type[CacheAdapter]:
-    try:
-        return load_adapter(path)
-    except (ImportError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--adapter") from error

@@ -35,6 +35,8 @@ class ReplayStage:
     def run(self, progress: Progress) -> StageResult:
         """Replay to the end, or to the first broken law."""
         begin = perf_counter()
+        # The report shows what lies beside it, which must not be an earlier replay.
+        (self.verification.directory / "replay.svg").unlink(missing_ok=True)
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         try:
             outcome = replay_sample(self.adapter, self.verification.directory, progress)

@@ -52,9 +52,7 @@ def _totals(outcome: ReplayOutcome) -> Table:
 def _checks(outcome: ReplayOutcome) -> str:
     if outcome.broken is not None:
         return "a law is broken"
-    return (
-        f"{outcome.checks} of the whole cache, all laws hold" if outcome.checks else "none: it cannot be shown"
-    )
+    return f"{outcome.checks} of the whole cache, all laws hold" if outcome.checks else "none: it cannot be shown"
 
 
 def _latencies(outcome: ReplayOutcome) -> Table:

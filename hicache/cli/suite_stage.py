@@ -46,7 +46,9 @@ class SuiteStage:
         known = ["--known-failures", str(asked.known_failures)] if asked.known_failures else []
         return [
             *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
-            *("--verbose", "--color=no", "-p", "no:cacheprovider", "-n", "auto"),
+            *("--verbose", "--color=no", "-n", "auto"),
+            # Neither leaves anything in the folder that the user happens to be in.
+            *("-p", "no:cacheprovider", "-p", "no:benchmark"),
             *("--adapter", asked.adapter, "--report", str(directory), *known),
             *(["--quick"] if asked.quick else []),
             *self.arguments,

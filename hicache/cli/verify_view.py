@@ -46,7 +46,7 @@ def show_results(results: Sequence[StageResult], page: Path | None, console: Con
 
 def _table(results: Iterable[StageResult]) -> Table:
     table = Table("suite")
-    for heading in ("executed", "passed", "failed", "known failures", "skipped", "seconds"):
+    for heading in ("executed", "passed", "failed", "known", "skipped", "seconds"):
         table.add_column(heading, justify="right")
     for result in results:
         counts = {outcome: result.count(outcome) for outcome in Outcome}

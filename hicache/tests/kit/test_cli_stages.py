@@ -145,6 +145,15 @@ def test_a_cache_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None
     assert told.reason.endswith("IndexError: slot 7\n"), f"the traceback is the reason: {told.reason}"
 
 
+def test_the_picture_of_an_earlier_replay_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "some where").mkdir()
+    picture = tmp_path / "some where/replay.svg"
+    picture.touch()
+    monkeypatch.chdir(tmp_path)
+    run_replay(monkeypatch, IndexError("slot 7"))
+    assert not picture.exists(), "a replay that ended early has no picture"
+
+
 def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
     known = KnownFailure("known.toml: entry 1 (POOL-1)", "POOL-1", "bug", "frees twice", "")
     told = run_replay(monkeypatch, replace(outcome, broken=BROKEN), known)
