@@ -12,9 +12,3 @@ def hit_pages(driver: Driver, pages: Sequence[int], namespace: Namespace = SHARE
     """Match a prompt of these pages; how many of them were found."""
     found = driver.match(driver.key(driver.prompt(pages), namespace))
     return len(found.device_indices) // driver.config.page_size
-
-
-def put_pages(driver: Driver, pages: Sequence[int], namespace: Namespace = SHARED) -> None:
-    """Cache each prefix of these pages, the shortest first, so that with MAMBA each has its state."""
-    for count in range(1, len(pages) + 1):
-        driver.put(driver.key(driver.prompt(pages[:count]), namespace))

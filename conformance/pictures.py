@@ -12,37 +12,30 @@ from hicache.testing.patterns import element_bytes
 from hicache.testing.snapshot import Snapshot
 from hicache.types import Component, Namespace, Slots
 
-Prefix: TypeAlias = tuple[Namespace, bytes]
-"""A namespace and all elements from the root on."""
-
-Residency: TypeAlias = dict[tuple[str, Namespace, bytes], tuple[int, ...]]
-"""By component and prefix: the slots of the prefix's last page, or the state at its end. Knows nothing of nodes."""
+Place: TypeAlias = tuple[str, Namespace, bytes]
+"""A component, a namespace, and all elements up to the end of a page; for MAMBA up to the end of a node."""
 
 
-def residency(snapshot: Snapshot, config: CacheConfig) -> Residency:
-    """What is cached, page by page, however the nodes are cut."""
-    found: Residency = {}
-    page_bytes = config.page_size * element_bytes(config.bigram)
+def residency(snapshot: Snapshot, config: CacheConfig) -> dict[Place, tuple[int, ...]]:
+    """The slots of each cached page, and the cached states, however the nodes are cut."""
+    found: dict[Place, tuple[int, ...]] = {}
     for number, node in enumerate(snapshot.nodes):
-        whole = snapshot.prefix(number)
         for component, slots in node.slots.items():
-            if slots is None:
-                continue
-            parts = (
-                [slots]
-                if component == Component.MAMBA
-                else np.split(slots, (node.end - node.start) // config.page_size)
-            )
-            for back, part in enumerate(reversed(parts)):
-                prefix = whole[: len(whole) - back * page_bytes]
-                found[component, node.namespace, prefix] = tuple(part.tolist())
+            if slots is not None:
+                places = _places(snapshot, number, component, config)
+                found.update(zip(places, map(tuple, slots.reshape(len(places), -1).tolist()), strict=True))
     return found
 
 
-def locked(snapshot: Snapshot) -> dict[Prefix, dict[str, int]]:
-    """The lock counts of each node that has a lock."""
-    counts = {(node.namespace, snapshot.prefix(number)): dict(node.locks) for number, node in enumerate(snapshot.nodes)}
-    return {prefix: locks for prefix, locks in counts.items() if any(locks.values())}
+def locks(snapshot: Snapshot, config: CacheConfig) -> dict[Place, int]:
+    """The lock counts above zero, page by page, however the nodes are cut."""
+    return {
+        place: count
+        for number, node in enumerate(snapshot.nodes)
+        for component, count in node.locks.items()
+        for place in _places(snapshot, number, component, config)
+        if count
+    }
 
 
 def free_slots(snapshot: Snapshot) -> dict[str, set[int]]:
@@ -51,8 +44,8 @@ def free_slots(snapshot: Snapshot) -> dict[str, set[int]]:
 
 
 def holdings(snapshot: Snapshot, config: CacheConfig) -> tuple[object, ...]:
-    """Who holds what: what is cached, locked and free. Knows nothing of recency and hits."""
-    return residency(snapshot, config), locked(snapshot), free_slots(snapshot)
+    """Who holds what: what is cached, locked and free. Knows nothing of recency, hits, and where nodes are cut."""
+    return residency(snapshot, config), locks(snapshot, config), free_slots(snapshot)
 
 
 def picture(snapshot: Snapshot) -> tuple[object, ...]:
@@ -62,6 +55,14 @@ def picture(snapshot: Snapshot) -> tuple[object, ...]:
         for number, node in enumerate(snapshot.nodes)
     }
     return nodes, free_slots(snapshot)
+
+
+def _places(snapshot: Snapshot, number: int, component: str, config: CacheConfig) -> list[Place]:
+    """The places that a node holds one by one, from its beginning on."""
+    node, prefix = snapshot.nodes[number], snapshot.prefix(number)
+    count = 1 if component == Component.MAMBA else (node.end - node.start) // config.page_size
+    lengths = len(prefix) - np.arange(count)[::-1] * config.page_size * element_bytes(config.bigram)
+    return [(component, node.namespace, prefix[:length]) for length in lengths.tolist()]
 
 
 def _plain(slots: Mapping[str, Slots | None]) -> dict[str, list[int] | None]:
