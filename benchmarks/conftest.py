@@ -1,0 +1,32 @@
+"""Opens the caches that are measured, and skips with the reason what the adapter does not declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import needs_of
+from hicache.testing.suite import adapter_type
+
+__all__ = ["adapter_type", "open_cache"]
+
+
+@pytest.fixture
+def open_cache(adapter_type: type[CacheAdapter]) -> Iterator[Callable[..., CacheAdapter]]:
+    """Opens a cache until the test ends: `open_cache(config, *capabilities)`."""
+    opened: list[CacheAdapter] = []
+
+    def open_one(config: CacheConfig, *needs: Capability) -> CacheAdapter:
+        lacking = needs_of(config).union(needs) - adapter_type.capabilities
+        if lacking:
+            names = ", ".join(sorted(capability.name for capability in lacking))
+            pytest.skip(f"adapter {adapter_type.__name__} does not declare {names}")
+        opened.append(adapter_type(config))
+        return opened[-1]
+
+    yield open_one
+    for cache in opened:
+        cache.close()
