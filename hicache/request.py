@@ -141,11 +141,12 @@ class RequestLife:
             self._cache.free_state(state)
 
     def _release_window(self, request: Request) -> None:
-        """Own slots that the window has passed give their SWA partners back, as far as the next insert can spare them."""
+        """Own slots that the window has passed give their SWA partners back."""
         if self._window is None:
             return
         length = self._cache.length(self._cache.key(request.tokens[: request.computed_tokens], request.namespace))
-        passed = (length - self._window) // self._page * self._page
+        # A page more than the window stays: the next prompt may end inside the last page, or part from this one there.
+        passed = (length - self._window) // self._page * self._page - self._page
         start = max(request.window_start, request.shared_tokens)
         if passed > start:
             self._cache.release_window(request.table[start:passed])

@@ -1,0 +1,95 @@
+"""MATCH: a prefix is of use to sliding-window layers when the last window before its end is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clause
+from hicache.testing.driver import Driver
+
+from .hits import hit_pages
+from .reopening import reopened, standard
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
+from .verbs import FULL, MAMBA, SWA, has, put, window_pages
+
+GONE = 2
+"""Pages at the beginning of a prompt whose SWA data is gone."""
+
+
+@clause("MATCH-3", bigram=True)
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "part"])
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_a_run_of_window_data_counts_from_one_window_on(driver: Driver, window: int, whole: bool) -> None:
+    page = driver.config.page_size
+    wide = reopened(driver, sliding_window_size=window * page - (0 if whole else page // 2))
+    prompt = list(range(1, GONE + window + 3))
+    put(wide, prompt, passed=GONE)
+    for count in range(len(prompt), 0, -1):
+        is_valid = count >= GONE + window and (count == len(prompt) or not has(wide, MAMBA))
+        expected = count if is_valid else 0
+        found = hit_pages(wide, prompt[:count])
+        assert found == expected, f"MATCH-3: {count} pages, the first {GONE} tombstones: {expected}, found {found}"
+
+
+@clause("MATCH-3", bigram=True)
+def test_a_run_shorter_than_the_window_counts_when_it_reaches_the_root(driver: Driver) -> None:
+    wide = reopened(driver, sliding_window_size=3 * driver.config.page_size)
+    for count in (1, 2, 3, 4):
+        put(wide, [1, 2, 3, 4][:count])
+        found = hit_pages(wide, [1, 2, 3, 4][:count])
+        assert found == count, f"MATCH-3: all {count} pages have window data, {found} were found"
+
+
+@clause("MATCH-3", bigram=True)
+@pytest.mark.parametrize(("tail", "expected"), [(1, 2), (2, 2), (3, 7), (4, 8)])
+def test_a_tombstone_sets_the_run_back_to_zero(driver: Driver, tail: int, expected: int) -> None:
+    # Two pages with data, two without, and a tail with data: the first two don't count for the tail's window of three.
+    wide = reopened(driver, sliding_window_size=3 * driver.config.page_size)
+    put(wide, [1, 2])
+    prompt = [1, 2, *range(3, 5 + tail)]
+    put(wide, prompt, passed=4)
+    found = hit_pages(wide, prompt)
+    assert found == expected, f"MATCH-3: a tail of {tail} pages after a tombstone: {expected} expected, found {found}"
+
+
+@clause("MATCH-3", needs=[Capability.SNAPSHOT], bigram=True)
+def test_evicted_window_data_ends_a_match_until_it_is_back(driver: Driver) -> None:
+    make_tombstone(driver, SWA)
+    longer = longer_prompt(driver)
+    assert hit_pages(driver, TOMBSTONE) == 0, f"MATCH-3: {TOMBSTONE} lost its window"
+    assert hit_pages(driver, longer) == len(longer), f"MATCH-3: {longer} ends with a whole window"
+    revive(driver)
+    found = hit_pages(driver, TOMBSTONE)
+    assert found == len(TOMBSTONE), f"MATCH-3: {TOMBSTONE} has its window again, {found} were found"
+
+
+@clause("MATCH-3", needs=[Capability.SNAPSHOT], bigram=True)
+def test_window_data_is_no_use_without_the_full_data_before_it(driver: Driver) -> None:
+    prompt = list(range(1, GONE + window_pages(driver.config) + 1))
+    put(driver, prompt, passed=GONE)
+    driver.evict(FULL, driver.config.capacity_tokens[FULL])
+    found = hit_pages(driver, prompt)
+    assert found == 0, f"MATCH-3: nothing is cached any more, {found} were found"
+
+
+@clause("MATCH-3", needs=[Capability.REQUESTS, Capability.PAGED, Capability.BIGRAM])
+@pytest.mark.parametrize("differs", [False, True], ids=["again", "other end"])
+@pytest.mark.parametrize("kind", ["page1/lru", "page3/lru", "page16/lru", "page64/lru", "page16/lru/bigram"])
+def test_what_a_long_request_leaves_is_found_up_to_its_last_page(
+    adapter_type: type[CacheAdapter], kind: str, differs: bool
+) -> None:
+    # A prompt of whole pages ends inside its last one, as a request computes its last token itself. A request that went
+    # on beyond, and kept one window before its own end and no more, would leave such a prompt nothing.
+    driver = standard(adapter_type, f"full+swa/{kind}")
+    prompt = driver.prompt(range(1, window_pages(driver.config) + 5))
+    first = driver.admit(driver.key(prompt))
+    assert first is not None, "REQ-5: a request fits an empty cache"
+    for token in range(driver.config.page_size - 1):
+        driver.extend(first.request, [token])
+    driver.finish(first.request)
+    again = driver.admit(driver.key([*prompt[:-1], 9] if differs else prompt))
+    assert again is not None, "REQ-5: a prompt that was served once fits again"
+    expected = (window_pages(driver.config) + 3) * driver.config.page_size
+    assert again.cached_tokens == expected, f"MATCH-3: expected {expected} cached, got {again.cached_tokens}"
+    driver.abort(again.request)
