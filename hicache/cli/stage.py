@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -44,6 +44,13 @@ class StageResult:
         """How many executions ended so."""
         executions = self.record.executions if self.record else ()
         return sum(execution.outcome is outcome for execution in executions)
+
+
+def shortcomings(results: Sequence[StageResult]) -> list[str]:
+    """Why the cache does not count as verified: the stages that failed, or that no test passed in any."""
+    failed = [result.name for result in results if result.failed]
+    nothing = not any(result.count(Outcome.PASSED) for result in results)
+    return failed or (["no test passed"] if nothing else [])
 
 
 class Stage(Protocol):

@@ -12,7 +12,7 @@ from time import perf_counter
 import hicache
 from hicache.cli.output import lines, started
 from hicache.cli.stage import Progress, StageResult, Verification
-from hicache.testing.report.run import Outcome, read_run
+from hicache.testing.report.run import Outcome, RunRecord, read_run
 
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
 _TAIL_LINES = 15
@@ -35,10 +35,10 @@ class SuiteStage:
         run_file, log = directory / "run.json", directory / "pytest.log"
         # What an earlier run left would pass for this one's.
         run_file.unlink(missing_ok=True)
-        problem = follow(self._command(directory), log, progress)
+        ending = follow(self._command(directory), log, progress)
         record = read_run(run_file) if run_file.exists() else None
-        if record is not None and any(one.outcome is Outcome.FAILED for one in record.executions):
-            problem = None
+        explained = ending == "code 0" or (ending == "code 1" and record is not None and _tells_why(record))
+        problem = None if explained else f"pytest ended with {ending}; {log} ends with:\n{_tail(log)}"
         return StageResult(self.name, record, problem, perf_counter() - begin)
 
     def _command(self, directory: Path) -> list[str]:
@@ -61,8 +61,8 @@ def suite_folder(name: str) -> Path:
     return package.parent / name if _checkout_settings().is_file() else package / "suites" / name
 
 
-def follow(command: list[str], log: Path, progress: Progress) -> str | None:
-    """Run pytest, copy its output to a file, and follow its percentages. Returns what went wrong, or None."""
+def follow(command: list[str], log: Path, progress: Progress) -> str:
+    """Run pytest, copy its output to a file, and follow its percentages. Returns how it ended: `code 0` is well."""
     with log.open("w", encoding="utf-8") as copy, started(command) as process:
         assert process.stdout is not None, "started() gives a process whose output is a pipe"
         try:
@@ -72,10 +72,14 @@ def follow(command: list[str], log: Path, progress: Progress) -> str | None:
                     progress(int(found[1]), 100)
         except TimeoutError as error:
             process.kill()
-            ending = f"was ended after {error}"
-        else:
-            ending = f"ended with code {process.wait()}"
-    return None if process.returncode == 0 else f"pytest {ending}; {log} ends with:\n{_tail(log)}"
+            return str(error)
+        return f"code {process.wait()}"
+
+
+def _tells_why(record: RunRecord) -> bool:
+    """Whether the executions show why pytest calls the run failed: a failure, or nothing that the cache can do."""
+    outcomes = {execution.outcome for execution in record.executions}
+    return Outcome.FAILED in outcomes or outcomes == {Outcome.SKIPPED}
 
 
 def _checkout_settings() -> Path:

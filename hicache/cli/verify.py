@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hicache.cli.adapter_class import REFERENCE, adapter_class
-from hicache.cli.stage import Stage, StageResult, Verification
+from hicache.cli.stage import Stage, StageResult, Verification, shortcomings
 from hicache.errors import ConfigurationError
 
 
@@ -40,7 +40,7 @@ def verify_command(
         SuiteStage("properties", verification, ("--hypothesis-profile", "quick")),
         ReplayStage(verification, adapter_class(adapter), known),
     ]
-    if any(result.failed for result in verify(stages, report, Console())):
+    if shortcomings(verify(stages, report, Console())):
         raise typer.Exit(1)
 
 

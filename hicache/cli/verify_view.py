@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hicache.cli.stage import Stage, StageResult
+from hicache.cli.stage import Stage, StageResult, shortcomings
 from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.text import first_line, legible
 
@@ -37,7 +37,7 @@ def show_results(results: Sequence[StageResult], page: Path | None, console: Con
         if result.problem is not None:
             _say(console, f"{result.name}: {result.problem}\n", style="red")
     _show_failures([one for result in results for one in _failures(result)], console)
-    failed = [result.name for result in results if result.failed]
+    failed = shortcomings(results)
     verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified", "green")
     _say(console, verdict, style=f"bold {colour}")
     if page is not None:

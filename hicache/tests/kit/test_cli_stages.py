@@ -34,67 +34,73 @@ def python(program: str) -> list[str]:
 def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     program = "print('[gw0] [  5%] PASSED a'); print('no share'); print('test_b PASSED [100%]')"
-    problem = follow(python(program), tmp_path / "log", lambda done, total: seen.append((done, total)))
-    assert problem is None, f"the process ended well, got {problem}"
+    ending = follow(python(program), tmp_path / "log", lambda done, total: seen.append((done, total)))
+    assert ending == "code 0", f"the process ended well, got {ending}"
     assert seen == [(5, 100), (100, 100)], f"expected 5 % and 100 %, got {seen}"
     assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
 
 
-def test_a_process_that_fails_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    program = "import sys; print('\\n'.join(f'line {n}' for n in range(100))); sys.exit('the cause')"
-    problem = follow(python(program), tmp_path / "log", ignore)
-    assert problem is not None, "code 1 is a problem"
-    assert "code 1" in problem, f"the code is told: {problem}"
-    assert problem.endswith("line 99\nthe cause"), f"stderr counts as well: {problem}"
-    assert "line 1\n" not in problem, f"only the end of the log is shown: {problem}"
+def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
+    ending = follow(python("import sys; print('a line'); sys.exit('the cause')"), tmp_path / "log", ignore)
+    assert ending == "code 1", f"expected code 1, got {ending}"
+    assert set((tmp_path / "log").read_text().splitlines()) == {"a line", "the cause"}, "both streams are in the log"
 
 
 def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(suite_stage, "_SILENCE_S", 0.5)
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
-    problem = follow(python(program), tmp_path / "log", ignore)
-    assert problem is not None, "a process that never ends is a problem"
-    assert "no output for 0.5 s" in problem, f"the reason is told: {problem}"
+    ending = follow(python(program), tmp_path / "log", ignore)
+    assert ending == "no output for 0.5 s", f"a process that never ends has to be ended, got {ending}"
 
 
-def run_suite(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, *executions: Execution, problem: str | None
-) -> StageResult:
-    """A suite whose pytest reports these executions, or does not get so far."""
+def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *executions: Execution) -> StageResult:
+    """A suite whose pytest ends so, and reports these executions before if there are any."""
 
-    def report(command: list[str], log: Path, _: object) -> str | None:
+    def report(command: list[str], log: Path, _: object) -> str:
         assert log.parent == directory / "conformance", f"the log lies beside the report, got {log}"
         assert command[command.index("--report") + 1] == str(log.parent), f"told where to report: {command}"
+        log.write_text("".join(f"line {number}\n" for number in range(100)))
         if executions:
             write_run(record(*executions), log.parent / "run.json")
-        return problem
+        return ending
 
     monkeypatch.setattr(suite_stage, "follow", report)
     return SuiteStage("conformance", Verification(FLAT, True, directory, None), ()).run(ignore)
 
 
 def test_a_suite_ends_with_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    result = run_suite(monkeypatch, tmp_path, execution("KEY-1"), problem=None)
+    result = run_suite(monkeypatch, tmp_path, "code 0", execution("KEY-1"))
     assert result.record == record(execution("KEY-1")), f"expected the record that pytest wrote, got {result.record}"
     assert not result.failed, f"everything passed, got {result}"
 
 
 def test_failed_tests_explain_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    failed = execution("KEY-1", outcome=Outcome.FAILED)
-    result = run_suite(monkeypatch, tmp_path, failed, problem="pytest ended with code 1")
+    result = run_suite(monkeypatch, tmp_path, "code 1", execution("KEY-1", outcome=Outcome.FAILED))
     assert (result.failed, result.problem) == (True, None), f"the failure says it all, got {result}"
 
 
-def test_an_exit_code_that_no_test_explains_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    result = run_suite(monkeypatch, tmp_path, execution("KEY-1"), problem="pytest ended with code 1")
-    assert (result.failed, result.problem) == (True, "pytest ended with code 1"), f"got {result}"
+def test_a_suite_that_asks_too_much_of_a_cache_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run_suite(monkeypatch, tmp_path, "code 1", execution("KEY-1", outcome=Outcome.SKIPPED))
+    assert not result.failed, f"everything was skipped for what the cache does not declare, got {result}"
+
+
+@pytest.mark.parametrize("ending", ["code 1", "code 3", "code -9", "no output for 300 s"])
+def test_an_ending_that_no_test_explains_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
+) -> None:
+    result = run_suite(monkeypatch, tmp_path, ending, execution("KEY-1"))
+    assert result.failed, f"{ending} is no good end"
+    assert result.problem is not None, f"{ending} is a problem"
+    assert f"ended with {ending}" in result.problem, f"the ending is told: {result.problem}"
+    assert result.problem.endswith("line 98\nline 99"), f"with the end of the log: {result.problem}"
+    assert "line 1\n" not in result.problem, f"and no more of it: {result.problem}"
 
 
 def test_the_record_of_an_earlier_run_is_not_taken_for_this_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run_suite(monkeypatch, tmp_path, execution("KEY-1"), problem=None)
-    result = run_suite(monkeypatch, tmp_path, problem="pytest ended with code 4")
+    run_suite(monkeypatch, tmp_path, "code 0", execution("KEY-1"))
+    result = run_suite(monkeypatch, tmp_path, "code 4")
     assert (result.failed, result.record) == (True, None), f"this run reported nothing, got {result}"
 
 

@@ -88,6 +88,11 @@ def test_the_last_failures_are_shown_with_their_commands(tmp_path: Path) -> None
     assert "failed: conformance" in output, f"the verdict names the suite: {output}"
 
 
+def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
+    output = shown([FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None)], tmp_path)
+    assert "failed: no test passed" in output, f"a run of skipped tests shows nothing: {output}"
+
+
 @pytest.mark.parametrize(
     ("conformance", "code"),
     [
@@ -95,6 +100,7 @@ def test_the_last_failures_are_shown_with_their_commands(tmp_path: Path) -> None
         (FakeStage("conformance", (PASSED, FAILED), None), 1),
         (FakeStage("conformance", (PASSED,), "pytest ended with code 3"), 1),
         (FakeStage("conformance", None, "pytest ended with code 4"), 1),
+        (FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None), 0),
     ],
 )
 def test_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conformance: FakeStage, code: int) -> None:
