@@ -30,7 +30,6 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.testing", "numpy", "pytest", "hypothesis")),
     "benchmarks": (*SHARED, "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
-    "benchmarks": (*SHARED, "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
 }
 """What each layer may import besides itself and the standard library. The longest name that fits a module counts."""
 
