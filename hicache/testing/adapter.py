@@ -221,7 +221,7 @@ class CacheAdapter(ABC):
         self._lacks("counters")
 
     def sanity_check(self) -> None:
-        """The cache's own check of itself, if it has one; raises when something is wrong. Called after the kit's laws."""
+        """The cache's own check of itself, if it has one; raises when something is wrong. Called after our laws."""
 
     def _lacks(self, verb: str) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} declares a capability that needs {verb}(), which it lacks")

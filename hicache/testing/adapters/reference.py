@@ -161,7 +161,7 @@ class ReferenceAdapter(CacheAdapter):
 
 
 def _receipts_through(nodes: Sequence[Node]) -> list[int]:
-    """Receipts that lock each node's FULL data: its own, which is its count less its locked children, and its children's."""
+    """Receipts that lock each node's FULL data: its own (its count less its locked children) and its children's."""
     totals = {id(node): 0 for node in nodes}
     for node in reversed(nodes):
         locked_children = sum(1 for child in node.children.values() if child.locks[0])

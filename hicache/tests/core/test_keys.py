@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_a_key_holds_whole_pages_only(page_size: int, count: int) -> None:
 @pytest.mark.parametrize("ids", [(), (1,), (1, 2), (1, 2, 3, 4)])
 def test_bigram_elements_are_the_neighbouring_pairs(ids: tuple[int, ...]) -> None:
     key = RadixKey.of(tokens(*ids), SHARED, 1, bigram=True)
-    pairs = [token for pair in zip(ids, ids[1:], strict=False) for token in pair]
+    pairs = [token for pair in pairwise(ids) for token in pair]
     assert key.data == struct.pack(f"<{len(pairs)}i", *pairs), f"KEY-3: pairs of {ids}"
 
 

@@ -132,7 +132,7 @@ def test_slots_of_the_tree_in_another_order_fail() -> None:
 
 def test_a_lock_without_a_receipt_fails() -> None:
     check_receipts(sound(), receipts=1)
-    with pytest.raises(InvariantError, match="LOCK-2: .*at most 0"):
+    with pytest.raises(InvariantError, match=r"LOCK-2: .*at most 0"):
         check_receipts(sound(), receipts=0)
 
 
