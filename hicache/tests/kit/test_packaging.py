@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hicache.config import read_table
@@ -23,6 +24,15 @@ def folders_of_packages(root: Path) -> dict[str, Path]:
     }
 
 
+def data_files(package: Path) -> Iterator[Path]:
+    """Every file of a package that is no module, in its own folder and in those below that hold no modules."""
+    for path in package.iterdir():
+        if path.is_file() and path.suffix not in (".py", ".pyc"):
+            yield path
+        elif path.is_dir() and not any(path.rglob("*.py")):
+            yield from data_files(path)
+
+
 def test_the_wheel_holds_every_package() -> None:
     expected, listed = sorted(folders_of_packages(ROOT)), SETUPTOOLS["packages"]
     missing, gone = set(expected) - set(listed), set(listed) - set(expected)
@@ -37,13 +47,9 @@ def test_each_suite_ships_below_hicache() -> None:
 
 def test_the_wheel_holds_every_data_file() -> None:
     patterns = SETUPTOOLS["package-data"]["*"]
-    packages = folders_of_packages(ROOT)
-    left_out = [
-        path
-        for folder in packages.values()
-        for path in folder.iterdir()
-        if path.is_file() and path.suffix not in (".py", ".pyc") and not any(map(PurePath(path.name).match, patterns))
-    ]
+    packages = folders_of_packages(ROOT).values()
+    taken = {path for folder in packages for pattern in patterns for path in folder.glob(pattern)}
+    left_out = {path for folder in packages for path in data_files(folder)} - taken
     assert not left_out, f"pyproject.toml, package-data: no pattern of {patterns} takes {left_out}"
 
 
@@ -56,4 +62,12 @@ def test_packages_are_found_by_their_name_in_the_wheel(tmp_path: Path) -> None:
         "hicache.tree": tmp_path / "hicache/tree",
         "hicache.suites.conformance.keys": tmp_path / "conformance/keys",
     }
+    assert found == expected, f"expected {expected}, got {found}"
+
+
+def test_data_files_are_found_beside_and_below_the_modules(tmp_path: Path) -> None:
+    for name in ("a.py", "a.toml", "templates/a.html", "deeper/b.py", "deeper/b.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found, expected = set(data_files(tmp_path)), {tmp_path / "a.toml", tmp_path / "templates/a.html"}
     assert found == expected, f"expected {expected}, got {found}"
