@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 
+from hicache.testing.tags import SUITES
 from hicache.tests.architecture.imports import Import, within
-
-SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
 SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config")
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")

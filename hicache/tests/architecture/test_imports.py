@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hicache.testing.tags import SUITES
 from hicache.tests.architecture.imports import read_imports
-from hicache.tests.architecture.layers import SUITES, broken_rules
+from hicache.tests.architecture.layers import broken_rules
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("hicache", *SUITES)
