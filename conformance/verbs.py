@@ -35,6 +35,12 @@ def put(
     return driver.put(key_of(driver, pages), window_start=window_start, with_state=with_state, priority=priority)
 
 
+def put_prefixes(driver: Driver, pages: Sequence[int]) -> None:
+    """Cache each prefix of a prompt, the shortest first, so that with MAMBA each has its state."""
+    for count in range(1, len(pages) + 1):
+        put(driver, pages[:count])
+
+
 def offer(driver: Driver, pages: Sequence[int], *, passed: int = 0, with_state: bool = True) -> Offer:
     """Insert a prompt that was computed in slots of its own, as a request does that found nothing when it came."""
     key, size = key_of(driver, pages), driver.config.page_size

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hicache.cache import LockReceipt, UnifiedRadixCache
+from hicache.tree.node import Node
 from hicache.types import NO_SLOTS, Component, Namespace, Slots, Tokens
 
 
@@ -37,6 +38,7 @@ class RequestLife:
         self._page = cache.config.page_size
         self._window = cache.config.sliding_window_size if Component.SWA in cache.config.components else None
         self._has_states = Component.MAMBA in cache.config.components
+        self._running = 0
 
     def admit(self, tokens: Tokens, namespace: Namespace) -> Request | None:
         """Match, lock, take an own state and slots for the rest; None when they cannot be had.
@@ -44,17 +46,11 @@ class RequestLife:
         The last token is never taken from the cache: what follows from it is what the request asks for.
         """
         found = self._cache.match(self._cache.key(tokens[:-1], namespace), chunked=False)
-        receipt = self._cache.lock(found.device_anchor)
-        cached = len(found.device_indices)
-        state = self._own_state(receipt, cached)
-        rest = None if self._has_states and state is None else self._cache.allocate(self._missing(len(tokens), cached))
-        if rest is None:
-            if state is not None:
-                self._cache.free_state(state)
-            self._cache.unlock(receipt)
-            return None
-        table = np.concatenate((found.device_indices, rest))
-        return Request(tokens, namespace, table, cached, cached, cached, state, receipt)
+        request = self._start(tokens, namespace, found.device_anchor, found.device_indices)
+        if request is None and not self._running:
+            # Nobody is left to give back the slot that a copy of the hit's state needs: do without the hit.
+            request = self._start(tokens, namespace, self._cache.tree.root, NO_SLOTS)
+        return request
 
     def extend(self, request: Request, tokens: Tokens) -> bool:
         """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit."""
@@ -111,10 +107,24 @@ class RequestLife:
         self._free_state(request.state)
         self._end(request)
 
+    def _start(self, tokens: Tokens, namespace: Namespace, anchor: Node, shared: Slots) -> Request | None:
+        receipt = self._cache.lock(anchor)
+        cached = len(shared)
+        state = self._own_state(receipt, cached)
+        rest = None if self._has_states and state is None else self._cache.allocate(self._missing(len(tokens), cached))
+        if rest is None:
+            self._free_state(state)
+            self._cache.unlock(receipt)
+            return None
+        self._running += 1
+        table = np.concatenate((shared, rest))
+        return Request(tokens, namespace, table, cached, cached, cached, state, receipt)
+
     def _end(self, request: Request) -> None:
         self._cache.free(request.table[request.shared_tokens :])
         self._cache.unlock(request.receipt)
         request.table, request.state, request.shared_tokens = NO_SLOTS, None, 0
+        self._running -= 1
 
     def _missing(self, tokens: int, held: int) -> int:
         return max(0, -(-tokens // self._page) * self._page - held)
