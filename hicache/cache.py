@@ -103,10 +103,10 @@ class UnifiedRadixCache:
             raise KeyFormError(f"{len(slots)} slots were given for {self.length(key)} tokens")
         self._now += 1
         pages = self.pools.pages_of(slots)
-        insertion = Insertion(pages, self.pools.window_start(pages), state, self._now, state_adopted=False)
+        insertion = Insertion(pages, [], self.pools.window_start(pages), state, self._now, state_adopted=False)
         prefix_end, node, accepted_end = self._ensemble.lay(key, insertion)
-        if node.end < len(insertion.pages):
-            self._components[FULL].discard(insertion.pages[node.end :])
+        for refused in (insertion.duplicates(), pages[node.end :]):
+            self._components[FULL].discard(refused)
         node.priority = max(node.priority, priority)
         self._ensemble.touch(node, self._now)
         self._ensemble.flush()

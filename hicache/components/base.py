@@ -18,7 +18,7 @@ from hicache.tree.hashes import node_hashes
 from hicache.tree.node import Node
 from hicache.tree.policies import Order
 from hicache.tree.recency import EvictionQueue
-from hicache.types import EventKind, Slots
+from hicache.types import NO_SLOTS, EventKind, Slots
 
 FULL = 0
 """FULL's place among the components of a node. The others follow in rank order."""
@@ -31,11 +31,13 @@ Validator = Callable[[Node], bool]
 class Insertion:
     """One insert under way, in pages.
 
-    `pages`: the caller's FULL pages for the whole key. `window_start`: first page from which on all have SWA data.
-    `state`: the MAMBA state after the last page, or None. `now`: the moment. `state_adopted`: the tree took the state.
+    `pages`: the caller's FULL pages for the whole key. `met`: the tree's, node by node, where the key met old nodes.
+    `window_start`: first page from which on all have SWA data. `state`: the MAMBA state after the last page, or None.
+    `now`: the moment. `state_adopted`: the tree took the state.
     """
 
     pages: Slots
+    met: list[Slots]
     window_start: int
     state: int | None
     now: int
@@ -44,6 +46,14 @@ class Insertion:
     def part(self, node: Node) -> Slots:
         """The caller's pages for a node's stretch."""
         return self.pages[node.start : node.end]
+
+    def duplicates(self) -> Slots:
+        """The caller's pages where the tree has another one: what the caller shares with it is the same page."""
+        if not self.met:
+            return NO_SLOTS
+        held: Slots = np.concatenate(self.met)
+        given = self.pages[: len(held)]
+        return given.compress(given != held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +189,8 @@ class TreeComponent(ABC):
 
     def discard(self, pages: Slots) -> None:
         """Free pages of the caller's that no node takes, with the next flush."""
-        self._dropped.append(pages)
+        if len(pages):
+            self._dropped.append(pages)
 
     def freed_by(self, node: Node) -> Slots:
         """The pages that `give_back` gets for a dropped node."""

@@ -38,11 +38,9 @@ class FullComponent(TreeComponent):
         return None
 
     def overlap(self, node: Node, insertion: Insertion) -> None:
-        # A page is a duplicate exactly if the tree has another page there: what the caller shares is the same page.
-        own, given = node.values[self.index], insertion.part(node)
-        duplicates = given[given != own]
-        if len(duplicates):
-            self.discard(duplicates)
+        pages = node.values[self.index]
+        assert pages is not None, f"{self.name}: {node!r} holds nothing"
+        insertion.met.append(pages)
 
     def commit(self, node: Node, insertion: Insertion) -> None:
         node.touched[self.index] = insertion.now
