@@ -1,0 +1,65 @@
+"""A component that the package does not have: scales of quantised KV, which lie at FULL's own slots."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hicache.components.base import FULL, Insertion, TreeComponent, Validator
+from hicache.tree.node import Node
+from hicache.tree.policies import Order, recency_of
+from hicache.types import Slots
+
+SCALES = "scales"
+
+
+class ScalesComponent(TreeComponent):
+    """A node is valid with its scales. They need no allocation, as they have FULL's page numbers."""
+
+    name: ClassVar[str] = SCALES
+
+    def order(self) -> Order:
+        return recency_of(self.index)
+
+    def renews(self) -> bool:
+        return False
+
+    def is_candidate(self, node: Node) -> bool:
+        return not node.locks[self.index] and node.values[self.index] is not None
+
+    def validator(self) -> Validator:
+        return lambda node: node.values[self.index] is not None
+
+    def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
+        return False
+
+    def cuts(self, start: int, insertion: Insertion) -> list[int]:
+        return []
+
+    def cut_before_overlap(self, node: Node, insertion: Insertion) -> int | None:
+        return None
+
+    def overlap(self, node: Node, insertion: Insertion) -> None:
+        """A node that is there keeps what it has."""
+
+    def commit(self, node: Node, insertion: Insertion) -> None:
+        pages = node.values[FULL]
+        assert pages is not None, "FULL commits first"
+        self.hold(node, pages.copy())
+
+    def split(self, upper: Node, lower: Node) -> None:
+        self.divide(upper, lower)
+        upper.locks[self.index] = lower.locks[self.index]
+        self.queue.offer(upper)
+
+    def acquire(self, node: Node) -> int:
+        self.pin(node)
+        return 0
+
+    def release(self, node: Node, mark: int) -> None:
+        self.unpin(node)
+
+    def touch(self, node: Node, now: int) -> None:
+        node.touched[self.index] = now
+
+    def give_back(self, pages: Slots) -> None:
+        """They go with FULL's slots."""

@@ -1,0 +1,123 @@
+"""COMP-1, COMP-3 from inside: what a component must bring, and that one more needs one registration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from hicache.cache import UnifiedRadixCache
+from hicache.components.base import Surroundings, TreeComponent
+from hicache.components.registry import REGISTRY
+from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.errors import ConfigurationError
+from hicache.events import EventLog
+from hicache.keys import RadixKey
+from hicache.metrics import Counters
+from hicache.pools.group import DevicePools
+from hicache.stacks import pool_specs
+from hicache.tests.components.scales import SCALES, ScalesComponent
+from hicache.tree.invariants import check_invariants
+from hicache.tree.node import Node
+from hicache.types import SHARED, InsertResult
+
+HOOKS = sorted(TreeComponent.__abstractmethods__)
+PAGE_SIZE = 2
+
+
+@pytest.fixture
+def config() -> CacheConfig:
+    """FULL and the new component."""
+    return CacheConfig(
+        components=("full", SCALES),
+        sidecars=(),
+        page_size=PAGE_SIZE,
+        capacity_tokens={"full": 16 * PAGE_SIZE, SCALES: 16 * PAGE_SIZE},
+        sliding_window_size=None,
+        mamba_chunk_size=None,
+        policy=EvictionPolicy.LRU,
+        bigram=False,
+        events=True,
+        layout=Layout.LAYER_FIRST,
+        device="cpu",
+        model=TINY_MODEL,
+        topology=SINGLE_RANK,
+    )
+
+
+@pytest.fixture
+def surroundings(config: CacheConfig) -> Surroundings:
+    """What a component is created with."""
+    return Surroundings(config, DevicePools(config, pool_specs(config)), EventLog(enabled=False), Counters())
+
+
+@pytest.fixture
+def cache(config: CacheConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnifiedRadixCache]:
+    """A cache with the new component: one entry in the registry is all that it takes."""
+    monkeypatch.setitem(REGISTRY, SCALES, ScalesComponent)
+    opened = UnifiedRadixCache(config)
+    yield opened
+    check_invariants(opened.tree.root)
+
+
+def key_of(cache: UnifiedRadixCache, pages: list[int]) -> RadixKey:
+    """A key of these pages."""
+    return cache.key(np.repeat(np.array(pages, dtype=np.int32), PAGE_SIZE), SHARED)
+
+
+def insert(cache: UnifiedRadixCache, pages: list[int]) -> InsertResult:
+    """Cache a prompt that was computed alone."""
+    slots = cache.allocate(len(pages) * PAGE_SIZE)
+    assert slots is not None, f"there is room for {pages}"
+    return cache.insert(key_of(cache, pages), slots, None, 0)
+
+
+def hit_pages(cache: UnifiedRadixCache, pages: list[int]) -> int:
+    """How many pages of a prompt hit."""
+    return len(cache.match(key_of(cache, pages), chunked=False).device_indices) // PAGE_SIZE
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_component_that_lacks_a_hook_cannot_be_created(hook: str, surroundings: Surroundings) -> None:
+    assert ScalesComponent(1, surroundings).name == SCALES, "with all hooks it can be created"
+    incomplete = type("Incomplete", (ScalesComponent,), {hook: getattr(TreeComponent, hook)})
+    with pytest.raises(TypeError, match=hook):
+        incomplete(1, surroundings)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("component", [*REGISTRY.values(), ScalesComponent], ids=lambda component: component.name)
+def test_a_hook_refuses_an_argument_that_it_does_not_know(component: type[TreeComponent], hook: str) -> None:
+    with pytest.raises(TypeError, match="prefetch_token"):
+        getattr(component, hook)(None, prefetch_token=1)
+
+
+def test_an_unregistered_component_is_refused(config: CacheConfig) -> None:
+    with pytest.raises(ConfigurationError, match=r"\['scales'\] are unknown; known: \['full', 'mamba', 'swa'\]"):
+        UnifiedRadixCache(config)
+
+
+def test_a_new_component_is_split_locked_and_evicted_like_the_others(cache: UnifiedRadixCache) -> None:
+    insert(cache, [1, 2, 3])
+    insert(cache, [1, 2, 4])
+    assert [hit_pages(cache, pages) for pages in ([1, 2, 3], [1, 2, 4], [1, 2])] == [3, 3, 2], "both branches hit"
+    receipt = cache.lock(cache.match(key_of(cache, [1, 2, 3]), chunked=False).device_anchor)
+    assert cache.sizes()[SCALES].protected == PAGE_SIZE, f"one node is locked, sizes are {cache.sizes()}"
+    freed = cache.evict("full", 100).freed
+    assert freed["full"] == PAGE_SIZE, f"the branch without a lock goes with all it has, freed {freed}"
+    cache.evict(SCALES, 100)
+    held = [hit_pages(cache, pages) for pages in ([1, 2, 3], [1, 2])]
+    assert held == [3, 0], f"the path has lost its scales, its locked end has them; hits {held}"
+    cache.unlock(receipt)
+    cache.evict(SCALES, 100)
+    evictable = {name: size.evictable for name, size in cache.sizes().items()}
+    assert evictable == {"full": 0, SCALES: 0}, f"the leaf and the tombstone above it go, evictable is {evictable}"
+
+
+def test_a_new_component_can_refuse_a_match(cache: UnifiedRadixCache) -> None:
+    node: Node = insert(cache, [1, 2]).node
+    insert(cache, [1, 2, 3])
+    cache._by_name[SCALES].drop(node)
+    assert hit_pages(cache, [1, 2]) == 0, "the node lacks what the new component needs"
+    assert hit_pages(cache, [1, 2, 3]) == 3, "the longer prompt has it at its end"
