@@ -65,12 +65,10 @@ class UnifiedRadixCache:
     def match(self, key: RadixKey, chunked: bool) -> MatchResult:
         """The longest prefix at whose end every component is valid. `chunked`: looks again, so it is not a new hit."""
         validators = self._ensemble.validators()
-        node = best = self.tree.root
-        total = self.tree.pages_of(key)
+        best = self.tree.root
         parts: list[Slots | None] = []
         matched = reached_end = 0
-        while node.end < total and (child := self.tree.descend(node, key)) is not None:
-            node = child
+        for node in self.tree.walk(key):
             parts.append(node.values[FULL])
             # Every validator sees every node, also after another refused it: SWA counts its run (sglang#25277).
             valid = valid_but_last = True

@@ -28,9 +28,10 @@ class Ensemble:
         """Lay a key over the tree; returns where the old part ended, the last node, and where a match would end."""
         validators = self.validators()
         node, accepted_end = self.tree.root, 0
-        while node.end < len(insertion.pages) and (child := self.tree.descend(node, key)) is not None:
-            node = self._overlap(child, insertion)
-            accepted_end = node.end if _all_valid(validators, node) else accepted_end
+        for met in self.tree.walk(key):
+            for node in self._parted(met, insertion):
+                self._overlap(node, insertion)
+                accepted_end = node.end if _all_valid(validators, node) else accepted_end
         prefix_end = node.end
         for end in self._leaf_ends(prefix_end, insertion):
             node = self._commit(self.tree.attach(node, key, end), insertion)
@@ -69,14 +70,16 @@ class Ensemble:
         for component in reversed(self.components):
             component.flush()
 
-    def _overlap(self, child: Node, insertion: Insertion) -> Node:
+    def _parted(self, node: Node, insertion: Insertion) -> list[Node]:
         for component in self.components:
-            cut = component.cut_before_overlap(child, insertion)
+            cut = component.cut_before_overlap(node, insertion)
             if cut is not None:
-                child = self.tree.split(child, cut - child.start)
+                return [self.tree.split(node, cut - node.start), node]
+        return [node]
+
+    def _overlap(self, node: Node, insertion: Insertion) -> None:
         for component in self.components:
-            component.overlap(child, insertion)
-        return child
+            component.overlap(node, insertion)
 
     def _leaf_ends(self, start: int, insertion: Insertion) -> list[int]:
         total = len(insertion.pages)

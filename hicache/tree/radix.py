@@ -1,4 +1,4 @@
-"""The radix tree: descend, split, attach, remove. It knows pages and nodes, and nothing of what components hold."""
+"""The radix tree: walk, split, attach, remove. It knows pages and nodes, and nothing of what components hold."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ class RadixTree:
         """How many whole pages a key has."""
         return len(key.data) // self.bytes_per_page
 
-    def descend(self, node: Node, key: RadixKey) -> Node | None:
-        """The child that the key goes on into, split so that it lies wholly on the key; None when there is none."""
-        offset = node.end * self.bytes_per_page
-        child = node.children.get(self._edge(node, key, offset))
-        if child is None:
-            return None
-        counters = self._counters
-        counters.nodes_visited += 1
-        counters.bytes_compared += len(child.key)
-        if key.data.startswith(child.key, offset):
-            return child
-        return self.split(child, self._common_pages(child.key, key.data, offset))
+    def walk(self, key: RadixKey) -> Iterator[Node]:
+        """The nodes on a key from the root's child down. The last one is split, so that it lies wholly on the key.
+
+        A node may be split by the caller while it stands there: the walk goes on from its end.
+        """
+        data, page, counters = key.data, self.bytes_per_page, self._counters
+        node, offset, edge = self.root, 0, self._edge(self.root, key, 0)
+        while offset < len(data) and (child := node.children.get(edge)) is not None:
+            counters.nodes_visited += 1
+            counters.bytes_compared += len(child.key)
+            agrees = data.startswith(child.key, offset)
+            node = child if agrees else self.split(child, self._common_pages(child.key, data, offset))
+            yield node
+            offset = node.end * page
+            edge = data[offset : offset + page]
 
     def _common_pages(self, stretch: bytes, data: bytes, offset: int) -> int:
         tokens = min(len(stretch), len(data) - offset) // TOKEN_BYTES

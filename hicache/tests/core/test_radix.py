@@ -1,4 +1,4 @@
-"""The radix tree by itself: descend, split, attach, remove, hashes. Without torch."""
+"""The radix tree by itself: walk, split, attach, remove, hashes. Without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hicache.keys import RadixKey, chain_seed, hash_pages
+from hicache.keys import RadixKey, chain_seed, encode_namespace, hash_pages
 from hicache.metrics import Counters
 from hicache.tree.hashes import node_hashes, prefix_hashes
 from hicache.tree.node import Node
@@ -30,13 +30,12 @@ def tree_with_splits() -> tuple[RadixTree, list[tuple[Node, Node]]]:
 
 
 def grow(tree: RadixTree, key: RadixKey) -> Node:
-    node = tree.root
-    while node.end < tree.pages_of(key):
-        node = tree.descend(node, key) or tree.attach(node, key, tree.pages_of(key))
-    return node
+    end = tree.pages_of(key)
+    node = [tree.root, *tree.walk(key)][-1]
+    return node if node.end == end else tree.attach(node, key, end)
 
 
-def test_descend_splits_where_keys_part() -> None:
+def test_a_walk_splits_where_keys_part() -> None:
     tree, splits = tree_with_splits()
     old = grow(tree, key_of([1, 2, 3]))
     new = grow(tree, key_of([1, 2, 4]))
@@ -55,7 +54,16 @@ def test_a_difference_inside_a_page_parts_at_the_page() -> None:
 def test_namespaces_share_no_node() -> None:
     tree, _ = tree_with_splits()
     grow(tree, key_of([1]))
-    assert tree.descend(tree.root, key_of([1], Namespace("a", None, None))) is None, "KEY-2"
+    assert not list(tree.walk(key_of([1], Namespace("a", None, None)))), "KEY-2"
+
+
+def test_a_namespace_that_spells_a_page_finds_nothing() -> None:
+    salted = Namespace(None, "1234567", None)
+    page = np.frombuffer(encode_namespace(salted), dtype=np.int32)
+    tree = RadixTree(page.nbytes, 1, lambda upper, lower: None, Counters())
+    grow(tree, RadixKey.of(page, SHARED, len(page), bigram=False))
+    found = list(tree.walk(RadixKey(b"", salted)))
+    assert not found, f"SEC-1: an empty key in another namespace finds nothing, got {found}"
 
 
 def test_only_a_leaf_can_be_removed() -> None:
