@@ -60,7 +60,7 @@ def test_namespaces_share_no_node() -> None:
 def test_a_namespace_that_spells_a_page_finds_nothing() -> None:
     salted = Namespace(None, "1234567", None)
     page = np.frombuffer(encode_namespace(salted), dtype=np.int32)
-    tree = RadixTree(page.nbytes, 1, lambda upper, lower: None, Counters())
+    tree = RadixTree(page.nbytes, 1, lambda *_: None, Counters())
     grow(tree, RadixKey.of(page, SHARED, len(page), bigram=False))
     found = list(tree.walk(RadixKey(b"", salted)))
     assert not found, f"SEC-1: an empty key in another namespace finds nothing, got {found}"
