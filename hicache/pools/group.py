@@ -44,7 +44,7 @@ class DevicePools:
         return self._slots.take(pages, axis=0).reshape(-1) if self.page_size > 1 else pages.copy()
 
     def pages_of(self, slots: Slots) -> Slots:
-        """The pages of whole, aligned runs of slots. Raises SlotError for anything else."""
+        """The pages of whole, aligned runs of slots. Raises SlotError when a run begins or ends on another page."""
         if self.page_size == 1:
             return slots.copy()
         first, last = slots[:: self.page_size], slots[self.page_size - 1 :: self.page_size]

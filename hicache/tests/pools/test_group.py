@@ -1,0 +1,140 @@
+"""DevicePools: FULL pages and their SWA partners are taken and given back together, or partners alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.errors import SlotError
+from hicache.pools.group import DevicePools
+from hicache.stacks import pool_specs
+from hicache.types import Slots
+
+FULL, SWA = "full", "swa"
+PAGE_SIZE = 4
+FULL_PAGES, SWA_PAGES = 6, 4
+
+
+@pytest.fixture
+def pools() -> DevicePools:
+    return open_pools()
+
+
+def open_pools() -> DevicePools:
+    config = CacheConfig(
+        components=(FULL, SWA),
+        sidecars=(),
+        page_size=PAGE_SIZE,
+        capacity_tokens={FULL: FULL_PAGES * PAGE_SIZE, SWA: SWA_PAGES * PAGE_SIZE},
+        sliding_window_size=PAGE_SIZE,
+        mamba_chunk_size=None,
+        policy=EvictionPolicy.LRU,
+        bigram=False,
+        events=False,
+        layout=Layout.LAYER_FIRST,
+        device="cpu",
+        model=TINY_MODEL,
+        topology=SINGLE_RANK,
+    )
+    return DevicePools(config, pool_specs(config))
+
+
+def taken(pools: DevicePools, pages: int) -> Slots:
+    found = pools.allocate(pages)
+    assert found is not None, f"the pools have room for {pages} pages"
+    return found
+
+
+def free_counts(pools: DevicePools) -> tuple[int, int]:
+    return pools.allocators[FULL].free_pages, pools.allocators[SWA].free_pages
+
+
+ACTIONS = st.lists(st.tuples(st.sampled_from(["allocate", "free", "free_window"]), st.integers(0, 4)), max_size=30)
+
+
+@given(ACTIONS)
+def test_partners_are_conserved_as_a_set(actions: list[tuple[str, int]]) -> None:
+    pools, held = open_pools(), dict[int, int]()
+    for action, count in actions:
+        chosen = np.array(list(held)[:count], dtype=np.int64)
+        if action == "allocate" and (fresh := pools.allocate(count)) is not None:
+            held |= dict(zip(fresh.tolist(), pools.partners(fresh).tolist(), strict=True))
+        elif action == "free":
+            pools.free(chosen)
+            held = {page: partner for page, partner in held.items() if page not in chosen}
+        elif action == "free_window":
+            pools.free_window(chosen)
+            held |= dict.fromkeys(chosen.tolist(), 0)
+        check(pools, held)
+
+
+def check(pools: DevicePools, held: dict[int, int]) -> None:
+    windows = {partner for partner in held.values() if partner}
+    partners = pools.partners(np.array(list(held), dtype=np.int64)).tolist()
+    assert partners == list(held.values()), f"expected the partners {held}, got {partners}"
+    free_windows = set(pools.allocators[SWA].free_set().tolist())
+    expected = set(range(1, SWA_PAGES + 1)) - windows
+    assert free_windows == expected, f"POOL-1: {windows} are partners, expected {expected} to be free: {free_windows}"
+    assert pools.allocators[FULL].free_pages == FULL_PAGES - len(held), f"POOL-1: {len(held)} FULL pages are held"
+
+
+def test_what_does_not_fit_one_pool_is_taken_from_neither(pools: DevicePools) -> None:
+    assert pools.allocate(SWA_PAGES + 1) is None, f"POOL-3: there are {SWA_PAGES} SWA pages"
+    assert free_counts(pools) == (FULL_PAGES, SWA_PAGES), "POOL-3: what was taken is rolled back"
+
+
+@pytest.mark.parametrize("pages", [[1, 1], [1, 3], [0], [99]], ids=["twice", "free", "padding", "foreign"])
+@pytest.mark.parametrize("verb", ["free", "free_window"])
+def test_a_refusal_changes_neither_pool(pools: DevicePools, verb: str, pages: list[int]) -> None:
+    held = taken(pools, 2)
+    partners = pools.partners(held).tolist()
+    with pytest.raises(SlotError):
+        getattr(pools, verb)(np.array(pages, dtype=np.int64))
+    assert free_counts(pools) == (FULL_PAGES - 2, SWA_PAGES - 2), f"POOL-2: a refused {verb} gives nothing back"
+    assert pools.partners(held).tolist() == partners, f"POOL-2: a refused {verb} parts nobody"
+
+
+def test_a_window_starts_behind_the_last_page_without_a_partner(pools: DevicePools) -> None:
+    pages = taken(pools, 4)
+    assert pools.window_start(pages) == 0, "all have partners"
+    pools.free_window(pages[[0, 2]])
+    assert pools.window_start(pages) == 3, "pages 0 and 2 have none"
+    pools.free_window(pages)
+    assert pools.window_start(pages) == 4, "none has one"
+    assert pools.window_start(pages[:0]) == 0, "an empty key lacks nothing"
+
+
+def test_partners_move_once(pools: DevicePools) -> None:
+    source, target = taken(pools, 2), taken(pools, 2)
+    with pytest.raises(SlotError, match="partners cannot move"):
+        pools.move_window(source, target)
+    pools.free_window(target)
+    moved = pools.move_window(source, target)
+    assert pools.partners(target).tolist() == moved.tolist(), "the target has them"
+    assert pools.partners(source).tolist() == [0, 0], "the source has none"
+    pools.free(source)
+    assert free_counts(pools) == (FULL_PAGES - 2, SWA_PAGES - 2), "POOL-5: freeing the source frees no partner"
+
+
+PAGE_RUN = [list(range(PAGE_SIZE, 2 * PAGE_SIZE)), list(range(3 * PAGE_SIZE, 4 * PAGE_SIZE))]
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_whole_pages_of_slots_are_told_by_their_numbers(pools: DevicePools, order: list[int]) -> None:
+    slots = np.array([slot for run in order for slot in PAGE_RUN[run]], dtype=np.int64)
+    expected = [[1, 3][run] for run in order]
+    assert pools.pages_of(slots).tolist() == expected, f"slots {slots}"
+    assert pools.slots_of(pools.pages_of(slots)).tolist() == slots.tolist(), "POOL-4: and back"
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [[4, 5, 6], [5, 6, 7, 8], [7, 6, 5, 4], [4, 5, 6, 7, 8], [4, 5, 10, 11]],
+    ids=["too few", "shifted", "reversed", "a page and a slot", "two halves"],
+)
+def test_what_is_no_whole_page_is_refused(pools: DevicePools, slots: list[int]) -> None:
+    with pytest.raises(SlotError, match="are not whole pages"):
+        pools.pages_of(np.array(slots, dtype=np.int64))
