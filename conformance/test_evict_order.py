@@ -156,7 +156,7 @@ def test_whoever_reads_the_whole_uses_its_beginning(driver: Driver) -> None:
     require_order(driver, [(3,), (1, 2), (1,)], "caching 1, (1, 2), 3, and a hit of (1, 2)")
 
 
-@clause("EVICT-2", needs=[Capability.SNAPSHOT])
+@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT])
 @pytest.mark.parametrize("insert", [put, offer])
 def test_an_insert_of_what_is_there_is_a_use(driver: Driver, insert: Callable[[Driver, list[int]], object]) -> None:
     for page in (1, 2, 3):

@@ -25,10 +25,10 @@ def test_every_buffer_that_a_slot_owns_can_be_read(driver: Driver) -> None:
     assert all(sizes.values()), f"REQ-3: bytes per slot and layer: {sizes}"
 
 
-@clause("REQ-3", needs=REQUESTS, bigram=True)
+@clause("REQ-3", needs=REQUESTS, page_sizes=[1, 16], bigram=True)
 def test_slots_that_served_other_prompts_before_hold_the_new_ones(driver: Driver) -> None:
     hits = 0
-    for round_number in range(3):
+    for round_number in range(2):
         for first in (10, 20, 30):
             pages = [first, first + 1, first + 2]
             hits += run(driver, pages)
@@ -38,7 +38,7 @@ def test_slots_that_served_other_prompts_before_hold_the_new_ones(driver: Driver
     assert hits == 0, f"REQ-3: each round was to begin without the last round's prompts, {hits} tokens hit"
 
 
-@clause("REQ-3", needs=REQUESTS, bigram=True)
+@clause("REQ-3", needs=REQUESTS, page_sizes=[1, 16, 64], bigram=True)
 def test_what_one_request_decodes_another_never_reads(driver: Driver) -> None:
     put(driver, [1, 2])
     admissions = {page: admitted(driver, [1, 2, page]) for page in (7, 8)}
@@ -52,7 +52,7 @@ def test_what_one_request_decodes_another_never_reads(driver: Driver) -> None:
         driver.finish(admission.request)
 
 
-@clause("REQ-3", needs=REQUESTS, bigram=True)
+@clause("REQ-3", needs=REQUESTS, page_sizes=[1, 16], bigram=True)
 def test_a_prefix_is_read_right_at_every_length(driver: Driver) -> None:
     pages = [1, 2, 3, 4, 5]
     put_prefixes(driver, pages)

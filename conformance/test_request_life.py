@@ -110,7 +110,7 @@ def test_what_was_decoded_is_cached_with_the_prompt(driver: Driver) -> None:
     find(driver, PROMPT)
 
 
-@clause("REQ-1", "LOCK-5", needs=LOOKING)
+@clause("REQ-1", "LOCK-5", needs=LOOKING, page_sizes=[1, 16])
 @pytest.mark.parametrize("end", ["finish", "abort"])
 def test_the_end_of_one_request_leaves_the_lock_of_another(driver: Driver, end: str) -> None:
     put(driver, PROMPT[:2])

@@ -70,7 +70,7 @@ def test_what_was_accepted_is_what_the_next_match_gives(driver: Driver) -> None:
     find(driver, [*PROMPT, 5, 6])
 
 
-@clause("REQ-4", "REQ-1", needs=[Capability.SNAPSHOT, Capability.SIZES])
+@clause("REQ-4", "REQ-1", needs=[Capability.SNAPSHOT, Capability.SIZES], page_sizes=[1, 16])
 @pytest.mark.parametrize("order", [*permutations(range(3))], ids=str)
 def test_requests_that_part_keep_one_copy_in_any_order(driver: Driver, order: tuple[int, ...]) -> None:
     prompts = [PROMPT, [*PROMPT[:2], 7], PROMPT[:3]]

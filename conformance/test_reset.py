@@ -16,7 +16,7 @@ from .verbs import FULL, MAMBA, evict_all, find, has, key_of, lock, offer, put
 def live(driver: Driver) -> None:
     """Cache several prompts."""
     for pages in ([1], [1, 2, 3], [1, 2, 4], [5]):
-        put(driver, pages)
+        offer(driver, pages)
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
@@ -78,7 +78,7 @@ def test_handles_of_the_old_life_are_refused(driver: Driver) -> None:
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
 def test_the_new_life_is_like_the_first(driver: Driver) -> None:
     pictures = []
-    for _ in range(3):
+    for _ in range(2):
         live(driver)
         driver.match(key_of(driver, [5]))
         shape = {pages: (node.hits, set(node.slots)) for pages, node in nodes(driver).items()}
@@ -89,7 +89,7 @@ def test_the_new_life_is_like_the_first(driver: Driver) -> None:
         offer(driver, [7, 8])
         lock(driver, [7, 8])
         driver.reset()
-    assert pictures[0] == pictures[1] == pictures[2], f"EVICT-9: lives went differently: {pictures}"
+    assert pictures[0] == pictures[1], f"EVICT-9: lives went differently: {pictures}"
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT])

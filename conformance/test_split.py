@@ -48,7 +48,7 @@ def test_a_split_leaves_all_slots_where_they_are(driver: Driver, split: Split) -
     assert {WHOLE[:1], WHOLE[:3], WHOLE[:5], WHOLE} <= ends, f"INS-8: nodes end at pages 1, 3, 5 and 6, not {ends}"
 
 
-@clause("INS-8", bigram=True)
+@clause("INS-8", page_sizes=[1, 16, 64], bigram=True)
 @SPLITS
 def test_a_split_leaves_all_locks_where_they_are(driver: Driver, split: Split) -> None:
     put(driver, WHOLE)
