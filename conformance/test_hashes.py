@@ -28,9 +28,9 @@ DEPTH = 10_000
 @clause("KEY-4", bigram=True)
 def test_page_hashes_are_the_chain_that_everyone_computes(driver: Driver) -> None:
     config = driver.config
-    tokens = [WIDE[i % len(WIDE)] for i in range(4 * config.page_size)]
+    tokens = [WIDE[i % len(WIDE)] for i in range(5 * config.page_size - 1)]
     expected = page_chain(tokens, config.page_size, bigram=config.bigram)
-    assert len(expected) == (3 if config.bigram else 4), "KEY-4: a chain of several pages is compared"
+    assert len(expected) >= 3, "KEY-4: a chain of several pages is compared, and a part of one that is left out"
     found = list(driver.adapter.page_hashes(driver.key(tokens)))
     assert found == expected, f"KEY-4: expected {expected}, got {found}"
 

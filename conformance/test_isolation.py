@@ -36,6 +36,8 @@ ALIKE = tuple(
         ("a/b", None, None),
         ("a,b", None, None),
         ('a","salt":"b', None, None),
+        ("aSb", None, None),
+        ("aTb", None, None),
         (f"aS{LENGTH_OF_ONE}b", None, None),
         ("a\0b", None, None),
         ("None", None, None),

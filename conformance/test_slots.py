@@ -91,6 +91,17 @@ def test_arrays_that_pass_between_caller_and_cache_are_not_shared(driver: Driver
     driver.check()
 
 
+@clause("POOL-1", bigram=True)
+def test_an_array_of_slots_stays_as_it_is_when_others_are_given_back(driver: Driver) -> None:
+    first, second = (driver.allocate(2 * driver.config.page_size) for _ in range(2))
+    assert first is not None, "POOL-3: there is room for four pages"
+    assert second is not None, "POOL-3: there is room for four pages"
+    before = second.tolist()
+    driver.free(first)
+    assert second.tolist() == before, f"POOL-1: the caller held {before}, its array now says {second.tolist()}"
+    driver.free(second)
+
+
 @clause("POOL-2", bigram=True)
 def test_no_slot_is_handed_out_twice(driver: Driver) -> None:
     page = driver.config.page_size
