@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import typer
 
 from hicache.cli.replay import replay_command
@@ -19,4 +21,6 @@ def _hicache() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    # Pools are read and written in small pieces: threads that share one wait for each other longer than they copy.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     app()

@@ -17,7 +17,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     trace: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A trace in Mooncake's format.")],
     adapter: Annotated[str, typer.Option(help="The cache to drive, as package.module:Class.")] = REFERENCE,
     capacity: Annotated[str, typer.Option(help="Tokens, a share of the footprint ('25%'), or 'unlimited'.")] = "25%",
-    page_size: Annotated[int, typer.Option(help="Tokens per page; 512 is the block of the format.")] = 512,
+    page_size: Annotated[int, typer.Option(help="Tokens per page.")] = 64,
     policy: Annotated[EvictionPolicy, typer.Option(help="In which order leaves are evicted.")] = EvictionPolicy.LRU,
     components: Annotated[str, typer.Option(help="Of full, swa, mamba, indexer; separated by commas.")] = "full",
     window: Annotated[int, typer.Option(help="Tokens of the sliding window, with swa.")] = 4096,

@@ -23,7 +23,7 @@ class Audit:
         self.checks = 0
 
     def check(self, held: Mapping[str, Slots]) -> None:
-        """Raise InvariantError unless every law holds and every byte in the tree is right.
+        """Raise InvariantError unless every law holds.
 
         `held`: the slots that running requests own, by component.
         """
@@ -33,9 +33,14 @@ class Audit:
         self._adapter.sanity_check()
 
     def check_drained(self) -> None:
-        """With no request running, evict everything: InvariantError unless all slots come back (POOL-1, FLOW-7)."""
+        """With no request running, read back every byte of the tree, then evict everything.
+
+        Raises InvariantError unless the bytes are right (REQ-3) and all slots come back (POOL-1, FLOW-7).
+        """
         nothing = dict.fromkeys(self._config.components, NO_SLOTS)
         self.check(nothing)
+        if Capability.SNAPSHOT in self._adapter.capabilities:
+            self._contents.verify_tree(self._adapter.snapshot())
         for component, capacity in self._config.capacity_tokens.items():
             self._adapter.evict(component, capacity)
         self.check(nothing)
@@ -53,4 +58,3 @@ class Audit:
             check_sizes(snapshot, self._adapter.sizes())
         if Component.SWA in self._config.components:
             check_partners(snapshot, self._adapter.partners)
-        self._contents.verify_tree(snapshot)

@@ -107,7 +107,7 @@ class Session:
         whole = aligned_count(request.key, self._config)
         self._contents.write(request.key, request.table[request.cached :], request.cached)
         inserted = 0
-        for end in sorted({branching or whole, whole}):
+        for end in sorted({min(branching or whole, whole), whole}):
             if end > request.cached:
                 result = self._cache_up_to(request, end)
                 inserted += result.accepted_length - result.prefix_length
