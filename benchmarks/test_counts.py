@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from hicache.config import EvictionPolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.types import SHARED, Handle, InsertResult, Key, MatchResult
 
@@ -38,6 +39,13 @@ def cut(key: Key, nodes: int) -> Key:
 
 def put(cache: CacheAdapter, key: Key) -> InsertResult:
     return insert(cache, offer(cache, key))
+
+
+def put_with_state(cache: CacheAdapter, key: Key) -> InsertResult:
+    offered, state = offer(cache, key), cache.allocate_state()
+    result = cache.insert(offered.key, offered.slots, shared=offered.shared, window_start=0, state=state, priority=0)
+    assert result.state_adopted, f"the tree takes the first state of a prompt, got {result}"
+    return result
 
 
 def put_chain(cache: CacheAdapter, key: Key) -> MatchResult:
@@ -119,23 +127,38 @@ def test_a_lock_below_a_locked_parent_stops_there(open_cache: OpenCache, depth: 
     assert found == {"nodes_locked": 2}, f"the leaf, and its parent that counts it; got {found}"
 
 
-@PAGED
+@pytest.mark.parametrize(
+    ("components", "component"),
+    [((FULL,), FULL), ((FULL, SWA), FULL), ((FULL, SWA), SWA), ((FULL, MAMBA), FULL), ((FULL, MAMBA), MAMBA)],
+    ids=["full", "full of full+swa", "swa", "full of full+mamba", "mamba"],
+)
 @CROWDS
 @pytest.mark.parametrize("touched", [0, 7])
 def test_an_eviction_looks_at_its_victims_and_at_what_was_used(
-    open_cache: OpenCache, components: tuple[str, ...], crowd: int, touched: int
+    open_cache: OpenCache, components: tuple[str, ...], component: str, crowd: int, touched: int
 ) -> None:
     cache, keys = open_cache(spacious(components, PAGE_SIZE, 1_000 * NODE_TOKENS), Capability.COUNTERS), keys_of(20, 1)
     for key in [*keys, *keys_of(crowd, nodes=1, seed=1)]:
-        put(cache, key)
+        (put_with_state if MAMBA in components else put)(cache, key)
     for key in keys[:touched]:
         cache.match(key, chunked=False)
     victims = 10
-    found = counts(cache, lambda: cache.evict(FULL, victims * NODE_TOKENS))
+    found = counts(cache, lambda: cache.evict(component, victims * (1 if component == MAMBA else NODE_TOKENS)))
     gone = [key for key in keys if not len(cache.match(key, chunked=False).device_indices)]
     assert gone == keys[touched : touched + victims], f"expected the {victims} oldest to go, {len(gone)} went"
     expected = {"candidates_popped": victims + touched}
     assert found == expected, f"{victims} victims behind {touched} used nodes: expected {expected}, got {found}"
+
+
+@pytest.mark.parametrize("policy", EvictionPolicy)
+def test_no_policy_looks_at_more_than_its_victims(open_cache: OpenCache, policy: EvictionPolicy) -> None:
+    config = replace(spacious((FULL,), PAGE_SIZE, 1_000 * NODE_TOKENS), policy=policy)
+    cache = open_cache(config, Capability.COUNTERS)
+    for key in keys_of(200, nodes=1):
+        offered = offer(cache, key)
+        cache.insert(key, offered.slots, shared=0, window_start=0, state=None, priority=1)
+    found = counts(cache, lambda: cache.evict(FULL, 10 * NODE_TOKENS))
+    assert found == {"candidates_popped": 10}, f"10 of 200 nodes go, of which none was used since; got {found}"
 
 
 @PAGED
@@ -163,10 +186,7 @@ def test_a_page_is_hashed_once(open_cache: OpenCache, components: tuple[str, ...
 
 def test_only_a_fork_copies_a_state(open_cache: OpenCache) -> None:
     cache, (key,) = opened(open_cache, (FULL, MAMBA), crowd=0), keys_of(1, nodes=4)
-    slots, state = cache.allocate(len(key.tokens)), cache.allocate_state()
-    assert slots is not None, "an empty cache has room for one prompt"
-    result = cache.insert(key, slots, shared=0, window_start=0, state=state, priority=0)
-    assert result.state_adopted, f"the tree takes the first state of a prompt, got {result}"
+    put_with_state(cache, key)
     found = cache.match(key, chunked=False)
     assert len(found.device_indices) == len(key.tokens), f"a prompt with a state is found whole, got {found}"
     assert cache.counters()["states_copied"] == 0, "neither an insert nor a match copies a state"

@@ -101,7 +101,8 @@ class UnifiedRadixCache:
             raise KeyFormError(f"{len(slots)} slots were given for {self.length(key)} tokens")
         self._now += 1
         pages = self.pools.pages_of(slots)
-        insertion = Insertion(pages, [], self.pools.window_start(pages), state, self._now, state_adopted=False)
+        window_start = self.pools.window_start(pages)
+        insertion = Insertion(pages, [], window_start, state, self._now, priority, state_adopted=False)
         prefix_end, node, accepted_end = self._ensemble.lay(key, insertion)
         for refused in (insertion.duplicates(), pages[node.end :]):
             self._components[FULL].discard(refused)

@@ -33,7 +33,7 @@ class Insertion:
 
     `pages`: the caller's FULL pages for the whole key. `met`: the tree's, node by node, where the key met old nodes.
     `window_start`: first page from which on all have SWA data. `state`: the MAMBA state after the last page, or None.
-    `now`: the moment. `state_adopted`: the tree took the state.
+    `now`: the moment. `priority`: the request's. `state_adopted`: the tree took the state.
     """
 
     pages: Slots
@@ -41,6 +41,7 @@ class Insertion:
     window_start: int
     state: int | None
     now: int
+    priority: int
     state_adopted: bool
 
     def part(self, node: Node) -> Slots:
@@ -151,7 +152,7 @@ class TreeComponent(ABC):
     # Bookkeeping.
 
     def hold(self, node: Node, pages: Slots) -> None:
-        """The node holds these pages from now on."""
+        """The node holds these pages from now on. What its queue sorts by is set before, or eviction must mend it."""
         node.values[self.index] = pages
         self._is_owned[pages] = True
         if node.locks[self.index]:

@@ -93,7 +93,7 @@ class Ensemble:
         return sorted(ends)
 
     def _commit(self, leaf: Node, insertion: Insertion) -> Node:
-        leaf.created = insertion.now
+        leaf.created, leaf.priority = insertion.now, insertion.priority
         for component in self.components:
             component.commit(leaf, insertion)
         return leaf

@@ -61,8 +61,9 @@ class FullComponent(TreeComponent):
             node = node.parent
 
     def touch(self, node: Node, now: int) -> None:
-        node.touched[self.index] = now
-        self.queue.touched(node)
+        if node.touched[self.index] < now:
+            node.touched[self.index] = now
+            self.queue.touched(node)
 
     def give_back(self, pages: Slots) -> None:
         self.pools.free(pages)

@@ -50,6 +50,7 @@ class MambaComponent(TreeComponent):
         wanted = node.end == len(insertion.pages) and node.values[self.index] is None
         if insertion.state is None or not wanted or any(higher is None for higher in node.values[: self.index]):
             return
+        node.touched[self.index] = insertion.now
         self.hold(node, np.array([insertion.state], dtype=np.int64))
         insertion.state_adopted = True
 

@@ -62,8 +62,11 @@ class SwaComponent(TreeComponent):
             self.hold(node, self.pools.move_window(given, own))
 
     def commit(self, node: Node, insertion: Insertion) -> None:
-        if node.start >= insertion.window_start:
-            self.hold(node, self.pools.partners(insertion.part(node)))
+        if node.start < insertion.window_start:
+            return
+        if node.end > len(insertion.pages) - self._window_pages:
+            node.touched[self.index] = insertion.now
+        self.hold(node, self.pools.partners(insertion.part(node)))
 
     def split(self, upper: Node, lower: Node) -> None:
         # Every lock that holds the node holds both parts: receipts mark where their window begins by depth.
