@@ -12,7 +12,7 @@ from pathlib import Path
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driver import Driver
-from hicache.types import SHARED, EventKind, Namespace
+from hicache.types import SHARED, EventKind, Key, Namespace
 
 from .chains import page_chain
 from .reopening import standard
@@ -129,9 +129,10 @@ def test_the_hashes_of_a_very_deep_chain_are_those_of_its_tokens(adapter_type: t
     driver = standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: DEPTH})
     driver.check_every = 0
     tokens = range(1, DEPTH + 1)
-    driver.put(driver.key(tokens))
+    whole = driver.key(tokens)
+    driver.put(whole)
     for length in range(DEPTH - 1, 0, -1):
-        driver.adapter.match(driver.key(tokens[:length]), chunked=True)
+        driver.adapter.match(Key(whole.tokens[:length], SHARED), chunked=True)
     nodes = len(driver.snapshot().nodes)
     assert nodes == DEPTH, f"KEY-6: each match cuts the first node: {DEPTH} nodes expected, got {nodes}"
     driver.check()

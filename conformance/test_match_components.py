@@ -15,7 +15,7 @@ WINDOW = 3
 """Pages of the window in these scenes."""
 
 
-@clause("MATCH-15")
+@clause("MATCH-15", page_sizes=[1, 16])
 @pytest.mark.parametrize("cut", [3, 4, 5])
 def test_the_window_run_counts_across_a_node_without_a_state(driver: Driver, cut: int) -> None:
     # Two tombstones, then four pages with SWA data and one state, at their end. A split leaves a node without a state

@@ -98,7 +98,7 @@ def test_a_copy_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> No
     assert other.adapter.layers(Pool.MAMBA) == other.config.model.mamba_layers, "MATCH-11: every layer was compared"
 
 
-@clause("MATCH-13")
+@clause("MATCH-13", page_sizes=[1, 16])
 @pytest.mark.parametrize(("chunk_pages", "expected_pages"), [(1, 5), (2, 4), (3, 3), (4, 4), (6, None)])
 def test_a_state_should_be_kept_at_the_last_chunk_that_others_reach(
     driver: Driver, chunk_pages: int, expected_pages: int | None

@@ -17,7 +17,7 @@ GONE = 2
 """Pages at the beginning of a prompt whose SWA data is gone."""
 
 
-@clause("MATCH-3", bigram=True)
+@clause("MATCH-3", page_sizes=[1, 16], bigram=True)
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "part"])
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_a_run_of_window_data_counts_from_one_window_on(driver: Driver, window: int, whole: bool) -> None:
@@ -41,7 +41,7 @@ def test_a_run_shorter_than_the_window_counts_when_it_reaches_the_root(driver: D
         assert found == count, f"MATCH-3: all {count} pages have window data, {found} were found"
 
 
-@clause("MATCH-3", bigram=True)
+@clause("MATCH-3", page_sizes=[1, 16], bigram=True)
 @pytest.mark.parametrize(("tail", "expected"), [(1, 2), (2, 2), (3, 7), (4, 8)])
 def test_a_tombstone_sets_the_run_back_to_zero(driver: Driver, tail: int, expected: int) -> None:
     # Two pages with data, two without, and a tail with data: the first two don't count for the tail's window of three.
