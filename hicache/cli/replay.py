@@ -49,11 +49,13 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
         requests = Trace(trace, skip_bad=skip_bad, limit=limit)
         outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)
     except (TraceError, ConfigurationError) as error:
-        Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(
+            f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
         raise typer.Exit(2) from error
     write_report(outcome, report)
     show_outcome(console, outcome)
     console.print(f"report: {report / 'replay.json'} and {report / 'replay.svg'}", highlight=False, soft_wrap=True)
     if outcome.broken is not None:
-        console.print(f"a law is broken {outcome.broken}", style="red", markup=False, highlight=False)
+        console.print(f"a law is broken {outcome.broken}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1)

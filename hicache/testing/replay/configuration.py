@@ -50,9 +50,12 @@ class ReplaySettings:
 
 
 def cache_config(settings: ReplaySettings, totals: Survey) -> CacheConfig:
-    """The configuration to open. Every component has room for the same share of the trace: slots, or final states."""
+    """The configuration to open. Every component has room for the same share of the trace.
+
+    For MAMBA that is two states a request: one where it ends, and one where it branches off.
+    """
     tokens = _capacity_tokens(settings, totals)
-    states = 2 * settings.running + totals.requests * tokens // max(1, totals.footprint_tokens)
+    states = 2 * (settings.running + totals.requests * tokens // max(1, totals.footprint_tokens))
     sidecars = tuple(name for name in settings.components if name == Pool.INDEXER)
     components = tuple(name for name in settings.components if name not in sidecars)
     return CacheConfig(
