@@ -179,7 +179,7 @@ class TreeComponent(ABC):
 
     def owns(self, pages: Slots) -> bool:
         """Whether a node holds one of these pages."""
-        return bool(self._is_owned.take(pages, mode="clip").any())
+        return bool(np.count_nonzero(self._is_owned.take(pages, mode="clip")))
 
     def forget(self, node: Node) -> None:
         """Drop the node's data whatever locks it, and the locks with it."""

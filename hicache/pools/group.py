@@ -95,8 +95,10 @@ class DevicePools:
 
     def window_start(self, pages: Slots) -> int:
         """The first of some FULL pages from which on all have an SWA partner; 0 where there is no SWA pool."""
+        if not self._has_window:
+            return 0
         partners = self.partners(pages)
-        if not self._has_window or np.count_nonzero(partners) == len(pages):
+        if np.count_nonzero(partners) == len(pages):
             return 0
         return int(np.flatnonzero(partners == 0)[-1]) + 1
 
