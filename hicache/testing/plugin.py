@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ class SuitePlugin:
         if self._session is None:
             from hicache.testing.session import SuiteSession
 
+            # The pools are tiny: torch's threads cost more than they bring, and stall where every core has a worker.
+            os.environ.setdefault("OMP_NUM_THREADS", "1")
             self._session = SuiteSession(self._config)
         return self._session
 
