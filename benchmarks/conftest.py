@@ -1,4 +1,4 @@
-"""Opens the caches that are measured, and skips with the reason what the adapter does not declare."""
+"""Opens the caches that are measured, and skips what the adapter does not declare."""
 
 from __future__ import annotations
 
@@ -11,19 +11,31 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
 from hicache.testing.suite import adapter_type
 
-__all__ = ["adapter_type", "open_cache"]
+__all__ = ["adapter_type", "open_cache", "require"]
+
+Require = Callable[..., None]
 
 
 @pytest.fixture
-def open_cache(adapter_type: type[CacheAdapter]) -> Iterator[Callable[..., CacheAdapter]]:
-    """Opens a cache until the test ends: `open_cache(config, *capabilities)`."""
-    opened: list[CacheAdapter] = []
+def require(adapter_type: type[CacheAdapter]) -> Require:
+    """Skips what the adapter does not declare: `require(config, *capabilities)`."""
 
-    def open_one(config: CacheConfig, *needs: Capability) -> CacheAdapter:
+    def require_all(config: CacheConfig, *needs: Capability) -> None:
         lacking = needs_of(config).union(needs) - adapter_type.capabilities
         if lacking:
             names = ", ".join(sorted(capability.name for capability in lacking))
             pytest.skip(f"adapter {adapter_type.__name__} does not declare {names}")
+
+    return require_all
+
+
+@pytest.fixture
+def open_cache(adapter_type: type[CacheAdapter], require: Require) -> Iterator[Callable[..., CacheAdapter]]:
+    """Opens a cache until the test ends, or skips: `open_cache(config, *capabilities)`."""
+    opened: list[CacheAdapter] = []
+
+    def open_one(config: CacheConfig, *needs: Capability) -> CacheAdapter:
+        require(config, *needs)
         opened.append(adapter_type(config))
         return opened[-1]
 

@@ -42,13 +42,19 @@ def measure(benchmark: BenchmarkFixture) -> Measure:
 
 
 @pytest.fixture(params=SCALES, ids=str)
-def grove(
-    request: pytest.FixtureRequest, benchmark: BenchmarkFixture, open_cache: Callable[..., CacheAdapter]
-) -> Grove:
+def scale(request: pytest.FixtureRequest, require: Callable[..., None]) -> Scale:
+    """Each scale that the adapter can be opened with."""
+    scale: Scale = request.param
+    require(scale.config(prompts=1))
+    return scale
+
+
+@pytest.fixture
+def grove(scale: Scale, benchmark: BenchmarkFixture, open_cache: Callable[..., CacheAdapter]) -> Grove:
     """A grove with a prompt for each round, and room for as many again."""
-    scale: Scale = request.param if benchmark.enabled else replace(request.param, nodes=SMOKE_NODES)
+    planted = scale if benchmark.enabled else replace(scale, nodes=SMOKE_NODES)
     rounds = ROUNDS if benchmark.enabled else 1
-    return Grove(open_cache(scale.config(prompts=2 * rounds)), scale, prompts=rounds)
+    return Grove(open_cache(planted.config(prompts=2 * rounds)), planted, prompts=rounds)
 
 
 @pytest.mark.benchmark(group="match")
