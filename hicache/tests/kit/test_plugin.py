@@ -171,6 +171,18 @@ def test_a_run_that_verified_nothing_fails(pytester: pytest.Pytester, source: st
     result.stdout.fnmatch_lines(["ERROR: no test of any clause was executed: nothing was verified"])
 
 
+def test_a_run_of_the_benchmarks_alone_verifies_nothing_and_is_no_failure(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, "def test_a(): ...", folder="benchmarks")
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.OK, f"expected a run that passes, got {result.ret}"
+
+
+def test_a_run_of_skipped_benchmarks_fails(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, "def test_a(): pytest.skip('not declared')", folder="benchmarks")
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, f"expected a run that fails, got {result.ret}"
+
+
 def test_a_run_that_selected_nothing_fails(pytester: pytest.Pytester) -> None:
     write_suite(pytester, PASSING)
     result = run(pytester, "-k", "nothing")
