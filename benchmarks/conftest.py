@@ -9,7 +9,7 @@ import pytest
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
-from hicache.testing.suite import adapter_type
+from hicache.testing.plugin.fixtures import adapter_type
 
 __all__ = ["adapter_type", "open_cache", "require"]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hicache.testing.suite import adapter, adapter_type, driver, pytest_generate_tests
+from hicache.testing.plugin.fixtures import adapter, adapter_type, driver, pytest_generate_tests
 
 __all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Component, Event, EventKind, Namespace, Tier
 
 from .chains import page_chain, tokens_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
 

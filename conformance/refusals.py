@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .pictures import picture
 

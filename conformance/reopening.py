@@ -10,7 +10,7 @@ import pytest
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.configurations import standard_configurations
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 
 def reopened(driver: Driver, **changes: Any) -> Driver:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hicache.testing.contract import CONTRACT, clause
-from hicache.testing.gate import clauses_missing_in
+from hicache.testing.plugin.gate import clauses_missing_in
 
 
 @clause()

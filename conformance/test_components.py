@@ -14,7 +14,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import ALL_POLICIES
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
 from .pictures import picture

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, EventKind, Namespace
 
 from .event_log import replayed, resident

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import Component
 
 from .hits import hit_pages

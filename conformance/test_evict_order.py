@@ -10,7 +10,7 @@ from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import ALL_POLICIES
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
 from .trees import Pages, nodes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, EventKind, Key, Namespace
 
 from .chains import page_chain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .trees import Pages, nodes
 from .verbs import FULL, MAMBA, find, has, key_of, offer, put

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
 from .pictures import free_slots, residency

@@ -6,7 +6,7 @@ import pytest
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
 from .pictures import free_slots, residency

@@ -8,7 +8,7 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
 from .pictures import picture

@@ -9,7 +9,7 @@ import pytest
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import NO_SLOTS, SHARED, Namespace
 
 from .pictures import picture, residency

@@ -7,7 +7,7 @@ import pytest
 from hicache.config import Layout
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Pool
 
 from .hits import hit_pages

@@ -14,7 +14,7 @@ import pytest
 from hicache.config import TINY_MODEL, Layout
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots
 
 from .reopening import standard

@@ -8,7 +8,7 @@ import pytest
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
 from .trees import locks

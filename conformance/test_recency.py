@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .reopening import with_window
 from .trees import Pages, held, prefixes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
 from .pictures import free_slots
@@ -49,10 +49,11 @@ def test_slots_that_callers_hold_stay_theirs(driver: Driver) -> None:
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
 def test_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
     live(driver)
-    old = lock(driver, [1, 2, 3])
+    old, of_root = lock(driver, [1, 2, 3]), lock(driver, [])
     driver.reset()
-    with refused(driver, "EVICT-9", "a receipt from before a reset"):
-        driver.adapter.unlock(old)
+    for receipt in (old, of_root):
+        with refused(driver, "EVICT-9", "a receipt from before a reset"):
+            driver.adapter.unlock(receipt)
     live(driver)
     new = lock(driver, [1, 2, 3])
     before = locks(driver)

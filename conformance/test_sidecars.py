@@ -6,7 +6,7 @@ import numpy as np
 
 from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots
 
 from .refusals import refused

@@ -8,7 +8,7 @@ import numpy as np
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import PADDING_SLOT, Sizes, Slots
 
 from .pictures import free_slots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
 from .trees import held

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import NodeView
 from hicache.types import SHARED, Component
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hicache.config import CacheConfig
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.types import NO_SLOTS, Component, Handle, InsertResult, Key, Slots
 
 FULL, SWA, MAMBA = (component.value for component in Component)

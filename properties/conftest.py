@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-from hicache.testing.suite import adapter_type, pytest_generate_tests
+from hicache.testing.plugin.fixtures import adapter_type, pytest_generate_tests
 
 __all__ = ["adapter_type", "pytest_generate_tests"]
 

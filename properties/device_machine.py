@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
 from hicache.config import EvictionPolicy
+from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedInsert
-from hicache.testing.prompts import cut
 from hicache.types import Component, Handle, InsertResult, Key, MatchResult, Namespace, Slots
 
 from .eviction_order import UseLog, places

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.testing.model import Model
 from hicache.types import SHARED, Component, Key, Namespace
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
-from hicache.testing.tags import OPERATIONS
+from hicache.testing.plugin.tags import OPERATIONS
 from hicache.types import Component, Pool
 
 from .device_machine import DeviceMachine

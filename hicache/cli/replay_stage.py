@@ -12,7 +12,7 @@ from time import perf_counter
 from hicache.cli.stage import Progress, StageResult, Verification
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import CONTRACT
-from hicache.testing.known_failures import KnownFailure
+from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import ReplayOutcome, replay_sample, sample_settings
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 

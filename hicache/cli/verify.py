@@ -28,7 +28,7 @@ def verify_command(
     """
     from hicache.cli.replay_stage import ReplayStage
     from hicache.cli.suite_stage import SuiteStage
-    from hicache.testing.known_failures import read_known_failures
+    from hicache.testing.plugin.known_failures import read_known_failures
 
     try:
         known = read_known_failures(known_failures) if known_failures else ()

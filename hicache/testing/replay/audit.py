@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.contents import Contents
+from hicache.testing.driving.contents import Contents
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.counters import check_partners, check_sizes
 from hicache.testing.violation import violation

@@ -11,8 +11,8 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.contents import Contents
-from hicache.testing.prompts import aligned_count, cut
+from hicache.testing.driving.contents import Contents
+from hicache.testing.driving.prompts import aligned_count, cut
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, Component, Handle, InsertResult, Key, MatchResult, Slots, Tier

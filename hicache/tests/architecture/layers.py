@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 
-from hicache.testing.tags import SUITES
+from hicache.testing.plugin.tags import SUITES
 from hicache.tests.architecture.imports import Import, within
 
 SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache.testing.tags import SUITES
+from hicache.testing.plugin.tags import SUITES
 from hicache.tests.architecture.imports import read_imports
 from hicache.tests.architecture.layers import broken_rules
 
@@ -24,7 +24,7 @@ FORBIDDEN = {
         "hicache.pools.slots.alloc",
     ),
     "the core knows the kit": ("hicache/cache.py", "from hicache.testing import adapter", "hicache.testing.adapter"),
-    "the kit knows the cache": ("hicache/testing/plugin.py", "from hicache import cache", "hicache.cache"),
+    "the kit knows the cache": ("hicache/testing/plugin/hooks.py", "from hicache import cache", "hicache.cache"),
     "the oracle knows the keys": ("hicache/testing/model.py", "import hicache.keys", "hicache.keys"),
     "a suite knows the cache": ("conformance/test_a.py", "import hicache.cache", "hicache.cache"),
     "a suite knows its sibling": ("properties/test_a.py", "from conformance import specs", "conformance.specs"),
@@ -37,7 +37,7 @@ ALLOWED = {
     "a sibling in the suite": ("conformance/test_a.py", "from .specs import SPECS"),
     "the kit in a suite": ("benchmarks/test_a.py", "from hicache.testing.adapter import CacheAdapter"),
     "the cache in its adapter": ("hicache/testing/adapters/reference.py", "import hicache.cache"),
-    "the kit in the command line": ("hicache/cli/app.py", "import hicache.testing.plugin"),
+    "the kit in the command line": ("hicache/cli/app.py", "import hicache.testing.plugin.hooks"),
     "torch in the pools": ("hicache/pools/device.py", "import torch"),
     "the clock in the kit": ("hicache/testing/replay/run.py", "import time"),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache.testing.tags import SUITES
+from hicache.testing.plugin.tags import SUITES
 from hicache.tests.architecture.shape import MEDIAN_FILE_LINES, median_lines, misshapen, python_files
 
 ROOT = Path(__file__).parents[3]

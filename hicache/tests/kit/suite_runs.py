@@ -8,16 +8,16 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from hicache.testing import session, shrinking, suite
+from hicache.testing.plugin import fixtures, session, shrinking
 from hicache.testing.report import RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
-LOADED = (hypothesis, session, shrinking, suite)
+LOADED = (hypothesis, fixtures, session, shrinking)
 """What a run imports. A run in this process would import it anew, and drop it at its end."""
 
 FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"
 
-CONFTEST = "from hicache.testing.suite import adapter, adapter_type, driver, pytest_generate_tests"
+CONFTEST = "from hicache.testing.plugin.fixtures import adapter, adapter_type, driver, pytest_generate_tests"
 
 PREAMBLE = """
 import pytest

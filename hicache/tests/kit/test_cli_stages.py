@@ -12,7 +12,7 @@ from hicache.cli import suite_stage
 from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import StageResult, Verification
 from hicache.cli.suite_stage import SuiteStage, follow, suite_folder
-from hicache.testing.known_failures import KnownFailure
+from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import ReplayOutcome, replay_sample
 from hicache.testing.report import Execution, Outcome, write_run
 from hicache.tests.kit.flat_cache import FlatCache

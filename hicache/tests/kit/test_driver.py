@@ -6,7 +6,7 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, tiny_config
 from hicache.types import Handle

@@ -9,7 +9,7 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter, PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.scenery import FULL, tiny_config
 from hicache.types import EvictResult, Handle, Key, MatchResult, Pool, Sizes, Slots

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.testing.contract import CONTRACT
-from hicache.testing.gate import clauses_missing_in, clauses_named_in
+from hicache.testing.plugin.gate import clauses_missing_in, clauses_named_in
 from hicache.tests.kit.suite_runs import write_suite
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.testing.known_failures import KnownFailure, read_known_failures
+from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 
 GOOD = """
 [[failure]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.errors import InvariantError
-from hicache.testing.ledger import Ledger
+from hicache.testing.driving.ledger import Ledger
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, slots, tiny_config
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hicache.config import read_table
-from hicache.testing.tags import SUITES
+from hicache.testing.plugin.tags import SUITES
 
 ROOT = Path(__file__).parents[3]
 SETUPTOOLS: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")["tool"]["setuptools"]

@@ -125,7 +125,7 @@ def test_the_driver_is_checked_once_more_at_the_end(pytester: pytest.Pytester) -
     write_suite(
         pytester,
         """
-        from hicache.testing.driver import Driver
+        from hicache.testing.driving.driver import Driver
 
         @pytest.fixture(autouse=True)
         def lost_slot(monkeypatch):
@@ -211,7 +211,8 @@ def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> 
 
         def test_nothing_was_imported():
             found = {name for name in sys.modules if name.split(".")[0] in ("hicache", "numpy", "torch")}
-            assert found == {"hicache", "hicache.testing", "hicache.testing.plugin", "hicache.testing.tags"}
+            kit = "hicache.testing"
+            assert found == {"hicache", kit, f"{kit}.plugin", f"{kit}.plugin.hooks", f"{kit}.plugin.tags"}
         """
     )
     result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:benchmark")

@@ -10,7 +10,7 @@ import pytest
 from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.testing.driver import Driver
+from hicache.testing.driving.driver import Driver
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, tiny_config
 from hicache.types import Handle, Key, Slots, Tokens
 

@@ -10,7 +10,7 @@ from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import ALL_POLICIES, standard_configurations
 from hicache.testing.contract import Checks, clause
-from hicache.testing.selection import select, select_clauses
+from hicache.testing.plugin.selection import select, select_clauses
 from hicache.tests.kit.flat_cache import FlatCache
 
 STANDARD = standard_configurations(frozenset(Capability))

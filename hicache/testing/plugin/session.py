@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.testing.journal import Journal
-from hicache.testing.known_failures import KnownFailure, read_known_failures
-from hicache.testing.plugin import DEFAULT_ADAPTER
-from hicache.testing.preparation import prepare
-from hicache.testing.record import record_of
+from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
+from hicache.testing.plugin.journal import Journal
+from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
+from hicache.testing.plugin.preparation import prepare
+from hicache.testing.plugin.record import record_of
+from hicache.testing.plugin.subject import subject_of
+from hicache.testing.plugin.tally import Tally
 from hicache.testing.report import write_report
-from hicache.testing.subject import subject_of
-from hicache.testing.tally import Tally
 
 
 class SuiteSession:

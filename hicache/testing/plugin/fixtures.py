@@ -13,11 +13,11 @@ import pytest
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import Checks
-from hicache.testing.driver import Driver
-from hicache.testing.plugin import FINAL_CHECK
-from hicache.testing.selection import select
-from hicache.testing.subject import subject_of
-from hicache.testing.tags import OPERATIONS, suite_of
+from hicache.testing.driving.driver import Driver
+from hicache.testing.plugin.hooks import FINAL_CHECK
+from hicache.testing.plugin.selection import select
+from hicache.testing.plugin.subject import subject_of
+from hicache.testing.plugin.tags import OPERATIONS, suite_of
 
 __all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
 

@@ -10,11 +10,11 @@ import pytest
 
 from hicache.config import CacheConfig
 from hicache.testing.contract import Checks
-from hicache.testing.known_failures import KnownFailure
-from hicache.testing.plugin import DEFAULT_ADAPTER, KNOWN_FAILURE
-from hicache.testing.selection import Selection, select_clauses
-from hicache.testing.subject import subject_of
-from hicache.testing.tags import Tags, place_in_suite, suite_of
+from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
+from hicache.testing.plugin.known_failures import KnownFailure
+from hicache.testing.plugin.selection import Selection, select_clauses
+from hicache.testing.plugin.subject import subject_of
+from hicache.testing.plugin.tags import Tags, place_in_suite, suite_of
 
 NO_SELECTION = Selection((), (), "")
 

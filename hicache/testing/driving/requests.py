@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from hicache.testing.adapter import Admission
+from hicache.testing.driving.prompts import aligned_count, cut
+from hicache.testing.driving.running import Running
+from hicache.testing.driving.watch import Watch
 from hicache.testing.laws.conservation import require_pages
-from hicache.testing.prompts import aligned_count, cut
-from hicache.testing.running import Running
 from hicache.testing.violation import violation
-from hicache.testing.watch import Watch
 from hicache.types import Component, Handle, Key, Slots
 
 

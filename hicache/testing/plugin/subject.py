@@ -8,7 +8,7 @@ import pytest
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, load_adapter
-from hicache.testing.selection import configurations_of
+from hicache.testing.plugin.selection import configurations_of
 
 
 @dataclass(frozen=True, slots=True)

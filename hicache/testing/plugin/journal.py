@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from hicache.testing.plugin.tags import OPERATIONS, Tags, read_tags
 from hicache.testing.report.run import Execution, Outcome
-from hicache.testing.tags import OPERATIONS, Tags, read_tags
 
 WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)
 

@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.contents import Contents
+from hicache.testing.driving.contents import Contents
+from hicache.testing.driving.ledger import Ledger
+from hicache.testing.driving.lock_book import LockBook
+from hicache.testing.driving.running import Running
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.conservation import TREE, Owners, all_slots, node_slots
 from hicache.testing.laws.counters import check_partners, check_sizes, require_partners
 from hicache.testing.laws.locks import check_receipts
-from hicache.testing.ledger import Ledger
-from hicache.testing.lock_book import LockBook
-from hicache.testing.running import Running
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Component, Slots

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hicache.testing.contract import CONTRACT, IMPLEMENTED_TIERS, TIERS, Clause
-from hicache.testing.known_failures import KnownFailure
+from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.report.run import Execution, Outcome
 
 

@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from hicache import __version__
+from hicache.testing.plugin.subject import subject_of
 from hicache.testing.report.run import SCHEMA_VERSION, Execution, RunRecord
-from hicache.testing.subject import subject_of
 
 PACKAGES = ("numpy", "torch", "pytest", "hypothesis")
 

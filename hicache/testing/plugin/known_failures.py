@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hicache.config import read_table
 from hicache.testing.contract import CONTRACT
+from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import Fields
-from hicache.testing.tags import SUITES
 
 KINDS = ("unsupported", "bug", "future")
 

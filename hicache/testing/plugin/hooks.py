@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hicache.testing.tags import read_tags
+from hicache.testing.plugin.tags import read_tags
 
 if TYPE_CHECKING:
     # Whoever installed hicache loads this module in every pytest run, so the rest waits until it is needed.
-    from hicache.testing.session import SuiteSession
+    from hicache.testing.plugin.session import SuiteSession
 
 DEFAULT_ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
 
@@ -55,7 +55,7 @@ class SuitePlugin:
     def session(self) -> SuiteSession:
         """The session, begun when it is first asked for."""
         if self._session is None:
-            from hicache.testing.session import SuiteSession
+            from hicache.testing.plugin.session import SuiteSession
 
             # The pools are tiny: torch's threads cost more than they bring, and stall where every core has a worker.
             os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -116,6 +116,6 @@ def _passed_anyway(report: pytest.TestReport) -> bool:
 def _no_shrinking(item: pytest.Item) -> Any:
     if KNOWN_FAILURE not in item.stash or not isinstance(item, pytest.Function):
         return nullcontext()
-    from hicache.testing.shrinking import no_shrinking
+    from hicache.testing.plugin.shrinking import no_shrinking
 
     return no_shrinking(item.obj)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.contents import Contents
-from hicache.testing.inspector import Inspector
-from hicache.testing.ledger import Ledger
-from hicache.testing.lock_book import LockBook
-from hicache.testing.running import Running
+from hicache.testing.driving.contents import Contents
+from hicache.testing.driving.inspector import Inspector
+from hicache.testing.driving.ledger import Ledger
+from hicache.testing.driving.lock_book import LockBook
+from hicache.testing.driving.running import Running
 
 
 class Watch:

@@ -8,9 +8,9 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
+from hicache.testing.driving.requests import RequestVerbs
 from hicache.testing.laws.conservation import require_pages
-from hicache.testing.prompts import aligned_count, cut, element_count, make_key, page_tokens
-from hicache.testing.requests import RequestVerbs
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
 from hicache.types import (
