@@ -155,10 +155,7 @@ class TreeComponent(ABC):
         """The node holds these pages from now on. What its queue sorts by is set before, or eviction must mend it."""
         node.values[self.index] = pages
         self._is_owned[pages] = True
-        if node.locks[self.index]:
-            self.protected_pages += len(pages)
-        else:
-            self.evictable_pages += len(pages)
+        self.evictable_pages += len(pages)
         self._report(EventKind.STORED, node)
         self.queue.offer(node)
 

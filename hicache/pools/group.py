@@ -44,12 +44,13 @@ class DevicePools:
         return self._slots.take(pages, axis=0).reshape(-1) if self.page_size > 1 else pages.copy()
 
     def pages_of(self, slots: Slots) -> Slots:
-        """The pages of whole, aligned runs of slots. Raises SlotError when a run begins or ends on another page."""
+        """The pages of whole, aligned runs of slots. Raises SlotError for anything else."""
         if self.page_size == 1:
             return slots.copy()
-        first, last = slots[:: self.page_size], slots[self.page_size - 1 :: self.page_size]
-        pages = last // self.page_size
-        if len(slots) % self.page_size or np.count_nonzero(first != pages * self.page_size):
+        pages = slots[:: self.page_size] // self.page_size
+        if len(slots) % self.page_size or np.count_nonzero(
+            self._slots.take(pages, 0, mode="clip").reshape(-1) != slots
+        ):
             raise SlotError(f"slots {slots.tolist()} are not whole pages of {self.page_size}")
         return pages
 

@@ -132,8 +132,17 @@ def test_whole_pages_of_slots_are_told_by_their_numbers(pools: DevicePools, orde
 
 @pytest.mark.parametrize(
     "slots",
-    [[4, 5, 6], [5, 6, 7, 8], [7, 6, 5, 4], [4, 5, 6, 7, 8], [4, 5, 10, 11]],
-    ids=["too few", "shifted", "reversed", "a page and a slot", "two halves"],
+    [
+        [4, 5, 6],
+        [5, 6, 7, 8],
+        [7, 6, 5, 4],
+        [4, 5, 6, 7, 8],
+        [4, 5, 10, 11],
+        [4, 9, 6, 7],
+        [-4, -3, -2, -1],
+        [4000] * 4,
+    ],
+    ids=["too few", "shifted", "reversed", "one more", "two halves", "a stranger within", "negative", "far away"],
 )
 def test_what_is_no_whole_page_is_refused(pools: DevicePools, slots: list[int]) -> None:
     with pytest.raises(SlotError, match="are not whole pages"):
