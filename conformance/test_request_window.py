@@ -68,6 +68,18 @@ def test_what_was_inserted_hits_at_once_however_long_it_is(driver: Driver) -> No
     require_all_given_back(driver, "a request was aborted beyond its window")
 
 
+@clause("REQ-4", "REQ-3", needs=LOOKING, components=(SWA,), bigram=True)
+@pytest.mark.parametrize("pages", [3, 6])
+def test_one_token_further_the_last_window_is_still_there(driver: Driver, pages: int) -> None:
+    admission = admitted(driver, LONG[:pages])
+    assert driver.extend(admission.request, [7]) is not None, "REQ-5: there is room for one token more"
+    driver.checkpoint(admission.request, tokens_of(driver, pages))
+    hit = hit_pages(driver, LONG[:pages])
+    assert hit == pages, f"REQ-4: one token was decoded, {pages} pages were inserted, a match right after finds {hit}"
+    driver.finish(admission.request)
+    require_all_given_back(driver, "a request finished one token past its last page")
+
+
 @clause("LOCK-8", "EVICT-4", needs=LOOKING, components=(SWA,), bigram=True)
 def test_pressure_on_the_window_leaves_a_long_request_intact(driver: Driver) -> None:
     admission = admitted(driver, LONG[:4])
