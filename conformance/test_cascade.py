@@ -7,7 +7,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone
+from .tombstones import TOMBSTONE, longer_prompt, lower, make_tombstone
 from .trees import held, nodes, prefixes
 from .verbs import FULL, MAMBA, SWA, evict_all, find, lock, put, unit
 
@@ -15,12 +15,6 @@ from .verbs import FULL, MAMBA, SWA, evict_all, find, lock, put, unit
 def present(driver: Driver, *pages: int) -> set[str]:
     """The components that the last of these pages holds."""
     return {component for component in driver.config.components if pages in held(driver, component)}
-
-
-def lower(driver: Driver, component: str) -> set[str]:
-    """The component and those of lower rank, which must go with it."""
-    ranks = [FULL, SWA, MAMBA]
-    return set(ranks[ranks.index(component) :]) & set(driver.config.components)
 
 
 def require_tombstone(driver: Driver, component: str) -> None:
@@ -54,7 +48,7 @@ def test_what_ranks_higher_stays_on_an_inner_node(driver: Driver) -> None:
         evict_all(driver)
 
 
-@clause("EVICT-3", components=(SWA,))
+@clause("EVICT-3", components=(SWA,), bigram=True)
 def test_a_leaf_goes_as_a_whole_with_its_swa_data(driver: Driver) -> None:
     leaf_goes_as_a_whole(driver, SWA)
 
@@ -74,7 +68,7 @@ def leaf_goes_as_a_whole(driver: Driver, component: str) -> None:
     assert result.freed == expected, f"EVICT-3: a leaf of one page frees {expected}, got {result}"
 
 
-@clause("EVICT-3", components=(SWA,))
+@clause("EVICT-3", components=(SWA,), bigram=True)
 def test_the_last_window_of_a_prompt_that_nobody_reads_takes_its_leaf(driver: Driver) -> None:
     put(driver, longer_prompt(driver))
     evict_all(driver, SWA)

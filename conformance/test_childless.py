@@ -29,7 +29,7 @@ def require_empty(driver: Driver, why: str) -> None:
     assert not nodes(driver), f"EVICT-6: {why}, left is {nodes(driver).keys()}"
 
 
-@clause("EVICT-6", components=(SWA,))
+@clause("EVICT-6", components=(SWA,), bigram=True)
 def test_an_swa_tombstone_goes_with_its_last_child(driver: Driver) -> None:
     goes_with_its_last_child(driver, SWA)
 
@@ -54,7 +54,7 @@ def goes_with_its_last_child(driver: Driver, component: str) -> None:
     require_empty(driver, "the last child has gone, and nothing could match the tombstone")
 
 
-@clause("EVICT-6", components=(SWA,))
+@clause("EVICT-6", components=(SWA,), bigram=True)
 def test_tombstones_go_up_to_the_first_whole_node(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2, 3, 4], passed=3)
@@ -123,7 +123,7 @@ def part_of_a_locked_leaf(driver: Driver, component: str) -> None:
     require_empty(driver, "the leaf was a tombstone when its last lock went")
 
 
-@clause("EVICT-6", components=(SWA,))
+@clause("EVICT-6", components=(SWA,), bigram=True)
 def test_a_revived_leaf_stays_when_its_lock_goes(driver: Driver) -> None:
     receipt = childless(driver, SWA)
     revive(driver)

@@ -111,7 +111,7 @@ def calls(driver: Driver) -> dict[str, Callable[..., object]]:
     }
 
 
-@clause("COMP-1", page_sizes=[1, 16], needs=[Capability.SNAPSHOT])
+@clause("COMP-1", needs=[Capability.SNAPSHOT], bigram=True)
 def test_a_verb_refuses_an_argument_that_it_does_not_know(driver: Driver) -> None:
     verbs = calls(driver)
     before = picture(driver.snapshot())

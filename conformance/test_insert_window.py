@@ -105,7 +105,7 @@ def test_a_request_that_reads_through_a_tombstone_restores_nothing(driver: Drive
     assert not restored, f"INS-4: nobody computed the SWA data of {restored}"
 
 
-@clause("INS-5", "INS-1", components=(SWA,), needs=[Capability.SNAPSHOT])
+@clause("INS-5", "INS-1", components=(SWA,), needs=[Capability.SNAPSHOT], bigram=True)
 @pytest.mark.parametrize("present", [[], [1]], ids=["nothing cached", "a prefix cached"])
 def test_a_leaf_outside_the_window_is_not_created(driver: Driver, present: list[int]) -> None:
     if present:

@@ -134,7 +134,7 @@ def restored_before_release(driver: Driver, component: str) -> None:
     assert not locks(driver), f"LOCK-3: both are released, {locks(driver)} is left"
 
 
-@clause("LOCK-3", components=(SWA,))
+@clause("LOCK-3", components=(SWA,), bigram=True)
 def test_an_swa_tombstone_that_was_skipped_stays_skipped(driver: Driver) -> None:
     restored_before_release(driver, SWA)
 

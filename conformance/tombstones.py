@@ -6,7 +6,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
 from .trees import held
-from .verbs import evict_all, find, lock, offer, put, window_pages
+from .verbs import FULL, MAMBA, SWA, evict_all, find, lock, offer, put, window_pages
 
 TOMBSTONE = (1, 2)
 """The prefix that `make_tombstone` leaves without data."""
@@ -27,6 +27,12 @@ def make_tombstone(driver: Driver, component: str) -> Handle:
     driver.unlock(receipt)
     assert TOMBSTONE not in held(driver, component), f"EVICT-3: {component} of {TOMBSTONE} was unlocked, and is there"
     return handle
+
+
+def lower(driver: Driver, component: str) -> set[str]:
+    """What a tombstone of a component lacks: the component, and those of lower rank."""
+    ranks = [FULL, SWA, MAMBA]
+    return set(ranks[ranks.index(component) :]) & set(driver.config.components)
 
 
 def revive(driver: Driver) -> None:
