@@ -18,14 +18,16 @@ SLOTS = np.array([3, 4, 5, 9, 10, 11], dtype=np.int64)
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.uint8], ids=str)
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])])
 
 
 def spec_of(dtype: torch.dtype, layout: Layout) -> PoolSpec:
     return PoolSpec(Pool.KV, LAYERS, (BufferSpec("k", (2, 4), dtype), BufferSpec("v", (5,), dtype)), layout)
 
 
-def open_pool(spec: PoolSpec, pages: int = PAGES, page_size: int = PAGE_SIZE) -> DevicePool:
-    return DevicePool(spec, pages, page_size, "cpu")
+def open_pool(spec: PoolSpec, pages: int = PAGES, page_size: int = PAGE_SIZE, device: str = "cpu") -> DevicePool:
+    return DevicePool(spec, pages, page_size, device)
 
 
 def some_bytes(pool: DevicePool, slots: Slots, seed: int) -> RawBytes:
@@ -34,8 +36,9 @@ def some_bytes(pool: DevicePool, slots: Slots, seed: int) -> RawBytes:
 
 @DTYPES
 @LAYOUTS
-def test_what_was_written_is_read_bit_by_bit(dtype: torch.dtype, layout: Layout) -> None:
-    pool = open_pool(spec_of(dtype, layout))
+@DEVICES
+def test_what_was_written_is_read_bit_by_bit(dtype: torch.dtype, layout: Layout, device: str) -> None:
+    pool = open_pool(spec_of(dtype, layout), device=device)
     written = [some_bytes(pool, SLOTS, layer) for layer in range(LAYERS)]
     for layer, data in enumerate(written):
         pool.write(SLOTS, layer, data)
