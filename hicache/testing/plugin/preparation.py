@@ -28,6 +28,8 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
     selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
     tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item))
     item.user_properties.extend(tags.to_properties())
+    # So that `-k LOCK-3` selects the tests of a clause.
+    item.extra_keyword_matches.update(selection.clauses)
     if selection.reason:
         item.add_marker(pytest.mark.skip(reason=selection.reason))
     failure = next((failure for failure in known if failure.covers(tags.test, tags.clauses)), None)

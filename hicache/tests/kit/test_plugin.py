@@ -30,6 +30,12 @@ def test_a_quick_run_has_fewer_configurations(pytester: pytest.Pytester) -> None
     run(pytester, "--quick").assert_outcomes(passed=2)
 
 
+def test_a_clause_selects_its_tests(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, PASSING + PASSING.replace("KEY-1", "MATCH-14").replace("test_a", "test_b"))
+    result = run(pytester, "-k", "MATCH-14")
+    result.assert_outcomes(passed=4, deselected=4)
+
+
 def test_each_test_gets_a_cache_of_its_own_and_closes_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         counting="""
