@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import hypothesis
 import pytest
 
 from hicache.testing.plugin import fixtures, session, shrinking
+from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report import RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
@@ -37,9 +39,12 @@ def write_suite(pytester: pytest.Pytester, source: str, folder: str = "conforman
 
 
 def run(pytester: pytest.Pytester, *options: str, adapter: str = FLAT_CACHE) -> pytest.RunResult:
-    """Run pytest in this process."""
+    """Run pytest in this process, where the real suites may have been imported under the same names."""
     quiet = ("-p", "no:cacheprovider", "--strict-markers", "-W", "error", "-W", "ignore:Module already imported")
-    return pytester.runpytest_inprocess(*quiet, "--adapter", adapter, *options)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.partition(".")[0] in SUITES]:
+            patch.delitem(sys.modules, name)
+        return pytester.runpytest_inprocess(*quiet, "--adapter", adapter, *options)
 
 
 def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:

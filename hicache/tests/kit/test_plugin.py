@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 import pytest
 
 from hicache.tests.kit.suite_runs import run, write_suite
@@ -28,6 +31,18 @@ def test_a_test_runs_once_for_each_configuration(pytester: pytest.Pytester) -> N
 def test_a_quick_run_has_fewer_configurations(pytester: pytest.Pytester) -> None:
     write_suite(pytester, PASSING)
     run(pytester, "--quick").assert_outcomes(passed=2)
+
+
+def test_a_run_beside_the_real_suites_finds_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("conformance", "conformance.conftest"):
+        real = ModuleType(name)
+        real.__file__ = f"/elsewhere/{name.replace('.', '/')}.py"
+        monkeypatch.setitem(sys.modules, name, real)
+    write_suite(pytester, PASSING)
+    run(pytester).assert_outcomes(passed=4)
+    assert sys.modules["conformance.conftest"].__file__ == "/elsewhere/conformance/conftest.py", (
+        "what was there is back"
+    )
 
 
 def test_a_clause_selects_its_tests(pytester: pytest.Pytester) -> None:
