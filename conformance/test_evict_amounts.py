@@ -99,6 +99,17 @@ def test_an_allocation_evicts_what_is_missing_and_no_more(driver: Driver) -> Non
         put_leaves(driver)
 
 
+@clause("EVICT-1", "POOL-3", needs=[Capability.SIZES], bigram=True)
+def test_an_allocation_that_does_not_fit_evicts_nothing(driver: Driver) -> None:
+    put_leaves(driver)
+    receipt = lock(driver, LEAVES[:1])
+    too_much = driver.config.capacity_tokens[FULL]
+    assert driver.allocate(too_much) is None, f"LOCK-5: {too_much} slots were given, though some are locked"
+    left = sum(hit_pages(driver, [page]) for page in LEAVES)
+    assert left == len(LEAVES), f"EVICT-1: nothing was gained by an eviction, and {left} of {len(LEAVES)} are left"
+    driver.unlock(receipt)
+
+
 @clause("EVICT-1", components=(MAMBA,))
 def test_a_state_is_evicted_when_one_is_missing(driver: Driver) -> None:
     put_leaves(driver)
@@ -132,8 +143,6 @@ def test_when_all_is_locked_every_verb_gives_a_plain_answer(driver: Driver) -> N
     for component in driver.config.components:
         result = driver.evict(component, unit(driver, component))
         assert (result.victims, result.freed[component]) == (0, 0), f"EVICT-1: all is locked, yet {result}"
-    too_much = driver.config.capacity_tokens[FULL]
-    assert driver.allocate(too_much) is None, f"EVICT-1: {too_much} slots were given, though some are locked"
     for page in LEAVES:
         find(driver, [page])
     for receipt in receipts:

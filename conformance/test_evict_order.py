@@ -148,6 +148,13 @@ def test_a_request_that_looks_again_is_no_new_hit(driver: Driver) -> None:
     )
 
 
+@clause("EVICT-2", policies=[PRIORITY], needs=[Capability.SNAPSHOT])
+def test_a_later_insert_raises_the_priority_and_never_lowers_it(driver: Driver) -> None:
+    for page, priority in ((1, 0), (2, 3), (3, 5), (1, 4), (3, 0)):
+        put(driver, [page], priority=priority)
+    require_order(driver, [(2,), (1,), (3,)], "caching 1, 2, 3 with priorities 0, 3, 5, then 1 with 4 and 3 with 0")
+
+
 @clause("EVICT-2", needs=[Capability.SNAPSHOT])
 def test_whoever_reads_the_whole_uses_its_beginning(driver: Driver) -> None:
     for pages in ([1], [1, 2], [3]):

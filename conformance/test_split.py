@@ -13,8 +13,8 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import EventKind
 
 from .pictures import residency
-from .trees import held, locks, nodes
-from .verbs import FULL, evict_all, key_of, lock, offer, put
+from .trees import held, locks, nodes, prefixes
+from .verbs import FULL, SWA, evict_all, key_of, lock, offer, put, window_pages
 
 WHOLE = (1, 2, 3, 4, 5, 6)
 
@@ -46,6 +46,20 @@ def test_a_split_leaves_all_slots_where_they_are(driver: Driver, split: Split) -
     assert not changed, f"INS-8: {changed} changed in a split"
     ends = nodes(driver).keys()
     assert {WHOLE[:1], WHOLE[:3], WHOLE[:5], WHOLE} <= ends, f"INS-8: nodes end at pages 1, 3, 5 and 6, not {ends}"
+
+
+@clause("INS-8", "EVICT-1", components=(SWA,), bigram=True)
+@SPLITS
+def test_both_parts_can_be_evicted(driver: Driver, split: Split) -> None:
+    put(driver, WHOLE)
+    for pages in (1, 3):
+        split(driver, pages)
+    receipt = lock(driver, WHOLE)
+    evict_all(driver, SWA)
+    kept = held(driver, SWA).keys()
+    driver.unlock(receipt)
+    expected = prefixes(*WHOLE) - prefixes(*WHOLE[: -window_pages(driver.config)])
+    assert kept == expected, f"INS-8: the window {expected} is locked and all else was to go, kept was {kept}"
 
 
 @clause("INS-8", page_sizes=[1, 16, 64], bigram=True)
