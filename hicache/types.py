@@ -103,7 +103,7 @@ class InsertResult:
 
     `prefix_length`: tokens that the tree held already.
     `accepted_length`: tokens that a match of the same key returns from now on.
-    `node`: where the accepted part of the key ends.
+    `node`: where the key ends in the tree, or as much of it as the tree took; a match may end before.
     `state_adopted`: the tree took the caller's state; when False the caller still owns it.
     """
 
