@@ -58,4 +58,5 @@ def spacious(components: tuple[str, ...], page_size: int, tokens: int) -> CacheC
         device="cpu",
         model=SLIM_MODEL,
         topology=SINGLE_RANK,
+        host=None,
     )

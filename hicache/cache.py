@@ -140,7 +140,7 @@ class UnifiedRadixCache:
             victims += 1
         freed = {name: self._by_name[name].dropped_pages * unit for name, unit in self._units.items()}
         self._ensemble.flush()
-        return EvictResult(freed, victims)
+        return EvictResult(freed, victims, refused=0)
 
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.

@@ -32,10 +32,31 @@ class EvictionPolicy(str, Enum):
 
 
 class Layout(str, Enum):
-    """How a pool's tensor is ordered: [layers, slots, item] or [pages, layers, page, item]."""
+    """How a pool's tensor is ordered.
+
+    Layer first: [layers, slots, item]. Page first: [slots, layers, item]. Page first direct: [pages, layers, page
+    size, item], so that one page of one layer is one run.
+    """
 
     LAYER_FIRST = "layer_first"
     PAGE_FIRST = "page_first"
+    PAGE_FIRST_DIRECT = "page_first_direct"
+
+
+class WritePolicy(str, Enum):
+    """When a node is copied to the host: with its first use, its second, or when it must leave the device."""
+
+    WRITE_THROUGH = "write_through"
+    WRITE_THROUGH_SELECTIVE = "write_through_selective"
+    WRITE_BACK = "write_back"
+
+
+class ExecutorKind(str, Enum):
+    """Who moves the bytes: a test, step by step; a thread; or CUDA streams."""
+
+    STEPPED = "stepped"
+    THREADED = "threaded"
+    STREAMS = "streams"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +111,34 @@ TINY_MODEL = ModelShape(
 
 
 @dataclass(frozen=True, slots=True)
+class HostConfig:
+    """The host tier of a cache.
+
+    `capacity_tokens`: per component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many
+    hits on write_through_selective backs a node up. `load_back_threshold_tokens`: a load of fewer FULL tokens is not
+    worth it; a load of other components alone is never below it.
+    """
+
+    capacity_tokens: Mapping[str, int]
+    layout: Layout
+    write_policy: WritePolicy
+    selective_hits: int
+    load_back_threshold_tokens: int
+    executor: ExecutorKind
+
+    def __post_init__(self) -> None:
+        for field, least in (("selective_hits", 1), ("load_back_threshold_tokens", 0)):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigurationError(f"host.{field} must be {least} or more, got {value!r}")
+
+    @property
+    def name(self) -> str:
+        """A short name for tables and test ids, such as `write_back-page_first-stepped`."""
+        return f"{self.write_policy.value}-{self.layout.value}-{self.executor.value}"
+
+
+@dataclass(frozen=True, slots=True)
 class CacheConfig:
     """One way to open a cache.
 
@@ -112,10 +161,13 @@ class CacheConfig:
     device: str
     model: ModelShape
     topology: Topology
+    host: HostConfig | None
 
     def __post_init__(self) -> None:
         self._check_components()
-        self._check_sizes()
+        self._check_sizes("capacity_tokens", self.capacity_tokens)
+        if self.host is not None:
+            self._check_sizes("host.capacity_tokens", self.host.capacity_tokens)
 
     def _check_components(self) -> None:
         if len(set(self.components)) != len(self.components):
@@ -130,22 +182,22 @@ class CacheConfig:
             if sidecar != Pool.INDEXER:
                 raise ConfigurationError(f"sidecar {sidecar!r} is unknown; known: {Pool.INDEXER.value!r}")
 
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, field: str, capacity_tokens: Mapping[str, int]) -> None:
         if not _is_positive(self.page_size):
             raise ConfigurationError(f"page_size must be a positive integer, got {self.page_size!r}")
-        if set(self.capacity_tokens) != set(self.components):
+        if set(capacity_tokens) != set(self.components):
             raise ConfigurationError(
-                f"capacity_tokens is given for {sorted(self.capacity_tokens)}, components are {sorted(self.components)}"
+                f"{field} is given for {sorted(capacity_tokens)}, components are {sorted(self.components)}"
             )
-        for component, tokens in self.capacity_tokens.items():
+        for component, tokens in capacity_tokens.items():
             unit = 1 if component == Component.MAMBA else self.page_size
             if not _is_positive(tokens) or tokens % unit:
-                raise ConfigurationError(f"capacity_tokens[{component!r}]={tokens!r} is no positive multiple of {unit}")
+                raise ConfigurationError(f"{field}[{component!r}]={tokens!r} is no positive multiple of {unit}")
 
     @property
     def name(self) -> str:
         """A short name for tables and test ids, such as `full+swa/page16/lru`."""
-        extras = [self.policy.value, *(("bigram",) if self.bigram else ())]
+        extras = [self.policy.value, *(("bigram",) if self.bigram else ()), *((self.host.name,) if self.host else ())]
         return f"{'+'.join([*self.components, *self.sidecars])}/page{self.page_size}/{'/'.join(extras)}"
 
 

@@ -39,6 +39,28 @@ class Component(str, Enum):
     MAMBA = "mamba"
 
 
+class TransferKind(str, Enum):
+    """Which way a transfer moves bytes."""
+
+    BACKUP = "backup"
+    LOAD = "load"
+
+
+class TransferPhase(str, Enum):
+    """How far a transfer has come. Each ends exactly once: done, failed or aborted."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is still to come."""
+        return self in (TransferPhase.DONE, TransferPhase.FAILED, TransferPhase.ABORTED)
+
+
 class Pool(str, Enum):
     """A set of buffers with one entry per slot."""
 
@@ -84,8 +106,8 @@ class MatchResult:
     `device_indices`: slots of the FULL component from the root to the device anchor, int64, [tokens].
     `device_anchor`: the deepest node at which every component is valid on the device.
     `best_match`: the deepest node at which every component is valid on device or host.
-    `host_hit_length`: tokens on the host past the device anchor.
-    `component_host_hit_lengths`: the same for each other component, in its own unit.
+    `host_hit_length`: FULL tokens past the device anchor that are on the host alone: what a load-back brings in.
+    `component_host_hit_lengths`: the same for each other component, in its own unit (SWA tokens, MAMBA states).
     `branching_seqlen`: where a state should be kept so that the next such prompt matches further, or None.
     """
 
@@ -115,15 +137,31 @@ class InsertResult:
 
 @dataclass(frozen=True, slots=True)
 class EvictResult:
-    """What an eviction freed: tokens per component (states for MAMBA), and how many victims it took."""
+    """What an eviction freed on its tier: tokens per component (states for MAMBA), and how many victims it took.
+
+    `refused`: victims that stayed, because they had to be backed up first and that was not possible.
+    """
 
     freed: Mapping[str, int]
     victims: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadBack:
+    """A load that was started.
+
+    `indices`: the FULL slots from the device anchor to the node, in order, int64 [tokens]; what is under way may be
+    read layer by layer as it arrives. `ticket`: to be claimed once it has ended, or abandoned.
+    """
+
+    indices: Slots
+    ticket: Handle
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The size counters of one component on the device, in tokens (states for MAMBA)."""
+    """The size counters of one component on one tier, in tokens (states for MAMBA)."""
 
     evictable: int
     protected: int

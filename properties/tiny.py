@@ -37,6 +37,7 @@ def configurations(
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
+        host=None,
     )
 
 

@@ -10,17 +10,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, ClassVar
 
 from hicache.config import CacheConfig
+from hicache.testing.host_verbs import HostVerbs, PageBytes
 from hicache.testing.snapshot import Snapshot
-from hicache.types import Event, EvictResult, Handle, InsertResult, Key, MatchResult, Pool, Sizes, Slots, Tokens
+from hicache.types import (
+    Event,
+    EvictResult,
+    Handle,
+    InsertResult,
+    Key,
+    MatchResult,
+    Pool,
+    Sizes,
+    Slots,
+    Tokens,
+)
 
-PageBytes = npt.NDArray[np.uint8]
-"""Raw bytes of some slots in one layer: uint8, shape [slots, bytes per slot and layer]."""
+__all__ = ["Admission", "CacheAdapter", "Capability", "PageBytes", "load_adapter"]
 
 
 class Capability(str, Enum):
@@ -52,16 +60,18 @@ class Admission:
 
     `request`: opaque, for the verbs that follow. `table`: the request's FULL slots, one per token, rounded up to whole
     pages; the first `cached_tokens` are the tree's. `state`: the request's own MAMBA slot, which holds the state after
-    `cached_tokens` tokens, or None without MAMBA.
+    `cached_tokens` tokens, or None without MAMBA. `loading`: part of what is cached comes from the host and has not
+    arrived: the request waits, and `resume` says how it stands.
     """
 
     request: Handle
     table: Slots
     cached_tokens: int
     state: int | None
+    loading: bool
 
 
-class CacheAdapter(ABC):
+class CacheAdapter(HostVerbs, ABC):
     """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
@@ -122,7 +132,7 @@ class CacheAdapter(ABC):
         """Take over whatever transfers have finished."""
 
     def drain(self) -> None:
-        """Step until nothing is under way."""
+        """Let all that is under way end, and take it over; afterwards nothing is under way."""
         self.step()
 
     def reset(self) -> None:
@@ -174,8 +184,12 @@ class CacheAdapter(ABC):
     # The life of a request.
 
     def admit(self, key: Key) -> Admission | None:
-        """Match, lock, take slots for the rest and an own state; None, with nothing taken, when it does not fit."""
+        """Match, load back, lock, take slots for the rest and an own state; None, with nothing taken, if too much."""
         self._lacks("admit")
+
+    def resume(self, request: Handle) -> Admission | None:
+        """How a request stands that was loading, or None while it still waits. After a failed load less is cached."""
+        self._lacks("resume")
 
     def extend(self, request: Handle, tokens: Tokens) -> Slots | None:
         """Append tokens; the longer table, or None, with nothing changed, when it does not fit."""
@@ -216,15 +230,13 @@ class CacheAdapter(ABC):
 
         `nodes_visited`: by match and insert. `bytes_compared`: of keys. `pages_hashed`: by the hash chain.
         `nodes_locked`: lock counts that lock and unlock changed, over all components. `candidates_popped`: looked at
-        by evictions. `states_copied`: by copy-on-write.
+        by evictions. `states_copied`: by copy-on-write. With a host tier: `bytes_backed_up` and `bytes_loaded`, of
+        operations that arrived, over all layers and pools; `backups_refused` for lack of host space.
         """
         self._lacks("counters")
 
     def sanity_check(self) -> None:
         """The cache's own check of itself, if it has one; raises when something is wrong. Called after our laws."""
-
-    def _lacks(self, verb: str) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} declares a capability that needs {verb}(), which it lacks")
 
 
 def load_adapter(path: str) -> type[CacheAdapter]:

@@ -99,4 +99,5 @@ def _tiny(
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
+        host=None,
     )

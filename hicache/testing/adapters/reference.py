@@ -93,7 +93,7 @@ class ReferenceAdapter(CacheAdapter):
         request = self._life.admit(key.tokens, key.namespace)
         if request is None:
             return None
-        return Admission(request, request.table.copy(), request.shared_tokens, request.state)
+        return Admission(request, request.table.copy(), request.shared_tokens, request.state, loading=False)
 
     def extend(self, request: Request, tokens: Tokens) -> Slots | None:
         return request.table.copy() if self._life.extend(request, tokens) else None
@@ -114,7 +114,7 @@ class ReferenceAdapter(CacheAdapter):
         receipts, hits = _receipts_through(nodes), _hits_through(nodes)
         views = tuple(self._view(node, numbers, receipts[number], hits[number]) for number, node in enumerate(nodes))
         pools = {name: self._pool(name) for name in self.cache.config.components}
-        return Snapshot(views, pools)
+        return Snapshot(views, pools, host=None)
 
     def sizes(self) -> Mapping[str, Sizes]:
         return self.cache.sizes()

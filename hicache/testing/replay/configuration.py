@@ -72,6 +72,7 @@ def cache_config(settings: ReplaySettings, totals: Survey) -> CacheConfig:
         device="cpu",
         model=SMALLEST_MODEL,
         topology=SINGLE_RANK,
+        host=None,
     )
 
 

@@ -10,16 +10,29 @@ from hicache.tests.architecture.imports import Import, within
 
 SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config")
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
+MOVING = ("hicache.transfer", "hicache.tiers")
 CACHE = ("hicache.cache", "hicache.request")
-CORE = (*GROUND, "hicache.tree", "hicache.components", "hicache.pools", "hicache.stacks", *CACHE)
+CORE = (
+    *GROUND,
+    "hicache.tree",
+    "hicache.components",
+    "hicache.pools",
+    "hicache.stacks",
+    "hicache.transfer.executors",
+    *MOVING,
+    *CACHE,
+)
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
     "hicache.config": (*GROUND, "tomli", "yaml"),
     "hicache.tree": (*GROUND, "numpy"),
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
-    "hicache.pools": (*GROUND, "numpy", "torch"),
+    "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
+    "hicache.transfer": (*GROUND, "numpy"),
+    "hicache.transfer.executors": (*GROUND, "hicache.transfer", "torch"),
+    "hicache.tiers": (*GROUND, "hicache.tree", "hicache.components", "hicache.pools", "hicache.transfer", "numpy"),
     **dict.fromkeys(CACHE, (*CORE, "numpy")),
     "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "markupsafe", "matplotlib", "rich"),
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
@@ -35,6 +48,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
 HANDED_IN = ("time", "threading", "torch.distributed")
 """What the core takes as arguments, so that a test can choose the time and the order of events."""
 
+HANDING_IN = ("hicache.clock", "hicache.transfer.executors")
+"""Where those arguments are made."""
+
 
 def broken_rules(imports: Iterable[Import]) -> list[str]:
     """One line for each forbidden import: the file, the line, what it imports and what it may import."""
@@ -45,7 +61,7 @@ def _objection(found: Import) -> str | None:
     layer = max((name for name in LAYERS if within(found.importer, name)), key=len, default=None)
     if layer is None:
         return f"{found.importer} belongs to no layer yet: give it a line in LAYERS"
-    if layer in CORE and layer != "hicache.clock" and _is_among(found.target, HANDED_IN):
+    if layer in CORE and layer not in HANDING_IN and _is_among(found.target, HANDED_IN):
         return f"{layer} takes {' '.join(HANDED_IN)} as arguments"
     if _is_among(found.target, (layer, *LAYERS[layer], *sys.stdlib_module_names)):
         return None

@@ -43,6 +43,7 @@ def config() -> CacheConfig:
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
+        host=None,
     )
 
 

@@ -25,6 +25,7 @@ VALID = CacheConfig(
     device="cpu",
     model=TINY_MODEL,
     topology=SINGLE_RANK,
+    host=None,
 )
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

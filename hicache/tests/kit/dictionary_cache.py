@@ -106,7 +106,7 @@ class DictionaryCache(CacheAdapter):
         victims = [prefix for prefix, entry in self.entries.items() if not entry.locks][: max(0, wanted)]
         for prefix in victims:
             self.free_pages.append(self.entries.pop(prefix).page)
-        return EvictResult({FULL: len(victims) * self.page_size}, len(victims))
+        return EvictResult({FULL: len(victims) * self.page_size}, len(victims), refused=0)
 
     def layers(self, pool: Pool) -> int:
         return int(pool == Pool.KV)
@@ -129,7 +129,7 @@ class DictionaryCache(CacheAdapter):
         ordered = sorted(self.entries, key=len)
         rows = {prefix: row for row, prefix in enumerate(ordered)}
         views = tuple(self._view(prefix, rows) for prefix in ordered)
-        return Snapshot(views, {FULL: PoolView(self.capacity, self._slots(self.free_pages))})
+        return Snapshot(views, {FULL: PoolView(self.capacity, self._slots(self.free_pages))}, host=None)
 
     def _view(self, prefix: bytes, rows: Mapping[bytes, int]) -> NodeView:
         page_bytes = 4 * self.page_size

@@ -63,7 +63,7 @@ class FlatCache(CacheAdapter):
     def evict(self, component: str, tokens: int) -> EvictResult:
         victims = [prefix for prefix in self.pages if not self._is_locked(prefix)]
         self.free_pages += [self.pages.pop(prefix) for prefix in victims]
-        return EvictResult({component: len(victims) * self.page_size}, len(victims))
+        return EvictResult({component: len(victims) * self.page_size}, len(victims), refused=0)
 
     def _is_locked(self, prefix: Prefix) -> bool:
         return any(space == prefix[0] and tokens.startswith(prefix[1]) for space, tokens in self.locks)

@@ -31,6 +31,7 @@ def tiny_config(
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
+        host=None,
     )
 
 
@@ -69,4 +70,4 @@ def pool(capacity: int, *free: int) -> PoolView:
 
 def snapshot(nodes: Sequence[NodeView], pools: Mapping[str, PoolView]) -> Snapshot:
     """A whole cache."""
-    return Snapshot(tuple(nodes), pools)
+    return Snapshot(tuple(nodes), pools, host=None)

@@ -81,7 +81,7 @@ class EvictsNothing(ReferenceAdapter):
     """Leaves what it was asked to free."""
 
     def evict(self, component: str, tokens: int) -> EvictResult:
-        return EvictResult(dict.fromkeys(self.cache.config.components, 0), 0)
+        return EvictResult(dict.fromkeys(self.cache.config.components, 0), 0, refused=0)
 
 
 class IgnoresLocks(ReferenceAdapter):
@@ -90,7 +90,7 @@ class IgnoresLocks(ReferenceAdapter):
     def evict(self, component: str, tokens: int) -> EvictResult:
         free = self.sizes()[FULL].free
         self.cache.reset()
-        return EvictResult({component: self.sizes()[FULL].free - free}, 1)
+        return EvictResult({component: self.sizes()[FULL].free - free}, 1, refused=0)
 
 
 class KeepsLocks(ReferenceAdapter):

@@ -38,6 +38,7 @@ def open_pools() -> DevicePools:
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
+        host=None,
     )
     return DevicePools(config, pool_specs(config))
 

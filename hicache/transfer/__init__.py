@@ -1,0 +1,1 @@
+"""What moves between tiers, in which order, and who moves it. Nothing in here knows the tree."""
