@@ -6,7 +6,7 @@ import torch
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.pools.device import BufferSpec, PoolSpec
+from hicache.pools.specs import BufferSpec, PoolSpec
 from hicache.types import Component, Pool
 
 
@@ -24,10 +24,9 @@ def pool_specs(config: CacheConfig) -> dict[Pool, PoolSpec]:
 
 def _attention(config: CacheConfig, pool: Pool, layers: int) -> PoolSpec:
     shape = (_share(config, "kv_heads", config.model.kv_heads), config.model.head_dim)
-    dtype = _dtype(config)
-    return PoolSpec(
-        pool, _stage(config, layers), (BufferSpec("k", shape, dtype), BufferSpec("v", shape, dtype)), config.layout
-    )
+    # Keys and values lie side by side, so that a page of a layer is one run: half as many pieces to copy.
+    buffers = (BufferSpec("kv", (2, *shape), _dtype(config)),)
+    return PoolSpec(pool, _stage(config, layers), buffers, config.layout)
 
 
 def _recurrent(config: CacheConfig) -> PoolSpec:

@@ -8,36 +8,23 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.errors import SlotError
-from hicache.pools.device import DevicePool, PoolSpec
-from hicache.pools.slots import PageAllocator
-from hicache.types import COMPONENT_POOL, Component, Pool, Slots
+from hicache.pools.specs import PoolSpec
+from hicache.pools.tier import TierPools
+from hicache.types import Component, Pool, Slots
 
 
-class DevicePools:
+class DevicePools(TierPools):
     """Allocators by component, buffers by pool, and the partner of each FULL page among the SWA pages.
 
     Inside the cache everything is counted in pages (a state is a page of one slot); slots appear at the edge only.
     """
 
     def __init__(self, config: CacheConfig, specs: Mapping[Pool, PoolSpec]) -> None:
-        self.page_size = config.page_size
-        sizes = {c: 1 if c == Component.MAMBA else config.page_size for c in config.components}
-        self.allocators = {c: PageAllocator(c, config.capacity_tokens[c] // sizes[c]) for c in config.components}
-        full_pages = self.allocators[Component.FULL].capacity_pages + 1
-        # A pool that no component allocates from is a sidecar: as large as KV, never allocated from (sglang#22767).
-        owners = {pool: c for c, pool in COMPONENT_POOL.items() if c in sizes}
-        self.buffers: dict[Pool, DevicePool] = {}
-        for pool, spec in specs.items():
-            owner = owners.get(pool, Component.FULL.value)
-            pages = self.allocators[owner].capacity_pages + 1
-            self.buffers[pool] = DevicePool(spec, pages, sizes[owner], config.device)
+        super().__init__(config, config.capacity_tokens, specs, config.device)
+        full_pages = self.capacity_pages(Component.FULL) + 1
         self._partners = np.zeros(full_pages, dtype=np.int64)
-        self._has_window = Component.SWA in sizes
+        self._has_window = Component.SWA in self.allocators
         self._slots = np.arange(full_pages * self.page_size, dtype=np.int64).reshape(full_pages, self.page_size)
-
-    def capacity_pages(self, component: str) -> int:
-        """The pages that a component's pool has: 1 to this number."""
-        return self.allocators[component].capacity_pages
 
     def slots_of(self, pages: Slots) -> Slots:
         """The slots of FULL pages in order: int64 [pages * page_size]."""

@@ -38,7 +38,7 @@ ALLOWED = {
     "the kit in a suite": ("benchmarks/test_a.py", "from hicache.testing.adapter import CacheAdapter"),
     "the cache in its adapter": ("hicache/testing/adapters/reference.py", "import hicache.cache"),
     "the kit in the command line": ("hicache/cli/app.py", "import hicache.testing.plugin.hooks"),
-    "torch in the pools": ("hicache/pools/device.py", "import torch"),
+    "torch in the pools": ("hicache/pools/buffers.py", "import torch"),
     "the clock in the kit": ("hicache/testing/replay/run.py", "import time"),
 }
 

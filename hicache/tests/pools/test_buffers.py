@@ -1,4 +1,4 @@
-"""DevicePool: bytes in every dtype and layout, and copies between like pools only."""
+"""PoolBuffers: bytes in every dtype and layout, and copies between like pools only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 from hicache.config import Layout
 from hicache.errors import PoolMismatchError
-from hicache.pools.device import BufferSpec, DevicePool, PoolSpec, RawBytes
+from hicache.pools.buffers import PoolBuffers, RawBytes
+from hicache.pools.specs import BufferSpec, PoolSpec
 from hicache.types import Pool, Slots
 
 PAGES, PAGE_SIZE, LAYERS = 4, 3, 2
@@ -26,11 +27,11 @@ def spec_of(dtype: torch.dtype, layout: Layout) -> PoolSpec:
     return PoolSpec(Pool.KV, LAYERS, (BufferSpec("k", (2, 4), dtype), BufferSpec("v", (5,), dtype)), layout)
 
 
-def open_pool(spec: PoolSpec, pages: int = PAGES, page_size: int = PAGE_SIZE, device: str = "cpu") -> DevicePool:
-    return DevicePool(spec, pages, page_size, device)
+def open_pool(spec: PoolSpec, pages: int = PAGES, page_size: int = PAGE_SIZE, device: str = "cpu") -> PoolBuffers:
+    return PoolBuffers(spec, pages, page_size, device)
 
 
-def some_bytes(pool: DevicePool, slots: Slots, seed: int) -> RawBytes:
+def some_bytes(pool: PoolBuffers, slots: Slots, seed: int) -> RawBytes:
     return np.random.default_rng(seed).integers(0, 256, (len(slots), pool.spec.slot_bytes), dtype=np.uint8)
 
 
@@ -59,9 +60,29 @@ def test_only_the_named_slots_are_written(layout: Layout) -> None:
 @LAYOUTS
 def test_a_layer_view_shares_its_memory_with_the_pool(layout: Layout) -> None:
     pool = open_pool(spec_of(torch.uint8, layout))
-    pool.layer_view(1, 0)[...] = 7
+    view = pool.layer_view(1, 0)
+    assert view.shape == (PAGES, PAGE_SIZE, 5), f"the second buffer has 5 elements a slot, got {view.shape}"
+    view[...] = 7
     assert (pool.read(SLOTS, 0)[:, 8:] == 7).all(), "the second buffer of layer 0 was filled through its view"
     assert not pool.read(SLOTS, 1).any(), "layer 1 was not"
+
+
+ORDERS = {
+    Layout.LAYER_FIRST: lambda page, place, layer: (layer * PAGES + page) * PAGE_SIZE + place,
+    Layout.PAGE_FIRST: lambda page, place, layer: (page * PAGE_SIZE + place) * LAYERS + layer,
+    Layout.PAGE_FIRST_DIRECT: lambda page, place, layer: (page * LAYERS + layer) * PAGE_SIZE + place,
+}
+
+
+@LAYOUTS
+def test_a_layout_is_an_order_in_memory(layout: Layout) -> None:
+    pool = open_pool(PoolSpec(Pool.KV, LAYERS, (BufferSpec("kv", (8,), torch.uint8),), layout))
+    page, place, layer = 2, 1, 1
+    pool.raw[0][page, layer, place] = 1
+    memory = pool.raw[0].as_strided((LAYERS * PAGES * PAGE_SIZE * 8,), (1,))
+    found = torch.nonzero(memory)[:, 0].tolist()
+    first = 8 * ORDERS[layout](page, place, layer)
+    assert found == list(range(first, first + 8)), f"{layout.value}: place {place} of page {page} in layer {layer}"
 
 
 @pytest.mark.parametrize(

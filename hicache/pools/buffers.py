@@ -1,0 +1,85 @@
+"""PoolBuffers: the tensors of one pool on one tier, addressed by slot and layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hicache.config import Layout
+from hicache.errors import PoolMismatchError
+from hicache.pools.specs import BufferSpec, PoolSpec
+from hicache.types import Slots
+
+RawBytes = npt.NDArray[np.uint8]
+
+AXES: Mapping[Layout, tuple[str, ...]] = {
+    Layout.LAYER_FIRST: ("layers", "pages", "places"),
+    Layout.PAGE_FIRST: ("pages", "places", "layers"),
+    Layout.PAGE_FIRST_DIRECT: ("pages", "layers", "places"),
+}
+"""The order of a tensor in memory, before what one slot holds. A slot is a place in a page."""
+
+
+class PoolBuffers:
+    """The buffers of one pool.
+
+    `raw`: for each buffer its bytes, uint8 [pages, layers, page_size, slot_bytes]: a view of the one tensor that holds
+    them in the order of the layout.
+    """
+
+    def __init__(self, spec: PoolSpec, pages: int, page_size: int, device: str) -> None:
+        self.spec = spec
+        self.page_size = page_size
+        self._device = torch.device(device)
+        self.raw = [self._zeros(buffer, pages) for buffer in spec.buffers]
+
+    def _zeros(self, buffer: BufferSpec, pages: int) -> torch.Tensor:
+        lead = {"pages": pages, "layers": self.spec.layers, "places": self.page_size}
+        order = AXES[self.spec.layout]
+        sizes = (*[lead[axis] for axis in order], buffer.slot_bytes)
+        tensor = torch.zeros(sizes, dtype=torch.uint8, device=self._device)
+        return tensor.permute(*[order.index(axis) for axis in lead], 3)
+
+    def layer_view(self, buffer: int, layer: int) -> torch.Tensor:
+        """One layer of one buffer, for the model to read and write: [pages, page_size, *shape], without a copy."""
+        spec, raw = self.spec.buffers[buffer], self.raw[buffer][:, layer]
+        return raw.view(spec.dtype).view(*raw.shape[:2], *spec.shape)
+
+    def write(self, slots: Slots, layer: int, data: RawBytes) -> None:
+        """Store raw bytes, uint8 [len(slots), slot_bytes], one row per slot. Raises ValueError on another shape."""
+        if data.dtype != np.uint8 or data.shape != (len(slots), self.spec.slot_bytes):
+            expected = (len(slots), self.spec.slot_bytes)
+            raise ValueError(f"{self.spec.pool.value}: data is {data.dtype} {data.shape}, expected uint8 {expected}")
+        pages, places = self._index(slots)
+        rows = torch.from_numpy(np.ascontiguousarray(data)).to(self._device)
+        for raw, part in zip(self.raw, torch.split(rows, self._widths, dim=1), strict=True):
+            raw[pages, layer, places] = part
+
+    def read(self, slots: Slots, layer: int) -> RawBytes:
+        """The raw bytes at the slots, uint8 [len(slots), slot_bytes]."""
+        pages, places = self._index(slots)
+        rows: RawBytes = torch.cat([raw[pages, layer, places] for raw in self.raw], dim=1).cpu().numpy()
+        return rows
+
+    def copy_from(self, source: PoolBuffers, source_slots: Slots, slots: Slots) -> None:
+        """Copy slots of all layers and buffers. Raises PoolMismatchError when the pools are not alike."""
+        if source.spec != self.spec or source.page_size != self.page_size:
+            raise PoolMismatchError(
+                f"cannot copy {source.spec} with pages of {source.page_size} "
+                f"to {self.spec} with pages of {self.page_size}"
+            )
+        source_pages, source_places = source._index(source_slots)
+        pages, places = self._index(slots)
+        for target, origin in zip(self.raw, source.raw, strict=True):
+            target[pages, :, places] = origin[source_pages, :, source_places].to(self._device)
+
+    @property
+    def _widths(self) -> list[int]:
+        return [buffer.slot_bytes for buffer in self.spec.buffers]
+
+    def _index(self, slots: Slots) -> tuple[torch.Tensor, torch.Tensor]:
+        pages, places = np.divmod(slots, self.page_size)
+        return torch.from_numpy(pages).to(self._device), torch.from_numpy(places).to(self._device)

@@ -1,0 +1,34 @@
+"""TierPools: what the pools of both tiers have in common: allocators by component, buffers by pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hicache.config import CacheConfig
+from hicache.pools.buffers import PoolBuffers
+from hicache.pools.slots import PageAllocator
+from hicache.pools.specs import PoolSpec
+from hicache.types import COMPONENT_POOL, Component, Pool
+
+
+class TierPools:
+    """The pools of one cache on one tier. Each has a padding page besides its capacity; a state is a page of one slot.
+
+    A pool that no component allocates from is a sidecar: as large as KV, and never allocated from (sglang#22767).
+    """
+
+    def __init__(
+        self, config: CacheConfig, capacity_tokens: Mapping[str, int], specs: Mapping[Pool, PoolSpec], device: str
+    ) -> None:
+        self.page_size = config.page_size
+        sizes = {c: 1 if c == Component.MAMBA else config.page_size for c in config.components}
+        self.allocators = {c: PageAllocator(c, capacity_tokens[c] // size) for c, size in sizes.items()}
+        owners = {pool: c for c, pool in COMPONENT_POOL.items() if c in sizes}
+        self.buffers: dict[Pool, PoolBuffers] = {}
+        for pool, spec in specs.items():
+            owner = owners.get(pool, Component.FULL.value)
+            self.buffers[pool] = PoolBuffers(spec, self.capacity_pages(owner) + 1, sizes[owner], device)
+
+    def capacity_pages(self, component: str) -> int:
+        """The pages that a component's pool has: 1 to this number."""
+        return self.allocators[component].capacity_pages
