@@ -35,6 +35,7 @@ CACHE: Mapping[str, Any] = {
     "device": "cpu",
     "model": TINY_MODEL,
     "topology": SINGLE_RANK,
+    "host": None,
 }
 """The fields of a CacheConfig that makes sense."""
 
