@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, ExecutorKind, Layout
 from hicache.testing.adapter import Capability
+from hicache.testing.host_configurations import QUICK_HOST, host_configurations
 from hicache.types import Component, Pool
 
 FULL, SWA, MAMBA = (component.value for component in Component)
@@ -39,6 +40,7 @@ QUICK = frozenset(
         "full+swa+mamba+indexer/page16/lru",
         "full/page16/lru/bigram",
         *(f"full/page1/{policy.value}" for policy in ALL_POLICIES),
+        *QUICK_HOST,
     }
 )
 """The names of those that a quick run is made of."""
@@ -50,7 +52,7 @@ def standard_configurations(capabilities: Collection[Capability]) -> tuple[Cache
 
 
 def quick_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
-    """A few of them that show each component, a page of several tokens, each policy, and bigram keys once."""
+    """A few of them that show each component, a page of several tokens, each policy, bigram keys, and the host tier."""
     return tuple(config for config in standard_configurations(capabilities) if config.name in QUICK)
 
 
@@ -63,6 +65,8 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
         Capability.INDEXER: INDEXER in config.sidecars,
         Capability.BIGRAM: config.bigram,
         Capability.POLICIES: config.policy is not EvictionPolicy.LRU,
+        Capability.HOST: config.host is not None,
+        Capability.STEPPED: config.host is not None and config.host.executor is ExecutorKind.STEPPED,
     }
     return frozenset(capability for capability, is_shown in shown.items() if is_shown)
 
@@ -79,6 +83,7 @@ def _product() -> Iterator[CacheConfig]:
     yield _tiny((FULL,), (), 1, lru, bigram=True)
     yield _tiny((FULL,), (), 16, lru, bigram=True)
     yield _tiny((FULL, SWA), (), 16, lru, bigram=True)
+    yield from host_configurations(KINDS, lambda kind, page_size: _tiny(*kind, page_size, lru, bigram=False))
 
 
 def _tiny(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
-from hicache.config import EvictionPolicy, read_table
+from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy, read_table
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 
@@ -44,7 +44,7 @@ class Clause:
 class Checks:
     """What a test says of itself: the clauses that it checks, and the configurations that it runs over.
 
-    `needs`: capabilities beyond those of its clauses. `page_sizes`: None for any.
+    `needs`: capabilities beyond those of its clauses. `page_sizes`, `write_policies`, `executors`: None for any.
     """
 
     clauses: tuple[str, ...]
@@ -54,6 +54,14 @@ class Checks:
     page_sizes: frozenset[int] | None
     policies: frozenset[EvictionPolicy]
     bigram: bool
+    write_policies: frozenset[WritePolicy] | None
+    executors: frozenset[ExecutorKind] | None
+    load_back_threshold: bool
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether the test speaks of the host tier, and runs where there is one and nowhere else."""
+        return Capability.HOST in self.needs or any(CONTRACT[clause_id].tier == "host" for clause_id in self.clauses)
 
 
 def load_contract(path: Path) -> Mapping[str, Clause]:
@@ -94,7 +102,7 @@ CONTRACT: Mapping[str, Clause] = load_contract(Path(__file__).with_suffix(".toml
 """Every clause by its id, in the order of the catalogue."""
 
 
-def clause(
+def clause(  # noqa: PLR0913 - one keyword for each choice
     *ids: str,
     needs: Iterable[Capability] = (),
     components: Iterable[str] = (),
@@ -102,6 +110,9 @@ def clause(
     page_sizes: Iterable[int] | None = None,
     policies: Iterable[EvictionPolicy] = (EvictionPolicy.LRU,),
     bigram: bool = False,
+    write_policies: Iterable[WritePolicy] | None = None,
+    executors: Iterable[ExecutorKind] | None = None,
+    load_back_threshold: bool = False,
 ) -> pytest.MarkDecorator:
     """Name the clauses that a test checks; choose the configurations over which it runs, if it takes `config`.
 
@@ -109,6 +120,9 @@ def clause(
     what its clauses need: for MATCH-3 those with SWA. `bigram`: also over those with bigram keys. `needs`: what the
     test needs of the adapter beyond its clauses. A test that does not take `config` stands for those of its clauses
     that the adapter can be held to. Without ids: a test of the suite itself.
+    A test of a clause of the host tier, or with HOST among its `needs`, runs over the configurations with a host tier,
+    and any other over those without: those with a threshold for loads if `load_back_threshold`, else those without
+    one, and of them those with the named `write_policies` and `executors`.
     Raises ValueError for an id that the catalogue lacks.
     """
     unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
@@ -122,6 +136,9 @@ def clause(
         page_sizes=None if page_sizes is None else frozenset(page_sizes),
         policies=frozenset(policies),
         bigram=bigram,
+        write_policies=None if write_policies is None else frozenset(write_policies),
+        executors=None if executors is None else frozenset(executors),
+        load_back_threshold=load_back_threshold,
     )
     marked: pytest.MarkDecorator = pytest.mark.clause(checks)
     return marked

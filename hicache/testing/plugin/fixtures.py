@@ -14,6 +14,7 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import Checks
 from hicache.testing.driving.driver import Driver
+from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.hooks import FINAL_CHECK
 from hicache.testing.plugin.selection import select
 from hicache.testing.plugin.subject import subject_of
@@ -65,4 +66,9 @@ def _parameters(checks: Checks, config: pytest.Config) -> list[object]:
     selection = select(checks, subject.adapter, subject.configurations)
     if selection.reason:
         return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=selection.reason))]
-    return [pytest.param(chosen, id=chosen.name) for chosen in selection.configurations]
+    return [pytest.param(chosen, id=chosen.name, marks=_marks(chosen)) for chosen in selection.configurations]
+
+
+def _marks(config: CacheConfig) -> list[pytest.MarkDecorator]:
+    missing = missing_device(config.device)
+    return [pytest.mark.skip(reason=missing)] if missing else []

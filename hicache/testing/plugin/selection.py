@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, HostConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of, quick_configurations, standard_configurations
 from hicache.testing.contract import CONTRACT, Checks
@@ -18,7 +18,9 @@ OF_NAME = {
 }
 """The capability that a named component or sidecar asks for."""
 
-OF_CONFIGURATIONS = frozenset({*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM})
+OF_CONFIGURATIONS = frozenset(
+    {*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM, Capability.HOST, Capability.STEPPED}
+)
 """What can be needed of the configuration, and not only of the adapter."""
 
 
@@ -78,6 +80,18 @@ def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> 
         and config.policy in checks.policies
         and (checks.bigram or not config.bigram or Capability.BIGRAM in needs)
         and needs_of(config).issuperset(needs)
+        and _fits_host(checks, config.host)
+    )
+
+
+def _fits_host(checks: Checks, host: HostConfig | None) -> bool:
+    if host is None:
+        return not checks.is_of_host
+    return (
+        checks.is_of_host
+        and (host.load_back_threshold_tokens > 0) == checks.load_back_threshold
+        and (checks.write_policies is None or host.write_policy in checks.write_policies)
+        and (checks.executors is None or host.executor in checks.executors)
     )
 
 
@@ -85,4 +99,10 @@ def _wanted(checks: Checks, needs: frozenset[Capability]) -> str:
     words = [*sorted(checks.components | checks.sidecars), *sorted(capability.name for capability in needs)]
     if checks.page_sizes is not None:
         words.append(f"a page size of {' or '.join(map(str, sorted(checks.page_sizes)))}")
+    if checks.write_policies is not None:
+        words.append(f"write policy {' or '.join(sorted(policy.value for policy in checks.write_policies))}")
+    if checks.executors is not None:
+        words.append(f"executor {' or '.join(sorted(executor.value for executor in checks.executors))}")
+    if checks.load_back_threshold:
+        words.append("a threshold for loads")
     return ", ".join([*words, f"policy {' or '.join(sorted(policy.value for policy in checks.policies))}"])

@@ -36,6 +36,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(CACHE, (*CORE, "numpy")),
     "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "markupsafe", "matplotlib", "rich"),
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
+    "hicache.testing.plugin.devices": ("torch",),
     "hicache.testing.adapters.reference": (*CORE, "hicache.testing", "numpy"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),

@@ -6,7 +6,9 @@ import sys
 from types import ModuleType
 
 import pytest
+import torch
 
+from hicache.testing.plugin.devices import missing_device
 from hicache.tests.kit.suite_runs import run, write_suite
 
 PASSING = """
@@ -114,6 +116,33 @@ def test_an_undeclared_capability_is_the_reason_of_a_skip(pytester: pytest.Pytes
         ]
     )
     assert _last_line(result) == "hicache: 4 passed, 0 failed, 3 skipped, 123 not executed", result.outlines
+
+
+def test_a_device_that_is_not_there_is_the_reason_of_a_skip(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(
+        elsewhere="""
+        from dataclasses import replace
+
+        from hicache.testing.configurations import standard_configurations
+        from hicache.tests.kit.flat_cache import FlatCache
+
+        class Elsewhere(FlatCache):
+            @classmethod
+            def configurations(cls):
+                here = standard_configurations(cls.capabilities)[0]
+                return [here, replace(here, device="cuda", page_size=3)]
+        """
+    )
+    pytester.syspathinsert()
+    missing_device.cache_clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    write_suite(pytester, PASSING)
+    result = run(pytester, adapter="elsewhere:Elsewhere")
+    missing_device.cache_clear()
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["1 skipped: torch finds no CUDA device for 'cuda' on this machine"])
 
 
 def test_a_declared_verb_that_is_missing_fails(pytester: pytest.Pytester) -> None:

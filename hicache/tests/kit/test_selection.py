@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hicache.config import EvictionPolicy
+from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import ALL_POLICIES, standard_configurations
 from hicache.testing.contract import Checks, clause
@@ -14,6 +14,8 @@ from hicache.testing.plugin.selection import select, select_clauses
 from hicache.tests.kit.flat_cache import FlatCache
 
 STANDARD = standard_configurations(frozenset(Capability))
+OF_DEVICE = [config for config in STANDARD if config.host is None]
+OF_HOST = [config for config in STANDARD if config.host is not None]
 
 
 class Everything(FlatCache):
@@ -32,7 +34,7 @@ def _names(*ids: str, **choices: Any) -> list[str]:
 
 
 def test_a_clause_that_needs_nothing_runs_over_all_of_lru() -> None:
-    expected = [one.name for one in STANDARD if one.policy is EvictionPolicy.LRU and not one.bigram]
+    expected = [one.name for one in OF_DEVICE if one.policy is EvictionPolicy.LRU and not one.bigram]
     assert _names("KEY-1") == expected, f"expected {expected}, got {_names('KEY-1')}"
 
 
@@ -52,7 +54,7 @@ CHOICES = {
 
 @pytest.mark.parametrize(("names", "fits"), CHOICES.values(), ids=CHOICES)
 def test_a_test_runs_where(names: list[str], fits: Any) -> None:
-    expected = [one.name for one in STANDARD if one.policy is EvictionPolicy.LRU and not one.bigram and fits(one)]
+    expected = [one.name for one in OF_DEVICE if one.policy is EvictionPolicy.LRU and not one.bigram and fits(one)]
     assert 0 < len(expected) < 24, f"the choice leaves some of 24, but not all: {expected}"
     assert names == expected, f"expected {expected}, got {names}"
 
@@ -70,6 +72,55 @@ def test_bigram_keys_are_run_when_asked_for() -> None:
 def test_a_clause_of_bigram_keys_runs_over_nothing_else() -> None:
     expected = ["full/page1/lru/bigram", "full/page16/lru/bigram", "full+swa/page16/lru/bigram"]
     assert _names("KEY-3") == expected, f"expected {expected}, got {_names('KEY-3')}"
+
+
+def _waits(config: CacheConfig) -> bool:
+    return config.host is not None and config.host.load_back_threshold_tokens > 0
+
+
+def _has(config: CacheConfig, *choices: WritePolicy | ExecutorKind) -> bool:
+    return config.host is not None and {config.host.write_policy, config.host.executor} >= set(choices)
+
+
+OF_HOST_CHOICES = {
+    "its clause is of the host tier": (_names("HOST-2"), lambda one: not _waits(one)),
+    "one of its clauses is of the host tier": (_names("KEY-1", "HOST-2"), lambda one: not _waits(one)),
+    "it needs a host tier itself": (_names("KEY-1", needs=[Capability.HOST]), lambda one: not _waits(one)),
+    "its clause needs steps": (
+        _names("FLOW-2"),
+        lambda one: _has(one, ExecutorKind.STEPPED) and not _waits(one),
+    ),
+    "it asks for a write policy": (
+        _names("HOST-2", write_policies=[WritePolicy.WRITE_BACK]),
+        lambda one: _has(one, WritePolicy.WRITE_BACK),
+    ),
+    "it asks for an executor": (
+        _names("HOST-2", executors=[ExecutorKind.THREADED]),
+        lambda one: _has(one, ExecutorKind.THREADED),
+    ),
+    "it asks for a threshold": (_names("HOST-5", load_back_threshold=True), _waits),
+    "it asks for a component": (
+        _names("HOST-2", components=["swa"]),
+        lambda one: "swa" in one.components and not _waits(one),
+    ),
+}
+
+
+@pytest.mark.parametrize(("names", "fits"), OF_HOST_CHOICES.values(), ids=OF_HOST_CHOICES)
+def test_a_test_runs_on_a_host_tier_where(names: list[str], fits: Any) -> None:
+    expected = [one.name for one in OF_HOST if fits(one)]
+    assert 0 < len(expected) < len(OF_HOST), f"the choice leaves some of {len(OF_HOST)}, but not all: {expected}"
+    assert names == expected, f"expected {expected}, got {names}"
+
+
+def test_a_run_without_a_fitting_host_tier_says_what_was_wanted() -> None:
+    choices = {"write_policies": [WritePolicy.WRITE_BACK], "executors": [ExecutorKind.STREAMS]}
+    selection = select(_checks("HOST-5", load_back_threshold=True, **choices), Everything, STANDARD)
+    expected = (
+        "no configuration of this run has HOST, write policy write_back, executor streams, a threshold for loads, "
+        "policy lru"
+    )
+    assert selection.reason == expected, f"expected {expected!r}, got {selection.reason!r}"
 
 
 @pytest.mark.parametrize(
