@@ -19,6 +19,10 @@ class PoolMismatchError(HiCacheError, ValueError):
     """A copy between pools that differ in dtype, layers or layout."""
 
 
+class PinningError(HiCacheError, RuntimeError):
+    """Host memory that CUDA would not register, or not give back. The message holds CUDA's code and text."""
+
+
 class ReceiptError(HiCacheError, ValueError):
     """A receipt that was released before, or that another cache, or another life of this one, gave out."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +42,7 @@ class PoolBuffers:
         lead = {"pages": pages, "layers": self.spec.layers, "places": self.page_size}
         order = AXES[self.spec.layout]
         sizes = (*[lead[axis] for axis in order], buffer.slot_bytes)
-        tensor = torch.zeros(sizes, dtype=torch.uint8, device=self._device)
+        tensor = _zeros(prod(sizes), self._device).view(sizes)
         return tensor.permute(*[order.index(axis) for axis in lead], 3)
 
     def layer_view(self, buffer: int, layer: int) -> torch.Tensor:
@@ -83,3 +85,11 @@ class PoolBuffers:
     def _index(self, slots: Slots) -> tuple[torch.Tensor, torch.Tensor]:
         pages, places = np.divmod(slots, self.page_size)
         return torch.from_numpy(pages).to(self._device), torch.from_numpy(places).to(self._device)
+
+
+def _zeros(size_bytes: int, device: torch.device) -> torch.Tensor:
+    # Host memory is mapped, so that no memory page is shared with another tensor: CUDA pins whole memory pages, once.
+    if device.type != "cpu" or not size_bytes:
+        return torch.zeros(size_bytes, dtype=torch.uint8, device=device)
+    memory = mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.uint8)

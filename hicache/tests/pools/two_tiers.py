@@ -1,0 +1,90 @@
+"""A cache's pools on both tiers, tiny, of every kind, and filled with bytes that no two slots share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hicache.config import (
+    SINGLE_RANK,
+    TINY_MODEL,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    WritePolicy,
+)
+from hicache.pools.buffers import RawBytes
+from hicache.pools.tier import TierPools
+from hicache.types import Component, Pool, Slots
+
+FULL, SWA, MAMBA = (component.value for component in Component)
+PAGE_SIZE = 3
+DEVICE_PAGES = {FULL: 8, SWA: 7, MAMBA: 6}
+HOST_PAGES = {FULL: 9, SWA: 8, MAMBA: 5}
+MODEL = replace(TINY_MODEL, full_layers=2, swa_layers=3, mamba_layers=1)
+
+
+def two_tier_config(
+    device_layout: Layout = Layout.LAYER_FIRST,
+    host_layout: Layout = Layout.PAGE_FIRST,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> CacheConfig:
+    """FULL, SWA and MAMBA, with an indexer."""
+    return CacheConfig(
+        components=(FULL, SWA, MAMBA),
+        sidecars=(Pool.INDEXER.value,),
+        page_size=PAGE_SIZE,
+        capacity_tokens=_tokens(DEVICE_PAGES),
+        sliding_window_size=PAGE_SIZE,
+        mamba_chunk_size=PAGE_SIZE,
+        policy=EvictionPolicy.LRU,
+        bigram=False,
+        events=False,
+        layout=device_layout,
+        device=device,
+        model=replace(MODEL, dtype=dtype),
+        topology=SINGLE_RANK,
+        host=HostConfig(
+            capacity_tokens=_tokens(HOST_PAGES),
+            layout=host_layout,
+            write_policy=WritePolicy.WRITE_THROUGH,
+            selective_hits=1,
+            load_back_threshold_tokens=0,
+            executor=ExecutorKind.STEPPED,
+        ),
+    )
+
+
+def _tokens(pages: dict[str, int]) -> dict[str, int]:
+    return {name: count * (1 if name == MAMBA else PAGE_SIZE) for name, count in pages.items()}
+
+
+def pages_of(*numbers: int) -> Slots:
+    """Pages by number."""
+    return np.array(numbers, dtype=np.int64)
+
+
+def fill(pools: TierPools, seed: int) -> None:
+    """Random bytes in every slot of every pool, those of padding pages too."""
+    random = np.random.default_rng(seed)
+    for buffers in pools.buffers.values():
+        slots = every_slot(pools, buffers.spec.pool)
+        for layer in range(buffers.spec.layers):
+            buffers.write(slots, layer, random.integers(0, 256, (len(slots), buffers.spec.slot_bytes), dtype=np.uint8))
+
+
+def every_slot(pools: TierPools, pool: Pool) -> Slots:
+    """All slots of a pool, those of its padding page too."""
+    raw = pools.buffers[pool].raw[0]
+    return np.arange(raw.shape[0] * raw.shape[2], dtype=np.int64)
+
+
+def contents(pools: TierPools, pool: Pool) -> RawBytes:
+    """All bytes of a pool, uint8 [pages, layers, bytes of a page in a layer]."""
+    buffers = pools.buffers[pool]
+    layers = [buffers.read(every_slot(pools, pool), layer) for layer in range(buffers.spec.layers)]
+    return np.stack([layer.reshape(buffers.raw[0].shape[0], -1) for layer in layers], axis=1)
