@@ -1,12 +1,15 @@
-"""Pool stacks: which pools a model needs, and what a slot of each holds, all from one shape and one topology."""
+"""Pool stacks: which pools a model needs, what a slot of each holds, and the order of its layers over all pools."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.pools.specs import BufferSpec, PoolSpec
+from hicache.pools.tier import owner_of
 from hicache.types import Component, Pool
 
 
@@ -20,6 +23,21 @@ def pool_specs(config: CacheConfig) -> dict[Pool, PoolSpec]:
     if Pool.INDEXER in config.sidecars:
         specs[Pool.INDEXER] = _indexer(config)
     return specs
+
+
+def layer_order(specs: Mapping[Pool, PoolSpec]) -> tuple[tuple[tuple[Pool, int], ...], ...]:
+    """The layers of the whole stack, first to last: the pools that each reads, and its number in those.
+
+    Kinds of layers take turns. A full-attention layer reads its indexer too.
+    """
+    kinds: dict[str, list[Pool]] = {}
+    for pool in specs:
+        kinds.setdefault(owner_of(pool), []).append(pool)
+    depth = max(spec.layers for spec in specs.values())
+    turns = [
+        tuple((pool, n) for pool in kind if n < specs[pool].layers) for n in range(depth) for kind in kinds.values()
+    ]
+    return tuple(layer for layer in turns if layer)
 
 
 def _attention(config: CacheConfig, pool: Pool, layers: int) -> PoolSpec:

@@ -34,6 +34,31 @@ def runtime_for(device: str) -> CudaRuntime | None:
     return runtime
 
 
+def seen_from(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """Pinned memory as a tensor of the device, without a copy. Raises PinningError when the device cannot reach it."""
+    if device.type != "cuda":
+        return tensor
+    seen = torch.as_tensor(_CudaArray(tensor), device=device)
+    if seen.data_ptr() != tensor.data_ptr():
+        raise PinningError(f"host memory at {tensor.data_ptr()} was copied: {device} does not reach it where it is")
+    return seen
+
+
+class _CudaArray:
+    """A pinned tensor as the CUDA array interface describes it: torch takes its word for where it lies."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        width = tensor.itemsize
+        self._tensor = tensor
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * width for stride in tensor.stride()),
+            "typestr": f"<{'u' if tensor.dtype is torch.uint8 else 'i'}{width}",
+        }
+
+
 class PinnedMemory:
     """Pins whole tensors, one registration each: no page of a pool straddles two. Pins all of them, or none.
 

@@ -11,10 +11,16 @@ from hicache.pools.specs import PoolSpec
 from hicache.types import COMPONENT_POOL, Component, Pool
 
 
-class TierPools:
-    """The pools of one cache on one tier. Each has a padding page besides its capacity; a state is a page of one slot.
+def owner_of(pool: Pool) -> str:
+    """The component whose pages a pool has. A sidecar has those of FULL, and is never allocated from (sglang#22767)."""
+    owners = {owned: component for component, owned in COMPONENT_POOL.items()}
+    return owners.get(pool, Component.FULL.value)
 
-    A pool that no component allocates from is a sidecar: as large as KV, and never allocated from (sglang#22767).
+
+class TierPools:
+    """The pools of one cache on one tier, each with a padding page besides its capacity.
+
+    A state is a page of one slot.
     """
 
     def __init__(
@@ -23,10 +29,9 @@ class TierPools:
         self.page_size = config.page_size
         sizes = {c: 1 if c == Component.MAMBA else config.page_size for c in config.components}
         self.allocators = {c: PageAllocator(c, capacity_tokens[c] // size) for c, size in sizes.items()}
-        owners = {pool: c for c, pool in COMPONENT_POOL.items() if c in sizes}
         self.buffers: dict[Pool, PoolBuffers] = {}
         for pool, spec in specs.items():
-            owner = owners.get(pool, Component.FULL.value)
+            owner = owner_of(pool)
             self.buffers[pool] = PoolBuffers(spec, self.capacity_pages(owner) + 1, sizes[owner], device)
 
     def capacity_pages(self, component: str) -> int:

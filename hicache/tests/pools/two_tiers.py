@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +18,14 @@ from hicache.config import (
     WritePolicy,
 )
 from hicache.pools.buffers import RawBytes
-from hicache.pools.tier import TierPools
-from hicache.types import Component, Pool, Slots
+from hicache.pools.copier import PoolCopier
+from hicache.pools.group import DevicePools
+from hicache.pools.host import HostPools
+from hicache.pools.lanes import Way
+from hicache.pools.tier import TierPools, owner_of
+from hicache.stacks import layer_order, pool_specs
+from hicache.transfer.job import Job, Move
+from hicache.types import Component, Pool, Slots, TransferKind
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 PAGE_SIZE = 3
@@ -57,6 +64,59 @@ def two_tier_config(
             executor=ExecutorKind.STEPPED,
         ),
     )
+
+
+class TwoTiers:
+    """The pools of one cache, and jobs between them. Each pool is filled with bytes of its own."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        specs = pool_specs(config)
+        self.device = DevicePools(config, specs)
+        self.host = HostPools(config, specs)
+        self.order = layer_order(specs)
+        fill(self.device, seed=1)
+        fill(self.host, seed=2)
+
+    def copier(self, way: Way | None = None) -> PoolCopier:
+        """A copier between them."""
+        return PoolCopier(self.device, self.host, self.order, way)
+
+
+BACKED_UP = (
+    {FULL: ([2, 3, 4], [5, 6, 1]), SWA: ([7], [8]), MAMBA: ([6], [1])},
+    {FULL: ([8], [7])},
+    {FULL: ([1], [3]), SWA: ([2, 1], [2, 3]), MAMBA: ([2], [5])},
+)
+"""Device pages and host pages of three parts: runs at one end, at both, at none; not all components in each."""
+
+LOADED = (
+    {FULL: ([7], [1]), SWA: ([1], [8])},
+    {FULL: ([1, 4, 5], [5, 6, 7]), MAMBA: ([5], [5])},
+)
+
+
+def job_of(
+    kind: TransferKind, parts: Sequence[Mapping[str, tuple[Sequence[int], Sequence[int]]]], number: int = 1
+) -> Job:
+    """A job over pages that are given by number."""
+    moves = [
+        {name: Move(pages_of(*device), pages_of(*host)) for name, (device, host) in part.items()} for part in parts
+    ]
+    return Job(number, kind, tuple(moves))
+
+
+def moved(job: Job, tiers: TwoTiers, parts: int) -> dict[Pool, RawBytes]:
+    """What the pools of the tier that a job writes to should hold once its first parts have arrived, by pool."""
+    device, host = tiers.device, tiers.host
+    source, target = (device, host) if job.kind is TransferKind.BACKUP else (host, device)
+    expected = {pool: contents(target, pool) for pool in target.buffers}
+    for pool, own in expected.items():
+        found = contents(source, pool)
+        for part in job.parts[:parts]:
+            if move := part.get(owner_of(pool)):
+                ends = (move.device, move.host) if source is device else (move.host, move.device)
+                own[ends[1]] = found[ends[0]]
+    return expected
 
 
 def _tokens(pages: dict[str, int]) -> dict[str, int]:

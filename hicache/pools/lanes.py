@@ -1,0 +1,93 @@
+"""Lane: one tensor of a device pool and its twin on the host, and the two ways to copy pages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from hicache.config import Layout
+from hicache.pools.buffers import PoolBuffers
+from hicache.pools.pinning import seen_from
+from hicache.transfer.job import Move
+from hicache.types import TransferKind
+
+Addresses = Sequence[tuple[Any, Any]]
+"""Where pages lie on device and host: pairs of slices, or of index tensors."""
+
+PAGES_AT_ONCE = 256
+"""One kernel gathers pages, another scatters them: this bounds the memory in between."""
+
+
+class Lane:
+    """`device`, `host`: tensors or arrays [pages, layers, page_size, elements] of one kind."""
+
+    def __init__(self, device: Any, host: Any) -> None:
+        self._device = device
+        self._host = host
+
+    def move(self, kind: TransferKind, addresses: Addresses, layers: slice) -> None:
+        """Copy some layers of the pages."""
+        for device, host in addresses:
+            if kind is TransferKind.BACKUP:
+                self._host[host, layers] = self._device[device, layers]
+            else:
+                self._device[device, layers] = self._host[host, layers]
+
+
+class Way(Protocol):
+    """How pages are copied."""
+
+    def lane(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> Lane:
+        """The lane of one tensor and its twin."""
+
+    def addresses(self, move: Move) -> Addresses:
+        """The pages of a move as its lanes take them."""
+
+
+class ByRuns:
+    """Copies on the CPU. Pages that follow each other at both ends are one copy, with nothing in between."""
+
+    def lane(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> Lane:
+        """Arrays where the pieces are layers or pages, as numpy starts sooner; tensors where each slot is a piece."""
+        ends = device.raw[buffer], host.raw[buffer]
+        if (device.spec.layout is Layout.PAGE_FIRST) == (host.spec.layout is Layout.PAGE_FIRST):
+            return Lane(*[end.numpy() for end in ends])
+        return Lane(*ends)
+
+    def addresses(self, move: Move) -> Addresses:
+        """Runs of pages, as slices."""
+        return list(_runs(move)) if len(move.device) else []
+
+
+class ByKernels:
+    """Copies by kernels of a GPU, which gather and scatter pages of any layout, queued on the current stream.
+
+    They read and write host memory where it is, so it must be pinned.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def lane(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> Lane:
+        """Tensors of the device, in elements as wide as possible."""
+        ends = device.raw[buffer], host.raw[buffer]
+        is_wide = all(end.shape[-1] % torch.int64.itemsize == 0 for end in ends)
+        own, twin = [end.view(torch.int64 if is_wide else torch.uint8) for end in ends]
+        return Lane(own, seen_from(self._device, twin))
+
+    def addresses(self, move: Move) -> Addresses:
+        """Page numbers on the device, some at a time."""
+        ends = [torch.from_numpy(pages).to(self._device) for pages in (move.device, move.host)]
+        return list(zip(*[torch.split(end, PAGES_AT_ONCE) for end in ends], strict=True))
+
+
+def _runs(move: Move) -> Iterator[tuple[slice, slice]]:
+    breaks = np.flatnonzero((np.diff(move.device) != 1) | (np.diff(move.host) != 1)) + 1
+    starts = np.concatenate(([0], breaks))
+    lengths = np.diff(starts, append=len(move.device)).tolist()
+    devices, hosts = move.device[starts].tolist(), move.host[starts].tolist()
+    for device, host, pages in zip(devices, hosts, lengths, strict=True):
+        yield slice(device, device + pages), slice(host, host + pages)

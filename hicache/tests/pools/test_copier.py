@@ -1,0 +1,184 @@
+"""PoolCopier: the bytes that arrive are those that left, whatever the layouts, and nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hicache.config import Layout
+from hicache.errors import PoolMismatchError, SlotError
+from hicache.pools.copier import PoolCopier
+from hicache.pools.group import DevicePools
+from hicache.pools.host import HostPools
+from hicache.pools.lanes import PAGES_AT_ONCE, ByKernels, ByRuns, Way
+from hicache.stacks import layer_order, pool_specs
+from hicache.tests.pools.two_tiers import (
+    BACKED_UP,
+    FULL,
+    LOADED,
+    MAMBA,
+    SWA,
+    TwoTiers,
+    contents,
+    job_of,
+    moved,
+    two_tier_config,
+)
+from hicache.transfer.job import Job
+from hicache.types import Pool, TransferKind
+
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
+DEVICE_LAYOUTS = pytest.mark.parametrize("device_layout", list(Layout))
+HOST_LAYOUTS = pytest.mark.parametrize("host_layout", list(Layout))
+WAYS = pytest.mark.parametrize("way", [ByRuns(), ByKernels(torch.device("cpu"))], ids=["runs", "kernels"])
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
+
+
+def by_layers(copier: PoolCopier, job: Job) -> None:
+    for layer in range(copier.layers):
+        copier.copy_layer(job, layer)
+
+
+VERBS = pytest.mark.parametrize("copy", [PoolCopier.copy, by_layers], ids=["at once", "by layers"])
+
+
+def check_round_trip(tiers: TwoTiers, way: Way | None, copy: object) -> None:
+    assert callable(copy)
+    copier = tiers.copier(way)
+    for kind, parts in ((TransferKind.BACKUP, BACKED_UP), (TransferKind.LOAD, LOADED)):
+        job = job_of(kind, parts)
+        expected = moved(job, tiers, len(parts))
+        copy(copier, job)
+        target = tiers.host if kind is TransferKind.BACKUP else tiers.device
+        for pool, own in expected.items():
+            assert np.array_equal(contents(target, pool), own), f"HOST-7: {pool.value} differs after a {kind.value}"
+
+
+@DTYPES
+@DEVICE_LAYOUTS
+@HOST_LAYOUTS
+@WAYS
+@VERBS
+def test_what_left_arrives_and_nothing_else_changes(
+    dtype: str, device_layout: Layout, host_layout: Layout, way: Way, copy: object
+) -> None:
+    check_round_trip(TwoTiers(two_tier_config(device_layout, host_layout, dtype)), way, copy)
+
+
+@pytest.mark.gpu
+@NO_GPU
+@DTYPES
+@DEVICE_LAYOUTS
+@HOST_LAYOUTS
+@VERBS
+def test_what_leaves_a_gpu_comes_back(dtype: str, device_layout: Layout, host_layout: Layout, copy: object) -> None:
+    tiers = TwoTiers(two_tier_config(device_layout, host_layout, dtype, "cuda"))
+    check_round_trip(tiers, None, copy)
+    tiers.host.close()
+
+
+@WAYS
+@pytest.mark.parametrize("bits", [0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x80000000], ids=hex)
+def test_numbers_that_are_none_keep_their_bits(way: Way, bits: int) -> None:
+    tiers = TwoTiers(two_tier_config())
+    data = np.full((3, 8), bits, dtype=np.uint32).view(np.uint8)
+    slots = np.arange(6, 9, dtype=np.int64)
+    tiers.device.buffers[Pool.KV].write(slots, 1, data)
+    tiers.copier(way).copy(job_of(TransferKind.BACKUP, [{FULL: ([2], [4])}]))
+    found = tiers.host.read(Pool.KV, slots + 6, 1)
+    assert np.array_equal(found, data), f"HOST-7: {data[0].tolist()} left, {found[0].tolist()} arrived"
+
+
+@WAYS
+def test_one_layer_of_the_stack_is_one_layer_of_each_pool_that_it_reads(way: Way) -> None:
+    tiers = TwoTiers(two_tier_config())
+    copier, job = tiers.copier(way), job_of(TransferKind.BACKUP, BACKED_UP)
+    before = {pool: contents(tiers.host, pool) for pool in Pool}
+    expected = moved(job, tiers, len(BACKED_UP))
+    copier.copy_layer(job, 3)
+    for pool in Pool:
+        own = before[pool].copy()
+        if pool in (Pool.KV, Pool.INDEXER):
+            own[:, 1] = expected[pool][:, 1]
+        assert np.array_equal(contents(tiers.host, pool), own), f"layer 3 of the stack is layer 1 of KV; {pool.value}"
+
+
+def test_kinds_of_layers_take_turns() -> None:
+    tiers = TwoTiers(two_tier_config())
+    assert tiers.order == (
+        ((Pool.KV, 0), (Pool.INDEXER, 0)),
+        ((Pool.SWA, 0),),
+        ((Pool.MAMBA, 0),),
+        ((Pool.KV, 1), (Pool.INDEXER, 1)),
+        ((Pool.SWA, 1),),
+        ((Pool.SWA, 2),),
+    ), f"HOST-9: two full layers with an indexer, three of a window, one state: {tiers.order}"
+    assert tiers.copier().layers == len(tiers.order), "a copier counts the layers of the whole stack"
+
+
+def test_more_pages_than_a_kernel_takes_at_once_are_moved() -> None:
+    config = two_tier_config()
+    pages = PAGES_AT_ONCE + 5
+    sizes = {FULL: pages * 3, SWA: 3, MAMBA: 1}
+    assert config.host is not None
+    tiers = TwoTiers(replace(config, capacity_tokens=sizes, host=replace(config.host, capacity_tokens=sizes)))
+    numbers = list(range(1, pages + 1))
+    job = job_of(TransferKind.BACKUP, [{FULL: (numbers, numbers[::-1])}])
+    expected = moved(job, tiers, 1)
+    tiers.copier(ByKernels(torch.device("cpu"))).copy(job)
+    assert np.array_equal(contents(tiers.host, Pool.KV), expected[Pool.KV]), f"{pages} pages, {PAGES_AT_ONCE} at once"
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "pages",
+    [([1, 2], [3]), ([1], [2, 3]), ([0], [1]), ([1], [0]), ([9], [1]), ([1], [10]), ([-1], [1])],
+    ids=str,
+)
+def test_pages_that_are_none_are_refused_before_anything_is_copied(
+    way: Way, pages: tuple[list[int], list[int]]
+) -> None:
+    tiers = TwoTiers(two_tier_config())
+    before = contents(tiers.host, Pool.SWA)
+    with pytest.raises(SlotError, match="full: "):
+        tiers.copier(way).copy(job_of(TransferKind.BACKUP, [{SWA: ([1], [1])}, {FULL: pages}]))
+    assert np.array_equal(contents(tiers.host, Pool.SWA), before), "nothing was copied"
+
+
+@WAYS
+def test_a_job_without_pages_copies_nothing(way: Way) -> None:
+    tiers = TwoTiers(two_tier_config())
+    before = contents(tiers.host, Pool.KV)
+    tiers.copier(way).copy(job_of(TransferKind.BACKUP, [{FULL: ([], [])}, {}]))
+    assert np.array_equal(contents(tiers.host, Pool.KV), before), "no page was named"
+
+
+@pytest.mark.parametrize("difference", ["dtype", "layers", "heads"])
+def test_unlike_tiers_are_refused_at_once(difference: str) -> None:
+    config = two_tier_config()
+    changes = {"dtype": {"dtype": "float16"}, "layers": {"swa_layers": 1}, "heads": {"head_dim": 8}}[difference]
+    other = replace(config, model=replace(config.model, **changes))  # type: ignore[arg-type]
+    device, host = DevicePools(config, pool_specs(config)), HostPools(other, pool_specs(other))
+    with pytest.raises(PoolMismatchError, match="cannot copy between"):
+        PoolCopier(device, host, layer_order(pool_specs(config)))
+
+
+def test_tiers_of_other_page_sizes_are_refused_at_once() -> None:
+    config = two_tier_config()
+    other = replace(config, page_size=1)
+    device, host = DevicePools(config, pool_specs(config)), HostPools(other, pool_specs(other))
+    with pytest.raises(PoolMismatchError, match="pages of 1 on the host"):
+        PoolCopier(device, host, layer_order(pool_specs(config)))
+
+
+def test_the_bytes_of_an_operation_are_those_of_every_layer_and_pool() -> None:
+    tiers = TwoTiers(two_tier_config())
+    part = job_of(TransferKind.BACKUP, BACKED_UP).parts[0]
+    kv_slot, index_slot, states = 2 * 2 * 4 * 4, 2 * 4 * 4, 4 * 4 + 8 * 4
+    expected = 3 * 3 * (kv_slot + index_slot) + 1 * 3 * (3 * 2 * 4 * 4) + 1 * states
+    found = tiers.copier().bytes_of(part)
+    assert found == expected, f"3 pages of KV and index, 1 of the window, 1 state: expected {expected}, got {found}"
+    assert tiers.copier().bytes_of({MAMBA: part[MAMBA]}) == states, "a state alone"
