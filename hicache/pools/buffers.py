@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Mapping
 from math import prod
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
 import numpy.typing as npt
@@ -91,5 +92,8 @@ def _zeros(size_bytes: int, device: torch.device) -> torch.Tensor:
     # Host memory is mapped, so that no memory page is shared with another tensor: CUDA pins whole memory pages, once.
     if device.type != "cpu" or not size_bytes:
         return torch.zeros(size_bytes, dtype=torch.uint8, device=device)
-    memory = mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux":
+        # A tenth faster to copy: pages of a pool are scattered, and most of a copy's addresses are new to the CPU.
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from hicache.errors import PoolMismatchError, SlotError
@@ -13,7 +12,7 @@ from hicache.pools.buffers import PoolBuffers
 from hicache.pools.lanes import Addresses, ByKernels, ByRuns, Lane, Way
 from hicache.pools.tier import TierPools, owner_of
 from hicache.transfer.job import Job, Move
-from hicache.types import Pool
+from hicache.types import Pool, TransferKind
 
 LayerOrder = tuple[tuple[tuple[Pool, int], ...], ...]
 """The layers of the stack: the pools that each reads, and its number in those."""
@@ -34,6 +33,7 @@ class PoolCopier:
         self._device = device.buffers[Pool.KV].raw[0].device
         self._way = way or (ByKernels(self._device) if self._device.type == "cuda" else ByRuns())
         self._lanes: dict[Pool, list[Lane]] = {}
+        self._latest: dict[TransferKind, tuple[Job, dict[str, Addresses]]] = {}
         self._page_bytes: dict[str, int] = dict.fromkeys(device.allocators, 0)
         for pool, buffers in device.buffers.items():
             twin = host.buffers[pool]
@@ -77,20 +77,22 @@ class PoolCopier:
             lane.move(job.kind, addresses.get(owner_of(pool), ()), layers)
 
     def _addresses(self, job: Job) -> dict[str, Addresses]:
-        components = dict.fromkeys(component for part in job.parts for component in part)
-        return {name: self._way.addresses(self._merged(job, name)) for name in components}
+        # Layer by layer one job asks again and again. Each direction has one thread at most.
+        latest = self._latest.get(job.kind)
+        if latest is None or latest[0] is not job:
+            components = dict.fromkeys(component for part in job.parts for component in part)
+            latest = self._latest[job.kind] = job, {name: self._addresses_of(job, name) for name in components}
+        return latest[1]
 
-    def _merged(self, job: Job, component: str) -> Move:
+    def _addresses_of(self, job: Job, component: str) -> Addresses:
         moves = [part[component] for part in job.parts if component in part]
-        ends = [np.concatenate([move.device for move in moves]), np.concatenate([move.host for move in moves])]
-        for pages, tier in zip(ends, self._tiers, strict=True):
-            capacity = tier.capacity_pages(component)
-            if len(pages) != len(ends[0]) or np.count_nonzero((pages < 1) | (pages > capacity)):
-                raise SlotError(
-                    f"{component}: {ends[0].tolist()} on the device and {ends[1].tolist()} on the host "
-                    "are not as many pages of the pools"
-                )
-        return Move(*ends)
+        device = [page for move in moves for page in move.device.tolist()]
+        host = [page for move in moves for page in move.host.tolist()]
+        for pages, tier in zip((device, host), self._tiers, strict=True):
+            of_pool = range(1, tier.capacity_pages(component) + 1)
+            if len(pages) != len(device) or (pages and not (min(pages) in of_pool and max(pages) in of_pool)):
+                raise SlotError(f"{component}: device pages {device} and host pages {host} are not pairs of the pools'")
+        return self._way.addresses(device, host)
 
     def _settle(self) -> None:
         if self._device.type == "cuda":

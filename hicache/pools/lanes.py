@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from hicache.config import Layout
 from hicache.pools.buffers import PoolBuffers
 from hicache.pools.pinning import seen_from
-from hicache.transfer.job import Move
 from hicache.types import TransferKind
 
 Addresses = Sequence[tuple[Any, Any]]
@@ -30,10 +28,11 @@ class Lane:
 
     def move(self, kind: TransferKind, addresses: Addresses, layers: slice) -> None:
         """Copy some layers of the pages."""
-        for device, host in addresses:
-            if kind is TransferKind.BACKUP:
+        if kind is TransferKind.BACKUP:
+            for device, host in addresses:
                 self._host[host, layers] = self._device[device, layers]
-            else:
+        else:
+            for device, host in addresses:
                 self._device[device, layers] = self._host[host, layers]
 
 
@@ -43,8 +42,8 @@ class Way(Protocol):
     def lane(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> Lane:
         """The lane of one tensor and its twin."""
 
-    def addresses(self, move: Move) -> Addresses:
-        """The pages of a move as its lanes take them."""
+    def addresses(self, device: list[int], host: list[int]) -> Addresses:
+        """Page numbers at both ends, pairwise, as the lanes take them."""
 
 
 class ByRuns:
@@ -57,9 +56,15 @@ class ByRuns:
             return Lane(*[end.numpy() for end in ends])
         return Lane(*ends)
 
-    def addresses(self, move: Move) -> Addresses:
-        """Runs of pages, as slices."""
-        return list(_runs(move)) if len(move.device) else []
+    def addresses(self, device: list[int], host: list[int]) -> Addresses:
+        """Slices of runs. Plain Python: for the few pages of most jobs it has ended before numpy has started."""
+        runs: list[tuple[slice, slice]] = []
+        start, last = 0, len(device) - 1
+        for place in range(len(device)):
+            if place == last or device[place + 1] != device[place] + 1 or host[place + 1] != host[place] + 1:
+                runs.append((slice(device[start], device[place] + 1), slice(host[start], host[place] + 1)))
+                start = place + 1
+        return runs
 
 
 class ByKernels:
@@ -78,16 +83,7 @@ class ByKernels:
         own, twin = [end.view(torch.int64 if is_wide else torch.uint8) for end in ends]
         return Lane(own, seen_from(self._device, twin))
 
-    def addresses(self, move: Move) -> Addresses:
+    def addresses(self, device: list[int], host: list[int]) -> Addresses:
         """Page numbers on the device, some at a time."""
-        ends = [torch.from_numpy(pages).to(self._device) for pages in (move.device, move.host)]
+        ends = [torch.tensor(pages, dtype=torch.int64, device=self._device) for pages in (device, host)]
         return list(zip(*[torch.split(end, PAGES_AT_ONCE) for end in ends], strict=True))
-
-
-def _runs(move: Move) -> Iterator[tuple[slice, slice]]:
-    breaks = np.flatnonzero((np.diff(move.device) != 1) | (np.diff(move.host) != 1)) + 1
-    starts = np.concatenate(([0], breaks))
-    lengths = np.diff(starts, append=len(move.device)).tolist()
-    devices, hosts = move.device[starts].tolist(), move.host[starts].tolist()
-    for device, host, pages in zip(devices, hosts, lengths, strict=True):
-        yield slice(device, device + pages), slice(host, host + pages)
