@@ -1,57 +1,74 @@
-"""UnifiedRadixCache: match, insert, lock, evict, allocate. One thread owns it; nothing in here waits or does I/O."""
+"""UnifiedRadixCache: match, insert, lock, evict, load back. One thread owns it; only its executor moves bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
-from hicache.components.base import FULL, Insertion, Surroundings, TreeComponent
+from hicache.components.base import Insertion, Surroundings, TreeComponent
 from hicache.components.ensemble import Ensemble
+from hicache.components.holding import FULL
+from hicache.components.locks import DEVICE, LockReceipt, Locks
+from hicache.components.matching import Found, find
 from hicache.components.registry import REGISTRY
 from hicache.config import CacheConfig
-from hicache.errors import ConfigurationError, KeyFormError, ReceiptError, SlotError, StaleHandleError
+from hicache.errors import ConfigurationError, KeyFormError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
 from hicache.pools.group import DevicePools
+from hicache.pools.host import HostPools
 from hicache.stacks import pool_specs
+from hicache.tiers.device_room import DeviceRoom
+from hicache.tiers.host_tier import HostTier, OpenExecutor
 from hicache.tree.node import Node
-from hicache.types import NO_SLOTS, Component, EvictResult, InsertResult, MatchResult, Namespace, Sizes, Slots, Tokens
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LockReceipt:
-    """What `lock` took: the node, and what each component must know to give it back."""
-
-    node: Node
-    marks: tuple[int, ...]
+from hicache.types import (
+    NO_SLOTS,
+    Component,
+    EvictResult,
+    InsertResult,
+    MatchResult,
+    Namespace,
+    Sizes,
+    Slots,
+    Tokens,
+)
 
 
 class UnifiedRadixCache:
-    """A radix tree whose nodes hold the data of several components, on the device.
+    """A radix tree whose nodes hold the data of several components, on the device and, if configured, on the host.
 
     Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are single slots.
+    `open_executor`: who moves bytes between the tiers; needed with a host tier.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, open_executor: OpenExecutor | None = None) -> None:
         unknown = [name for name in config.components if name not in REGISTRY]
         if unknown:
             raise ConfigurationError(f"components {unknown} are unknown; known: {sorted(REGISTRY)}")
         self.config = config
         self.counters = Counters()
-        self.pools = DevicePools(config, pool_specs(config))
+        specs = pool_specs(config)
+        self.pools = DevicePools(config, specs)
         self.events = EventLog(config.events)
-        self._ensemble = Ensemble(Surroundings(config, self.pools, self.events, self.counters))
+        bank = HostPools(config, specs) if config.host is not None else None
+        self._ensemble = Ensemble(Surroundings(config, self.pools, bank, self.events, self.counters))
         self.tree = self._ensemble.tree
+        self.locks = Locks(self._ensemble)
         self._components = self._ensemble.components
         self._by_name = self._ensemble.by_name
         self._has_states = Component.MAMBA in self._by_name
-        self._paged = [component for component in self._components if component.name != Component.MAMBA]
         self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in self._by_name}
         self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._by_name)[1:], 0))
-        self._receipts: set[LockReceipt] = set()
+        self._paged = [name for name, unit in self._units.items() if name != Component.MAMBA]
+        self.host = (
+            HostTier(config, self._ensemble, self.locks, self.pools, bank, self.counters, open_executor)
+            if bank
+            else None
+        )
+        self._room = self.host.room if self.host else DeviceRoom(self._ensemble, self.pools, None)
         self._now = 0
 
     def key(self, tokens: Tokens, namespace: Namespace) -> RadixKey:
@@ -64,30 +81,23 @@ class UnifiedRadixCache:
 
     def match(self, key: RadixKey, chunked: bool) -> MatchResult:
         """The longest prefix at whose end every component is valid. `chunked`: looks again, so it is not a new hit."""
-        validators = self._ensemble.validators()
-        best = self.tree.root
-        parts: list[Slots | None] = []
-        matched = reached_end = 0
-        for node in self.tree.walk(key):
-            parts.append(node.values[FULL])
-            # Every validator sees every node, also after another refused it: SWA counts its run (sglang#25277).
-            valid = valid_but_last = True
-            for validate in validators:
-                valid_but_last, valid = valid, validate(node) and valid
-            if valid:
-                best, matched = node, len(parts)
-            elif valid_but_last:
-                reached_end = node.end
+        found = find(self._ensemble, key)
         self._now += 1
-        self._ensemble.touch(best, self._now)
-        best.hits += not chunked
+        self._ensemble.touch(found.best, self._now)
+        if not chunked:
+            for node in found.path:
+                node.hits += 1
+            if self.host is not None:
+                self.host.backups.used(found.anchor)
         return MatchResult(
-            device_indices=self.pools.slots_of(_joined(parts[:matched])),
-            device_anchor=best,
-            best_match=best,
-            host_hit_length=0,
-            component_host_hit_lengths=self._no_host_hits,
-            branching_seqlen=self._branching(reached_end, best.end),
+            device_indices=self.pools.slots_of(
+                _joined([node.values[FULL] for node in found.path[: found.anchor_steps]])
+            ),
+            device_anchor=found.anchor,
+            best_match=found.best,
+            host_hit_length=self._host_hit(self._components[FULL], found),
+            component_host_hit_lengths=self._host_hits(found),
+            branching_seqlen=self._branching(found),
         )
 
     def insert(self, key: RadixKey, slots: Slots, state: int | None, priority: int) -> InsertResult:
@@ -102,45 +112,39 @@ class UnifiedRadixCache:
         self._now += 1
         pages = self.pools.pages_of(slots)
         window_start = self.pools.window_start(pages)
-        insertion = Insertion(pages, [], window_start, state, self._now, priority, state_adopted=False)
-        prefix_end, node, accepted_end = self._ensemble.lay(key, insertion)
+        insertion = Insertion(pages, [], window_start, state, self._now, priority, prefix_end=0, state_adopted=False)
+        node, accepted_end = self._ensemble.lay(key, insertion)
         for refused in (insertion.duplicates(), pages[node.end :]):
-            self._components[FULL].discard(refused)
+            self._components[FULL].device.discard(refused)
         node.priority = max(node.priority, priority)
         self._ensemble.touch(node, self._now)
+        if self.host is not None:
+            self.host.backups.consider(node)
         self._ensemble.flush()
         page = self.config.page_size
-        return InsertResult(prefix_end * page, accepted_end * page, node, insertion.state_adopted)
+        return InsertResult(insertion.prefix_end * page, accepted_end * page, node, insertion.state_adopted)
 
     def lock(self, node: Node) -> LockReceipt:
-        """Protect all that a request reading up to the node's end needs. Raises StaleHandleError for a dead node."""
-        if not node.alive:
-            raise StaleHandleError(f"{node!r} is in the tree no more")
-        receipt = LockReceipt(node, tuple([component.acquire(node) for component in self._components]))
-        self._receipts.add(receipt)
-        return receipt
+        """Protect all that a request reading up to the node's end needs.
+
+        Raises StaleHandleError for a dead node, and for one that is on the host alone.
+        """
+        return self.locks.lock(node, DEVICE)
 
     def unlock(self, receipt: LockReceipt) -> None:
         """Undo what the lock of this receipt did. Raises ReceiptError unless it is outstanding, in this life."""
-        if receipt not in self._receipts:
-            raise ReceiptError(f"{receipt!r} was released before, or is not a receipt of this cache")
-        self._receipts.remove(receipt)
-        for component, mark in zip(self._components, receipt.marks, strict=True):
-            component.release(receipt.node, mark)
-        self._ensemble.settle(receipt.node)
+        self.locks.unlock(receipt, DEVICE)
         self._ensemble.flush()
 
     def evict(self, component: str, tokens: int) -> EvictResult:
-        """Free at least so many of the component's slots (states for MAMBA), or all that is not locked."""
-        target = self._by_name[component]
-        wanted = -(-tokens // self._units[component])
-        victims = 0
-        while target.dropped_pages < wanted and (node := target.queue.pop()) is not None:
-            self._ensemble.evict(node, target)
-            victims += 1
-        freed = {name: self._by_name[name].dropped_pages * unit for name, unit in self._units.items()}
+        """Free at least so many of the component's slots (states for MAMBA), or all that is not locked.
+
+        What has a copy on the host stays in the tree.
+        """
+        evicted = self._room.evict(component, -(-tokens // self._units[component]))
+        freed = {name: self._by_name[name].device.dropped_pages * unit for name, unit in self._units.items()}
         self._ensemble.flush()
-        return EvictResult(freed, victims, refused=0)
+        return EvictResult(freed, evicted.victims, evicted.refused)
 
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
@@ -150,7 +154,7 @@ class UnifiedRadixCache:
         pages, rest = divmod(tokens, self.config.page_size)
         if rest or pages < 0:
             raise ValueError(f"cannot allocate {tokens} tokens in pages of {self.config.page_size}")
-        taken = self.pools.allocate(pages) if self._make_room(self._paged, pages) else None
+        taken = self.pools.allocate(pages) if self._room.make(dict.fromkeys(self._paged, pages)) else None
         return None if taken is None else self.pools.slots_of(taken)
 
     def free(self, slots: Slots) -> None:
@@ -163,7 +167,7 @@ class UnifiedRadixCache:
 
     def allocate_state(self) -> int | None:
         """A slot for one MAMBA state; evicts one if need be. None when every state is locked or held."""
-        if not self._make_room([self._by_name[Component.MAMBA]], 1):
+        if not self._room.make({Component.MAMBA: 1}):
             return None
         taken = self.pools.allocators[Component.MAMBA].allocate(1)
         return None if taken is None else int(taken[0])
@@ -177,15 +181,20 @@ class UnifiedRadixCache:
 
         Raises StaleHandleError when the node is gone or holds no state.
         """
-        state = node.values[self._by_name[Component.MAMBA].index]
-        if state is None:
-            raise StaleHandleError(f"{node!r} holds no state")
+        state = self.state_of(node)
         receipt = self.lock(node)
         slot = self.allocate_state()
         self.unlock(receipt)
         if slot is not None:
-            self.copy_state(int(state[0]), slot)
+            self.copy_state(state, slot)
         return slot
+
+    def state_of(self, node: Node) -> int:
+        """The slot of a node's state, which only the tree may write. Raises StaleHandleError when it holds none."""
+        state = node.values[self._by_name[Component.MAMBA].index]
+        if state is None:
+            raise StaleHandleError(f"{node!r} holds no state")
+        return int(state[0])
 
     def copy_state(self, source: int, target: int) -> None:
         """Copy a MAMBA state to another slot."""
@@ -202,44 +211,55 @@ class UnifiedRadixCache:
         return [digest.hex() for digest in digests]
 
     def sizes(self) -> dict[str, Sizes]:
-        """The size counters of each component."""
-        return {component.name: self._sizes(component) for component in self._components}
+        """The size counters of each component on the device."""
+        return {
+            component.name: component.device.sizes(
+                self._units[component.name], self.pools.allocators[component.name].free_pages
+            )
+            for component in self._components
+        }
 
     def step(self) -> None:
-        """Take over the transfers that have finished. Nothing moves between tiers while there is one tier."""
+        """Take over the transfers that have ended, and start those that are queued."""
+        if self.host is not None:
+            self.host.step()
 
     def reset(self) -> None:
-        """Free all that the tree holds. Receipts are refused from now on; slots that callers hold stay theirs."""
-        self._receipts.clear()
+        """Free all that the tree holds, on every tier. Receipts and tickets are refused from now on.
+
+        Transfers are aborted; slots that callers hold stay theirs.
+        """
+        if self.host is not None:
+            self.host.abort()
+        self.locks.clear()
         self._ensemble.clear()
         self._ensemble.flush()
 
     def _of_caller(self, component: str, pages: Slots) -> Slots:
-        if self._by_name[component].owns(pages):
+        if self._by_name[component].device.owns(pages):
             raise SlotError(f"{component}: of pages {pages.tolist()} some are the tree's")
         return pages
 
-    def _make_room(self, targets: list[TreeComponent], pages: int) -> bool:
-        allocators = self.pools.allocators
-        for target in targets:
-            if allocators[target.name].free_pages + target.evictable_pages < pages:
-                return False
-        for target in targets:
-            missing = pages - allocators[target.name].free_pages
-            if missing > 0:
-                self.evict(target.name, missing * self._units[target.name])
-        return True
+    def _host_hits(self, found: Found) -> Mapping[str, int]:
+        if found.best is found.anchor:
+            return self._no_host_hits
+        return {component.name: self._host_hit(component, found) for component in self._components[1:]}
 
-    def _branching(self, reached_end: int, matched_end: int) -> int | None:
+    def _host_hit(self, component: TreeComponent, found: Found) -> int:
+        """How much of what a reader up to the best match needs of a component is on the host alone."""
+        if found.best is found.anchor:
+            return 0
+        index, place = component.index, component.host.place
+        stretches = [(step.values[index], step.values[place], pages) for step, pages in component.needed(found.best)]
+        pages = sum(min(pages, len(copy)) for held, copy, pages in stretches if held is None and copy is not None)
+        return pages * self._units[component.name]
+
+    def _branching(self, found: Found) -> int | None:
         chunk = self.config.mamba_chunk_size
-        if not self._has_states or chunk is None:
+        if not self._has_states or chunk is None or self.host is not None:
             return None
-        aligned = reached_end * self.config.page_size // chunk * chunk
-        return aligned if aligned > matched_end * self.config.page_size else None
-
-    def _sizes(self, component: TreeComponent) -> Sizes:
-        unit, allocator = self._units[component.name], self.pools.allocators[component.name]
-        return Sizes(component.evictable_pages * unit, component.protected_pages * unit, allocator.free_pages * unit)
+        aligned = found.reached_end * self.config.page_size // chunk * chunk
+        return aligned if aligned > found.anchor.end * self.config.page_size else None
 
 
 def _joined(parts: list[Slots | None]) -> Slots:

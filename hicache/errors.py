@@ -31,6 +31,10 @@ class StaleHandleError(HiCacheError, LookupError):
     """A handle of a node that is in the tree no more."""
 
 
+class RequestError(HiCacheError, ValueError):
+    """A request is asked for what it cannot do while it waits for a load."""
+
+
 class KeyFormError(HiCacheError, ValueError):
     """Tokens, or slots for them, whose shape or type is not what the call takes."""
 

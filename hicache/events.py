@@ -17,10 +17,12 @@ class EventLog:
         self.enabled = enabled
         self._events: list[Event] = []
 
-    def record(self, kind: EventKind, component: str, namespace: Namespace, digests: Iterable[bytes]) -> None:
-        """A component's data of some pages was stored or removed, on the device."""
+    def record(
+        self, kind: EventKind, tier: Tier, component: str, namespace: Namespace, digests: Iterable[bytes]
+    ) -> None:
+        """A component's data of some pages was stored on a tier, or removed from it."""
         blocks = tuple(digest.hex() for digest in digests)
-        self._events.append(Event(kind, Tier.DEVICE, component, namespace, blocks))
+        self._events.append(Event(kind, tier, component, namespace, blocks))
 
     def peek(self) -> tuple[Event, ...]:
         """The events that nobody has taken yet."""

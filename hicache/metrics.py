@@ -11,7 +11,8 @@ class Counters:
 
     `nodes_visited`: by match and insert. `bytes_compared`: of keys. `pages_hashed`: by the hash chain.
     `nodes_locked`: lock counts that lock and unlock changed. `candidates_popped`: looked at by evictions.
-    `states_copied`: by copy-on-write.
+    `states_copied`: by copy-on-write. `bytes_backed_up`, `bytes_loaded`: by operations that arrived, over all layers
+    and pools. `backups_refused`: for lack of host space.
     """
 
     nodes_visited: int = 0
@@ -20,3 +21,6 @@ class Counters:
     nodes_locked: int = 0
     candidates_popped: int = 0
     states_copied: int = 0
+    bytes_backed_up: int = 0
+    bytes_loaded: int = 0
+    backups_refused: int = 0

@@ -6,18 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hicache.cache import LockReceipt, UnifiedRadixCache
-from hicache.tree.node import Node
-from hicache.types import NO_SLOTS, Component, Namespace, Slots, Tokens
+from hicache.cache import UnifiedRadixCache
+from hicache.components.locks import LockReceipt
+from hicache.errors import RequestError
+from hicache.tiers.host_tier import HostTier
+from hicache.tiers.loads import LoadTicket
+from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, Tokens, TransferPhase
 
 
 @dataclass(slots=True, eq=False)
 class Request:
     """A running request.
 
-    `table`: its FULL slots in order, rounded up to whole pages; the first `shared_tokens` are the tree's, the rest its
-    own. `computed_tokens`: how many have their KV. `window_start`: its own slots before this token gave their SWA
-    partners back. `state`: its own MAMBA slot, or None without MAMBA.
+    `table`: its FULL slots in order, rounded up to whole pages: first `shared_tokens` of the tree, then
+    `loading_tokens` that come from the host, then its own. `computed_tokens`: how many have their KV. `window_start`:
+    its own slots before this token gave their SWA partners back. `state`: its own MAMBA slot, or None without MAMBA.
+    `ticket`: of the load that it waits for. `is_ready`: it waits for no load, nor for slots in place of what a failed
+    load did not bring.
     """
 
     tokens: Tokens
@@ -28,6 +33,9 @@ class Request:
     window_start: int
     state: int | None
     receipt: LockReceipt
+    ticket: LoadTicket | None
+    loading_tokens: int
+    is_ready: bool
 
 
 class RequestLife:
@@ -46,14 +54,23 @@ class RequestLife:
         The last token is never taken from the cache: what follows from it is what the request asks for.
         """
         found = self._cache.match(self._cache.key(tokens[:-1], namespace), chunked=False)
-        request = self._start(tokens, namespace, found.device_anchor, found.device_indices)
+        request = self._start(tokens, namespace, found)
         if request is None and not self._running:
             # Nobody is left to give back the slot that a copy of the hit's state needs: do without the hit.
-            request = self._start(tokens, namespace, self._cache.tree.root, NO_SLOTS)
+            request = self._start(tokens, namespace, self._nothing())
         return request
+
+    def resume(self, request: Request) -> bool:
+        """Whether a request can be computed. Once its load has ended it takes over what came, or does without."""
+        if request.ticket is not None and self._host.phase(request.ticket).has_ended:
+            self._take_over(request, request.ticket)
+        if not request.is_ready and request.ticket is None:
+            self._replace_lost(request)
+        return request.is_ready
 
     def extend(self, request: Request, tokens: Tokens) -> bool:
         """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit."""
+        self._require_ready(request)
         rest = self._cache.allocate(self._missing(len(request.tokens) + len(tokens), len(request.table)))
         if rest is None:
             return False
@@ -69,6 +86,7 @@ class RequestLife:
         Skipped, so that the request keeps its slots, where the tree would refuse it: between two states, or when no
         slot is left for a state of the tree's own.
         """
+        self._require_ready(request)
         if not request.computed_tokens <= computed_tokens <= len(request.tokens):
             raise ValueError(
                 f"{computed_tokens} tokens computed: not in {request.computed_tokens}..{len(request.tokens)}"
@@ -92,6 +110,7 @@ class RequestLife:
 
     def finish(self, request: Request) -> None:
         """Every token was computed: hand them to the tree, and give back the rest."""
+        self._require_ready(request)
         key = self._cache.key(request.tokens, request.namespace)
         length = self._cache.length(key)
         request.computed_tokens = len(request.tokens)
@@ -107,32 +126,93 @@ class RequestLife:
         self._free_state(request.state)
         self._end(request)
 
-    def _start(self, tokens: Tokens, namespace: Namespace, anchor: Node, shared: Slots) -> Request | None:
-        receipt = self._cache.lock(anchor)
-        cached = len(shared)
-        state = self._own_state(receipt, cached)
+    def _start(self, tokens: Tokens, namespace: Namespace, found: MatchResult) -> Request | None:
+        receipt = self._cache.lock(found.device_anchor)
+        load = self._load(found)
+        came = NO_SLOTS if load is None else load.indices
+        cached = len(found.device_indices) + len(came)
+        state = self._own_state(receipt, cached, is_loading=load is not None)
         rest = None if self._has_states and state is None else self._cache.allocate(self._missing(len(tokens), cached))
+        ticket = None if load is None else load.ticket
         if rest is None:
             self._free_state(state)
+            self._give_up(ticket)
             self._cache.unlock(receipt)
             return None
         self._running += 1
-        table = np.concatenate((shared, rest))
-        return Request(tokens, namespace, table, cached, cached, cached, state, receipt)
+        table = np.concatenate((found.device_indices, came, rest))
+        shared, is_ready = len(found.device_indices), ticket is None
+        return Request(tokens, namespace, table, shared, cached, cached, state, receipt, ticket, len(came), is_ready)
+
+    def _load(self, found: MatchResult) -> LoadBack | None:
+        if found.best_match is found.device_anchor:
+            return None
+        return self._host.load_back(found.best_match, quota=None)
+
+    def _take_over(self, request: Request, ticket: LoadTicket) -> None:
+        """A load has ended: share what it brought, or have less that is shared."""
+        came = slice(request.shared_tokens, request.shared_tokens + request.loading_tokens)
+        if self._host.phase(ticket) is TransferPhase.DONE:
+            receipt, old = self._cache.lock(ticket.node), request.receipt
+            request.receipt = receipt
+            self._cache.unlock(old)
+            if request.state is not None:
+                self._cache.copy_state(self._cache.state_of(ticket.node), request.state)
+            request.shared_tokens = came.stop
+            request.is_ready = True
+        pages = self._host.claim(ticket)
+        if pages is None:
+            request.table = np.concatenate((request.table[: came.start], request.table[came.stop :]))
+        else:
+            request.table[came] = pages
+        request.ticket, request.loading_tokens = None, 0
+
+    def _replace_lost(self, request: Request) -> None:
+        """Take slots of its own for what did not come, if there are any."""
+        fresh = self._cache.allocate(self._missing(len(request.tokens), len(request.table)))
+        if fresh is None:
+            return
+        cached = request.shared_tokens
+        request.table = np.concatenate((request.table[:cached], fresh, request.table[cached:]))
+        request.computed_tokens = request.window_start = cached
+        if request.state is not None and cached:
+            self._cache.copy_state(self._cache.state_of(request.receipt.node), request.state)
+        request.is_ready = True
 
     def _end(self, request: Request) -> None:
-        self._cache.free(request.table[request.shared_tokens :])
+        self._cache.free(request.table[request.shared_tokens + request.loading_tokens :])
+        self._give_up(request.ticket)
         self._cache.unlock(request.receipt)
         request.table, request.state, request.shared_tokens = NO_SLOTS, None, 0
+        request.ticket, request.loading_tokens = None, 0
         self._running -= 1
+
+    def _give_up(self, ticket: LoadTicket | None) -> None:
+        if ticket is not None:
+            self._host.abandon(ticket)
+
+    def _nothing(self) -> MatchResult:
+        root = self._cache.tree.root
+        return MatchResult(NO_SLOTS, root, root, 0, {}, None)
+
+    @property
+    def _host(self) -> HostTier:
+        host = self._cache.host
+        assert host is not None, "only a cache with a host tier loads"
+        return host
 
     def _missing(self, tokens: int, held: int) -> int:
         return max(0, -(-tokens // self._page) * self._page - held)
 
-    def _own_state(self, receipt: LockReceipt, cached: int) -> int | None:
+    def _own_state(self, receipt: LockReceipt, cached: int, *, is_loading: bool) -> int | None:
+        """A slot of its own, with the state after what is cached; that of a load is copied when it has come."""
         if not self._has_states:
             return None
-        return self._cache.fork_state(receipt.node) if cached else self._cache.allocate_state()
+        return self._cache.fork_state(receipt.node) if cached and not is_loading else self._cache.allocate_state()
+
+    def _require_ready(self, request: Request) -> None:
+        if not request.is_ready:
+            raise RequestError(f"a request of {len(request.tokens)} tokens waits for a load: resume it first")
 
     def _state_copy(self, request: Request, length: int) -> int | None:
         """A slot for the tree with the request's state, if that is the state after `length` tokens."""

@@ -1,15 +1,17 @@
-"""TreeComponent: what one kind of cached data decides about nodes, and the bookkeeping that all kinds share."""
+"""TreeComponent: what one kind of cached data decides about nodes, on each tier."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from hicache.components.page_store import PageStore
+from hicache.components.holding import FULL, Holding, Ways
+from hicache.components.page_store import PageBank, PageStore
 from hicache.config import CacheConfig
 from hicache.events import EventLog
 from hicache.keys import page_bytes
@@ -18,13 +20,13 @@ from hicache.tree.hashes import node_hashes
 from hicache.tree.node import Node
 from hicache.tree.policies import Order
 from hicache.tree.recency import EvictionQueue
-from hicache.types import NO_SLOTS, EventKind, Slots
-
-FULL = 0
-"""FULL's place among the components of a node. The others follow in rank order."""
+from hicache.types import NO_SLOTS, EventKind, Slots, Tier
 
 Validator = Callable[[Node], bool]
 """Told every node of one walk from the root down, in order; says whether the component is valid at that node's end."""
+
+Stretch = tuple[Node, int]
+"""A node, and how many of its last pages are meant."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,8 @@ class Insertion:
 
     `pages`: the caller's FULL pages for the whole key. `met`: the tree's, node by node, where the key met old nodes.
     `window_start`: first page from which on all have SWA data. `state`: the MAMBA state after the last page, or None.
-    `now`: the moment. `priority`: the request's. `state_adopted`: the tree took the state.
+    `now`: the moment. `priority`: the request's. `prefix_end`: the end of what the device had. `state_adopted`: the
+    tree took the state.
     """
 
     pages: Slots
@@ -42,6 +45,7 @@ class Insertion:
     state: int | None
     now: int
     priority: int
+    prefix_end: int
     state_adopted: bool
 
     def part(self, node: Node) -> Slots:
@@ -59,16 +63,17 @@ class Insertion:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a component works on: the configuration, the pools, the event log and the counters of its cache."""
+    """What a component works on: configuration, pools of each tier, event log and counters of its cache."""
 
     config: CacheConfig
     pools: PageStore
+    bank: PageBank | None
     events: EventLog
     counters: Counters
 
 
 class TreeComponent(ABC):
-    """One component. Its data on a node is `node.values[index]`: pages, int64, or None.
+    """One component. What it has on a tier is a Holding; what it decides are the hooks.
 
     Every hook is abstract and takes exactly its arguments: a component that forgets one cannot be created, and a
     caller that misspells one fails.
@@ -76,26 +81,27 @@ class TreeComponent(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, index: int, surroundings: Surroundings) -> None:
+    def __init__(self, index: int, components: int, surroundings: Surroundings) -> None:
         self.index = index
         self.config = surroundings.config
         self.pools = surroundings.pools
+        self._components = components
         self._events = surroundings.events
         self._counters = surroundings.counters
         self._bytes_per_page = page_bytes(self.config.page_size, self.config.bigram)
-        self.evictable_pages = 0
-        self.protected_pages = 0
-        self.dropped_pages = 0
-        self._dropped: list[Slots] = []
-        # Both ends are nobody's, so that a foreign page, clipped to the range, is not owned.
-        self._is_owned = np.zeros(self.pools.capacity_pages(self.name) + 2, dtype=np.bool_)
-        self.queue = EvictionQueue(index, self.order(), self.is_candidate, self.renews(), surroundings.counters)
+        self.device = self._holding(Tier.DEVICE, surroundings.pools.capacity_pages(self.name), self.give_back)
+        self.holdings = [self.device]
+        if surroundings.bank is not None:
+            bank = surroundings.bank
+            give_back = partial(bank.free, self.name)
+            self.host = self._holding(Tier.HOST, bank.capacity_pages(self.name), give_back)
+            self.holdings.append(self.host)
 
     # Decisions.
 
     @abstractmethod
     def order(self) -> Order:
-        """What candidates are sorted by, the first victim first."""
+        """What candidates on the device are sorted by, the first victim first."""
 
     @abstractmethod
     def renews(self) -> bool:
@@ -103,11 +109,19 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def is_candidate(self, node: Node) -> bool:
-        """Whether the node may be evicted for this component now."""
+        """Whether the node may be evicted from the device for this component now."""
 
     @abstractmethod
-    def validator(self) -> Validator:
-        """A fresh validator for one walk."""
+    def is_host_candidate(self, node: Node) -> bool:
+        """Whether the node's host data may be evicted for this component now."""
+
+    @abstractmethod
+    def validator(self, places: tuple[int, ...]) -> Validator:
+        """A fresh validator for one walk. Data at any of the places counts."""
+
+    @abstractmethod
+    def needed(self, node: Node) -> list[Stretch]:
+        """Where a reader up to the node's end needs this component."""
 
     @abstractmethod
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
@@ -126,6 +140,10 @@ class TreeComponent(ABC):
         """The key covers an existing node."""
 
     @abstractmethod
+    def arrive(self, node: Node, pages: Slots) -> bool:
+        """A load brought these pages to the device; False when the node cannot take them."""
+
+    @abstractmethod
     def commit(self, node: Node, insertion: Insertion) -> None:
         """The key made a new node."""
 
@@ -134,11 +152,11 @@ class TreeComponent(ABC):
         """A node was cut: share its data and locks between the parts. `lower` still holds all of both."""
 
     @abstractmethod
-    def acquire(self, node: Node) -> int:
-        """Lock what a request that reads up to the node's end needs; returns what `release` must know."""
+    def acquire(self, node: Node, holding: Holding) -> int:
+        """Lock on one tier what a reader up to the node's end needs; returns what `release` must know."""
 
     @abstractmethod
-    def release(self, node: Node, mark: int) -> None:
+    def release(self, node: Node, mark: int, holding: Holding) -> None:
         """Undo the acquire that returned `mark`."""
 
     @abstractmethod
@@ -147,101 +165,65 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def give_back(self, pages: Slots) -> None:
-        """Free what was dropped."""
+        """Free what was dropped on the device."""
 
-    # Bookkeeping.
-
-    def hold(self, node: Node, pages: Slots) -> None:
-        """The node holds these pages from now on. What its queue sorts by is set before, or eviction must mend it."""
-        node.values[self.index] = pages
-        self._is_owned[pages] = True
-        self.evictable_pages += len(pages)
-        self._report(EventKind.STORED, node)
-        self.queue.offer(node)
-
-    def drop(self, node: Node) -> None:
-        """The node, unlocked, holds nothing any more. The pages are freed by the next `flush`."""
-        pages = node.values[self.index]
-        if pages is None:
-            return
-        if node.locks[self.index]:
-            raise ValueError(f"{self.name}: {node!r} is locked and cannot be dropped")
-        self._report(EventKind.REMOVED, node)
-        self._dropped.append(self.freed_by(node))
-        self.dropped_pages += len(pages)
-        self.evictable_pages -= len(pages)
-        self._is_owned[pages] = False
-        node.values[self.index] = None
-        self.queue.withdraw(node)
-
-    def owns(self, pages: Slots) -> bool:
-        """Whether a node holds one of these pages."""
-        return bool(np.count_nonzero(self._is_owned.take(pages, mode="clip")))
-
-    def forget(self, node: Node) -> None:
-        """Drop the node's data whatever locks it, and the locks with it."""
-        if node.locks[self.index]:
-            node.locks[self.index] = 0
-            self._move_size(node, -1)
-        self.drop(node)
-
-    def discard(self, pages: Slots) -> None:
-        """Free pages of the caller's that no node takes, with the next flush."""
-        if len(pages):
-            self._dropped.append(pages)
+    # What most components have in common.
 
     def freed_by(self, node: Node) -> Slots:
-        """The pages that `give_back` gets for a dropped node."""
+        """The pages that `give_back` gets for a node that lets go on the device."""
         pages = node.values[self.index]
         assert pages is not None, f"{self.name}: {node!r} holds nothing"
         return pages
-
-    def flush(self) -> None:
-        """Free all that was dropped, in one go."""
-        if self._dropped:
-            dropped, self._dropped, self.dropped_pages = self._dropped, [], 0
-            self.give_back(np.concatenate(dropped))
-
-    def pin(self, node: Node) -> bool:
-        """Count one more lock; True when it is the first."""
-        self._counters.nodes_locked += 1
-        node.locks[self.index] += 1
-        if node.locks[self.index] > 1:
-            return False
-        self._move_size(node, 1)
-        return True
-
-    def unpin(self, node: Node) -> bool:
-        """Count one lock less; True when it was the last."""
-        if node.locks[self.index] < 1:
-            raise ValueError(f"{self.name}: {node!r} is not locked")
-        self._counters.nodes_locked += 1
-        node.locks[self.index] -= 1
-        if node.locks[self.index]:
-            return False
-        self._move_size(node, -1)
-        self.queue.offer(node)
-        return True
 
     def reported_blocks(self, digests: list[bytes]) -> list[bytes]:
         """Which of a node's pages an event about this component names."""
         return digests
 
-    def _report(self, kind: EventKind, node: Node) -> None:
+    def host_order(self, node: Node) -> tuple[bool, int, int]:
+        """What is on the host alone goes first: a copy of what is on the device costs nothing but itself."""
+        return node.values[self.index] is not None, node.touched[self.index], node.end
+
+    def is_missing(self, node: Node) -> bool:
+        """Whether the node lacks this component on every tier."""
+        return all(node.values[holding.place] is None for holding in self.holdings)
+
+    def _holding(self, tier: Tier, capacity_pages: int, give_back: Callable[[Slots], None]) -> Holding:
+        on_device = tier is Tier.DEVICE
+        place = self.index if on_device else self._components + self.index
+        queue = EvictionQueue(
+            place,
+            self.order() if on_device else self.host_order,
+            self.is_candidate if on_device else self.is_host_candidate,
+            self.renews() and on_device,
+            self._counters,
+        )
+        freed_by = self.freed_by if on_device else partial(_pages_at, place)
+        ways = Ways(capacity_pages, freed_by, give_back, partial(self._report, tier))
+        return Holding(
+            self.name,
+            tier=0 if on_device else 1,
+            place=place,
+            leads=self.index == FULL,
+            ways=ways,
+            queue=queue,
+            counters=self._counters,
+        )
+
+    def _report(self, tier: Tier, kind: EventKind, node: Node) -> None:
         if self._events.enabled:
             blocks = self.reported_blocks(node_hashes(node, self._bytes_per_page, self._counters))
-            self._events.record(kind, self.name, node.namespace, blocks)
+            self._events.record(kind, tier, self.name, node.namespace, blocks)
 
-    def _move_size(self, node: Node, sign: int) -> None:
-        pages = node.values[self.index]
-        if pages is not None:
-            self.protected_pages += sign * len(pages)
-            self.evictable_pages -= sign * len(pages)
 
-    def divide(self, upper: Node, lower: Node) -> None:
-        """Share the pages of a cut node between its parts, each with its own array."""
-        pages = lower.values[self.index]
-        if pages is not None:
-            upper.values[self.index] = pages[: upper.pages].copy()
-            lower.values[self.index] = pages[upper.pages :].copy()
-        upper.touched[self.index] = lower.touched[self.index]
+def holder_at(places: tuple[int, ...]) -> Validator:
+    """Says of a node whether it has data at one of these places. Asked at every node of every walk."""
+    if len(places) == 1:
+        (place,) = places
+        return lambda node: node.values[place] is not None
+    return lambda node: any(node.values[place] is not None for place in places)
+
+
+def _pages_at(place: int, node: Node) -> Slots:
+    pages = node.values[place]
+    assert pages is not None, f"{node!r} holds nothing at place {place}"
+    return pages

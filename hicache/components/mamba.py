@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hicache.components.base import Insertion, TreeComponent, Validator
+from hicache.components.base import Insertion, Stretch, TreeComponent, Validator, holder_at
+from hicache.components.holding import Holding
 from hicache.tree.node import Node
 from hicache.tree.policies import Order, recency_of
 from hicache.types import Component, Slots
@@ -27,9 +28,14 @@ class MambaComponent(TreeComponent):
     def is_candidate(self, node: Node) -> bool:
         return not node.locks[self.index] and node.values[self.index] is not None
 
-    def validator(self) -> Validator:
-        index = self.index
-        return lambda node: node.values[index] is not None
+    def is_host_candidate(self, node: Node) -> bool:
+        return not node.locks[self.host.place] and node.values[self.host.place] is not None
+
+    def validator(self, places: tuple[int, ...]) -> Validator:
+        return holder_at(places)
+
+    def needed(self, node: Node) -> list[Stretch]:
+        return [(node, node.pages)]
 
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
         return insertion.state is None
@@ -43,6 +49,12 @@ class MambaComponent(TreeComponent):
     def overlap(self, node: Node, insertion: Insertion) -> None:
         self._adopt(node, insertion)
 
+    def arrive(self, node: Node, pages: Slots) -> bool:
+        if any(higher is None for higher in node.values[: self.index]):
+            return False
+        self.device.hold(node, pages)
+        return True
+
     def commit(self, node: Node, insertion: Insertion) -> None:
         self._adopt(node, insertion)
 
@@ -51,21 +63,21 @@ class MambaComponent(TreeComponent):
         if insertion.state is None or not wanted or any(higher is None for higher in node.values[: self.index]):
             return
         node.touched[self.index] = insertion.now
-        self.hold(node, np.array([insertion.state], dtype=np.int64))
+        self.device.hold(node, np.array([insertion.state], dtype=np.int64))
         insertion.state_adopted = True
 
     def split(self, upper: Node, lower: Node) -> None:
         """The state belongs to the end, which is the lower part's."""
 
-    def acquire(self, node: Node) -> int:
-        if node.values[self.index] is None:
+    def acquire(self, node: Node, holding: Holding) -> int:
+        if node.values[holding.place] is None:
             return 0
-        self.pin(node)
+        holding.pin(node)
         return 1
 
-    def release(self, node: Node, mark: int) -> None:
+    def release(self, node: Node, mark: int, holding: Holding) -> None:
         if mark:
-            self.unpin(node)
+            holding.unpin(node)
 
     def touch(self, node: Node, now: int) -> None:
         for step in self._path(node):

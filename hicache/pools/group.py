@@ -43,15 +43,26 @@ class DevicePools(TierPools):
 
     def allocate(self, pages: int) -> Slots | None:
         """FULL pages, each with an SWA partner where there is an SWA pool; None, with nothing taken, when short."""
-        taken = self.allocators[Component.FULL].allocate(pages)
-        if taken is None or not self._has_window:
-            return taken
-        window = self.allocators[Component.SWA].allocate(pages)
-        if window is None:
-            self.allocators[Component.FULL].free(taken)
+        wanted = [Component.FULL.value, Component.SWA.value] if self._has_window else [Component.FULL.value]
+        taken = self.take(dict.fromkeys(wanted, pages))
+        if taken is None:
             return None
-        self._partners[taken] = window
-        return taken
+        if self._has_window:
+            self._partners[taken[Component.FULL]] = taken[Component.SWA]
+        return taken[Component.FULL]
+
+    def take(self, pages: Mapping[str, int]) -> dict[str, Slots] | None:
+        """So many pages of each component, no FULL page with a partner; None, with nothing taken, when one is short."""
+        if any(count > self.allocators[component].free_pages for component, count in pages.items()):
+            return None
+        taken = {component: self.allocators[component].allocate(count) for component, count in pages.items()}
+        return {component: own for component, own in taken.items() if own is not None}
+
+    def pair(self, pages: Slots, window: Slots) -> None:
+        """Make SWA pages the partners of FULL pages. Raises SlotError when one of those has a partner already."""
+        if self._partners[pages].any():
+            raise SlotError(f"FULL pages {pages.tolist()} have partners {self._partners[pages].tolist()} already")
+        self._partners[pages] = window
 
     def free(self, pages: Slots) -> None:
         """Take back FULL pages and their partners. Raises SlotError, changing nothing, when one is not handed out."""

@@ -91,6 +91,10 @@ class HostVerbs:
         """End a pending transfer after its first parts, fewer than it has; the rest does not arrive."""
         self._lacks("fail")
 
+    def fail_waits(self, count: int) -> None:
+        """Let the next so many transfers fail that the cache itself waits for, in the middle of an eviction."""
+        self._lacks("fail_waits")
+
     def layer_ready(self, ticket: Handle, pool: Pool, layer: int) -> bool:
         """Whether the slots that a load brings in may be read in one layer of one pool. `ticket`: of `load_back`."""
         self._lacks("layer_ready")

@@ -10,12 +10,14 @@ FULL = 0
 
 def check_invariants(root: Node) -> None:
     """Raise InvariantError, naming the law and the node, unless all of them hold below the root."""
+    _check_holders(root)
     stack = list(root.children.values())
     while stack:
         node = stack.pop()
         stack.extend(node.children.values())
         _check_shape(node)
         _check_values(node)
+        _check_holders(node)
         _check_locks(node)
 
 
@@ -33,18 +35,36 @@ def _check_shape(node: Node) -> None:
 
 
 def _check_values(node: Node) -> None:
-    full = node.values[FULL]
-    _require(full is not None and len(full) == node.pages, "a node holds FULL for each of its pages", node)
-    held = [value is not None for value in node.values]
-    _require(held == sorted(held, reverse=True), "no component outlives one of higher rank", node)
-    tombstone_leaf = not node.children and not node.locks[FULL] and not all(held)
-    _require(not tombstone_leaf, "an unlocked leaf is no tombstone", node)
+    components = len(node.touched)
+    tiers = [node.values[first : first + components] for first in range(0, len(node.values), components)]
+    for values in tiers:
+        held = [value is not None for value in values]
+        _require(held == sorted(held, reverse=True), "no component outlives one of higher rank on its tier", node)
+        full = values[FULL]
+        _require(full is None or len(full) == node.pages, "FULL is held for each page", node)
+    _require(any(values[FULL] is not None for values in tiers), "a node holds FULL on some tier", node)
+    is_missing = any(all(value is None for value in values) for values in zip(*tiers, strict=True))
+    is_free_leaf = not node.children and not any(node.locks)
+    _require(not (is_free_leaf and is_missing), "an unlocked leaf lacks nothing on every tier", node)
+    parent = node.parent
+    has_ground = parent is None or parent.parent is None or parent.values[FULL] is not None
+    _require(node.values[FULL] is None or has_ground, "what is on the device stands on what is there", node)
+
+
+def _check_holders(node: Node) -> None:
+    components = len(node.touched)
+    children = node.children.values()
+    counted = [
+        sum(child.values[tier * components] is not None for child in children) for tier in range(len(node.holders))
+    ]
+    _require(node.holders == counted, f"a node counts the children that hold FULL, {counted} by tier", node)
 
 
 def _check_locks(node: Node) -> None:
+    components = len(node.touched)
     locked_children = sum(1 for child in node.children.values() if child.locks[FULL])
     _require(min(node.locks) >= 0, "no lock count is negative", node)
     _require(node.locks[FULL] >= locked_children, "FULL counts each locked child", node)
     unheld = [lock for lock, value in zip(node.locks, node.values, strict=True) if value is None]
     _require(not any(unheld), "what is locked is there", node)
-    _require(bool(node.locks[FULL]) or not any(node.locks), "what any component locks, FULL locks", node)
+    _require(bool(node.locks[FULL]) or not any(node.locks[:components]), "what any component locks, FULL locks", node)

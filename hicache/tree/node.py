@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple, Protocol
+
 from hicache.types import Namespace, Slots
+
+
+class Shape(NamedTuple):
+    """How many components lie on the nodes of a tree, and on how many tiers."""
+
+    components: int
+    tiers: int
+
+
+class Arrival(Protocol):
+    """A transfer that brings pages to a node."""
+
+    def divide(self, upper: Node, lower: Node) -> None:
+        """The node was cut: the transfer brings pages to both parts."""
 
 
 class Node:
     """A stretch of whole pages below its parent.
 
-    `edge`: what the parent finds the node by. `end`: pages from the root to the node's end. `values`: per component the
-    device pages of the stretch (int64; for MAMBA one state), or None: a tombstone. `locks`: per component. For FULL a
-    node counts its own receipts plus its locked children, so that a lock climbs only where it is the first. `touched`:
-    per component, when it was last used. `hits`, `priority` and FULL's `touched` speak of requests that ended here;
-    what a removed child had goes to its parent.
+    A place is a component on a tier: those of the device come first, in rank order, then those of the host.
+    `edge`: what the parent finds the node by. `end`: pages from the root to the node's end. `values`: per place the
+    pages of the stretch (int64; for MAMBA one state), or None: a tombstone. `arriving`: per place the transfer that
+    brings pages to it, or None. `locks`: per place. For FULL on the device a node counts its own receipts plus its
+    locked children, so that a lock climbs only where it is the first. `holders`: per tier how many children have FULL
+    there. `touched`: per component, when it was last used. FULL's, and `priority`, speak of requests that ended here;
+    what a child had that left goes to its parent. `hits`: requests that matched the node, or went through it.
+    `failures`: backups that did not arrive.
     """
 
     __slots__ = (
         "alive",
+        "arriving",
         "children",
         "created",
         "edge",
         "end",
+        "failures",
         "hashes",
         "hits",
+        "holders",
         "key",
         "locks",
         "namespace",
@@ -33,17 +55,21 @@ class Node:
         "values",
     )
 
-    def __init__(self, parent: Node | None, key: bytes, namespace: Namespace, end: int, components: int) -> None:
+    def __init__(self, parent: Node | None, key: bytes, namespace: Namespace, end: int, shape: Shape) -> None:
         self.parent = parent
         self.edge = b""
         self.key = key
         self.namespace = namespace
         self.end = end
         self.children: dict[bytes, Node] = {}
-        self.values: list[Slots | None] = [None] * components
-        self.locks: list[int] = [0] * components
-        self.touched: list[int] = [0] * components
-        self.queued: list[object] = [None] * components
+        places = shape.components * shape.tiers
+        self.values: list[Slots | None] = [None] * places
+        self.arriving: list[Arrival | None] = [None] * places
+        self.locks: list[int] = [0] * places
+        self.queued: list[object] = [None] * places
+        self.holders: list[int] = [0] * shape.tiers
+        self.touched: list[int] = [0] * shape.components
+        self.failures = 0
         self.hits = 0
         self.priority = 0
         self.created = 0

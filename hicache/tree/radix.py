@@ -8,7 +8,7 @@ import numpy as np
 
 from hicache.keys import TOKEN_BYTES, RadixKey, encode_namespace
 from hicache.metrics import Counters
-from hicache.tree.node import Node
+from hicache.tree.node import Node, Shape
 from hicache.types import SHARED
 
 OnSplit = Callable[[Node, Node], None]
@@ -18,12 +18,12 @@ OnSplit = Callable[[Node, Node], None]
 class RadixTree:
     """Nodes below one root. Children are found by their first page; below the root the namespace stands before it."""
 
-    def __init__(self, bytes_per_page: int, components: int, on_split: OnSplit, counters: Counters) -> None:
+    def __init__(self, bytes_per_page: int, shape: Shape, on_split: OnSplit, counters: Counters) -> None:
         self.bytes_per_page = bytes_per_page
-        self._components = components
+        self._shape = shape
         self._on_split = on_split
         self._counters = counters
-        self.root = Node(None, b"", SHARED, 0, components)
+        self.root = Node(None, b"", SHARED, 0, shape)
 
     def pages_of(self, key: RadixKey) -> int:
         """How many whole pages a key has."""
@@ -58,8 +58,8 @@ class RadixTree:
         if parent is None or not 0 < pages < node.pages:
             raise ValueError(f"cannot split {node!r} after {pages} pages")
         cut = pages * self.bytes_per_page
-        upper = Node(parent, node.key[:cut], node.namespace, parent.end + pages, self._components)
-        upper.created, upper.priority = node.created, node.priority
+        upper = Node(parent, node.key[:cut], node.namespace, parent.end + pages, self._shape)
+        upper.created, upper.priority, upper.hits = node.created, node.priority, node.hits
         _hang(upper, parent, node.edge)
         node.key = node.key[cut:]
         _hang(node, upper, node.key[: self.bytes_per_page])
@@ -71,7 +71,7 @@ class RadixTree:
     def attach(self, parent: Node, key: RadixKey, end: int) -> Node:
         """A new leaf below `parent` that holds the key's pages from the parent's end to `end`."""
         offset = parent.end * self.bytes_per_page
-        node = Node(parent, key.data[offset : end * self.bytes_per_page], key.namespace, end, self._components)
+        node = Node(parent, key.data[offset : end * self.bytes_per_page], key.namespace, end, self._shape)
         _hang(node, parent, self._edge(parent, key, offset))
         return node
 

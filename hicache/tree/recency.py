@@ -15,16 +15,16 @@ COMPACT_FROM = 64
 
 
 class EvictionQueue:
-    """Nodes that one component may evict.
+    """Nodes that one component may evict from one tier.
 
     Use moves a node back without touching the heap: its entry is found outdated when it comes up, and goes back to
     its new place. So a match costs nothing here, and an eviction does not depend on the size of the tree.
     """
 
     def __init__(
-        self, component: int, order: Order, is_candidate: Callable[[Node], bool], renew: bool, counters: Counters
+        self, place: int, order: Order, is_candidate: Callable[[Node], bool], renew: bool, counters: Counters
     ) -> None:
-        self._component = component
+        self._place = place
         self._order = order
         self._is_candidate = is_candidate
         self._renew = renew
@@ -35,19 +35,24 @@ class EvictionQueue:
 
     def offer(self, node: Node) -> None:
         """A node may have become a candidate."""
-        if node.queued[self._component] is None and self._is_candidate(node):
+        if node.queued[self._place] is None and self._is_candidate(node):
             self._push(node)
 
     def touched(self, node: Node) -> None:
         """A node was used. Matters only where use brings it nearer to eviction."""
-        if self._renew and node.queued[self._component] is not None:
+        if self._renew:
+            self.moved(node)
+
+    def moved(self, node: Node) -> None:
+        """A node comes earlier in the order than it did."""
+        if node.queued[self._place] is not None:
             self._queued -= 1
             self._push(node)
 
     def withdraw(self, node: Node) -> None:
         """A node left the tree, or lost what this component had there."""
-        if node.queued[self._component] is not None:
-            node.queued[self._component] = None
+        if node.queued[self._place] is not None:
+            node.queued[self._place] = None
             self._queued -= 1
             self._compact_when_sparse()
 
@@ -56,9 +61,9 @@ class EvictionQueue:
         while self._heap:
             order, serial, node = heapq.heappop(self._heap)
             self._counters.candidates_popped += 1
-            if node.queued[self._component] != serial:
+            if node.queued[self._place] != serial:
                 continue
-            node.queued[self._component] = None
+            node.queued[self._place] = None
             self._queued -= 1
             if not self._is_candidate(node):
                 continue
@@ -74,12 +79,12 @@ class EvictionQueue:
     def _push(self, node: Node) -> None:
         self._serial += 1
         self._queued += 1
-        node.queued[self._component] = self._serial
+        node.queued[self._place] = self._serial
         heapq.heappush(self._heap, (self._order(node), self._serial, node))
         self._compact_when_sparse()
 
     def _compact_when_sparse(self) -> None:
         if len(self._heap) <= COMPACT_FROM + 2 * self._queued:
             return
-        self._heap = [entry for entry in self._heap if entry[2].queued[self._component] == entry[1]]
+        self._heap = [entry for entry in self._heap if entry[2].queued[self._place] == entry[1]]
         heapq.heapify(self._heap)

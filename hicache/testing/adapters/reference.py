@@ -8,25 +8,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from hicache.cache import LockReceipt, UnifiedRadixCache
+from hicache.components.locks import LockReceipt
 from hicache.config import CacheConfig
 from hicache.request import Request, RequestLife
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
-from hicache.testing.snapshot import NodeView, PoolView, Snapshot
+from hicache.testing.adapters.reference_host import ReferenceHostVerbs
+from hicache.testing.adapters.reference_view import ReferenceView
+from hicache.testing.snapshot import Snapshot
 from hicache.tree.invariants import check_invariants
 from hicache.tree.node import Node
-from hicache.types import Component, Event, EvictResult, InsertResult, Key, MatchResult, Pool, Sizes, Slots, Tokens
+from hicache.types import Event, EvictResult, InsertResult, Key, MatchResult, Pool, Sizes, Slots, Tokens
 
-LATER = frozenset({Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.RANKS})
+LATER = frozenset({Capability.STORAGE, Capability.RANKS})
 
 
-class ReferenceAdapter(CacheAdapter):
-    """The reference cache, which can do everything that one tier on one rank asks for."""
+class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
+    """The reference cache, which can do everything that two tiers on one rank ask for."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - LATER
 
     def __init__(self, config: CacheConfig) -> None:
-        self.cache = UnifiedRadixCache(config)
+        super().__init__(config)
         self._life = RequestLife(self.cache)
 
     def allocate(self, tokens: int) -> Slots | None:
@@ -52,9 +54,6 @@ class ReferenceAdapter(CacheAdapter):
 
     def evict(self, component: str, tokens: int) -> EvictResult:
         return self.cache.evict(component, tokens)
-
-    def step(self) -> None:
-        self.cache.step()
 
     def reset(self) -> None:
         self.cache.reset()
@@ -91,9 +90,10 @@ class ReferenceAdapter(CacheAdapter):
 
     def admit(self, key: Key) -> Admission | None:
         request = self._life.admit(key.tokens, key.namespace)
-        if request is None:
-            return None
-        return Admission(request, request.table.copy(), request.shared_tokens, request.state, loading=False)
+        return None if request is None else _admission(request)
+
+    def resume(self, request: Request) -> Admission | None:
+        return _admission(request) if self._life.resume(request) else None
 
     def extend(self, request: Request, tokens: Tokens) -> Slots | None:
         return request.table.copy() if self._life.extend(request, tokens) else None
@@ -109,12 +109,7 @@ class ReferenceAdapter(CacheAdapter):
         self._life.abort(request)
 
     def snapshot(self) -> Snapshot:
-        nodes = list(self.cache.tree.nodes())
-        numbers = {id(node): number for number, node in enumerate(nodes)}
-        receipts, hits = _receipts_through(nodes), _hits_through(nodes)
-        views = tuple(self._view(node, numbers, receipts[number], hits[number]) for number, node in enumerate(nodes))
-        pools = {name: self._pool(name) for name in self.cache.config.components}
-        return Snapshot(views, pools, host=None)
+        return ReferenceView(self.cache).snapshot()
 
     def sizes(self) -> Mapping[str, Sizes]:
         return self.cache.sizes()
@@ -131,49 +126,7 @@ class ReferenceAdapter(CacheAdapter):
     def sanity_check(self) -> None:
         check_invariants(self.cache.tree.root)
 
-    def _view(self, node: Node, numbers: Mapping[int, int], receipts: int, hits: int) -> NodeView:
-        names = [name for name in Component if name in self.cache.config.components]
-        page = self.cache.config.page_size
-        locks = {name.value: count for name, count in zip(names, [receipts, *node.locks[1:]], strict=True)}
-        return NodeView(
-            parent=numbers.get(id(node.parent), -1),
-            namespace=node.namespace,
-            segment=node.key,
-            start=node.start * page,
-            end=node.end * page,
-            slots={name.value: self._slots(name, pages) for name, pages in zip(names, node.values, strict=True)},
-            locks=locks,
-            hits=hits,
-        )
 
-    def _slots(self, component: str, pages: Slots | None) -> Slots | None:
-        if pages is None or component == Component.MAMBA:
-            return None if pages is None else pages.copy()
-        page = self.cache.config.page_size
-        return (pages[:, None] * page + np.arange(page)).reshape(-1)
-
-    def _pool(self, component: str) -> PoolView:
-        unit = 1 if component == Component.MAMBA else self.cache.config.page_size
-        allocator = self.cache.pools.allocators[component]
-        free = self._slots(component, allocator.free_set())
-        assert free is not None, f"the free set of {component} is an array"
-        return PoolView(allocator.capacity_pages * unit, free)
-
-
-def _receipts_through(nodes: Sequence[Node]) -> list[int]:
-    """Receipts that lock each node's FULL data: its own (its count less its locked children) and its children's."""
-    totals = {id(node): 0 for node in nodes}
-    for node in reversed(nodes):
-        locked_children = sum(1 for child in node.children.values() if child.locks[0])
-        totals[id(node)] += node.locks[0] - locked_children
-        if node.parent is not None and id(node.parent) in totals:
-            totals[id(node.parent)] += totals[id(node)]
-    return [totals[id(node)] for node in nodes]
-
-
-def _hits_through(nodes: Sequence[Node]) -> list[int]:
-    totals = {id(node): node.hits for node in nodes}
-    for node in reversed(nodes):
-        if node.parent is not None and id(node.parent) in totals:
-            totals[id(node.parent)] += totals[id(node)]
-    return [totals[id(node)] for node in nodes]
+def _admission(request: Request) -> Admission:
+    cached = request.shared_tokens + request.loading_tokens
+    return Admission(request, request.table.copy(), cached, request.state, loading=not request.is_ready)

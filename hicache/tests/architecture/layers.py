@@ -23,6 +23,8 @@ CORE = (
     *CACHE,
 )
 
+REFERENCE = tuple(f"hicache.testing.adapters.{name}" for name in ("reference", "reference_host", "reference_view"))
+
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
     "hicache.config": (*GROUND, "tomli", "yaml"),
@@ -37,7 +39,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "markupsafe", "matplotlib", "rich"),
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.plugin.devices": ("torch",),
-    "hicache.testing.adapters.reference": (*CORE, "hicache.testing", "numpy"),
+    **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),

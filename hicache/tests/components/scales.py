@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hicache.components.base import FULL, Insertion, TreeComponent, Validator
+from hicache.components.base import Insertion, Stretch, TreeComponent, Validator
+from hicache.components.holding import FULL, Holding
 from hicache.tree.node import Node
 from hicache.tree.policies import Order, recency_of
 from hicache.types import Slots
@@ -26,8 +27,14 @@ class ScalesComponent(TreeComponent):
     def is_candidate(self, node: Node) -> bool:
         return not node.locks[self.index] and node.values[self.index] is not None
 
-    def validator(self) -> Validator:
-        return lambda node: node.values[self.index] is not None
+    def is_host_candidate(self, node: Node) -> bool:
+        return not node.locks[self.host.place] and node.values[self.host.place] is not None
+
+    def validator(self, places: tuple[int, ...]) -> Validator:
+        return lambda node: any(node.values[place] is not None for place in places)
+
+    def needed(self, node: Node) -> list[Stretch]:
+        return [(step, step.pages) for step in node.path()]
 
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
         return False
@@ -41,22 +48,27 @@ class ScalesComponent(TreeComponent):
     def overlap(self, node: Node, insertion: Insertion) -> None:
         """A node that is there keeps what it has."""
 
+    def arrive(self, node: Node, pages: Slots) -> bool:
+        self.device.hold(node, pages)
+        return True
+
     def commit(self, node: Node, insertion: Insertion) -> None:
         pages = node.values[FULL]
         assert pages is not None, "FULL commits first"
-        self.hold(node, pages.copy())
+        self.device.hold(node, pages.copy())
 
     def split(self, upper: Node, lower: Node) -> None:
-        self.divide(upper, lower)
-        upper.locks[self.index] = lower.locks[self.index]
-        self.queue.offer(upper)
+        for holding in self.holdings:
+            holding.divide(upper, lower)
+            upper.locks[holding.place] = lower.locks[holding.place]
+            holding.queue.offer(upper)
 
-    def acquire(self, node: Node) -> int:
-        self.pin(node)
+    def acquire(self, node: Node, holding: Holding) -> int:
+        holding.pin(node)
         return 0
 
-    def release(self, node: Node, mark: int) -> None:
-        self.unpin(node)
+    def release(self, node: Node, mark: int, holding: Holding) -> None:
+        holding.unpin(node)
 
     def touch(self, node: Node, now: int) -> None:
         node.touched[self.index] = now

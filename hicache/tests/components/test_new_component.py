@@ -50,7 +50,7 @@ def config() -> CacheConfig:
 @pytest.fixture
 def surroundings(config: CacheConfig) -> Surroundings:
     """What a component is created with."""
-    return Surroundings(config, DevicePools(config, pool_specs(config)), EventLog(enabled=False), Counters())
+    return Surroundings(config, DevicePools(config, pool_specs(config)), None, EventLog(enabled=False), Counters())
 
 
 @pytest.fixture
@@ -81,10 +81,10 @@ def hit_pages(cache: UnifiedRadixCache, pages: list[int]) -> int:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_component_that_lacks_a_hook_cannot_be_created(hook: str, surroundings: Surroundings) -> None:
-    assert ScalesComponent(1, surroundings).name == SCALES, "with all hooks it can be created"
+    assert ScalesComponent(1, 2, surroundings).name == SCALES, "with all hooks it can be created"
     incomplete = type("Incomplete", (ScalesComponent,), {hook: getattr(TreeComponent, hook)})
     with pytest.raises(TypeError, match=hook):
-        incomplete(1, surroundings)
+        incomplete(1, 2, surroundings)
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -119,6 +119,6 @@ def test_a_new_component_is_split_locked_and_evicted_like_the_others(cache: Unif
 def test_a_new_component_can_refuse_a_match(cache: UnifiedRadixCache) -> None:
     node: Node = insert(cache, [1, 2]).node
     insert(cache, [1, 2, 3])
-    cache._by_name[SCALES].drop(node)
+    cache._by_name[SCALES].device.drop(node)
     assert hit_pages(cache, [1, 2]) == 0, "the node lacks what the new component needs"
     assert hit_pages(cache, [1, 2, 3]) == 3, "the longer prompt has it at its end"
