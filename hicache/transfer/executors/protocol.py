@@ -35,6 +35,12 @@ class Copier(Protocol):
     def copy(self, job: Job) -> None:
         """Copy all layers of all pools. Returns when the bytes are there."""
 
+    def queue_layer(self, job: Job, layer: int) -> None:
+        """As `copy_layer`, but on a GPU the copies are only queued, on the current stream."""
+
+    def queue(self, job: Job) -> None:
+        """As `copy`, but on a GPU the copies are only queued, on the current stream."""
+
 
 class Executor(Protocol):
     """Runs jobs. Called by the scheduler thread only; nothing but `wait` and `wait_layer` may block."""

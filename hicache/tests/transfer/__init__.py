@@ -1,0 +1,1 @@
+"""The transfers by themselves."""

@@ -1,0 +1,126 @@
+"""FakeCuda: streams and events as on a GPU, whose work runs when a test says so, and a copier that queues on them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hicache.pools.copier import PoolCopier
+from hicache.transfer.job import Job
+
+
+class FakeEvent:
+    """Fires when its stream comes to it."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self._has_fired = False
+
+    def fire(self) -> None:
+        """The stream has come to it."""
+        self._has_fired = True
+
+    def query(self) -> bool:
+        """Whether it has fired."""
+        return self._has_fired
+
+    def synchronize(self) -> None:
+        """Run all streams until it has fired."""
+        while not self._has_fired:
+            assert self._cuda.run(), "an event never fires: no stream can go on"
+
+
+class FakeStream:
+    """Work in order. An event in front of a piece of work holds it back until it has fired."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self._work: deque[tuple[FakeEvent | None, Callable[[], None]]] = deque()
+
+    def launch(self, work: Callable[[], None]) -> None:
+        """Queue work."""
+        self._work.append((None, work))
+
+    def record_event(self) -> FakeEvent:
+        """An event that fires after all work so far."""
+        event = FakeEvent(self._cuda)
+        self.launch(event.fire)
+        return event
+
+    def wait_event(self, event: FakeEvent) -> None:
+        """Hold back what comes after until the event has fired."""
+        self._work.append((event, lambda: None))
+
+    def wait_stream(self, stream: FakeStream) -> None:
+        """Hold back what comes after until the other stream has done what it has so far."""
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        """Run all streams until this one is empty."""
+        self.record_event().synchronize()
+
+    def run(self) -> bool:
+        """Do one piece of work, events and waits that are over included. False when there is none that may run."""
+        if not self._work or (self._work[0][0] is not None and not self._work[0][0].query()):
+            return False
+        self._work.popleft()[1]()
+        return True
+
+
+class FakeCuda:
+    """What torch.cuda has, as far as streams need it. The first stream is the current one until another is."""
+
+    def __init__(self) -> None:
+        self.streams: list[FakeStream] = []
+        self._current = self.Stream()
+
+    def Stream(self) -> FakeStream:  # noqa: N802
+        """A stream of its own."""
+        self.streams.append(FakeStream(self))
+        return self.streams[-1]
+
+    def current_stream(self) -> FakeStream:
+        """The stream that work is queued on."""
+        return self._current
+
+    @contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        """Make a stream the current one."""
+        before, self._current = self._current, stream
+        try:
+            yield
+        finally:
+            self._current = before
+
+    def run(self) -> bool:
+        """Do one piece of work of the first stream that may go on."""
+        return any(stream.run() for stream in self.streams)
+
+
+class QueuedCopier:
+    """A copier whose copies are queued on the current stream. `broken`: the layer that cannot be queued, or None."""
+
+    def __init__(self, copier: PoolCopier, cuda: FakeCuda, broken: int | None = None) -> None:
+        self._copier = copier
+        self._cuda = cuda
+        self._broken = broken
+        self.layers = copier.layers
+
+    def copy_layer(self, job: Job, layer: int) -> None:
+        """Copy now."""
+        self._copier.copy_layer(job, layer)
+
+    def copy(self, job: Job) -> None:
+        """Copy now."""
+        self._copier.copy(job)
+
+    def queue_layer(self, job: Job, layer: int) -> None:
+        """Copy when the stream comes to it."""
+        if layer == self._broken:
+            raise RuntimeError(f"no memory to queue layer {layer}")
+        self._cuda.current_stream().launch(lambda: self._copier.copy_layer(job, layer))
+
+    def queue(self, job: Job) -> None:
+        """Copy when the stream comes to it."""
+        self._cuda.current_stream().launch(lambda: self._copier.copy(job))

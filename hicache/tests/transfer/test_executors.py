@@ -1,0 +1,129 @@
+"""Every executor: the bytes of a job arrive, in all layouts and dtypes, and progress tells when."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from hicache.config import ExecutorKind, Layout
+from hicache.errors import ConfigurationError
+from hicache.tests.pools.two_tiers import BACKED_UP, LOADED, TwoTiers, contents, job_of, moved, two_tier_config
+from hicache.tests.transfer.fake_cuda import FakeCuda, QueuedCopier
+from hicache.transfer.executors.opening import open_executor
+from hicache.transfer.executors.protocol import Executor, Progress
+from hicache.transfer.executors.stepped import StepExecutor
+from hicache.transfer.executors.streams import StreamExecutor
+from hicache.transfer.executors.threaded import ThreadExecutor
+from hicache.transfer.job import Job
+from hicache.types import TransferKind
+
+Open = Callable[[TwoTiers], Executor]
+
+LONGEST_PAUSE_S = 0.001
+
+
+def stepped(tiers: TwoTiers) -> Executor:
+    return StepExecutor(tiers.copier())
+
+
+def threaded(tiers: TwoTiers) -> Executor:
+    chance = random.Random(0)
+    return ThreadExecutor(tiers.copier(), lambda: time.sleep(chance.uniform(0, LONGEST_PAUSE_S)))
+
+
+def streams(tiers: TwoTiers) -> Executor:
+    cuda = FakeCuda()
+    return StreamExecutor(QueuedCopier(tiers.copier(), cuda), cuda)
+
+
+@pytest.fixture(params=[stepped, threaded, streams], ids=lambda kind: str(kind.__name__))
+def open_one(request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens one kind of executor, until the test ends."""
+    opened: list[Executor] = []
+
+    def open_and_keep(tiers: TwoTiers) -> Executor:
+        opened.append(request.param(tiers))
+        return opened[-1]
+
+    yield open_and_keep
+    for executor in opened:
+        executor.close()
+
+
+def check(tiers: TwoTiers, executor: Executor, job: Job) -> None:
+    expected = moved(job, tiers, len(job.parts))
+    executor.submit(job)
+    executor.wait(job.number)
+    progress, layers = executor.progress(job.number), len(tiers.order)
+    assert progress == Progress(layers, True, len(job.parts)), f"FLOW-2: a job that was waited for is whole: {progress}"
+    target = tiers.host if job.kind is TransferKind.BACKUP else tiers.device
+    for pool, own in expected.items():
+        assert np.array_equal(contents(target, pool), own), f"HOST-7: {pool.value} differs after a {job.kind.value}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
+@pytest.mark.parametrize("device_layout", list(Layout))
+@pytest.mark.parametrize("host_layout", list(Layout))
+def test_what_left_comes_back(open_one: Open, dtype: str, device_layout: Layout, host_layout: Layout) -> None:
+    tiers = TwoTiers(two_tier_config(device_layout, host_layout, dtype))
+    executor = open_one(tiers)
+    check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, 1))
+    check(tiers, executor, job_of(TransferKind.LOAD, LOADED, 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
+@pytest.mark.parametrize("kind", list(ExecutorKind))
+@pytest.mark.parametrize("device_layout", list(Layout))
+@pytest.mark.parametrize("host_layout", list(Layout))
+def test_what_left_a_gpu_comes_back(kind: ExecutorKind, device_layout: Layout, host_layout: Layout) -> None:
+    tiers = TwoTiers(two_tier_config(device_layout, host_layout, "bfloat16", "cuda"))
+    executor = open_executor(kind, tiers.copier())
+    check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, 1))
+    check(tiers, executor, job_of(TransferKind.LOAD, LOADED, 2))
+    executor.close()
+    tiers.host.close()
+
+
+def test_what_ended_is_known_until_it_is_forgotten(open_one: Open) -> None:
+    tiers = TwoTiers(two_tier_config())
+    executor = open_one(tiers)
+    for number in (1, 2):
+        check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, number))
+    executor.forget(1)
+    with pytest.raises(KeyError):
+        executor.progress(1)
+    assert executor.progress(2).has_ended, "the other is still known"
+
+
+def test_a_job_without_pages_ends(open_one: Open) -> None:
+    tiers = TwoTiers(two_tier_config())
+    check(tiers, open_one(tiers), job_of(TransferKind.LOAD, [{}]))
+
+
+def test_an_executor_may_be_closed_twice(open_one: Open) -> None:
+    tiers = TwoTiers(two_tier_config())
+    executor = open_one(tiers)
+    check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP))
+    executor.close()
+    executor.close()
+    assert executor.progress(1).has_ended, "what ended stays known"
+
+
+def test_each_kind_is_opened_by_its_name() -> None:
+    copier = TwoTiers(two_tier_config()).copier()
+    assert isinstance(open_executor(ExecutorKind.STEPPED, copier), StepExecutor), "stepped"
+    executor = open_executor(ExecutorKind.THREADED, copier)
+    assert isinstance(executor, ThreadExecutor), "threaded"
+    executor.close()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
+def test_streams_without_a_gpu_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'streams' needs a CUDA device"):
+        open_executor(ExecutorKind.STREAMS, TwoTiers(two_tier_config()).copier())

@@ -1,0 +1,177 @@
+"""StreamExecutor: what waits for what on a GPU, on streams whose work runs in any order that they allow."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hicache.pools.buffers import RawBytes
+from hicache.tests.pools.two_tiers import (
+    BACKED_UP,
+    FULL,
+    LOADED,
+    TwoTiers,
+    contents,
+    every_slot,
+    fill,
+    job_of,
+    moved,
+    two_tier_config,
+)
+from hicache.tests.transfer.fake_cuda import FakeCuda, FakeStream, QueuedCopier
+from hicache.transfer.executors.protocol import Progress
+from hicache.transfer.executors.streams import StreamExecutor
+from hicache.types import Pool, TransferKind
+
+LAYERS = 6
+BACKUP = job_of(TransferKind.BACKUP, BACKED_UP, 1)
+LOAD = job_of(TransferKind.LOAD, LOADED, 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gpu:
+    """Pools on a GPU that does nothing until it is told. `compute`: the stream that the model runs on."""
+
+    tiers: TwoTiers
+    cuda: FakeCuda
+    executor: StreamExecutor
+    compute: FakeStream
+    backups: FakeStream
+    loads: FakeStream
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> Gpu:
+    """A GPU whose copier cannot queue one layer, when the test is given one."""
+    tiers, cuda = TwoTiers(two_tier_config()), FakeCuda()
+    executor = StreamExecutor(QueuedCopier(tiers.copier(), cuda, getattr(request, "param", None)), cuda)
+    return Gpu(tiers, cuda, executor, *cuda.streams)
+
+
+def run_alone(stream: FakeStream) -> int:
+    """Let one stream go as far as it can, and count its steps."""
+    steps = 0
+    while stream.run():
+        steps += 1
+    return steps
+
+
+def test_submitting_copies_nothing_and_does_not_wait(gpu: Gpu) -> None:
+    before = contents(gpu.tiers.host, Pool.KV)
+    gpu.executor.submit(BACKUP)
+    assert gpu.executor.progress(1) == Progress(0, False, 0), "the GPU has not come to it"
+    assert np.array_equal(contents(gpu.tiers.host, Pool.KV), before), "no byte has moved"
+
+
+def test_a_backup_copies_what_was_being_written_when_it_was_submitted(gpu: Gpu) -> None:
+    gpu.compute.launch(lambda: fill(gpu.tiers.device, seed=3))
+    gpu.executor.submit(BACKUP)
+    run_alone(gpu.backups)
+    assert not gpu.executor.progress(1).has_ended, "the pages are not written yet"
+    run_alone(gpu.compute)
+    run_alone(gpu.backups)
+    assert gpu.executor.progress(1) == Progress(LAYERS, True, len(BACKED_UP)), "now they are, and are copied"
+    for pool, own in moved(BACKUP, gpu.tiers, len(BACKED_UP)).items():
+        assert np.array_equal(contents(gpu.tiers.host, pool), own), f"FLOW-1: {pool.value} is what was written last"
+
+
+def test_a_load_overwrites_nothing_that_is_still_read(gpu: Gpu) -> None:
+    before, read = contents(gpu.tiers.device, Pool.KV), []
+    gpu.compute.launch(lambda: read.append(contents(gpu.tiers.device, Pool.KV)))
+    gpu.executor.submit(LOAD)
+    run_alone(gpu.loads)
+    run_alone(gpu.compute)
+    assert np.array_equal(read[0], before), "FLOW-1: a kernel that was launched before the load reads the old bytes"
+    run_alone(gpu.loads)
+    assert gpu.executor.progress(2).parts_done == len(LOADED), "then the load runs"
+
+
+def test_a_load_arrives_layer_by_layer(gpu: Gpu) -> None:
+    expected = moved(LOAD, gpu.tiers, len(LOADED))
+    gpu.executor.submit(LOAD)
+    run_alone(gpu.compute)
+    seen = [0]
+    while not gpu.executor.progress(2).has_ended:
+        assert gpu.loads.run(), "the load goes on by itself"
+        layers = gpu.executor.progress(2).layers
+        seen += [layers] * (layers != seen[-1])
+        for place in range(layers):
+            for pool, layer in gpu.tiers.order[place]:
+                found = contents(gpu.tiers.device, pool)[:, layer]
+                assert np.array_equal(found, expected[pool][:, layer]), f"HOST-6: layer {place} is not there yet"
+    assert seen == list(range(LAYERS + 1)), f"HOST-6: one layer after the other, got {seen}"
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_who_waits_for_a_layer_goes_on_and_its_stream_waits(gpu: Gpu, layer: int) -> None:
+    expected, read = moved(LOAD, gpu.tiers, len(LOADED)), dict[Pool, RawBytes]()
+
+    def launch_read(pool: Pool, number: int) -> None:
+        buffers, slots = gpu.tiers.device.buffers[pool], every_slot(gpu.tiers.device, pool)
+        gpu.compute.launch(lambda: read.update({pool: buffers.read(slots, number)}))
+
+    gpu.executor.submit(LOAD)
+    gpu.executor.wait_layer(2, layer)
+    for pool, number in gpu.tiers.order[layer]:
+        launch_read(pool, number)
+    run_alone(gpu.compute)
+    assert not read, "HOST-6: the reader's stream waits for the layer"
+    while not read:
+        assert gpu.cuda.run(), "somebody can go on until the layer is read"
+    assert gpu.executor.progress(2).layers == layer + 1, "HOST-6: it waits for no later layer"
+    run_alone(gpu.compute)
+    for pool, number in gpu.tiers.order[layer]:
+        wanted = expected[pool][:, number]
+        assert np.array_equal(read[pool].reshape(wanted.shape), wanted), f"HOST-6: {pool.value} was read too early"
+
+
+def test_directions_do_not_wait_for_each_other(gpu: Gpu) -> None:
+    gpu.executor.submit(BACKUP)
+    gpu.executor.submit(LOAD)
+    run_alone(gpu.compute)
+    run_alone(gpu.loads)
+    assert gpu.executor.progress(2).has_ended, "the load has ended"
+    assert not gpu.executor.progress(1).has_ended, "the backup has not begun"
+
+
+@pytest.mark.parametrize("gpu", [0, 3], indirect=True)
+def test_a_job_that_cannot_be_queued_fails_when_nothing_of_it_runs(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        gpu.executor.submit(LOAD)
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["load job 2 of 2 parts was not queued"], f"it is logged once, got {logged}"
+    assert gpu.executor.progress(2) == Progress(0, False, 0), "FLOW-1: what was queued of it may still run"
+    gpu.executor.wait_layer(2, LAYERS - 1)
+    gpu.executor.wait(2)
+    assert gpu.executor.progress(2) == Progress(0, True, 0), "FLOW-3: then it has failed"
+    gpu.executor.submit(job_of(TransferKind.BACKUP, [{FULL: ([1], [1])}], 3))
+    gpu.executor.wait(3)
+    assert gpu.executor.progress(3).parts_done == 1, "FLOW-4: the next job is copied"
+
+
+def test_closing_waits_for_all_that_was_queued(gpu: Gpu) -> None:
+    gpu.executor.submit(BACKUP)
+    gpu.executor.submit(LOAD)
+    gpu.executor.close()
+    for number in (1, 2):
+        assert gpu.executor.progress(number).has_ended, f"job {number} has ended"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_backups_are_right_in_any_order_that_streams_allow(gpu: Gpu, seed: int) -> None:
+    chance = random.Random(seed)
+    for number in range(10, 15):
+        gpu.compute.launch(partial(fill, gpu.tiers.device, seed=number))
+        backup = job_of(TransferKind.BACKUP, BACKED_UP, number)
+        gpu.executor.submit(backup)
+        gpu.executor.submit(job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], number + 10))
+        while not gpu.executor.progress(number).has_ended:
+            chance.choice(gpu.cuda.streams).run()
+        for pool, own in moved(backup, gpu.tiers, len(BACKED_UP)).items():
+            assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool.value} of backup {number}"
+    gpu.executor.wait(24)
