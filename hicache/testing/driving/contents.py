@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.laws.conservation import all_slots
 from hicache.testing.patterns import (
     Digests,
@@ -21,12 +21,18 @@ from hicache.testing.patterns import (
     seed,
     state_digest,
 )
-from hicache.testing.snapshot import NodeView, Snapshot
+from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Component, Key, Pool, Slots
 
 BATCH_ELEMENTS = 1 << 16
 """Elements of the tree whose bytes are compared at a time."""
+
+NOISE = 0xA5
+"""The byte that slots are spoiled with."""
+
+Read = Callable[[Pool, Slots, int], PageBytes]
+"""Reads the bytes of some slots in one layer of one pool."""
 
 
 class Contents:
@@ -38,6 +44,7 @@ class Contents:
         self._page_size = config.page_size
         self._readable = Capability.BYTES in adapter.capabilities
         self._has_window = Component.SWA in config.components and Capability.SWA in adapter.capabilities
+        self.prefix_pools = (Pool.KV, Pool.INDEXER, *((Pool.SWA,) if self._has_window else ()))
 
     def write(self, key: Key, slots: Slots, start: int) -> None:
         """Compute the whole pages of a key from position `start` (a page boundary): KV, indexer, SWA partners."""
@@ -58,58 +65,91 @@ class Contents:
             digest = state_digest(key, self._page_size, self._config.bigram)
             self._fill(Pool.MAMBA, np.array([slot], dtype=np.int64), digest, 1)
 
+    def spoil(self, component: str, slots: Slots) -> None:
+        """Overwrite slots that nobody holds, so that nothing can seem to have come that was there before."""
+        if self._readable and len(slots):
+            for pool in _POOLS[component]:
+                for layer in range(self._adapter.layers(pool)):
+                    noise = np.full((len(slots), self._adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
+                    self._adapter.write(pool, slots, layer, noise)
+
     def verify(self, key: Key, slots: Slots) -> None:
         """Whole pages from the key's beginning hold its bytes: KV, indexer, and SWA in the last window (REQ-3)."""
         if self._has_window:
             self._require_window(slots)
-        if not self._readable:
-            return
-        digests = self._digests(key)[: len(slots) // self._page_size]
-        for pool in (Pool.KV, Pool.INDEXER):
-            self._check(pool, slots, digests, self._page_size, lambda row: f"position {row} of a hit")
-        if self._has_window and len(slots):
-            first = self._window_start(len(slots)) // self._page_size
-            partners, rows = self._paired_pages(slots[first * self._page_size :])
-            self._check(
-                Pool.SWA, partners, digests[first:][rows], self._page_size, lambda row: f"window slot {row} of a hit"
-            )
+        if self._readable and len(slots):
+            digests = self._digests(key)
+            for pool in self.prefix_pools:
+                for layer in range(self._adapter.layers(pool)):
+                    self._check_prefix(pool, slots, digests, layer)
+
+    def verify_layer(self, pool: Pool, key: Key, slots: Slots, layer: int) -> None:
+        """The same in one layer of one pool alone, as a reader does that follows a load."""
+        if pool is Pool.SWA:
+            self._require_window(slots)
+        if self._readable and len(slots):
+            self._check_prefix(pool, slots, self._digests(key), layer)
 
     def verify_state(self, key: Key, slot: int) -> None:
         """A slot holds the state after exactly this key (REQ-3, MATCH-11)."""
         if self._readable:
+            for layer in range(self._adapter.layers(Pool.MAMBA)):
+                self.verify_state_layer(key, slot, layer)
+
+    def verify_state_layer(self, key: Key, slot: int, layer: int) -> None:
+        """The same in one layer alone."""
+        if self._readable:
+            data = self._adapter.read(Pool.MAMBA, np.array([slot], dtype=np.int64), layer)
             digest = state_digest(key, self._page_size, self._config.bigram)
-            self._check(
-                Pool.MAMBA,
-                np.array([slot], dtype=np.int64),
-                digest,
-                1,
-                lambda _: f"state after {len(key.tokens)} tokens",
-            )
+            check_fill(data, digest, 1, layer, Pool.MAMBA, lambda _: f"state after {len(key.tokens)} tokens")
 
     def verify_tree(self, snapshot: Snapshot) -> None:
-        """Every slot of every node holds the bytes of the node's prefix."""
+        """Every slot of every node, on every tier, holds the bytes of the node's prefix."""
         if not self._readable:
             return
-        for nodes, digests in _batches(snapshot, self._page_size * element_bytes(self._config.bigram)):
+        host = () if snapshot.host is None else snapshot.host.nodes
+        for first, digests in _batches(snapshot, self._page_size * element_bytes(self._config.bigram)):
+            nodes = snapshot.nodes[first : first + len(digests)]
+            below = host[first : first + len(digests)]
             for component in self._config.components:
-                self._verify_nodes(component, nodes, digests)
+                self._verify_nodes(component, nodes, nodes, digests, self._adapter.read)
+                if below:
+                    self._verify_nodes(component, nodes, below, digests, self._adapter.read_host)
 
-    def _verify_nodes(self, component: str, nodes: Sequence[NodeView], digests: Sequence[Sequence[bytes]]) -> None:
+    def _verify_nodes(
+        self,
+        component: str,
+        nodes: Sequence[NodeView],
+        views: Sequence[NodeView | HostNodeView],
+        digests: Sequence[Sequence[bytes]],
+        read: Read,
+    ) -> None:
         is_state = component == Component.MAMBA
         slots: list[Slots] = []
         expected: list[bytes] = []
-        for node, own in zip(nodes, digests, strict=True):
-            if (held := node.slots[component]) is not None:
+        for view, own in zip(views, digests, strict=True):
+            if (held := view.slots[component]) is not None:
                 slots.append(held)
                 expected += own[-1:] if is_state else own
-        page_size = 1 if is_state else self._page_size
+        if not slots:
+            return
+        joined, numbers, page_size = all_slots(slots), as_numbers(expected), 1 if is_state else self._page_size
         for pool in _POOLS[component]:
-            self._check(
-                pool, all_slots(slots), as_numbers(expected), page_size, lambda row: _node_at(nodes, component, row)
-            )
+            for layer in range(self._adapter.layers(pool)):
+                data = read(pool, joined, layer)
+                check_fill(data, numbers, page_size, layer, pool, lambda row: _node_at(nodes, views, component, row))
 
     def _digests(self, key: Key) -> Digests:
         return prefix_digests(key, self._page_size, self._config.bigram)
+
+    def _check_prefix(self, pool: Pool, slots: Slots, digests: Digests, layer: int) -> None:
+        digests = digests[: len(slots) // self._page_size]
+        place: Place = _place_of_hit
+        if pool is Pool.SWA:
+            first = self._window_start(len(slots)) // self._page_size
+            slots, rows = self._paired_pages(slots[first * self._page_size :])
+            digests, place = digests[first:][rows], _place_in_window
+        check_fill(self._adapter.read(pool, slots, layer), digests, self._page_size, layer, pool, place)
 
     def _window_start(self, tokens: int) -> int:
         return max(0, tokens - (self._config.sliding_window_size or 0))
@@ -136,12 +176,6 @@ class Contents:
             data = fill(digests, page_size, layer, pool, self._adapter.slot_bytes(pool))
             self._adapter.write(pool, slots, layer, data)
 
-    def _check(self, pool: Pool, slots: Slots, digests: Digests, page_size: int, place: Place) -> None:
-        if not len(slots):
-            return
-        for layer in range(self._adapter.layers(pool)):
-            check_fill(self._adapter.read(pool, slots, layer), digests, page_size, layer, pool, place)
-
 
 _POOLS: dict[str, tuple[Pool, ...]] = {
     Component.FULL.value: (Pool.KV, Pool.INDEXER),
@@ -150,30 +184,37 @@ _POOLS: dict[str, tuple[Pool, ...]] = {
 }
 
 
-def _batches(snapshot: Snapshot, page_bytes: int) -> Iterator[tuple[list[NodeView], list[list[bytes]]]]:
-    """Some nodes at a time, in order, each with the digests of its pages."""
+def _place_of_hit(row: int) -> str:
+    return f"position {row} of a hit"
+
+
+def _place_in_window(row: int) -> str:
+    return f"window slot {row} of a hit"
+
+
+def _batches(snapshot: Snapshot, page_bytes: int) -> Iterator[tuple[int, list[list[bytes]]]]:
+    """Some nodes at a time, in order: the number of the first of them, and for each the digests of its pages."""
     last: list[bytes] = []
-    nodes: list[NodeView] = []
     digests: list[list[bytes]] = []
-    elements = 0
-    for node in snapshot.nodes:
+    first = elements = 0
+    for number, node in enumerate(snapshot.nodes, start=1):
         own = chain(last[node.parent] if node.parent >= 0 else seed(node.namespace), node.segment, page_bytes)
         last.append(own[-1])
-        nodes.append(node)
         digests.append(own)
         elements += node.end - node.start
         if elements >= BATCH_ELEMENTS:
-            yield nodes, digests
-            nodes, digests, elements = [], [], 0
-    if nodes:
-        yield nodes, digests
+            yield first, digests
+            first, digests, elements = number, [], 0
+    if digests:
+        yield first, digests
 
 
-def _node_at(nodes: Sequence[NodeView], component: str, row: int) -> str:
-    """Which node, and where in it, a row of the nodes' joined slots is."""
-    for node in nodes:
-        count = 0 if (slots := node.slots[component]) is None else len(slots)
+def _node_at(nodes: Sequence[NodeView], views: Sequence[NodeView | HostNodeView], component: str, row: int) -> str:
+    """Which node, and where in it, a row of the nodes' joined slots is. `views`: the nodes on the tier in question."""
+    for node, view in zip(nodes, views, strict=True):
+        count = 0 if (slots := view.slots[component]) is None else len(slots)
         if row < count:
-            return f"node of elements {node.start}..{node.end} of {node.namespace}, its slot {row} of {count}"
+            where = "" if view is node else " on the host"
+            return f"node of elements {node.start}..{node.end} of {node.namespace}{where}, its slot {row} of {count}"
         row -= count
     raise IndexError(f"row {row} lies past the last of {len(nodes)} nodes")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
 from hicache.testing.driving.requests import RequestVerbs
+from hicache.testing.driving.transfers import TransferVerbs
 from hicache.testing.laws.conservation import require_pages
-from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
 from hicache.types import (
     SHARED,
@@ -22,12 +22,12 @@ from hicache.types import (
     Key,
     MatchResult,
     Namespace,
-    Sizes,
     Slots,
+    Tier,
 )
 
 
-class Driver(RequestVerbs):
+class Driver(RequestVerbs, TransferVerbs):
     """A scheduler and a model runner in one, over any adapter.
 
     Every verb raises InvariantError when the cache breaks a law. Data must be written before it is inserted.
@@ -128,7 +128,7 @@ class Driver(RequestVerbs):
         if not self._has_states or not matched:
             return
         slot = self.fork_state(found.device_anchor)
-        sizes = self._sizes().get(Component.MAMBA)
+        sizes = self.sizes(Tier.DEVICE).get(Component.MAMBA)
         if slot is not None:
             self.contents.verify_state(cut(key, matched, self.config), slot)
             self.free_state(slot)
@@ -182,16 +182,36 @@ class Driver(RequestVerbs):
         self.locks.release(self._receipts.pop(place)[1])
         self.verb_done()
 
+    def load(self, key: Key) -> MatchResult:
+        """Match, load back what is on the host alone and wait for it; returns the match after that, which is no hit.
+
+        The first match, when nothing can be loaded.
+        """
+        found = self.match(key)
+        load = self.load_back(key, found)
+        if load is None:
+            return found
+        self.drain()
+        delivered = self.claim(load.ticket)
+        again = self.match(key, chunked=True)
+        expected = len(found.device_indices) + len(load.indices)
+        if delivered is not None and len(again.device_indices) < expected:
+            raise violation("FLOW-10", "match after a load", f"{expected} elements", len(again.device_indices))
+        return again
+
     def evict(self, component: str, tokens: int) -> EvictResult:
-        """Free so many of a component's slots, or all that can be evicted; the result says what the pools gained."""
-        before = self._sizes()
+        """Free so many of a component's slots, or all that can be evicted; the result says what the pools gained.
+
+        Less may be freed where a node must be backed up first and cannot be, which the result says too.
+        """
+        before = self.sizes(Tier.DEVICE)
         result = self.adapter.evict(component, tokens)
-        after = self._sizes()
+        after = self.sizes(Tier.DEVICE)
         place = f"evict({component}, {tokens})"
         gained = {name: sizes.free - before[name].free for name, sizes in after.items()}
         if any(result.freed[name] != count for name, count in gained.items()):
             raise violation("EVICT-1", place, f"freed as the pools gained: {gained}", result)
-        if after and result.freed[component] < tokens and after[component].evictable:
+        if after and not result.refused and result.freed[component] < tokens and after[component].evictable:
             raise violation("EVICT-1", place, f"more, as {after[component].evictable} are evictable", result)
         self.verb_done()
         return result
@@ -203,13 +223,18 @@ class Driver(RequestVerbs):
         self.adapter.reset()
         self.locks.clear()
         self._receipts.clear()
+        self._forget_host()
+        self._require_nothing_cached()
         self.verb_done()
 
-    # Looking.
-
-    def snapshot(self) -> Snapshot:
-        """The whole cache at this moment."""
-        return self.adapter.snapshot()
+    def _require_nothing_cached(self) -> None:
+        if not self.can_look:
+            return
+        snapshot = self.snapshot()
+        transfers = snapshot.host.transfers if snapshot.host is not None else ()
+        if snapshot.nodes or transfers:
+            left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers"
+            raise violation("EVICT-9", "reset", "nothing cached and nothing under way", left)
 
     def _fresh_partners(self, slots: Slots) -> Slots | None:
         if not self._has_window:
@@ -248,6 +273,3 @@ class Driver(RequestVerbs):
             raise violation("EVICT-1", "put", "room for a state", None)
         self.write_state(cut(key, self.aligned(key), self.config), state)
         return state
-
-    def _sizes(self) -> Mapping[str, Sizes]:
-        return self.adapter.sizes() if Capability.SIZES in self.adapter.capabilities else {}

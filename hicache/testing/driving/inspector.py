@@ -11,85 +11,110 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.ledger import Ledger
+from hicache.testing.driving.loading import Loading
 from hicache.testing.driving.lock_book import LockBook
 from hicache.testing.driving.running import Running
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.conservation import TREE, Owners, all_slots, node_slots
-from hicache.testing.laws.counters import check_partners, check_sizes, require_partners
+from hicache.testing.laws.conservation import TREE, Owners, Ownership, all_slots, node_slots, targets
+from hicache.testing.laws.counters import check_host_sizes, check_partners, check_sizes, require_partners
 from hicache.testing.laws.locks import check_receipts
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
-from hicache.types import Component, Slots
+from hicache.types import NO_SLOTS, Component, Slots, Tier, TransferKind
 
 
 class Inspector:
     """Checks one adapter against what its driver holds, as far as the adapter can be looked into."""
 
     def __init__(
-        self, adapter: CacheAdapter, config: CacheConfig, ledger: Ledger, locks: LockBook, contents: Contents
+        self,
+        adapter: CacheAdapter,
+        config: CacheConfig,
+        ledger: Ledger,
+        locks: LockBook,
+        host_locks: LockBook,
+        contents: Contents,
     ) -> None:
         self._adapter = adapter
         self._config = config
         self._ledger = ledger
         self._locks = locks
+        self._host_locks = host_locks
         self._contents = contents
-        self._pools: dict[str, npt.NDArray[np.bool_]] = {}
+        self._pools: dict[tuple[Tier, str], npt.NDArray[np.bool_]] = {}
 
-    def check(self, running: Collection[Running]) -> None:
-        """Raise InvariantError unless laws, counters, mappings, locks and bytes are right. `running`: the requests."""
+    def check(self, running: Collection[Running], loads: Collection[Loading]) -> None:
+        """Raise InvariantError unless laws, counters, mappings, locks and bytes are right.
+
+        `running`: the requests. `loads`: those that somebody waits for.
+        """
         if Capability.SNAPSHOT in self._adapter.capabilities:
-            self._check_snapshot(self._adapter.snapshot(), running)
+            is_awaited = bool(loads) or any(request.is_loading for request in running)
+            self._check_snapshot(self._adapter.snapshot(), running, is_awaited=is_awaited)
         self._adapter.sanity_check()
 
-    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running]) -> None:
-        owners = check_laws(snapshot, self._config, self._held(snapshot, running))
+    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running], *, is_awaited: bool) -> None:
+        owners = check_laws(snapshot, self._config, self._held(snapshot, running), is_awaited=is_awaited)
         check_receipts(snapshot, len(self._locks))
-        if Capability.SIZES in self._adapter.capabilities:
-            check_sizes(snapshot, self._adapter.sizes())
+        self._check_sizes(snapshot)
         if Component.SWA in self._config.components:
             check_partners(snapshot, self._adapter.partners)
             require_partners(*self._ledger.partners(), self._adapter.partners)
         self._require_same_pools(owners)
         self._locks.look(snapshot)
+        if snapshot.host is not None:
+            self._host_locks.look(snapshot)
         for request in running:
-            self._require_protection(request, owners[Component.FULL])
+            self._require_protection(request, owners[Tier.DEVICE][Component.FULL])
         self._contents.verify_tree(snapshot)
+
+    def _check_sizes(self, snapshot: Snapshot) -> None:
+        if Capability.SIZES in self._adapter.capabilities:
+            check_sizes(snapshot, self._adapter.sizes())
+            if snapshot.host is not None:
+                check_host_sizes(snapshot.host, self._adapter.host_sizes())
 
     def _held(self, snapshot: Snapshot, running: Collection[Running]) -> dict[str, Slots]:
         """What the ledger says, and what requests have in their tables that is not the tree's."""
         held = self._ledger.held()
         if not running:
             return held
-        in_tree = self._in_tree(snapshot, running)
-        own = all_slots([request.own_slots(in_tree) for request in running])
+        shared = self._shared(snapshot, running)
+        own = all_slots([request.own_slots(shared) for request in running])
         held[Component.FULL] = np.concatenate((held[Component.FULL], own))
         if Component.SWA in held:
             partners = self._adapter.partners(own)
             held[Component.SWA] = np.concatenate((held[Component.SWA], partners[partners != 0]))
         if Component.MAMBA in held:
-            states = np.array([request.state for request in running], dtype=np.int64)
-            held[Component.MAMBA] = np.concatenate((held[Component.MAMBA], states))
+            states = [request.state for request in running if request.state is not None]
+            held[Component.MAMBA] = np.concatenate((held[Component.MAMBA], np.array(states, dtype=np.int64)))
         return held
 
-    def _in_tree(self, snapshot: Snapshot, running: Collection[Running]) -> npt.NDArray[np.bool_]:
-        held = node_slots(snapshot, Component.FULL)
-        several = [*held, *(request.table for request in running)]
-        in_tree = np.zeros(1 + max((int(slots.max()) for slots in several if len(slots)), default=0), dtype=np.bool_)
-        for slots in held:
-            in_tree[slots] = True
-        return in_tree
+    def _shared(self, snapshot: Snapshot, running: Collection[Running]) -> npt.NDArray[np.bool_]:
+        """By slot number, what in the requests' tables is not their own: the tree's, and what a load brings in."""
+        theirs = node_slots(snapshot.nodes, Component.FULL)
+        if snapshot.host is not None:
+            theirs += targets(snapshot.host, TransferKind.LOAD, Component.FULL)
+            theirs.append(snapshot.host.kept.get(Component.FULL, NO_SLOTS))
+        several = [*theirs, *(request.table for request in running)]
+        shared = np.zeros(1 + max((int(slots.max()) for slots in several if len(slots)), default=0), dtype=np.bool_)
+        for slots in theirs:
+            shared[slots] = True
+        return shared
 
-    def _require_same_pools(self, owners: dict[str, Owners]) -> None:
-        for component, owner in owners.items():
-            known = self._pools.setdefault(component, owner > 0)
-            if not np.array_equal(known, owner > 0):
-                always, now = np.flatnonzero(known).tolist(), np.flatnonzero(owner).tolist()
-                raise violation("POOL-1", f"pool of {component}", f"the slots that it always had: {always}", now)
+    def _require_same_pools(self, owners: Ownership) -> None:
+        for tier, by_component in owners.items():
+            for component, owner in by_component.items():
+                known = self._pools.setdefault((tier, component), owner > 0)
+                if not np.array_equal(known, owner > 0):
+                    always, now = np.flatnonzero(known).tolist(), np.flatnonzero(owner).tolist()
+                    place = f"pool of {component}, {tier.value}"
+                    raise violation("POOL-1", place, f"the slots that it always had: {always}", now)
 
     def _require_protection(self, request: Running, owners: Owners) -> None:
-        """REQ-1: what a request shares with the tree, it protects."""
+        """REQ-1: what a request shares with the tree, it protects; while it waits for a load, the load does."""
         protected = self._locks.protected(request.owner, Component.FULL)
-        if protected is None:
+        if protected is None or request.is_loading:
             return
         shared = request.table[owners[request.table] == TREE]
         bare = shared[~np.isin(shared, protected)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -10,18 +10,20 @@ from hicache.errors import InvariantError
 from hicache.testing.laws.conservation import all_slots, node_slots
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Slots
+from hicache.types import NO_SLOTS, Slots, Tier
 
 
 class LockBook:
-    """Owners of locks by number: a receipt or a request each.
+    """Owners of locks on one tier by number: a receipt or a request each.
 
     What an owner protects is seen at the first look after it locked. A locked slot stays where it is whatever
     happens around it, so that from then on each slot is locked as often as owners protect it, until they release.
+    The cache's own pins are left out.
     """
 
-    def __init__(self, components: Sequence[str]) -> None:
+    def __init__(self, components: Sequence[str], tier: Tier) -> None:
         self._components = components
+        self._tier = tier
         self._protected: dict[int, Mapping[str, Slots]] = {}
         self._unseen: set[int] = set()
         self._serial = 0
@@ -68,22 +70,37 @@ class LockBook:
 
     def _locked_anew(self, snapshot: Snapshot, component: str) -> Slots:
         """The slots with one lock more than the owners that were seen account for."""
-        locked = [node for node in snapshot.nodes if node.locks[component] and node.slots[component] is not None]
-        slots = [slots for node in locked if (slots := node.slots[component]) is not None]
+        locked = list(self._locked(snapshot, component))
         owned = all_slots([protected[component] for protected in self._protected.values()])
-        expected = np.bincount(owned, minlength=1 + max((int(own.max()) for own in slots), default=0))
+        expected = np.bincount(owned, minlength=1 + max((int(own.max()) for own, _ in locked), default=0))
         surplus = -expected
-        for node, own in zip(locked, slots, strict=True):
-            surplus[own] += node.locks[component]
+        for own, count in locked:
+            surplus[own] += count
         wrong = (surplus < 0) | (surplus > len(self._unseen))
         if wrong.any():
             slot = int(wrong.argmax())
-            raise _violation(snapshot, component, slot, int(expected[slot]), int(surplus[slot]))
+            raise self._violation(snapshot, component, slot, int(expected[slot]), int(surplus[slot]))
         return np.flatnonzero(surplus)
 
+    def _locked(self, snapshot: Snapshot, component: str) -> Iterator[tuple[Slots, int]]:
+        """The slots of each node that somebody outside the cache locks, and how often."""
+        host = snapshot.host
+        for row, node in enumerate(snapshot.nodes):
+            if self._tier is Tier.DEVICE:
+                slots, count = node.slots[component], node.locks[component]
+                count -= 0 if host is None else host.nodes[row].pins[component]
+            else:
+                assert host is not None, "a book of host locks is kept where there is a host tier"
+                view = host.nodes[row]
+                slots, count = view.slots[component], view.locks[component] - view.host_pins[component]
+            if count and slots is not None:
+                yield slots, count
 
-def _violation(snapshot: Snapshot, component: str, slot: int, expected: int, surplus: int) -> InvariantError:
-    in_tree = slot in all_slots(node_slots(snapshot, component))
-    place = f"{component} slot {slot}, which {expected} receipts or requests protect"
-    actual = f"{expected + surplus} locks" if in_tree else "a slot that is not in the tree"
-    return violation("LOCK-2" if in_tree else "LOCK-5", place, f"{expected} locks", actual)
+    def _violation(self, snapshot: Snapshot, component: str, slot: int, expected: int, surplus: int) -> InvariantError:
+        host = snapshot.host
+        nodes = snapshot.nodes if self._tier is Tier.DEVICE or host is None else host.nodes
+        in_tree = slot in all_slots(node_slots(nodes, component))
+        where = "" if self._tier is Tier.DEVICE else " on the host"
+        place = f"{component} slot {slot}{where}, which {expected} receipts or requests protect"
+        actual = f"{expected + surplus} locks" if in_tree else "a slot that is not in the tree"
+        return violation("LOCK-2" if in_tree else "LOCK-5", place, f"{expected} locks", actual)

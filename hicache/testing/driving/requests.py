@@ -23,15 +23,34 @@ class RequestVerbs(Watch):
 
     def admit(self, key: Key) -> Admission | None:
         """A request starts, its table and state holding the right bytes; None when it does not fit."""
+        self.spoil_free_slots()
         admission = self.adapter.admit(key)
         if admission is not None:
             self._start(key, admission)
         self.verb_done()
         return admission
 
+    def resume(self, request: Handle) -> Admission | None:
+        """How a request stands that was loading: ready, with the right bytes, or None while it still waits.
+
+        Less than at its admission may be cached only after a failure.
+        """
+        running = self.running[id(request)]
+        admission = self.adapter.resume(request)
+        if admission is not None:
+            if admission.loading:
+                raise violation("FLOW-4", "resume", "a request that waits no more, or None", "one that is loading")
+            cached = running.computed_tokens
+            if admission.cached_tokens > cached or (admission.cached_tokens < cached and not self.failures):
+                raise violation("FLOW-10", "resume", f"{cached} tokens as admitted", admission.cached_tokens)
+            self.locks.renew(running.owner)
+            self._take(running, admission)
+        self.verb_done()
+        return admission
+
     def extend(self, request: Handle, tokens: Iterable[int]) -> Slots | None:
         """All tokens so far are computed, and more are appended; the longer table, or None when it does not fit."""
-        running = self.running[id(request)]
+        running = self._ready(request)
         self._compute(running, len(running.key.tokens))
         added = np.array(list(tokens), dtype=np.int32)
         table = self.adapter.extend(request, added)
@@ -45,7 +64,7 @@ class RequestVerbs(Watch):
 
     def checkpoint(self, request: Handle, computed_tokens: int) -> Slots:
         """A chunk is computed and cached. The table then holds the right bytes, whosever slots they are."""
-        running = self.running[id(request)]
+        running = self._ready(request)
         self._compute(running, computed_tokens)
         running.table = self.adapter.checkpoint(request, computed_tokens)
         self.locks.renew(running.owner)
@@ -57,30 +76,45 @@ class RequestVerbs(Watch):
 
     def finish(self, request: Handle) -> None:
         """All tokens are computed, what is whole is cached, and the rest is given back."""
-        running = self.running[id(request)]
+        running = self._ready(request)
         self._compute(running, len(running.key.tokens))
         self.adapter.finish(request)
         self._end(running)
 
     def abort(self, request: Handle) -> None:
-        """Everything is given back."""
+        """Everything is given back, also while the request waits."""
         running = self.running[id(request)]
         self.adapter.abort(request)
         self._end(running)
 
     def _start(self, key: Key, admission: Admission) -> None:
-        cached, state = admission.cached_tokens, admission.state
-        if not 0 <= cached <= aligned_count(key, self.config) or cached % self.config.page_size:
-            raise violation("REQ-4", "admit", f"whole pages, at most {aligned_count(key, self.config)} cached", cached)
-        if (state is not None) != (Component.MAMBA in self.config.components):
-            raise violation("MATCH-11", "admit", "a state of its own with MAMBA, and only then", state)
-        computed = cut(key, cached, self.config)
-        running = Running(admission.request, key, admission.table, state, self.locks.acquire(), len(computed.tokens))
-        self._require_table(running)
-        self.contents.verify(computed, admission.table[:cached])
-        if state is not None and cached:
-            self.contents.verify_state(computed, state)
+        running = Running(admission.request, key, admission.table, None, self.locks.acquire(), 0, is_loading=False)
+        self._take(running, admission)
         self.running[id(admission.request)] = running
+
+    def _take(self, running: Running, admission: Admission) -> None:
+        """Take over what the cache says of a request; what is not under way any more is read."""
+        cached, most = admission.cached_tokens, aligned_count(running.key, self.config)
+        if not 0 <= cached <= most or cached % self.config.page_size:
+            raise violation("REQ-4", "admit", f"whole pages, at most {most} cached", cached)
+        if (admission.state is not None) != (Component.MAMBA in self.config.components):
+            raise violation("MATCH-11", "admit", "a state of its own with MAMBA, and only then", admission.state)
+        computed = cut(running.key, cached, self.config)
+        running.table, running.state, running.is_loading = admission.table, admission.state, admission.loading
+        running.computed_tokens = len(computed.tokens)
+        self._require_table(running)
+        if admission.loading:
+            return
+        self.contents.verify(computed, admission.table[:cached])
+        if admission.state is not None and cached:
+            self.contents.verify_state(computed, admission.state)
+
+    def _ready(self, request: Handle) -> Running:
+        """A request that computes. Raises ValueError for one that waits for a load: resume it first."""
+        running = self.running[id(request)]
+        if running.is_loading:
+            raise ValueError(f"a request of {len(running.key.tokens)} tokens waits for a load: resume it first")
+        return running
 
     def _compute(self, running: Running, tokens: int) -> None:
         """The model computes up to so many tokens: whole pages of KV, and the state after exactly these."""

@@ -16,7 +16,7 @@ class Running:
     """A request under way.
 
     `table`: its FULL slots, the tree's before its own. `owner`: its number in the lock book. `computed_tokens`: how
-    many the model has computed.
+    many the model has computed. `is_loading`: a part of what is cached is still on its way, and the request waits.
     """
 
     request: Handle
@@ -25,6 +25,7 @@ class Running:
     state: int | None
     owner: int
     computed_tokens: int
+    is_loading: bool
 
     def computed(self) -> Key:
         """What the model has computed so far."""
@@ -34,9 +35,9 @@ class Running:
         """The beginning of the request."""
         return Key(self.key.tokens[:tokens], self.key.namespace)
 
-    def own_slots(self, in_tree: npt.NDArray[np.bool_]) -> Slots:
-        """The slots that are the request's alone, which are its last ones. `in_tree`: the tree's, by slot number."""
-        shared = in_tree[self.table]
+    def own_slots(self, is_shared: npt.NDArray[np.bool_]) -> Slots:
+        """The slots that are the request's alone, which are its last ones. `is_shared`: the others, by slot number."""
+        shared = is_shared[self.table]
         count = int(shared.sum())
         if not shared[:count].all():
             place = f"table of a request of {len(self.key.tokens)} tokens"

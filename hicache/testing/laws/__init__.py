@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hicache.config import CacheConfig
-from hicache.testing.laws import conservation, locks, residency, structure
-from hicache.testing.laws.conservation import Owners
+from hicache.testing.laws import conservation, locks, residency, structure, transfers
+from hicache.testing.laws.conservation import Ownership
 from hicache.testing.laws.table import NodeTable
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Slots
 
 
-def check_laws(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> dict[str, Owners]:
+def check_laws(
+    snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots], *, is_awaited: bool = True
+) -> Ownership:
     """Raise InvariantError unless every law holds; `held`: the slots that the caller holds, by component.
 
-    Returns who owns each slot, by component and slot number.
+    `is_awaited`: somebody may wait for a load; if nobody does, nothing may be pinned once nothing is under way.
+    Returns who owns each slot, by tier, component and slot number.
     """
-    if set(snapshot.pools) != set(config.components):
-        raise violation("POOL-1", "snapshot", f"the pools of {sorted(config.components)}", sorted(snapshot.pools))
-    check_tree(NodeTable.of(snapshot, config.components), config)
+    _check_pools(snapshot, config)
+    table = NodeTable.of(snapshot, config.components)
+    check_tree(table, config)
     owners = conservation.check_owners(snapshot, config, held)
-    conservation.check_pages(snapshot, config, owners)
+    if snapshot.host is not None:
+        transfers.check_transfers(table, snapshot.host, owners)
+        if not is_awaited and not snapshot.host.transfers:
+            transfers.check_idle(table, snapshot.host)
     return owners
 
 
@@ -35,10 +41,22 @@ def check_tree(table: NodeTable, config: CacheConfig) -> None:
     structure.check_slot_counts(table, config)
     structure.check_hits(table)
     residency.check_presence(table)
-    residency.check_depth(table)
+    residency.check_depth(table, config)
     residency.check_ranks(table)
     residency.check_leaves(table)
     locks.check_not_negative(table)
+    locks.check_pins(table)
     locks.check_full_highest(table)
     locks.check_path(table)
     locks.check_data_under_locks(table)
+
+
+def _check_pools(snapshot: Snapshot, config: CacheConfig) -> None:
+    host = snapshot.host
+    if (host is not None) != (config.host is not None):
+        raise violation("POOL-1", "snapshot", f"a host tier: {config.host is not None}", host is not None)
+    for where, pools in [("", snapshot.pools), *([(" on the host", host.pools)] if host is not None else [])]:
+        if set(pools) != set(config.components):
+            raise violation("POOL-1", f"snapshot{where}", f"the pools of {sorted(config.components)}", sorted(pools))
+    if host is not None and len(host.nodes) != len(snapshot.nodes):
+        raise violation("POOL-1", "snapshot on the host", f"{len(snapshot.nodes)} nodes", len(host.nodes))

@@ -2,86 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.testing.laws.batches import batches
-from hicache.testing.snapshot import Snapshot
+from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Slots
+from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Slots, Tier, TransferKind
 
 Owners = npt.NDArray[np.uint8]
-"""Who owns each slot of a pool, by slot number: NOBODY, FREE, TREE or CALLER."""
+"""Who owns each slot of a pool, by slot number: NOBODY, FREE, TREE, CALLER, TRANSFER or KEPT."""
 
-NOBODY, FREE, TREE, CALLER = range(4)
-OWNER_NAMES = ("nobody", "the free list", "the tree", "the caller")
+Ownership = Mapping[Tier, Mapping[str, Owners]]
+"""Who owns each slot, by tier and component."""
+
+NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT = range(6)
+OWNER_NAMES = ("nobody", "the free list", "the tree", "the caller", "a transfer", "a load that has ended")
+
+Parts = Mapping[int, Sequence[Slots]]
+"""The slots of a pool by owner."""
 
 
-def node_slots(snapshot: Snapshot, component: str) -> list[Slots]:
-    """What the nodes of a tree hold of a component, node by node."""
-    return [slots for node in snapshot.nodes if (slots := node.slots[component]) is not None]
+def node_slots(nodes: Iterable[NodeView | HostNodeView], component: str) -> list[Slots]:
+    """What the nodes of a tree hold of a component on one tier, node by node."""
+    return [slots for node in nodes if (slots := node.slots[component]) is not None]
 
 
-def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> dict[str, Owners]:
-    """POOL-1: what is free, the tree's and the caller's is a disjoint partition of each pool."""
-    owners: dict[str, Owners] = {}
-    for component, pool in snapshot.pools.items():
-        page_size = 1 if component == Component.MAMBA else config.page_size
-        parts = {FREE: [pool.free], TREE: node_slots(snapshot, component), CALLER: [held[component]]}
-        owners[component] = _owners(component, parts, page_size)
-        _require_counts(component, owners[component], parts, pool.capacity)
+def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> Ownership:
+    """POOL-1: what is free, the tree's, the caller's and under way is a disjoint partition of each pool."""
+    host = snapshot.host
+    device = {
+        component: _owners_of(pool, component, config, Tier.DEVICE, _device_parts(snapshot, component, held))
+        for component, pool in snapshot.pools.items()
+    }
+    if host is None:
+        return {Tier.DEVICE: device}
+    below = {
+        component: _owners_of(pool, component, config, Tier.HOST, _host_parts(host, component))
+        for component, pool in host.pools.items()
+    }
+    return {Tier.DEVICE: device, Tier.HOST: below}
+
+
+def targets(host: HostView, kind: TransferKind, component: str) -> list[Slots]:
+    """The slots of a component that transfers of a kind write to: loads on the device, backups on the host."""
+    ends = [one.device if kind is TransferKind.LOAD else one.host for one in host.transfers if one.kind is kind]
+    return [end[component] for end in ends if component in end]
+
+
+def _device_parts(snapshot: Snapshot, component: str, held: Mapping[str, Slots]) -> Parts:
+    parts = {
+        FREE: [snapshot.pools[component].free],
+        TREE: node_slots(snapshot.nodes, component),
+        CALLER: [held[component]],
+    }
+    if snapshot.host is not None:
+        parts[TRANSFER] = targets(snapshot.host, TransferKind.LOAD, component)
+        parts[KEPT] = [snapshot.host.kept.get(component, NO_SLOTS)]
+    return parts
+
+
+def _host_parts(host: HostView, component: str) -> Parts:
+    return {
+        FREE: [host.pools[component].free],
+        TREE: node_slots(host.nodes, component),
+        TRANSFER: targets(host, TransferKind.BACKUP, component),
+    }
+
+
+def _owners_of(pool: PoolView, component: str, config: CacheConfig, tier: Tier, parts: Parts) -> Owners:
+    place = f"pool of {component}" if tier is Tier.DEVICE else f"host pool of {component}"
+    owners = _owners(place, parts, 1 if component == Component.MAMBA else config.page_size)
+    _require_counts(place, owners, parts, pool.capacity)
+    if component != Component.MAMBA:
+        _require_whole_pages(place, owners, parts, config.page_size)
     return owners
 
 
-def _require_counts(component: str, owners: Owners, parts: Mapping[int, Sequence[Slots]], capacity: int) -> None:
-    found = {OWNER_NAMES[owner]: int(np.count_nonzero(owners == owner)) for owner in parts}
-    named = {OWNER_NAMES[owner]: sum(len(slots) for slots in several) for owner, several in parts.items()}
-    if named != found:
-        raise violation("POOL-1", f"pool of {component}", f"each slot once: {found}", f"{named} with those named twice")
-    if sum(found.values()) != capacity:
-        raise violation("POOL-1", f"pool of {component}", f"{capacity} slots with an owner", found)
-
-
-def _owners(component: str, parts: Mapping[int, Sequence[Slots]], page_size: int) -> Owners:
+def _owners(place: str, parts: Parts, page_size: int) -> Owners:
     owned = [slots for several in parts.values() for slots in several if len(slots)]
     lowest = min((int(slots.min()) for slots in owned), default=1)
     if lowest <= PADDING_SLOT:
-        raise violation("POOL-1", f"pool of {component}", "slots above 0, the padding slot", lowest)
+        raise violation("POOL-1", place, "slots above 0, the padding slot", lowest)
     highest = max((int(slots.max()) for slots in owned), default=0)
     owners: Owners = np.zeros(-(-(highest + 1) // page_size) * page_size, dtype=np.uint8)
     for owner, several in parts.items():
         for slots in batches(several):
-            _mark(component, owners, slots, owner)
+            _mark(place, owners, slots, owner)
     return owners
 
 
-def _mark(component: str, owners: Owners, slots: Slots, owner: int) -> None:
+def _mark(place: str, owners: Owners, slots: Slots, owner: int) -> None:
     before = owners[slots]
     if before.any():
         first = int(before.argmax())
         expected = f"one owner, {OWNER_NAMES[int(before[first])]}"
-        raise violation(
-            "POOL-1", f"pool of {component}, slot {slots[first]}", expected, OWNER_NAMES[owner] + " as well"
-        )
+        raise violation("POOL-1", f"{place}, slot {slots[first]}", expected, OWNER_NAMES[owner] + " as well")
     owners[slots] = owner
 
 
-def check_pages(snapshot: Snapshot, config: CacheConfig, owners: Mapping[str, Owners]) -> None:
-    """POOL-4: a page has one owner as a whole, and the tree holds its slots in order."""
-    for component in snapshot.pools:
-        if component == Component.MAMBA:
-            continue
-        pages = owners[component].reshape(-1, config.page_size)
-        torn = (pages != pages[:, :1]).any(axis=1)
-        if torn.any():
-            page = int(torn.argmax())
-            place = f"pool of {component}, page {page}"
-            raise violation("POOL-4", place, "one owner", [OWNER_NAMES[owner] for owner in pages[page]])
-        for slots in batches(node_slots(snapshot, component)):
-            require_pages(slots, config.page_size, f"{component} slots of the tree")
+def _require_counts(place: str, owners: Owners, parts: Parts, capacity: int) -> None:
+    found = {OWNER_NAMES[owner]: int(np.count_nonzero(owners == owner)) for owner in parts}
+    named = {OWNER_NAMES[owner]: sum(len(slots) for slots in several) for owner, several in parts.items()}
+    if named != found:
+        raise violation("POOL-1", place, f"each slot once: {found}", f"{named} with those named twice")
+    if sum(found.values()) != capacity:
+        raise violation("POOL-1", place, f"{capacity} slots with an owner", found)
+
+
+def _require_whole_pages(place: str, owners: Owners, parts: Parts, page_size: int) -> None:
+    """POOL-4: a page has one owner as a whole, and the tree and transfers hold its slots in order."""
+    pages = owners.reshape(-1, page_size)
+    torn = (pages != pages[:, :1]).any(axis=1)
+    if torn.any():
+        page = int(torn.argmax())
+        raise violation("POOL-4", f"{place}, page {page}", "one owner", [OWNER_NAMES[owner] for owner in pages[page]])
+    for owner in (TREE, TRANSFER):
+        for slots in batches(parts.get(owner, ())):
+            require_pages(slots, page_size, f"{place}, slots of {OWNER_NAMES[owner]}")
 
 
 def require_pages(slots: Slots, page_size: int, place: str) -> None:

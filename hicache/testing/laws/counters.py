@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from hicache.testing.laws.batches import batches
-from hicache.testing.snapshot import NodeView, Snapshot
+from hicache.testing.laws.conservation import all_slots, targets
+from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Component, Sizes, Slots
+from hicache.types import NO_SLOTS, Component, Sizes, Slots, TransferKind
 
 
 def check_sizes(snapshot: Snapshot, sizes: Mapping[str, Sizes]) -> None:
     """LOCK-4: each component's counters equal their recomputation from nodes, locks and pools."""
-    for component, pool in snapshot.pools.items():
+    _check_sizes("size counters", snapshot.pools, snapshot.nodes, sizes)
+
+
+def check_host_sizes(host: HostView, sizes: Mapping[str, Sizes]) -> None:
+    """LOCK-4: the same for those of the host."""
+    _check_sizes("host size counters", host.pools, host.nodes, sizes)
+
+
+def _check_sizes(
+    name: str, pools: Mapping[str, PoolView], nodes: Sequence[NodeView | HostNodeView], sizes: Mapping[str, Sizes]
+) -> None:
+    for component, pool in pools.items():
         total = {True: 0, False: 0}
-        for node in snapshot.nodes:
+        for node in nodes:
             total[node.locks[component] > 0] += len(_slots(node, component))
         expected = Sizes(evictable=total[False], protected=total[True], free=len(pool.free))
         if sizes[component] != expected:
-            raise violation("LOCK-4", f"size counters of {component}", expected, sizes[component])
+            raise violation("LOCK-4", f"{name} of {component}", expected, sizes[component])
 
 
 def check_partners(snapshot: Snapshot, partners: Callable[[Slots], Slots]) -> None:
-    """POOL-5: a node's FULL slots map to its SWA slots, and to 0 where it is an SWA tombstone; free ones map to 0."""
+    """POOL-5: a node's FULL slots map to its SWA slots, and to 0 where it is an SWA tombstone; free ones map to 0.
+
+    Those of a tombstone may map to slots that a load writes to, for those who read layer by layer as it arrives.
+    """
+    arriving = [] if snapshot.host is None else targets(snapshot.host, TransferKind.LOAD, Component.SWA)
     full = batches(_slots(node, Component.FULL) for node in snapshot.nodes)
     expected = batches(_window(node) for node in snapshot.nodes)
     for slots, wanted in zip(full, expected, strict=True):
-        require_partners(slots, wanted, partners)
+        require_partners(slots, wanted, _without(all_slots(arriving), partners) if arriving else partners)
     free = snapshot.pools[Component.FULL].free
     require_partners(free, np.zeros_like(free), partners)
 
@@ -42,7 +58,17 @@ def require_partners(slots: Slots, expected: Slots, partners: Callable[[Slots], 
         raise violation("POOL-5", place, expected[first : first + 8].tolist(), actual[first : first + 8].tolist())
 
 
-def _slots(node: NodeView, component: str) -> Slots:
+def _without(arriving: Slots, partners: Callable[[Slots], Slots]) -> Callable[[Slots], Slots]:
+    """The partners that are no load's."""
+
+    def landed(slots: Slots) -> Slots:
+        found = partners(slots)
+        return np.where(np.isin(found, arriving), 0, found)
+
+    return landed
+
+
+def _slots(node: NodeView | HostNodeView, component: str) -> Slots:
     slots = node.slots[component]
     return NO_SLOTS if slots is None else slots
 

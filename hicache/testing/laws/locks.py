@@ -10,36 +10,53 @@ from hicache.types import Component
 
 def check_not_negative(table: NodeTable) -> None:
     """LOCK-6: no count is below zero."""
-    for component, locks in table.locks.items():
-        table.require("LOCK-6", locks >= 0, f"a {component} lock count of at least 0", locks.__getitem__)
+    for columns in table.tiers:
+        for component, locks in columns.locks.items():
+            expected = f"a {component} lock count of at least 0{columns.where}"
+            table.require("LOCK-6", locks >= 0, expected, locks.__getitem__)
+
+
+def check_pins(table: NodeTable) -> None:
+    """HOST-3: what the cache locks for its own transfers is a part of all locks."""
+    if table.host is None:
+        return
+    for columns in table.tiers:
+        for component, locks in columns.locks.items():
+            pins = columns.pins[component]
+            expected = f"0 or more pins of {component}{columns.where}, and no more than its {component} locks"
+            table.require("HOST-3", (pins >= 0) & (pins <= locks), expected, pins.__getitem__)
 
 
 def check_full_highest(table: NodeTable) -> None:
-    """LOCK-8: FULL's count is at least each other component's."""
-    full = table.locks[Component.FULL]
-    for component, locks in table.locks.items():
+    """LOCK-8: FULL's count is at least each other component's. A lock on the host takes FULL of one node alone."""
+    full = table.device.locks[Component.FULL]
+    for component, locks in table.device.locks.items():
         expected = f"a {component} lock count of at most FULL's"
         table.require("LOCK-8", full >= locks, expected, lambda row: table.snapshot.nodes[row].locks)
 
 
 def check_path(table: NodeTable) -> None:
     """LOCK-1: a FULL lock holds the whole path, so a node counts at least what its children count together."""
-    full = table.locks[Component.FULL]
+    full = table.device.locks[Component.FULL]
     below = table.of_children(full)
     table.require(
         "LOCK-1", full >= below, "at least the FULL locks of its children", lambda row: f"{full[row]} < {below[row]}"
     )
 
 
+def check_data_under_locks(table: NodeTable) -> None:
+    """LOCK-5: what a component locks on a tier, it holds there."""
+    for columns in table.tiers:
+        for component, locks in columns.locks.items():
+            holds = (locks <= 0) | columns.held[component]
+            expected = f"{component} data under a {component} lock{columns.where}"
+            table.require("LOCK-5", holds, expected, lambda _: "a tombstone")
+
+
 def check_receipts(snapshot: Snapshot, receipts: int) -> None:
     """LOCK-2: no more locks than receipts that are not released, so that none is left when the last one is."""
-    locks = sum(node.locks[Component.FULL] for node in snapshot.nodes if node.parent < 0)
-    if locks > receipts:
-        raise violation("LOCK-2", "FULL locks below the root", f"at most {receipts} as are not released", locks)
-
-
-def check_data_under_locks(table: NodeTable) -> None:
-    """LOCK-5: what a component locks, it holds."""
-    for component, locks in table.locks.items():
-        holds = (locks <= 0) | table.held[component]
-        table.require("LOCK-5", holds, f"{component} data under a {component} lock", lambda _: "a tombstone")
+    rows = [row for row, node in enumerate(snapshot.nodes) if node.parent < 0]
+    locks = sum(snapshot.nodes[row].locks[Component.FULL] for row in rows)
+    pins = 0 if snapshot.host is None else sum(snapshot.host.nodes[row].pins[Component.FULL] for row in rows)
+    if locks - pins > receipts:
+        raise violation("LOCK-2", "FULL locks below the root", f"at most {receipts} as are not released", locks - pins)

@@ -69,11 +69,13 @@ def check_hits(table: NodeTable) -> None:
 
 
 def check_slot_counts(table: NodeTable, config: CacheConfig) -> None:
-    """POOL-1: a node holds one slot per element of FULL and SWA, and one MAMBA state; or none at all."""
+    """POOL-1: a node holds one slot per element of FULL and SWA, and one MAMBA state; or none at all; on each tier."""
     length = table.end - table.start
-    for component in config.components:
-        expected = np.ones_like(length) if component == Component.MAMBA else length
-        held = [node.slots[component] for node in table.snapshot.nodes]
-        counts = numbers([-1 if slots is None else len(slots) for slots in held])
-        fits = (counts == -1) | (counts == expected)
-        table.require("POOL-1", fits, f"{component} slots for the whole node", counts.__getitem__)
+    for columns in table.tiers:
+        for component in config.components:
+            wanted = np.ones_like(length) if component == Component.MAMBA else length
+            held = [view.slots[component] for view in columns.views]
+            counts = numbers([-1 if slots is None else len(slots) for slots in held])
+            fits = (counts == -1) | (counts == wanted)
+            expected = f"{component} slots for the whole node{columns.where}"
+            table.require("POOL-1", fits, expected, counts.__getitem__)

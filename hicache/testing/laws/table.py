@@ -8,36 +8,63 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hicache.testing.snapshot import Snapshot
+from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
+from hicache.types import Tier
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TierColumns:
+    """What the nodes have on one tier, by component: [nodes] each.
+
+    `held`: whether the node holds slots. `locks`: lock counts. `pins`: how many of the locks are the cache's own.
+    """
+
+    tier: Tier
+    views: Sequence[NodeView | HostNodeView]
+    held: Mapping[str, Flags]
+    locks: Mapping[str, Numbers]
+    pins: Mapping[str, Numbers]
+
+    @property
+    def where(self) -> str:
+        """The tier in a message, where it is not the one that every cache has."""
+        return " on the host" if self.tier is Tier.HOST else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeTable:
-    """One row per node: [nodes]. `held`: per component whether the node holds slots; `locks`: per component."""
+    """One row per node: [nodes]. `host`: None without a host tier."""
 
     snapshot: Snapshot
     parent: Numbers
     start: Numbers
     end: Numbers
-    held: Mapping[str, Flags]
-    locks: Mapping[str, Numbers]
+    device: TierColumns
+    host: TierColumns | None
 
     @classmethod
     def of(cls, snapshot: Snapshot, components: Sequence[str]) -> NodeTable:
         """Columns of a snapshot for these components. Raises KeyError when a node does not speak of one."""
-        nodes = snapshot.nodes
+        nodes, host = snapshot.nodes, snapshot.host
+        nothing: Numbers = np.zeros(len(nodes), dtype=np.int64)
+        pins = {c: nothing if host is None else numbers([view.pins[c] for view in host.nodes]) for c in components}
         return cls(
             snapshot=snapshot,
             parent=numbers([node.parent for node in nodes]),
             start=numbers([node.start for node in nodes]),
             end=numbers([node.end for node in nodes]),
-            held={c: flags([node.slots[c] is not None for node in nodes]) for c in components},
-            locks={c: numbers([node.locks[c] for node in nodes]) for c in components},
+            device=_columns(Tier.DEVICE, nodes, pins, components),
+            host=None if host is None else _host_columns(host.nodes, components),
         )
+
+    @property
+    def tiers(self) -> Sequence[TierColumns]:
+        """The tiers that there are."""
+        return [self.device] if self.host is None else [self.device, self.host]
 
     @property
     def has_parent(self) -> Flags:
@@ -50,6 +77,11 @@ class NodeTable:
         leaf = np.ones(len(self.parent), dtype=np.bool_)
         leaf[self.parent[self.has_parent]] = False
         return leaf
+
+    def held_anywhere(self, component: str) -> Flags:
+        """Which nodes hold a component's data on any tier."""
+        held = self.device.held[component]
+        return held if self.host is None else held | self.host.held[component]
 
     def of_parent(self, column: Numbers, below_root: int) -> Numbers:
         """The parent's value for each node, and `below_root` where the parent is the root."""
@@ -81,3 +113,20 @@ def numbers(values: Sequence[int]) -> Numbers:
 def flags(values: Sequence[bool]) -> Flags:
     """A column of truth values."""
     return np.array(values, dtype=np.bool_)
+
+
+def _host_columns(nodes: Sequence[HostNodeView], components: Sequence[str]) -> TierColumns:
+    pins = {c: numbers([node.host_pins[c] for node in nodes]) for c in components}
+    return _columns(Tier.HOST, nodes, pins, components)
+
+
+def _columns(
+    tier: Tier, nodes: Sequence[NodeView | HostNodeView], pins: Mapping[str, Numbers], components: Sequence[str]
+) -> TierColumns:
+    return TierColumns(
+        tier=tier,
+        views=nodes,
+        held={c: flags([node.slots[c] is not None for node in nodes]) for c in components},
+        locks={c: numbers([node.locks[c] for node in nodes]) for c in components},
+        pins=pins,
+    )

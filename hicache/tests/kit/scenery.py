@@ -6,22 +6,37 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
-from hicache.testing.snapshot import NodeView, PoolView, Snapshot
+from hicache.config import (
+    SINGLE_RANK,
+    TINY_MODEL,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    WritePolicy,
+)
+from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
 from hicache.types import SHARED, Component, Namespace, Slots
 
 FULL, SWA, MAMBA = Component.FULL.value, Component.SWA.value, Component.MAMBA.value
 
 
 def tiny_config(
-    *components: str, page_size: int = 2, pages: int = 4, window: int = 2, bigram: bool = False
+    *components: str,
+    page_size: int = 2,
+    pages: int = 4,
+    window: int = 2,
+    bigram: bool = False,
+    write_policy: WritePolicy | None = None,
 ) -> CacheConfig:
-    """A cache of so many pages (and states) per component."""
+    """A cache of so many pages (and states) per component; with a write policy, as many on the host."""
+    capacities = {c: pages if c == MAMBA else pages * page_size for c in components}
     return CacheConfig(
         components=components,
         sidecars=(),
         page_size=page_size,
-        capacity_tokens={c: pages if c == MAMBA else pages * page_size for c in components},
+        capacity_tokens=capacities,
         sliding_window_size=window if SWA in components else None,
         mamba_chunk_size=page_size if MAMBA in components else None,
         policy=EvictionPolicy.LRU,
@@ -31,7 +46,18 @@ def tiny_config(
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
-        host=None,
+        host=None if write_policy is None else _host_config(capacities, write_policy),
+    )
+
+
+def _host_config(capacities: Mapping[str, int], write_policy: WritePolicy) -> HostConfig:
+    return HostConfig(
+        capacity_tokens=capacities,
+        layout=Layout.PAGE_FIRST,
+        write_policy=write_policy,
+        selective_hits=1,
+        load_back_threshold_tokens=0,
+        executor=ExecutorKind.STEPPED,
     )
 
 
@@ -68,6 +94,28 @@ def pool(capacity: int, *free: int) -> PoolView:
     return PoolView(capacity, slots(*free))
 
 
-def snapshot(nodes: Sequence[NodeView], pools: Mapping[str, PoolView]) -> Snapshot:
+def below(
+    held: Mapping[str, Slots | None],
+    *,
+    locks: Mapping[str, int] | None = None,
+    pins: Mapping[str, int] | None = None,
+    host_pins: Mapping[str, int] | None = None,
+) -> HostNodeView:
+    """What a node has on the host, unlocked and not pinned on any tier unless said otherwise."""
+    none = dict.fromkeys(held, 0)
+    return HostNodeView(held, none | dict(locks or {}), none | dict(pins or {}), none | dict(host_pins or {}))
+
+
+def host_tier(
+    nodes: Sequence[HostNodeView],
+    pools: Mapping[str, PoolView],
+    *transfers: TransferView,
+    kept: Mapping[str, Slots] | None = None,
+) -> HostView:
+    """A host tier, with nothing kept unless said otherwise."""
+    return HostView(tuple(nodes), pools, transfers, kept or {})
+
+
+def snapshot(nodes: Sequence[NodeView], pools: Mapping[str, PoolView], host: HostView | None = None) -> Snapshot:
     """A whole cache."""
-    return Snapshot(tuple(nodes), pools, host=None)
+    return Snapshot(tuple(nodes), pools, host)

@@ -7,7 +7,8 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.driving.lock_book import LockBook
 from hicache.testing.snapshot import Snapshot
-from hicache.tests.kit.scenery import FULL, node, slots, snapshot
+from hicache.tests.kit.scenery import FULL, below, host_tier, node, slots, snapshot
+from hicache.types import Tier
 
 
 def tree(*locks: int) -> Snapshot:
@@ -19,7 +20,7 @@ def tree(*locks: int) -> Snapshot:
 
 @pytest.fixture
 def book() -> LockBook:
-    return LockBook((FULL,))
+    return LockBook((FULL,), Tier.DEVICE)
 
 
 def protected(book: LockBook, owner: int) -> list[int] | None:
@@ -86,3 +87,30 @@ def test_a_cleared_book_expects_no_locks(book: LockBook) -> None:
     book.look(tree(0))
     with pytest.raises(InvariantError, match="LOCK-2"):
         book.look(tree(1))
+
+
+def two_tiers(locks: int, pins: int, host_locks: int, host_pins: int) -> Snapshot:
+    """One node of one token, slot 1 on the device and slot 2 on the host."""
+    view = below({FULL: slots(2)}, locks={FULL: host_locks}, pins={FULL: pins}, host_pins={FULL: host_pins})
+    return snapshot([node((0,), {FULL: slots(1)}, locks={FULL: locks})], {}, host_tier([view], {}))
+
+
+def test_pins_of_the_cache_are_nobodys(book: LockBook) -> None:
+    book.look(two_tiers(2, 2, 0, 0))
+    owner = book.acquire()
+    book.look(two_tiers(3, 2, 0, 0))
+    assert protected(book, owner) == [1], f"expected [1], got {protected(book, owner)}"
+    with pytest.raises(InvariantError, match=r"LOCK-2: full slot 1, which 1 receipts .*expected 1 locks, got 2 locks"):
+        book.look(two_tiers(3, 1, 0, 0))
+
+
+def test_locks_on_the_host_have_a_book_of_their_own(book: LockBook) -> None:
+    host_book = LockBook((FULL,), Tier.HOST)
+    book.look(two_tiers(0, 0, 3, 2))
+    owner = host_book.acquire()
+    host_book.look(two_tiers(0, 0, 3, 2))
+    assert protected(host_book, owner) == [2], f"expected host slot 2, got {protected(host_book, owner)}"
+    with pytest.raises(InvariantError, match=r"LOCK-2: full slot 2 on the host, .*expected 1 locks, got 0 locks"):
+        host_book.look(two_tiers(0, 0, 2, 2))
+    with pytest.raises(InvariantError, match=r"LOCK-5: full slot 2 on the host, .*got a slot that is not in the tree"):
+        host_book.look(snapshot([], {}, host_tier([], {})))

@@ -1,0 +1,150 @@
+"""HostTierVerbs: what a scheduler does with the host tier: make room there, protect what is there, load it back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.driving.loading import Loading
+from hicache.testing.driving.prompts import aligned_count, cut
+from hicache.testing.driving.watch import Watch
+from hicache.testing.laws.candidates import host_candidates
+from hicache.testing.laws.conservation import require_pages
+from hicache.testing.patterns import elements_of
+from hicache.testing.snapshot import TransferView
+from hicache.testing.violation import violation
+from hicache.types import (
+    Component,
+    EvictResult,
+    Handle,
+    Key,
+    LoadBack,
+    MatchResult,
+    Slots,
+    Tier,
+    TransferKind,
+    TransferPhase,
+)
+
+
+class HostTierVerbs(Watch):
+    """Evicts and locks on the host, and loads from there. What a load delivers is read back."""
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
+        super().__init__(adapter, config)
+        self._host_receipts: list[tuple[Handle, int, int]] = []
+
+    def evict_host(self, component: str, tokens: int) -> EvictResult:
+        """Free so many of a component's host slots, or all that can be evicted; the pools gain what the result says."""
+        before = self.sizes(Tier.HOST)
+        result = self.adapter.evict_host(component, tokens)
+        gained = {name: sizes.free - before[name].free for name, sizes in self.sizes(Tier.HOST).items()}
+        place = f"evict_host({component}, {tokens})"
+        if any(result.freed[name] != count for name, count in gained.items()):
+            raise violation("EVICT-1", place, f"freed as the host pools gained: {gained}", result)
+        left = host_candidates(self.snapshot(), component) if self.can_look else []
+        if left and result.freed[component] < tokens:
+            raise violation("EVICT-8", place, f"more, as nodes {left} can still be evicted", result)
+        self.verb_done()
+        return result
+
+    def lock_host(self, handle: Handle) -> Handle:
+        """Protect a node and its host data; returns the receipt."""
+        receipt = self.adapter.lock_host(handle)
+        self._host_receipts.append((receipt, self.locks.acquire(), self.host_locks.acquire()))
+        self.verb_done()
+        return receipt
+
+    def unlock_host(self, receipt: Handle) -> None:
+        """Undo what `lock_host` did."""
+        self.adapter.unlock_host(receipt)
+        place = next((place for place, (known, _, _) in enumerate(self._host_receipts) if known is receipt), None)
+        if place is None:
+            raise violation("LOCK-6", "unlock_host", "an error: the receipt is not outstanding", receipt)
+        _, owner, host_owner = self._host_receipts.pop(place)
+        self.locks.release(owner)
+        self.host_locks.release(host_owner)
+        self.verb_done()
+
+    def load_back(self, key: Key, found: MatchResult, *, quota: int | None = None) -> LoadBack | None:
+        """Bring to the device what a match of the key just found on the host; None when that is refused."""
+        self.spoil_free_slots()
+        known = len(self._loads_under_way())
+        load = self.adapter.load_back(found.best_match, quota=quota)
+        if load is not None:
+            self.loads[id(load.ticket)] = self._loading(key, found, load)
+        elif len(self._loads_under_way()) != known:
+            raise violation("HOST-5", "a load that was refused", f"{known} under way", len(self._loads_under_way()))
+        self.verb_done()
+        return load
+
+    def load_phase(self, ticket: Handle) -> TransferPhase:
+        """How far a load has come: never back, and to one end."""
+        load = self.loads[id(ticket)]
+        load.look(self.adapter.load_phase(ticket))
+        return load.phase
+
+    def claim(self, ticket: Handle) -> Slots | None:
+        """Take over a load that has ended, with the right bytes of the whole prefix; None when it failed.
+
+        What it protected is not protected any more, so lock the node before.
+        """
+        phase = self.load_phase(ticket)
+        slots = self.adapter.claim(ticket)
+        load = self.loads.pop(id(ticket))
+        if (slots is None) != (phase is TransferPhase.FAILED):
+            raise violation("FLOW-4", f"claim of a load that is {phase.value}", "slots, or None when it failed", slots)
+        if slots is not None:
+            self._require_delivery(load, slots)
+        elif not self.failures:
+            raise violation("FLOW-10", "a load that nobody let fail", f"{len(load.indices)} slots", phase.value)
+        self.verb_done()
+        return slots
+
+    def abandon(self, ticket: Handle) -> None:
+        """Nobody waits for this load any more."""
+        self.adapter.abandon(ticket)
+        del self.loads[id(ticket)]
+        self.verb_done()
+
+    def _loading(self, key: Key, found: MatchResult, load: LoadBack) -> Loading:
+        before, place = found.device_indices, f"load_back of {aligned_count(key, self.config)} elements"
+        require_pages(load.indices, self.config.page_size, place)
+        slots = np.concatenate((before, load.indices))
+        if len(np.unique(slots)) != len(slots) or not slots.all():
+            raise violation("HOST-4", place, "distinct slots above 0", slots.tolist())
+        if not len(before) + found.host_hit_length <= len(slots) <= aligned_count(key, self.config):
+            reported = f"{len(before)} on the device, {found.host_hit_length} on the host alone"
+            raise violation("FLOW-10", place, f"what was found: {reported}", f"{len(slots)} elements")
+        prefix = cut(key, len(slots), self.config)
+        phase = self.adapter.load_phase(load.ticket)
+        return Loading(load.ticket, prefix, before, load.indices, phase, {})
+
+    def _require_delivery(self, load: Loading, slots: Slots) -> None:
+        require_pages(slots, self.config.page_size, f"claim of {len(load.indices)} slots")
+        if len(slots) != len(load.indices):
+            raise violation("FLOW-10", "claim", f"{len(load.indices)} slots", f"{len(slots)} slots")
+        self.contents.verify(load.key, np.concatenate((load.before, slots)))
+        if Component.MAMBA in self.config.components and self.can_look and self.state_of(load.key) is None:
+            raise violation("FLOW-10", f"claim of {len(load.slots)} elements", "a state at their end", None)
+
+    def state_of(self, key: Key) -> int | None:
+        """The tree's state slot on the device for exactly this prefix, or None."""
+        snapshot, elements = self.snapshot(), elements_of(key, self.config.bigram)
+        for row, node in enumerate(snapshot.nodes):
+            is_end = node.end == aligned_count(key, self.config) and node.namespace == key.namespace
+            if is_end and snapshot.prefix(row) == elements:
+                state = node.slots[Component.MAMBA]
+                return None if state is None else int(state[0])
+        return None
+
+    def _loads_under_way(self) -> list[TransferView]:
+        host = self.snapshot().host if self.can_look else None
+        return [] if host is None else [one for one in host.transfers if one.kind is TransferKind.LOAD]
+
+    def _forget_host(self) -> None:
+        """The cache was reset: receipts and tickets of the old life are worth nothing."""
+        self.host_locks.clear()
+        self._host_receipts.clear()
+        self.loads.clear()
