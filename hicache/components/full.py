@@ -50,7 +50,6 @@ class FullComponent(TreeComponent):
         if pages is None:
             # What is on the host alone takes the fresh pages; a load of it keeps its own for those who read them.
             pages = insertion.part(node).copy()
-            node.arriving[: self._components] = [None] * self._components
             self.device.hold(node, pages)
         else:
             insertion.prefix_end = node.end

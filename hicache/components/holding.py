@@ -58,7 +58,6 @@ class Holding:
         if node.locks[self.place] or node.values[self.place] is not None:
             raise ValueError(f"{self.name}: {node!r} cannot take pages")
         node.values[self.place] = pages
-        node.arriving[self.place] = None
         self._is_owned[pages] = True
         self.evictable_pages += len(pages)
         if self._leads:

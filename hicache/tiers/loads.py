@@ -193,11 +193,20 @@ class Loads:
                     continue
                 fragment.arriving[component.index] = None
                 part = operation.part(name, fragment)
-                if has_arrived and component.arrive(fragment, part):
+                if has_arrived and self._can_take(operation, name, fragment) and component.arrive(fragment, part):
                     left = np.setdiff1d(left, part, assume_unique=True)
             self._leave(operation, name, left)
         if has_arrived:
             self._counters.bytes_loaded += self._bytes_of(operation.moves)
+
+    def _can_take(self, operation: Operation, name: str, node: Node) -> bool:
+        """Whether the node still lacks what came: an insert may have given it other pages."""
+        if node.values[self._ensemble.by_name[name].index] is not None:
+            return False
+        if name != Component.SWA or Component.FULL not in operation.moves:
+            return True
+        full = node.values[FULL]
+        return full is not None and np.array_equal(full, operation.part(Component.FULL, node))
 
     def _leave(self, operation: Operation, name: str, pages: Slots) -> None:
         """What of a load no node took is free, unless it is being read. SWA pages go with their FULL pages."""

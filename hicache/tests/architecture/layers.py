@@ -34,7 +34,17 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
     "hicache.transfer": (*GROUND, "numpy"),
     "hicache.transfer.executors": (*GROUND, "hicache.transfer", "torch"),
-    "hicache.tiers": (*GROUND, "hicache.tree", "hicache.components", "hicache.pools", "hicache.transfer", "numpy"),
+    "hicache.tiers": (
+        *(
+            *GROUND,
+            "hicache.tree",
+            "hicache.components",
+            "hicache.pools",
+            "hicache.stacks",
+            "hicache.transfer",
+            "numpy",
+        ),
+    ),
     **dict.fromkeys(CACHE, (*CORE, "numpy")),
     "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "markupsafe", "matplotlib", "rich"),
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
