@@ -46,7 +46,7 @@ class Backups:
         self._config = config
         self._counters = counters
         self._bytes_of = bytes_of
-        self._used: list[Node] = []
+        self._used: dict[Node, None] = {}
         is_selective = config.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
         self._least_hits = config.selective_hits if is_selective else 0
         # What is copied only when it must leave goes from the leaves up.
@@ -60,11 +60,11 @@ class Backups:
     def used(self, node: Node) -> None:
         """A match ended at a node on the device: it is considered in the next `start_due`, as a match moves nothing."""
         if not self._leaves_gaps and self.lacking(node):
-            self._used.append(node)
+            self._used[node] = None
 
     def start_due(self) -> None:
         """Consider the nodes that were used since the last time."""
-        used, self._used = self._used, []
+        used, self._used = self._used, {}
         for node in used:
             if node.alive and node.values[FULL] is not None:
                 self.consider(node)
