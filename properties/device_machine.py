@@ -119,7 +119,7 @@ class DeviceMachine(CacheMachine):
     # Inside.
 
     def _match(self, key: Key) -> MatchResult:
-        expected = self.model.expected_match(key)
+        expected = self.model.expected_match(key).anchor
         found = self.driver.match(key)
         matched = len(found.device_indices)
         assert matched == expected, f"MATCH-1: {expected} elements of {key} are valid, {matched} were found"

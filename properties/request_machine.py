@@ -38,7 +38,7 @@ class RequestMachine(CacheMachine):
     def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
         """A prompt arrives; it starts if there is room, and must start when nothing else runs and it fits."""
         key = self.key(pages, tail, namespace)
-        known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
+        known = self.model.expected_match(Key(key.tokens[:-1], key.namespace)).anchor
         admission = self.driver.admit(key)
         self.sync()
         if admission is None:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hicache.errors import InvariantError
-from hicache.testing.snapshot import Snapshot
-from hicache.types import Component, Key, Namespace, Tokens
+from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
+from hicache.types import NO_SLOTS, Component, Key, Namespace, Tier, Tokens, TransferKind
 
 ROOT = -1
 """What comes before a namespace."""
+
+TIERS = (Tier.DEVICE, Tier.HOST)
+
+Held = dict[str, set[int]]
+"""The numbers of the prefixes that a tier holds, by component."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedMatch:
+    """What a match must find, in elements: `anchor` on the device alone, `best` on either tier.
+
+    `host_hits`: per component what a reader up to `best` needs that is on the host alone, as in MatchResult.
+    """
+
+    anchor: int
+    best: int
+    host_hits: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,85 +42,142 @@ class ExpectedInsert:
 
 
 class Model:
-    """Which pages of which prefixes a cache holds, per component. Knows nodes, locks and eviction orders not at all.
+    """Which pages of which prefixes each tier holds, per component. Knows nodes, locks and eviction orders not at all.
 
     A prefix of whole pages has a number: found by what comes before it, the number of the shorter prefix or a
     namespace, and by the tokens of its last page (with bigram keys one token more, which closes the last pair).
-    MAMBA is held at a page where it holds the state after that page.
+    MAMBA is held at a page where it holds the state after that page. Without a host tier nothing is held there.
     """
 
     def __init__(
         self, *, components: Sequence[str], page_size: int, sliding_window_size: int | None, bigram: bool
     ) -> None:
-        self.held: dict[str, set[int]] = {component: set() for component in components}
+        self._components = tuple(components)
         self._page_size = page_size
-        self._window = (sliding_window_size or 0) if Component.SWA in components else 0
+        self._window_pages = -(-(sliding_window_size or 0) // page_size) if Component.SWA in components else 0
         self._closing = 1 if bigram else 0
         self._numbers: dict[tuple[int, Namespace | bytes], int] = {}
         self._steps: list[tuple[int, Namespace | bytes]] = []
+        self.held: dict[Tier, Held] = {tier: self._nothing() for tier in TIERS}
+        self._arriving: set[int] = set()
 
-    def expected_match(self, key: Key) -> int:
-        """How many elements a match must find: the deepest page at whose end every component is valid."""
-        deepest, run = 0, 0
-        for depth, page in enumerate(self._pages(key), start=1):
-            if page not in self.held[Component.FULL]:
-                break
-            run = run + 1 if self._holds(Component.SWA, page) else 0
-            in_window = run == depth or run * self._page_size >= self._window
-            if in_window and self._holds(Component.MAMBA, page):
-                deepest = depth
-        return deepest * self._page_size
+    def expected_match(self, key: Key) -> ExpectedMatch:
+        """What a match must find: the deepest page at whose end every component is valid, on each count of tiers."""
+        pages = self._pages(key)
+        anchor, best = self._deepest(pages, TIERS[:1]), self._deepest(pages, TIERS)
+        needed = {
+            Component.FULL.value: pages[:best],
+            Component.SWA.value: pages[max(0, best - self._window_pages) : best],
+            Component.MAMBA.value: pages[best - 1 : best] if best else [],
+        }
+        units = {component: 1 if component == Component.MAMBA else self._page_size for component in needed}
+        missing = {c: [page for page in needed[c] if not self._holds(c, page, TIERS[:1])] for c in self._components}
+        hits = {component: len(missing[component]) * units[component] for component in self._components}
+        return ExpectedMatch(anchor * self._page_size, best * self._page_size, hits)
 
     def insert(self, key: Key, *, shared: int = 0, window_start: int = 0, state: bool = False) -> ExpectedInsert:
-        """Take in an insert: `shared` elements are the tree's own slots, `state` says whether one is offered."""
-        pages = self._pages(key)
-        full = self.held[Component.FULL]
-        present = next((depth for depth, page in enumerate(pages) if page not in full), len(pages))
+        """Take in an insert: `shared` elements are the tree's own slots, `state` says whether one is offered.
+
+        What is on the host alone takes the fresh slots. What is on no tier becomes a leaf, or is refused.
+        """
+        pages, device = self._pages(key), self.held[Tier.DEVICE]
+        resident = self._run(pages, TIERS[:1])
+        known = self._run(pages, TIERS)
         first_live = -(-window_start // self._page_size)
-        end = len(pages) if self._creates_leaf(pages, present, first_live, state) else present
-        full.update(pages[present:end])
-        if Component.SWA in self.held:
-            self.held[Component.SWA].update(pages[max(first_live, shared // self._page_size) : end])
+        end = len(pages) if self._creates_leaf(pages, known, first_live, state) else known
+        if Component.SWA in device:
+            # Where a load brings the window to slots that the tree has, there is no place for the request's own.
+            arriving = self._arriving.intersection(pages[:resident])
+            device[Component.SWA].update(set(pages[max(first_live, shared // self._page_size) : end]) - arriving)
+        device[Component.FULL].update(pages[resident:end])
         adopted = state and bool(pages) and end == len(pages) and self._adopts(pages[-1])
-        return ExpectedInsert(present * self._page_size, self.expected_match(key), adopted)
+        return ExpectedInsert(resident * self._page_size, self.expected_match(key).anchor, adopted)
 
     def permit(self, key: Key) -> None:
         """A request may have cached any of its prompt; the next `sync` tells what of it."""
-        for pages in self.held.values():
+        for pages in self.held[Tier.DEVICE].values():
             pages.update(self._pages(key))
 
     def sync(self, snapshot: Snapshot) -> None:
-        """Forget what was evicted. Raises InvariantError when a cache holds what it did not hold before."""
+        """Forget what was evicted, and take in what moved between the tiers.
+
+        Raises InvariantError when a tier holds what no tier held before.
+        """
         content = self._content(snapshot)
-        for component, pages in content.items():
-            if not pages <= self.held[component]:
-                raise InvariantError(f"EVICT-1: {component}: {self._named(pages - self.held[component])} appeared")
+        for tier, by_component in content.items():
+            for component, pages in by_component.items():
+                new = pages - self.held[Tier.DEVICE][component] - self.held[Tier.HOST][component]
+                if new:
+                    raise InvariantError(f"EVICT-1: {component}: {self._named(new)} appeared on the {tier.value}")
         self.held = content
+        self._arriving = self._window_under_way(snapshot)
 
     def agrees(self, snapshot: Snapshot) -> bool:
-        """Whether a cache holds exactly what it must."""
+        """Whether a cache holds exactly what it must, on each tier."""
         return self._content(snapshot) == self.held
 
     def differences(self, snapshot: Snapshot) -> list[str]:
-        """In words, what a cache holds too much and what it lacks."""
+        """In words, what a cache holds too much and what it lacks, on each tier."""
         lines: list[str] = []
-        for component, pages in self._content(snapshot).items():
-            expected = self.held[component]
-            lines += [f"{component} holds {name} and should not" for name in self._named(pages - expected)]
-            lines += [f"{component} lacks {name}" for name in self._named(expected - pages)]
+        for tier, by_component in self._content(snapshot).items():
+            for component, pages in by_component.items():
+                expected = self.held[tier][component]
+                name = component if tier is Tier.DEVICE else f"{component} on the host"
+                lines += [f"{name} holds {page} and should not" for page in self._named(pages - expected)]
+                lines += [f"{name} lacks {page}" for page in self._named(expected - pages)]
         return lines
 
-    def _holds(self, component: str, page: int) -> bool:
-        return component not in self.held or page in self.held[component]
+    def lacking(self, snapshot: Snapshot, key: Key) -> list[str]:
+        """In words, what of a key's prefixes the device must hold and lacks."""
+        content, pages = self._content(snapshot)[Tier.DEVICE], set(self._pages(key))
+        expected = self.held[Tier.DEVICE]
+        return [
+            f"{component} lacks {page}"
+            for component in self._components
+            for page in self._named(expected[component] & pages - content[component])
+        ]
+
+    def gone(self, snapshot: Snapshot) -> list[str]:
+        """In words, what was on some tier at the last `sync`, or was inserted since, and is on none now."""
+        content = self._content(snapshot)
+        return [
+            f"{component} lost {page}"
+            for component in self._components
+            for page in self._named(
+                (self.held[Tier.DEVICE][component] | self.held[Tier.HOST][component])
+                - (content[Tier.DEVICE][component] | content[Tier.HOST][component])
+            )
+        ]
+
+    def _nothing(self) -> Held:
+        return {component: set() for component in self._components}
+
+    def _holds(self, component: str, page: int, tiers: Collection[Tier]) -> bool:
+        return component not in self._components or any(page in self.held[tier][component] for tier in tiers)
+
+    def _run(self, pages: Sequence[int], tiers: Collection[Tier]) -> int:
+        """How many pages from the beginning on have FULL on one of these tiers."""
+        held = (depth for depth, page in enumerate(pages) if not self._holds(Component.FULL, page, tiers))
+        return next(held, len(pages))
+
+    def _deepest(self, pages: Sequence[int], tiers: Collection[Tier]) -> int:
+        deepest = run = 0
+        for depth, page in enumerate(pages[: self._run(pages, tiers)], start=1):
+            run = run + 1 if self._holds(Component.SWA, page, tiers) else 0
+            in_window = run == depth or run >= self._window_pages
+            if in_window and self._holds(Component.MAMBA, page, tiers):
+                deepest = depth
+        return deepest
 
     def _creates_leaf(self, pages: Sequence[int], present: int, first_live: int, state: bool) -> bool:
         """A new leaf that no match could end in is not created: it needs a page in the window, and a state."""
-        out_of_window = Component.SWA in self.held and first_live >= len(pages)
-        return present < len(pages) and not out_of_window and (state or Component.MAMBA not in self.held)
+        out_of_window = Component.SWA in self._components and first_live >= len(pages)
+        return present < len(pages) and not out_of_window and (state or Component.MAMBA not in self._components)
 
     def _adopts(self, page: int) -> bool:
-        states = self.held.get(Component.MAMBA)
-        higher = all(page in pages for component, pages in self.held.items() if component != Component.MAMBA)
+        device = self.held[Tier.DEVICE]
+        states = device.get(Component.MAMBA)
+        higher = all(page in pages for component, pages in device.items() if component != Component.MAMBA)
         if states is None or page in states or not higher:
             return False
         states.add(page)
@@ -127,17 +201,38 @@ class Model:
             self._steps.append((origin, step))
         return number
 
-    def _content(self, snapshot: Snapshot) -> dict[str, set[int]]:
-        content: dict[str, set[int]] = {component: set() for component in self.held}
-        ends: list[int] = []
-        for node in snapshot.nodes:
-            origin = ends[node.parent] if node.parent >= 0 else self._number(ROOT, node.namespace)
-            path = self._walk(origin, self._tokens(node.segment))
-            ends.append(path[-1])
-            for component, pages in content.items():
-                if node.slots[component] is not None:
-                    pages.update(path[-1:] if component == Component.MAMBA else path)
+    def _content(self, snapshot: Snapshot) -> dict[Tier, Held]:
+        content = {tier: self._nothing() for tier in TIERS}
+        for row, path in enumerate(self._paths(snapshot)):
+            views: list[NodeView | HostNodeView] = [snapshot.nodes[row]]
+            views += [snapshot.host.nodes[row]] if snapshot.host is not None else []
+            for tier, view in zip(TIERS, views, strict=False):
+                for component, pages in content[tier].items():
+                    if view.slots[component] is not None:
+                        pages.update(path[-1:] if component == Component.MAMBA else path)
         return content
+
+    def _paths(self, snapshot: Snapshot) -> list[list[int]]:
+        """The numbers of each node's own pages."""
+        paths: list[list[int]] = []
+        for node in snapshot.nodes:
+            origin = paths[node.parent][-1] if node.parent >= 0 else self._number(ROOT, node.namespace)
+            paths.append(self._walk(origin, self._tokens(node.segment)))
+        return paths
+
+    def _window_under_way(self, snapshot: Snapshot) -> set[int]:
+        """The pages whose SWA data a load is bringing, told by the host slots that it reads."""
+        host = snapshot.host
+        loads = [one for one in host.transfers if one.kind is TransferKind.LOAD] if host is not None else []
+        read = {slot for load in loads for slot in load.host.get(Component.SWA, NO_SLOTS).tolist()}
+        if host is None or not read:
+            return set()
+        pages: set[int] = set()
+        for path, view in zip(self._paths(snapshot), host.nodes, strict=True):
+            slots = view.slots[Component.SWA]
+            firsts = [] if slots is None else slots[:: self._page_size].tolist()
+            pages.update(page for page, slot in zip(path, firsts, strict=False) if slot in read)
+        return pages
 
     def _tokens(self, segment: bytes) -> Tokens:
         tokens = np.frombuffer(segment, dtype="<i4").astype(np.int32)

@@ -8,7 +8,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.model import ExpectedInsert, Model
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, node, slots, snapshot
-from hicache.types import SHARED, Key, Namespace
+from hicache.types import SHARED, Key, Namespace, Tier
 
 
 def key(*tokens: int, namespace: Namespace = SHARED) -> Key:
@@ -22,9 +22,9 @@ def model(*components: str, page_size: int = 2, window: int | None = None, bigra
 def test_full_matches_whole_pages_of_its_namespace() -> None:
     oracle = model(FULL)
     oracle.insert(key(1, 2, 3, 4, 5))
-    found = [oracle.expected_match(key(*tokens)) for tokens in [(), (1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (2, 1)]]
+    found = [oracle.expected_match(key(*tokens)).anchor for tokens in [(), (1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (2, 1)]]
     assert found == [0, 0, 2, 4, 0], f"KEY-1, MATCH-1: expected [0, 0, 2, 4, 0], got {found}"
-    other = oracle.expected_match(key(1, 2, 3, 4, namespace=Namespace("a", None, None)))
+    other = oracle.expected_match(key(1, 2, 3, 4, namespace=Namespace("a", None, None))).anchor
     assert other == 0, f"KEY-2: another namespace found {other} tokens"
 
 
@@ -32,7 +32,7 @@ def test_bigram_pages_close_with_the_token_after_them() -> None:
     oracle = model(FULL, bigram=True)
     inserted = oracle.insert(key(1, 2, 3, 4, 5))
     assert inserted == ExpectedInsert(0, 4, state_adopted=False), f"KEY-3: 5 tokens are 4 pairs, got {inserted}"
-    found = [oracle.expected_match(key(*tokens)) for tokens in [(1, 2), (1, 2, 3), (1, 2, 9), (1, 2, 3, 4, 5)]]
+    found = [oracle.expected_match(key(*tokens)).anchor for tokens in [(1, 2), (1, 2, 3), (1, 2, 9), (1, 2, 3, 4, 5)]]
     assert found == [0, 2, 0, 4], f"KEY-3: the pair (2, 3) is of page 0: expected [0, 2, 0, 4], got {found}"
 
 
@@ -40,14 +40,16 @@ def test_bigram_pages_close_with_the_token_after_them() -> None:
 def test_the_run_of_window_data_must_reach_the_window(window: int, expected: int) -> None:
     oracle = model(FULL, SWA, window=window)
     oracle.insert(key(1, 2, 3, 4, 5, 6), window_start=2)
-    found = oracle.expected_match(key(1, 2, 3, 4, 5, 6))
+    found = oracle.expected_match(key(1, 2, 3, 4, 5, 6)).anchor
     assert found == expected, f"MATCH-3: 4 of 6 tokens live, window {window}: expected {expected}, got {found}"
 
 
 def test_a_run_that_reaches_the_root_is_enough() -> None:
     oracle = model(FULL, SWA, window=100)
     oracle.insert(key(1, 2, 3, 4))
-    assert oracle.expected_match(key(1, 2, 3, 4)) == 4, "MATCH-3: data from the root on is valid below one window"
+    assert oracle.expected_match(key(1, 2, 3, 4)).anchor == 4, (
+        "MATCH-3: data from the root on is valid below one window"
+    )
 
 
 @pytest.mark.parametrize(("window_start", "accepted"), [(0, 6), (1, 6), (2, 6), (3, 6), (4, 6), (5, 0), (6, 0)])
@@ -55,13 +57,15 @@ def test_window_start_is_rounded_up_to_pages(window_start: int, accepted: int) -
     oracle = model(FULL, SWA, window=2)
     inserted = oracle.insert(key(1, 2, 3, 4, 5, 6), window_start=window_start)
     assert inserted == ExpectedInsert(0, accepted, state_adopted=False), f"INS-5, INS-6: got {inserted}"
-    assert bool(oracle.held[FULL]) == bool(accepted), f"INS-5: a leaf outside the window exists: {oracle.held}"
+    assert bool(oracle.held[Tier.DEVICE][FULL]) == bool(accepted), (
+        f"INS-5: a leaf outside the window exists: {oracle.held}"
+    )
 
 
 def test_a_page_longer_than_the_window_is_a_window() -> None:
     oracle = model(FULL, SWA, page_size=4, window=3)
     oracle.insert(key(*range(8)), window_start=2)
-    found = [oracle.expected_match(key(*range(length))) for length in (4, 8)]
+    found = [oracle.expected_match(key(*range(length))).anchor for length in (4, 8)]
     assert found == [0, 8], f"MATCH-3: only page 1 lives, and fills the window: expected [0, 8], got {found}"
 
 
@@ -70,7 +74,7 @@ def test_an_insert_over_a_tombstone_restores_its_own_pages_inside_the_window() -
     oracle.insert(key(1, 2, 3, 4, 5, 6, 7, 8), window_start=6)
     restored = oracle.insert(key(1, 2, 3, 4, 5, 6, 7, 8), shared=2, window_start=0)
     assert restored == ExpectedInsert(8, 8, state_adopted=False), f"INS-4: got {restored}"
-    found = [oracle.expected_match(key(*range(1, length + 1))) for length in (2, 4, 6)]
+    found = [oracle.expected_match(key(*range(1, length + 1))).anchor for length in (2, 4, 6)]
     assert found == [0, 4, 6], f"INS-4: shared page 0 stays a tombstone: expected [0, 4, 6], got {found}"
 
 
@@ -78,7 +82,7 @@ def test_a_state_is_valid_only_where_it_is() -> None:
     oracle = model(FULL, MAMBA)
     inserted = oracle.insert(key(1, 2, 3, 4), state=True)
     assert inserted == ExpectedInsert(0, 4, state_adopted=True), f"INS-7: got {inserted}"
-    found = [oracle.expected_match(key(*tokens)) for tokens in [(1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6)]]
+    found = [oracle.expected_match(key(*tokens)).anchor for tokens in [(1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6)]]
     assert found == [0, 4, 4], f"MATCH-4: expected [0, 4, 4], got {found}"
 
 
@@ -86,7 +90,7 @@ def test_a_leaf_without_a_state_is_not_created() -> None:
     oracle = model(FULL, MAMBA)
     inserted = oracle.insert(key(1, 2))
     assert inserted == ExpectedInsert(0, 0, state_adopted=False), f"EVICT-6: got {inserted}"
-    assert not oracle.held[FULL], f"EVICT-6: an unlocked leaf without a state exists: {oracle.held}"
+    assert not oracle.held[Tier.DEVICE][FULL], f"EVICT-6: an unlocked leaf without a state exists: {oracle.held}"
 
 
 def test_a_second_state_stays_the_callers() -> None:
