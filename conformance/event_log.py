@@ -35,10 +35,14 @@ def resident(driver: Driver) -> Residency:
     found: Residency = set()
     for number, node in enumerate(snapshot.nodes):
         blocks = _blocks(driver, node.namespace, snapshot.prefix(number))[node.start // page :]
-        for component, slots in node.slots.items():
-            own = blocks[-1:] if component == Component.MAMBA else blocks
-            if slots is not None:
-                found.update((Tier.DEVICE.value, component, node.namespace, block) for block in own)
+        by_tier = {Tier.DEVICE: node.slots}
+        if snapshot.host is not None:
+            by_tier[Tier.HOST] = snapshot.host.nodes[number].slots
+        for tier, held in by_tier.items():
+            for component, slots in held.items():
+                own = blocks[-1:] if component == Component.MAMBA else blocks
+                if slots is not None:
+                    found.update((tier.value, component, node.namespace, block) for block in own)
     return found
 
 

@@ -49,12 +49,26 @@ def holdings(snapshot: Snapshot, config: CacheConfig) -> tuple[object, ...]:
 
 
 def picture(snapshot: Snapshot) -> tuple[object, ...]:
-    """Everything: each node with its slots, locks and hits, and the free slots."""
+    """Everything: each node with its slots, locks and hits, the free slots, and the host tier if there is one."""
     nodes = {
         (node.namespace, snapshot.prefix(number)): (node.start, _plain(node.slots), dict(node.locks), node.hits)
         for number, node in enumerate(snapshot.nodes)
     }
-    return nodes, free_slots(snapshot)
+    return nodes, free_slots(snapshot), _below(snapshot)
+
+
+def _below(snapshot: Snapshot) -> tuple[object, ...]:
+    """What is on the host, under way and kept."""
+    host = snapshot.host
+    if host is None:
+        return ()
+    nodes = {
+        (node.namespace, snapshot.prefix(number)): (_plain(view.slots), view.locks, view.pins, view.host_pins)
+        for number, (node, view) in enumerate(zip(snapshot.nodes, host.nodes, strict=True))
+    }
+    transfers = [(one.kind, _plain(one.device), _plain(one.host)) for one in host.transfers]
+    free = {component: set(pool.free.tolist()) for component, pool in host.pools.items()}
+    return nodes, transfers, free, _plain(host.kept)
 
 
 def _places(snapshot: Snapshot, number: int, component: str, config: CacheConfig) -> list[Place]:
