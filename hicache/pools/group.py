@@ -51,13 +51,6 @@ class DevicePools(TierPools):
             self._partners[taken[Component.FULL]] = taken[Component.SWA]
         return taken[Component.FULL]
 
-    def take(self, pages: Mapping[str, int]) -> dict[str, Slots] | None:
-        """So many pages of each component, no FULL page with a partner; None, with nothing taken, when one is short."""
-        if any(count > self.allocators[component].free_pages for component, count in pages.items()):
-            return None
-        taken = {component: self.allocators[component].allocate(count) for component, count in pages.items()}
-        return {component: own for component, own in taken.items() if own is not None}
-
     def pair(self, pages: Slots, window: Slots) -> None:
         """Make SWA pages the partners of FULL pages. Raises SlotError when one of those has a partner already."""
         if self._partners[pages].any():

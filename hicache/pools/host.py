@@ -30,13 +30,6 @@ class HostPools(TierPools):
         runtime = runtime or runtime_for(config.device)
         self._pinned = None if runtime is None else PinnedMemory(tensors, runtime)
 
-    def allocate(self, pages: Mapping[str, int]) -> dict[str, Slots] | None:
-        """So many pages of each component; None, with nothing taken, when one of them is short."""
-        if any(count > self.allocators[component].free_pages for component, count in pages.items()):
-            return None
-        taken = {component: self.allocators[component].allocate(count) for component, count in pages.items()}
-        return {component: own for component, own in taken.items() if own is not None}
-
     def free(self, component: str, pages: Slots) -> None:
         """Take back pages of one component. Raises SlotError, changing nothing, when one is not handed out."""
         self.allocators[component].free(pages)

@@ -8,7 +8,7 @@ from hicache.config import CacheConfig
 from hicache.pools.buffers import PoolBuffers
 from hicache.pools.slots import PageAllocator
 from hicache.pools.specs import PoolSpec
-from hicache.types import COMPONENT_POOL, Component, Pool
+from hicache.types import COMPONENT_POOL, Component, Pool, Slots
 
 
 def owner_of(pool: Pool) -> str:
@@ -37,3 +37,10 @@ class TierPools:
     def capacity_pages(self, component: str) -> int:
         """The pages that a component's pool has: 1 to this number."""
         return self.allocators[component].capacity_pages
+
+    def take(self, pages: Mapping[str, int]) -> dict[str, Slots] | None:
+        """So many pages of each component, SWA pages nobody's partners; None, with nothing taken, when one is short."""
+        if any(count > self.allocators[component].free_pages for component, count in pages.items()):
+            return None
+        taken = {component: self.allocators[component].allocate(count) for component, count in pages.items()}
+        return {component: own for component, own in taken.items() if own is not None}

@@ -36,4 +36,4 @@ class HostRoom:
             if missing > 0:
                 self.evict(component, missing)
                 self._ensemble.flush_host()
-        return self._bank.allocate(pages)
+        return self._bank.take(pages)

@@ -106,6 +106,18 @@ def test_one_layer_of_the_stack_is_one_layer_of_each_pool_that_it_reads(way: Way
         assert np.array_equal(contents(tiers.host, pool), own), f"layer 3 of the stack is layer 1 of KV; {pool.value}"
 
 
+def test_jobs_that_take_turns_are_not_mixed_up() -> None:
+    tiers = TwoTiers(two_tier_config())
+    copier = tiers.copier()
+    jobs = [job_of(TransferKind.BACKUP, [part], number) for number, part in enumerate(BACKED_UP)]
+    expected = moved(job_of(TransferKind.BACKUP, BACKED_UP), tiers, len(BACKED_UP))
+    for layer in range(copier.layers):
+        for job in jobs:
+            copier.copy_layer(job, layer)
+    for pool, own in expected.items():
+        assert np.array_equal(contents(tiers.host, pool), own), f"{pool.value}: each job has pages of its own"
+
+
 def test_kinds_of_layers_take_turns() -> None:
     tiers = TwoTiers(two_tier_config())
     assert tiers.order == (

@@ -28,7 +28,7 @@ def free_pages(pools: HostPools) -> dict[str, int]:
 
 def test_each_component_has_its_own_pages(pools: HostPools) -> None:
     assert {name: pools.capacity_pages(name) for name in HOST_PAGES} == HOST_PAGES, "as large as configured"
-    taken = pools.allocate({FULL: 2, MAMBA: 1})
+    taken = pools.take({FULL: 2, MAMBA: 1})
     assert taken is not None, "the pools have room"
     assert {name: len(pages) for name, pages in taken.items()} == {FULL: 2, MAMBA: 1}, "so many as were asked for"
     assert PADDING_SLOT not in taken[FULL], "page 0 is padding"
@@ -39,13 +39,13 @@ def test_each_component_has_its_own_pages(pools: HostPools) -> None:
 
 
 def test_what_does_not_fit_one_pool_is_taken_from_none(pools: HostPools) -> None:
-    assert pools.allocate({FULL: 1, SWA: HOST_PAGES[SWA] + 1, MAMBA: 1}) is None, "POOL-3: SWA is short"
+    assert pools.take({FULL: 1, SWA: HOST_PAGES[SWA] + 1, MAMBA: 1}) is None, "POOL-3: SWA is short"
     assert free_pages(pools) == HOST_PAGES, "POOL-3: nothing was taken"
 
 
 @pytest.mark.parametrize("pages", [[1, 1], [3], [0], [99]], ids=["twice", "free", "padding", "foreign"])
 def test_a_refused_free_changes_nothing(pools: HostPools, pages: list[int]) -> None:
-    taken = pools.allocate({FULL: 2})
+    taken = pools.take({FULL: 2})
     assert taken is not None, "the pools have room"
     with pytest.raises(SlotError):
         pools.free(FULL, pages_of(*pages))
