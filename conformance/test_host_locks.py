@@ -1,0 +1,167 @@
+"""LOCK-7, LOCK-5: what a lock on the host holds there, for all three components, and what it does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.config import ExecutorKind
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+
+from .host_eviction import evict_host
+from .host_trees import device_locks, held_below, host_locks
+from .reach import best, reach
+from .refusals import refused
+from .residences import put_on_both, put_on_host
+from .trees import Pages, held, nodes, prefixes
+from .verbs import FULL, MAMBA, SWA, evict_all, find, lock, put, unit, window_pages
+
+SHORT = (1, 2, 3)
+
+Scene = Callable[..., None]
+SCENES = pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on both tiers", "on the host"])
+
+
+@clause("LOCK-7")
+@SCENES
+def test_a_host_lock_holds_one_node_the_window_and_one_state(driver: Driver, scene: Scene) -> None:
+    pages = tuple(range(1, window_pages(driver.config) + 4))
+    scene(driver, pages[:2], pages)
+    receipt = driver.lock_host(best(driver, pages))
+    first = nodes(driver)[pages].start // driver.config.page_size
+    window = prefixes(*pages) - prefixes(*pages[: -window_pages(driver.config) or None])
+    holds = {FULL: prefixes(*pages) - prefixes(*pages[:first]), SWA: window, MAMBA: {pages}}
+    expected = {(component, prefix): 1 for component in driver.config.components for prefix in holds[component]}
+    found = host_locks(driver)
+    driver.unlock_host(receipt)
+    assert found == expected, f"LOCK-7: a host lock on {pages} must hold {expected}, it holds {found}"
+    assert not host_locks(driver), f"LOCK-7: released, it still holds {host_locks(driver)}"
+
+
+@clause("LOCK-7")
+def test_locks_of_the_two_tiers_are_counted_apart(driver: Driver) -> None:
+    put_on_both(driver, SHORT)
+    on_device = [lock(driver, SHORT), lock(driver, SHORT)]
+    with_device = device_locks(driver), host_locks(driver)
+    on_host = driver.lock_host(best(driver, SHORT))
+    with_both = device_locks(driver), host_locks(driver)
+    assert not with_device[1], f"LOCK-7: a lock on the device locked {with_device[1]} on the host"
+    assert with_both[0] == with_device[0], f"LOCK-7: a lock on the host changed {with_device[0]} to {with_both[0]}"
+    for receipt in on_device:
+        driver.unlock(receipt)
+    left = device_locks(driver), host_locks(driver)
+    assert left == ({}, with_both[1]), f"LOCK-7: of {with_both} the device's were released, {left} is left"
+    driver.unlock_host(on_host)
+
+
+@clause("LOCK-7", "LOCK-4", needs=[Capability.SIZES])
+def test_the_first_host_lock_and_the_last_release_move_the_sizes(driver: Driver) -> None:
+    put_on_both(driver, SHORT)
+    sizes = [_host_sizes(driver)]
+    receipts = []
+    for _ in range(2):
+        receipts.append(driver.lock_host(best(driver, SHORT)))
+        sizes.append(_host_sizes(driver))
+    for receipt in receipts:
+        driver.unlock_host(receipt)
+        sizes.append(_host_sizes(driver))
+    unlocked, locked = sizes[0], sizes[1]
+    assert sizes == [unlocked, locked, locked, locked, unlocked], f"LOCK-4: host sizes over two locks: {sizes}"
+    moved = {name: locked[name][1] - unlocked[name][1] for name in unlocked}
+    assert all(moved.values()), f"LOCK-4: each component protects something of {SHORT} on the host, got {moved}"
+
+
+@clause("LOCK-7", "LOCK-5", "EVICT-8")
+@SCENES
+def test_what_is_locked_on_the_host_stays_there(driver: Driver, scene: Scene) -> None:
+    scene(driver, SHORT)
+    receipt = driver.lock_host(best(driver, SHORT))
+    before = _locked_slots(driver)
+    for component in driver.config.components:
+        evict_host(driver, component)
+        assert _locked_slots(driver) == before, f"LOCK-5: evicting {component} on the host changed what is locked there"
+    driver.unlock_host(receipt)
+    evict_host(driver, FULL)
+    assert not held_below(driver, FULL), f"LOCK-7: released, all may go, left is {held_below(driver, FULL).keys()}"
+
+
+@clause("LOCK-7", "EVICT-8")
+def test_a_host_lock_takes_a_node_out_of_the_order_and_its_release_puts_it_back(driver: Driver) -> None:
+    for component in driver.config.components:
+        driver.reset()
+        put_on_host(driver, [1], [2], [3])
+        receipt = driver.lock_host(best(driver, [1]))
+        for page in (2, 3):
+            driver.match(key_of(driver, [page]), chunked=True)
+        order = []
+        for _ in range(2):
+            driver.evict_host(component, unit(driver, component))
+            order.append(sorted(held_below(driver, FULL)))
+            if len(order) == 1:
+                driver.unlock_host(receipt)
+        expected = [[(1,), (3,)], [(3,)]]
+        assert order == expected, (
+            f"LOCK-7: {component}: 1 is the oldest and locked, so 2 goes and then 1; left: {order}"
+        )
+
+
+@clause("LOCK-7", "EVICT-7")
+def test_a_host_lock_does_not_hold_what_is_on_the_device(driver: Driver) -> None:
+    put_on_both(driver, SHORT)
+    receipt = driver.lock_host(best(driver, SHORT))
+    evict_all(driver)
+    assert not held(driver, FULL), f"LOCK-7: the device is not locked, and {held(driver, FULL).keys()} stayed there"
+    assert reach(driver, SHORT) == (0, 3), f"LOCK-7: all of {SHORT} is on the host, got {reach(driver, SHORT)}"
+    driver.unlock_host(receipt)
+
+
+@clause("LOCK-7", "FLOW-5", executors=[ExecutorKind.STEPPED])
+def test_a_node_that_has_no_host_copy_is_not_removed_either(driver: Driver) -> None:
+    put(driver, SHORT)
+    receipt = driver.lock_host(find(driver, SHORT))
+    driver.step()
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()
+    assert not held_below(driver, FULL), f"FLOW-3: no copy arrived, yet {held_below(driver, FULL)} is on the host"
+    for component in driver.config.components:
+        driver.evict(component, driver.config.capacity_tokens[component])
+        evict_host(driver, component)
+    assert SHORT in nodes(driver), (
+        f"LOCK-7: {SHORT} is locked on the host and was removed; left is {nodes(driver).keys()}"
+    )
+    find(driver, SHORT)
+    driver.unlock_host(receipt)
+    driver.drain()
+    evict_all(driver)
+    assert not held(driver, FULL), f"LOCK-7: released, all may leave the device, left is {held(driver, FULL).keys()}"
+
+
+@clause("LOCK-7")
+def test_a_dead_node_cannot_be_locked_on_the_host(driver: Driver) -> None:
+    put_on_host(driver, SHORT)
+    handle = best(driver, SHORT)
+    evict_host(driver, FULL)
+    with refused(driver, "LOCK-7", "a host lock on a node that is gone"):
+        driver.adapter.lock_host(handle)
+
+
+@clause("LOCK-1", "FLOW-5")
+def test_what_is_on_the_host_alone_cannot_be_locked_on_the_device(driver: Driver) -> None:
+    put_on_host(driver, SHORT)
+    handle = best(driver, SHORT)
+    with refused(driver, "LOCK-1", "a device lock on a node that is on the host alone"):
+        driver.adapter.lock(handle)
+
+
+def _host_sizes(driver: Driver) -> dict[str, tuple[int, int]]:
+    return {name: (sizes.evictable, sizes.protected) for name, sizes in driver.adapter.host_sizes().items()}
+
+
+def _locked_slots(driver: Driver) -> dict[tuple[str, Pages], tuple[int, ...]]:
+    """The host slots of each page, and the state, under a host lock."""
+    held = {component: held_below(driver, component) for component in driver.config.components}
+    return {(component, prefix): held[component][prefix] for component, prefix in host_locks(driver)}
