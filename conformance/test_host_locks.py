@@ -17,7 +17,7 @@ from .reach import best, reach
 from .refusals import refused
 from .residences import put_on_both, put_on_host
 from .trees import Pages, held, nodes, prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, find, lock, put, unit, window_pages
+from .verbs import FULL, MAMBA, SWA, evict_all, find, key_of, lock, put, unit, window_pages
 
 SHORT = (1, 2, 3)
 
