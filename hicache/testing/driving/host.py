@@ -11,8 +11,8 @@ from hicache.testing.driving.prompts import aligned_count, cut
 from hicache.testing.driving.watch import Watch
 from hicache.testing.laws.candidates import host_candidates
 from hicache.testing.laws.conservation import require_pages
-from hicache.testing.patterns import elements_of
-from hicache.testing.snapshot import TransferView
+from hicache.testing.patterns import element_bytes, elements_of
+from hicache.testing.snapshot import Snapshot, TransferView
 from hicache.testing.violation import violation
 from hicache.types import (
     Component,
@@ -130,13 +130,25 @@ class HostTierVerbs(Watch):
             raise violation("FLOW-10", f"claim of {len(load.slots)} elements", "a state at their end", None)
 
     def state_of(self, key: Key) -> int | None:
-        """The tree's state slot on the device for exactly this prefix, or None."""
-        snapshot, elements = self.snapshot(), elements_of(key, self.config.bigram)
+        """The tree's state slot on the device for exactly this prefix, there or on its way, or None."""
+        snapshot = self.snapshot()
+        row = self._row_of(key, snapshot)
+        if row is None:
+            return None
+        state = snapshot.nodes[row].slots[Component.MAMBA]
+        below = snapshot.host.nodes[row].slots[Component.MAMBA] if snapshot.host is not None else None
+        for load in self._loads_under_way() if state is None and below is not None else ():
+            if Component.MAMBA in load.host and (load.host[Component.MAMBA] == below).all():
+                state = load.device[Component.MAMBA]
+        return None if state is None else int(state[0])
+
+    def _row_of(self, key: Key, snapshot: Snapshot) -> int | None:
+        """The node that ends where the key's whole pages do."""
+        end, size = aligned_count(key, self.config), element_bytes(self.config.bigram)
+        elements = elements_of(key, self.config.bigram)[: end * size]
         for row, node in enumerate(snapshot.nodes):
-            is_end = node.end == aligned_count(key, self.config) and node.namespace == key.namespace
-            if is_end and snapshot.prefix(row) == elements:
-                state = node.slots[Component.MAMBA]
-                return None if state is None else int(state[0])
+            if node.end == end and node.namespace == key.namespace and snapshot.prefix(row) == elements:
+                return row
         return None
 
     def _loads_under_way(self) -> list[TransferView]:

@@ -15,12 +15,12 @@ from hicache.testing.driving.loading import Loading
 from hicache.testing.driving.lock_book import LockBook
 from hicache.testing.driving.running import Running
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.conservation import TREE, Owners, Ownership, all_slots, node_slots, targets
+from hicache.testing.laws.conservation import TREE, Owners, Ownership, all_slots, node_slots
 from hicache.testing.laws.counters import check_host_sizes, check_partners, check_sizes, require_partners
 from hicache.testing.laws.locks import check_receipts
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Component, Slots, Tier, TransferKind
+from hicache.types import Component, Slots, Tier
 
 
 class Inspector:
@@ -79,8 +79,8 @@ class Inspector:
         held = self._ledger.held()
         if not running:
             return held
-        shared = self._shared(snapshot, running)
-        own = all_slots([request.own_slots(shared) for request in running])
+        in_tree = self._in_tree(snapshot, running)
+        own = all_slots([request.own_slots(in_tree) for request in running])
         held[Component.FULL] = np.concatenate((held[Component.FULL], own))
         if Component.SWA in held:
             partners = self._adapter.partners(own)
@@ -90,17 +90,13 @@ class Inspector:
             held[Component.MAMBA] = np.concatenate((held[Component.MAMBA], np.array(states, dtype=np.int64)))
         return held
 
-    def _shared(self, snapshot: Snapshot, running: Collection[Running]) -> npt.NDArray[np.bool_]:
-        """By slot number, what in the requests' tables is not their own: the tree's, and what a load brings in."""
-        theirs = node_slots(snapshot.nodes, Component.FULL)
-        if snapshot.host is not None:
-            theirs += targets(snapshot.host, TransferKind.LOAD, Component.FULL)
-            theirs.append(snapshot.host.kept.get(Component.FULL, NO_SLOTS))
-        several = [*theirs, *(request.table for request in running)]
-        shared = np.zeros(1 + max((int(slots.max()) for slots in several if len(slots)), default=0), dtype=np.bool_)
-        for slots in theirs:
-            shared[slots] = True
-        return shared
+    def _in_tree(self, snapshot: Snapshot, running: Collection[Running]) -> npt.NDArray[np.bool_]:
+        held = node_slots(snapshot.nodes, Component.FULL)
+        several = [*held, *(request.table for request in running)]
+        in_tree = np.zeros(1 + max((int(slots.max()) for slots in several if len(slots)), default=0), dtype=np.bool_)
+        for slots in held:
+            in_tree[slots] = True
+        return in_tree
 
     def _require_same_pools(self, owners: Ownership) -> None:
         for tier, by_component in owners.items():

@@ -40,7 +40,7 @@ class RequestVerbs(Watch):
         if admission is not None:
             if admission.loading:
                 raise violation("FLOW-4", "resume", "a request that waits no more, or None", "one that is loading")
-            cached = running.computed_tokens
+            cached = aligned_count(running.computed(), self.config)
             if admission.cached_tokens > cached or (admission.cached_tokens < cached and not self.failures):
                 raise violation("FLOW-10", "resume", f"{cached} tokens as admitted", admission.cached_tokens)
             self.locks.renew(running.owner)
@@ -88,7 +88,7 @@ class RequestVerbs(Watch):
         self._end(running)
 
     def _start(self, key: Key, admission: Admission) -> None:
-        running = Running(admission.request, key, admission.table, None, self.locks.acquire(), 0, is_loading=False)
+        running = Running(admission.request, key, admission.table, None, self.locks.acquire(), 0, awaited=None)
         self._take(running, admission)
         self.running[id(admission.request)] = running
 
@@ -100,8 +100,8 @@ class RequestVerbs(Watch):
         if (admission.state is not None) != (Component.MAMBA in self.config.components):
             raise violation("MATCH-11", "admit", "a state of its own with MAMBA, and only then", admission.state)
         computed = cut(running.key, cached, self.config)
-        running.table, running.state, running.is_loading = admission.table, admission.state, admission.loading
-        running.computed_tokens = len(computed.tokens)
+        running.table, running.state, running.computed_tokens = admission.table, admission.state, len(computed.tokens)
+        running.awaited = cached if admission.loading else None
         self._require_table(running)
         if admission.loading:
             return

@@ -75,8 +75,8 @@ class TransferVerbs(HostTierVerbs):
     def read_ready_layers(self, ticket: Handle) -> Mapping[Pool, int]:
         """Read the whole prefix of a load in each layer that may be read, and in no other; returns how many, by pool.
 
-        A state that is under way is read too, where it can be told which one it is. Raises InvariantError when bytes
-        are wrong (HOST-6), or when the load has ended and a layer of the stack may not be read (HOST-9).
+        Raises InvariantError when bytes are wrong (HOST-6), when a layer may be read no more, or when the load has
+        ended and a layer of the stack may not be read (HOST-9). Nothing is read of a load that failed.
         """
         load, phase = self.loads[id(ticket)], self.load_phase(ticket)
         if phase is TransferPhase.FAILED:
@@ -96,19 +96,10 @@ class TransferVerbs(HostTierVerbs):
         readers: dict[Pool, Callable[[int], None]] = {}
         for pool in self.contents.prefix_pools:
             readers[pool] = partial(self.contents.verify_layer, pool, load.key, load.slots)
-        state = self._arriving_state(load)
+        state = self.state_of(load.key) if Component.MAMBA in self.config.components and self.can_look else None
         if state is not None:
             readers[Pool.MAMBA] = partial(self.contents.verify_state_layer, load.key, state)
         return readers
-
-    def _arriving_state(self, load: Loading) -> int | None:
-        """The state slot of a load: the tree's once it is there, or the only one that is under way."""
-        if Component.MAMBA not in self.config.components or not self.can_look:
-            return None
-        arriving = [one.device[Component.MAMBA] for one in self._loads_under_way() if Component.MAMBA in one.device]
-        if len(arriving) == 1 and len(self.loads) == 1:
-            return int(arriving[0][0])
-        return self.state_of(load.key)
 
     def _look_at_loads(self) -> None:
         for load in self.loads.values():
