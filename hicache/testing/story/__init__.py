@@ -1,0 +1,1 @@
+"""A short story on a tiny cache of two tiers, drawn from what any cache shows of itself."""

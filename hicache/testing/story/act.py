@@ -1,0 +1,65 @@
+"""Act: one scene of a story, and the claims that its text makes about the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hicache.testing.story.fills import Owner
+from hicache.testing.story.picture import Picture, Row
+from hicache.testing.story.stage import Stage
+from hicache.testing.violation import violation
+from hicache.types import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How a node must look.
+
+    `text`: its words. `device`, `host`: its cells there as signs, by rank. `lockers`: who locks it on the device.
+    `host_lockers`: who at least does on the host.
+    """
+
+    text: str
+    device: str
+    host: str
+    lockers: tuple[str, ...]
+    host_lockers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        locks = [" and ".join(who) or "nobody" for who in (self.lockers, self.host_lockers)]
+        return f"{self.device} on the device, locked by {locks[0]}, {self.host} on the host, locked by {locks[1]}"
+
+    def is_met_by(self, shown: Claim) -> bool:
+        """Whether a node that looks as `shown` looks as is claimed."""
+        least = set(self.host_lockers) <= set(shown.host_lockers)
+        return least and replace(shown, host_lockers=self.host_lockers) == self
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One scene. `clauses`: of the contract, that it shows. `claims`: one for each node that there is afterwards."""
+
+    title: str
+    text: str
+    clauses: tuple[str, ...]
+    play: Callable[[Stage], None]
+    claims: tuple[Claim, ...]
+
+
+def require_claims(act: Act, picture: Picture) -> None:
+    """Raise InvariantError unless the picture shows what the act claims, and no node besides."""
+    shown = {row.text: _claim_of(row) for row in picture.rows}
+    expected = {claim.text: claim for claim in act.claims}
+    if list(shown) != list(expected):
+        raise violation(act.clauses[0], "nodes of the tree", list(expected), list(shown))
+    for text, claim in expected.items():
+        if not claim.is_met_by(shown[text]):
+            raise violation(act.clauses[0], repr(text), claim, shown[text])
+    if not act.claims and any(fill.pages[Owner.NOBODY] != sum(fill.pages.values()) for fill in picture.fills):
+        raise violation(act.clauses[0], "pools without a tree", "every page free", picture.fills)
+
+
+def _claim_of(row: Row) -> Claim:
+    device, host = ("".join(cell.residency.value for cell in row.cells[tier]) for tier in (Tier.DEVICE, Tier.HOST))
+    return Claim(row.text, device, host, row.holders[Tier.DEVICE], row.holders[Tier.HOST])

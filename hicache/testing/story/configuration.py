@@ -1,0 +1,45 @@
+"""Which cache the story is played on: every component, a few pages on each tier, transfers that move when told to."""
+
+from __future__ import annotations
+
+from hicache.config import (
+    SINGLE_RANK,
+    TINY_MODEL,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    WritePolicy,
+)
+from hicache.types import Component
+
+PAGE_SIZE = 4
+"""Tokens, and here words, in a page."""
+
+WINDOW = 16
+"""Tokens that the layers with a sliding window look back."""
+
+STORY = CacheConfig(
+    components=(Component.FULL.value, Component.SWA.value, Component.MAMBA.value),
+    sidecars=(),
+    page_size=PAGE_SIZE,
+    capacity_tokens={Component.FULL.value: 32, Component.SWA.value: 32, Component.MAMBA.value: 4},
+    sliding_window_size=WINDOW,
+    mamba_chunk_size=PAGE_SIZE,
+    policy=EvictionPolicy.LRU,
+    bigram=False,
+    events=False,
+    layout=Layout.LAYER_FIRST,
+    device="cpu",
+    model=TINY_MODEL,
+    topology=SINGLE_RANK,
+    host=HostConfig(
+        capacity_tokens={Component.FULL.value: 48, Component.SWA.value: 48, Component.MAMBA.value: 6},
+        layout=Layout.PAGE_FIRST,
+        write_policy=WritePolicy.WRITE_THROUGH,
+        selective_hits=1,
+        load_back_threshold_tokens=0,
+        executor=ExecutorKind.STEPPED,
+    ),
+)

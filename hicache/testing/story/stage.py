@@ -1,0 +1,125 @@
+"""Stage: a tiny cache with its driver, and the requests of a story, who speak in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.driving.driver import Driver
+from hicache.testing.patterns import elements_of
+from hicache.testing.story.configuration import PAGE_SIZE, STORY
+from hicache.testing.story.picture import Mark, Painter, Picture
+from hicache.testing.story.words import Words
+from hicache.testing.violation import violation
+from hicache.types import Component, Handle, Key, LoadBack, MatchResult, Slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A request at work: its slots, of which the first `shared` are the tree's, its own state, and its lock."""
+
+    key: Key
+    slots: Slots
+    shared: int
+    state: int
+    receipt: Handle
+
+
+class Stage:
+    """Where the acts of a story are played. Every verb is the driver's, which checks every law after each."""
+
+    def __init__(self, adapter: CacheAdapter) -> None:
+        self.driver = Driver(adapter, STORY)
+        self._words = Words(PAGE_SIZE)
+        self._requests: dict[str, Request] = {}
+        self._found: dict[str, MatchResult] = {}
+        self._loads: dict[str, LoadBack] = {}
+        self._marks: list[tuple[Mark, bytes]] = []
+
+    def picture(self) -> Picture:
+        """The cache as it is now, with the marks of the last match, which are wiped off."""
+        marks, self._marks = self._marks, []
+        return Painter(self.driver.snapshot(), self.driver.pending(), self._words, marks).picture()
+
+    def compute(self, text: str) -> None:
+        """A request computes a prompt, the cache takes it over, and the request is gone."""
+        self.driver.put(self._key(text))
+
+    def look_up(self, who: str, text: str, *, anchor: str, best: str) -> None:
+        """Match a request's prompt, which must be found up to `anchor` on the device, and up to `best` on any tier."""
+        found = self.driver.match(self._key(text))
+        anchor_end, on_host = len(anchor.split()), self._on_host_alone(best)
+        if len(found.device_indices) != anchor_end:
+            raise violation("MATCH-5", f"device indices of {text!r}", f"{anchor_end} tokens", len(found.device_indices))
+        if found.host_hit_length != on_host:
+            raise violation("MATCH-12", f"host hit of {text!r}", f"{on_host} tokens", found.host_hit_length)
+        self._marks = [(Mark.ANCHOR, self._bytes(anchor)), (Mark.BEST, self._bytes(best))]
+        self._found[who] = found
+
+    def load(self, who: str, text: str) -> None:
+        """Begin to load the part of a prompt that a request found on the host."""
+        load = self.driver.load_back(self._key(text), self._found.pop(who))
+        if load is None:
+            raise violation("HOST-4", f"load-back for {who}", "a load, as there is room for it", None)
+        self._loads[who] = load
+
+    def claim(self, who: str) -> None:
+        """A request takes over what was loaded for it."""
+        self.driver.claim(self._loads.pop(who).ticket)
+
+    def begin(self, who: str, text: str) -> None:
+        """A request locks what the device has of its prompt, and takes slots of its own for the rest."""
+        key = self._key(text)
+        found = self.driver.match(key, chunked=True)
+        receipt = self.driver.lock(found.device_anchor)
+        shared = len(found.device_indices)
+        missing = len(key.tokens) - shared
+        fresh = self.driver.allocate(missing)
+        state = self.driver.fork_state(found.device_anchor)
+        if fresh is None or state is None:
+            raise violation("EVICT-1", f"what {who} needs", f"room for {missing} tokens and a state", None)
+        self._requests[who] = Request(key, np.concatenate((found.device_indices, fresh)), shared, state, receipt)
+
+    def cache(self, who: str) -> None:
+        """A request has computed the rest of its prompt: the cache takes it over, and the lock moves to its end."""
+        one = self._requests.pop(who)
+        self.driver.write(one.key, one.slots[one.shared :], one.shared)
+        self.driver.write_state(one.key, one.state)
+        result = self.driver.insert(one.key, one.slots, shared=one.shared, state=one.state)
+        if not result.state_adopted:
+            raise violation("INS-7", f"insert for {who}", "its state to be taken", result)
+        receipt = self.driver.lock(result.node)
+        self.driver.unlock(one.receipt)
+        self._requests[who] = Request(one.key, one.slots, len(one.slots), one.state, receipt)
+
+    def leave(self, who: str) -> None:
+        """A request is done, and its lock goes."""
+        self.driver.unlock(self._requests.pop(who).receipt)
+
+    def start_transfers(self) -> None:
+        """Let the cache start what is queued, and move half of the layers of each transfer."""
+        self.driver.step()
+        for one in self.driver.pending():
+            for _ in range(one.layers // 2 - one.layers_done):
+                self.driver.advance(one.ticket)
+
+    def finish_transfers(self) -> None:
+        """Let all that is queued or runs end, and the cache take it over."""
+        self.driver.drain()
+
+    def _key(self, text: str) -> Key:
+        return self.driver.key(self._words.tokens(text))
+
+    def _bytes(self, text: str) -> bytes:
+        return elements_of(self._key(text), bigram=False)
+
+    def _on_host_alone(self, text: str) -> int:
+        """Tokens of a prompt whose FULL data is on the host and not on the device."""
+        snapshot, key = self.driver.snapshot(), self._bytes(text)
+        return sum(
+            node.end - node.start
+            for number, node in enumerate(snapshot.nodes)
+            if node.slots[Component.FULL] is None and key.startswith(snapshot.prefix(number))
+        )
