@@ -1,0 +1,92 @@
+"""Layout: where everything stands on the page. All lengths are pixels, and those of a panel count from its corner."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hicache.testing.story.picture import Row
+from hicache.testing.story.telling import Scene
+
+WIDTH = 1200
+MARGIN = 20
+GAP = 16
+TREE_X = 424
+INDENT = 22
+LINE_HEIGHT = 34
+PAGE_PITCH = 136
+PAGES_PER_LINE = 2
+ROOT_Y = 48
+TEXT_Y = 72
+TEXT_HEIGHT = 20
+TEXT_CHARACTERS = 50
+WIDE_CHARACTERS = 160
+MOVEMENT_HEIGHT = 30
+POOLS_HEIGHT = 44
+PADDING = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A row of a tree.
+
+    `x`, `y`: the left of its first page, and that page's middle. `branch_y`: where the branch to it begins. `middle`:
+    of all its lines. `pages`: each with its left, its middle and its words.
+    """
+
+    row: Row
+    x: int
+    y: int
+    branch_y: int
+    middle: int
+    pages: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One act. `top`: of the panel on the page. `text`: its lines."""
+
+    scene: Scene
+    top: int
+    height: int
+    text: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    movements_y: int
+    pools_y: int
+
+
+def wrapped(text: str) -> list[str]:
+    """The lines of a text that has the whole width."""
+    return textwrap.wrap(text, WIDE_CHARACTERS)
+
+
+def panels(scenes: Iterable[Scene], top: int) -> Iterator[Panel]:
+    """The panels, one below the other."""
+    for scene in scenes:
+        panel = _panel(scene, top)
+        yield panel
+        top += panel.height + GAP
+
+
+def _panel(scene: Scene, top: int) -> Panel:
+    text = tuple(textwrap.wrap(scene.act.text, TEXT_CHARACTERS))
+    nodes = tuple(_nodes(scene.picture.rows))
+    movements_y = (nodes[-1].pages[-1][1] if nodes else ROOT_Y) + LINE_HEIGHT
+    pools_y = movements_y + MOVEMENT_HEIGHT * len(scene.picture.movements)
+    bottom = max(pools_y + POOLS_HEIGHT, TEXT_Y + TEXT_HEIGHT * (len(text) + 1))
+    return Panel(scene, top, bottom + PADDING, text, nodes, movements_y, pools_y)
+
+
+def _nodes(rows: Sequence[Row]) -> Iterator[Node]:
+    y = ROOT_Y
+    bottoms = [ROOT_Y]
+    for row in rows:
+        depth = len(row.lines) - 1
+        x, first = TREE_X + INDENT * depth, y + LINE_HEIGHT
+        places = (divmod(number, PAGES_PER_LINE) for number in range(len(row.pages)))
+        spots = [(x + PAGE_PITCH * column, first + LINE_HEIGHT * line) for line, column in places]
+        y = spots[-1][1]
+        pages = tuple((*spot, words) for spot, words in zip(spots, row.pages, strict=True))
+        yield Node(row, x, first, bottoms[depth], (first + y) // 2, pages)
+        bottoms[depth + 1 :] = [y]

@@ -1,0 +1,71 @@
+"""The story as one SVG page that needs nothing beside it, and follows light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from hicache.testing.story import layout
+from hicache.testing.story.cells import Cell, Residency
+from hicache.testing.story.fills import Fill, Owner
+from hicache.testing.story.legend import COMPONENTS, LETTERS, LOCKED, OWNERS, RESIDENCY
+from hicache.testing.story.script import INTRODUCTION, TITLE
+from hicache.testing.story.telling import Scene
+from hicache.types import Component, Tier
+
+
+def render_page(scenes: Sequence[Scene]) -> str:
+    """The page with a legend and one panel per scene."""
+    introduction = layout.wrapped(INTRODUCTION)
+    legend_height = 214 + layout.TEXT_HEIGHT * len(introduction)
+    panels = list(layout.panels(scenes, layout.MARGIN + legend_height + layout.GAP))
+    return (
+        _environment()
+        .get_template("story.svg")
+        .render(
+            title=TITLE,
+            introduction=introduction,
+            legend_height=legend_height,
+            panels=panels,
+            height=panels[-1].top + panels[-1].height + layout.MARGIN,
+            layout=layout,
+            components=COMPONENTS,
+            letters=LETTERS,
+            samples=_samples(),
+            owners=OWNERS,
+            tiers=(Tier.DEVICE, Tier.HOST),
+        )
+    )
+
+
+def _samples() -> list[tuple[Cell, str]]:
+    """A cell of each kind, and what it means."""
+    full, device = Component.FULL.value, Tier.DEVICE
+    half = {Residency.HERE: 1.0, Residency.ARRIVING: 0.5}
+    samples = [(Cell(full, device, one, half.get(one, 0.0), False), meaning) for one, meaning in RESIDENCY.items()]
+    return [*samples, (Cell(full, device, Residency.HERE, 1.0, True), LOCKED)]
+
+
+def _spoken(cell: Cell) -> str:
+    """A cell in words."""
+    locked = ", locked" if cell.is_locked else ""
+    return f"{cell.component.upper()} on the {cell.tier.value}: {RESIDENCY[cell.residency]}{locked}"
+
+
+def _squares(fill: Fill) -> list[Owner]:
+    """The owner of each page of a pool."""
+    return [owner for owner, count in fill.pages.items() for _ in range(count)]
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(spoken=_spoken, squares=_squares)
+    return environment

@@ -1,0 +1,124 @@
+"""The story in a terminal: one tree per act, with signs that say the same without colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hicache.testing.story.cells import Cell, Residency
+from hicache.testing.story.fills import Fill
+from hicache.testing.story.legend import COMPONENTS, LETTERS, LOCKED, OWNERS, RESIDENCY
+from hicache.testing.story.picture import Mark, Movement, Picture, Row
+from hicache.testing.story.script import INTRODUCTION, TITLE
+from hicache.testing.story.telling import Scene
+from hicache.types import Component, Tier
+
+_COLOURS = {Component.FULL.value: "blue", Component.SWA.value: "green", Component.MAMBA.value: "magenta"}
+_ARRIVED = "○◔◑◕"
+_TEXT_WIDTH = 104
+_TWO_PAGES_WIDTH = 110
+_TIERS = (Tier.DEVICE, Tier.HOST)
+
+
+def show_legend(console: Console) -> None:
+    """Print what the story is about, and how to read its drawings."""
+    components = Table.grid(padding=(0, 2))
+    for component, meaning in COMPONENTS.items():
+        components.add_row(Text(LETTERS[component], style=f"bold {_COLOURS[component]}"), meaning)
+    told = _told(console, INTRODUCTION)
+    console.print(Text(TITLE, style="bold"), told, Padding(components, (1, 3)), _signs(), sep="\n")
+
+
+def show_scene(console: Console, scene: Scene) -> None:
+    """Print one act: its text, the tree, what moves, and who has the pages of each pool."""
+    heading = (f"\n{scene.number}  {scene.act.title}", "bold"), (f"   {' '.join(scene.act.clauses)}", "dim")
+    per_line = 2 if console.width >= _TWO_PAGES_WIDTH else 1
+    picture = scene.picture
+    drawing = Group(_tree(picture, per_line), *_movements(picture.movements), _pools(picture.fills))
+    told = _told(console, scene.act.text)
+    console.print(Text.assemble(*heading), told, Padding(drawing, (1, 0, 0, 3)), sep="\n")
+
+
+def _told(console: Console, text: str) -> RenderableType:
+    return Padding(Text(text), (0, max(0, console.width - _TEXT_WIDTH), 0, 3))
+
+
+def _signs() -> RenderableType:
+    in_tree = {_ARRIVED if one is Residency.ARRIVING else one.value: meaning for one, meaning in RESIDENCY.items()}
+    in_pools = {owner.value: meaning for owner, meaning in OWNERS.items()}
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", Text("in the tree", style="dim"), "", Text("pages of each pool (M: states)", style="dim"))
+    for left, right in zip_longest([*in_tree.items(), ("[■]", LOCKED)], in_pools.items(), fillvalue=("", "")):
+        table.add_row(*(Text(part) for part in (*left, *right)))
+    return Padding(table, (0, 3))
+
+
+def _tree(picture: Picture, per_line: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    letters = "".join(f" {letter} " for letter in LETTERS.values())
+    table.add_column(Text("\n"), no_wrap=True)
+    for tier in _TIERS:
+        table.add_column(Text(f" {tier.value}\n{letters}"), no_wrap=True)
+    table.add_column(Text("\n"))
+    between = "  " if per_line > 1 else "\n"
+    table.add_row(Text("root", style="dim"), "", "", _notes((), picture.root, between))
+    for row in picture.rows:
+        table.add_row(
+            _node(row, per_line), *(_cells(row.cells[tier]) for tier in _TIERS), _notes(row.lockers, row.marks, between)
+        )
+    return table
+
+
+def _node(row: Row, per_line: int) -> Text:
+    """The node's pages, so many a line, below its branches."""
+    *above, follows = row.lines
+    branches = "".join("│  " if line else "   " for line in above)
+    first, rest = branches + ("├─ " if follows else "└─ "), branches + ("│  " if follows else "   ")
+    lines = [" ┊ ".join(row.pages[place : place + per_line]) for place in range(0, len(row.pages), per_line)]
+    return Text(first + f"\n{rest}".join(lines))
+
+
+def _cells(cells: Iterable[Cell]) -> Text:
+    return Text.assemble(*(part for cell in cells for part in _cell(cell)))
+
+
+def _cell(cell: Cell) -> Iterator[tuple[str, str]]:
+    left, right = "[]" if cell.is_locked else "  "
+    is_arriving = cell.residency is Residency.ARRIVING
+    sign = _ARRIVED[int(cell.arrived * len(_ARRIVED)) % len(_ARRIVED)] if is_arriving else cell.residency.value
+    is_empty = cell.residency in (Residency.ABSENT, Residency.TOMBSTONE)
+    yield left, "bold"
+    yield sign, "dim" if is_empty else _COLOURS[cell.component]
+    yield right, "bold"
+
+
+def _notes(lockers: Iterable[str], marks: Iterable[Mark], between: str) -> Text:
+    notes = [Text(f"◀ {mark.value}", style="bold") for mark in marks]
+    if names := ", ".join(lockers):
+        notes.append(Text(f"locked: {names}", style="yellow"))
+    return Text(between).join(notes)
+
+
+def _movements(movements: Iterable[Movement]) -> Iterator[Text]:
+    for one in movements:
+        bar = "■" * one.layers_done + "·" * (one.layers - one.layers_done)
+        yield Text(f"\n{one.kind.value} under way: {one.layers_done} of {one.layers} layers {bar}", style="yellow")
+
+
+def _pools(fills: Iterable[Fill]) -> RenderableType:
+    bars = {(fill.tier, fill.component): _bar(fill) for fill in fills}
+    table = Table.grid(padding=(0, 2))
+    for tier in _TIERS:
+        table.add_row(Text(f"{tier.value} pages", style="dim"), *(bars[tier, component] for component in LETTERS))
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _bar(fill: Fill) -> Text:
+    colour = _COLOURS[fill.component]
+    pages = "".join(owner.value * count for owner, count in fill.pages.items())
+    return Text.assemble((LETTERS[fill.component], colour), " ", (pages, colour))
