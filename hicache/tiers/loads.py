@@ -194,7 +194,8 @@ class Loads:
                 fragment.arriving[component.index] = None
                 part = operation.part(name, fragment)
                 if has_arrived and self._can_take(operation, name, fragment) and component.arrive(fragment, part):
-                    left = np.setdiff1d(left, part, assume_unique=True)
+                    # A node that was not cut takes all, which is seen without a search.
+                    left = NO_SLOTS if len(part) == len(left) else np.setdiff1d(left, part, assume_unique=True)
             self._leave(operation, name, left)
         if has_arrived:
             self._counters.bytes_loaded += self._bytes_of(operation.moves)
