@@ -19,7 +19,7 @@ from hicache.testing.story.picture import REQUEST, TRANSFER, Mark
 from hicache.testing.story.script import ACTS
 from hicache.testing.story.telling import Scene, missing, tell
 from hicache.tests.kit.flat_cache import FlatCache
-from hicache.types import EvictResult, Handle, Key, LoadBack, MatchResult, Tier, TransferKind
+from hicache.types import NO_SLOTS, EvictResult, Handle, Key, LoadBack, MatchResult, Tier, TransferKind
 
 TIERS = (Tier.DEVICE, Tier.HOST)
 
@@ -46,6 +46,14 @@ class NoHostHits(ReferenceAdapter):
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         found = super().match(key, chunked=chunked)
         return replace(found, best_match=found.device_anchor, host_hit_length=0)
+
+
+class NoDeviceHits(ReferenceAdapter):
+    """Finds nothing on the device where something is on the host."""
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        found = super().match(key, chunked=chunked)
+        return replace(found, device_indices=NO_SLOTS) if found.host_hit_length else found
 
 
 class NoHostEviction(ReferenceAdapter):
@@ -193,6 +201,7 @@ def test_pages_that_a_reset_loses_are_noticed(scenes: list[Scene]) -> None:
     ("adapter", "message"),
     [
         (LateCopies, r"act 1, .*HOST-1.*expected ■■■ on the device, locked by transfer, ○○○ on the host"),
+        (NoDeviceHits, r"act 5, .*MATCH-5.*expected 8 tokens, got 0"),
         (NoHostHits, r"act 5, .*MATCH-12.*expected 8 tokens, got 0"),
         (NoLoads, r"act 6, .*HOST-4"),
         (NoTombstones, r"act 8, .*EVICT"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -142,6 +143,15 @@ def test_each_cell_of_the_page_tells_its_state_in_words(document: ET.Element) ->
             assert said in titles, f"no cell says {said!r}"
     assert "SWA on the device: tombstone: FULL is here, this is not" in titles, "no tombstone says so"
     assert "FULL on the device: 4 in the tree, 2 a request's own, 2 free" in titles, "no pool says who has its pages"
+
+
+def test_the_page_shows_each_lock_and_each_mark(scenes: list[Scene], document: ET.Element) -> None:
+    rows = [row for scene in scenes for row in scene.picture.rows]
+    locked = sum(cell.is_locked for row in rows for cells in row.cells.values() for cell in cells)
+    padlocks = len(list(document.iter(f"{SVG}use")))
+    assert padlocks == locked + 1, f"{locked} cells are locked, and one in the legend: {padlocks} padlocks"
+    notes = Counter(words_of(text) for text in document.iter(f"{SVG}text") if "mark" in text.attrib.get("class", ""))
+    assert notes == {"◀ device anchor": 2, "◀ best match": 2}, f"two matches with two ends each, got {notes}"
 
 
 def test_every_class_of_the_page_has_a_style_and_every_colour_a_dark_one(page: str, document: ET.Element) -> None:
