@@ -34,7 +34,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One clause. `cells`: one per column. `status`: over all of its executions."""
+    """One clause. `cells`: one per column. `status`: over all columns in which anything ran."""
 
     clause: Clause
     status: Status
@@ -88,10 +88,16 @@ def _executions_by_cell(
 
 def _row(clause: Clause, configurations: Sequence[str], executed: Mapping[tuple[str, str], Sequence[Execution]]) -> Row:
     by_cell = [executed.get((clause.id, configuration), ()) for configuration in configurations]
-    status = _status([execution for executions in by_cell for execution in executions])
+    # A configuration that this machine cannot open says nothing of a clause that ran in others.
+    opened = [cell for name, cell in zip(configurations, by_cell, strict=True) if not _is_closed(name, cell)]
+    status = _status([execution for cell in (opened if any(opened) else by_cell) for execution in cell])
     if status is Status.NOT_EXECUTED and not clause.implemented:
         status = Status.NOT_IMPLEMENTED
     return Row(clause, status, tuple(_cell(executions) for executions in by_cell))
+
+
+def _is_closed(configuration: str, executions: Sequence[Execution]) -> bool:
+    return bool(configuration) and all(execution.outcome is Outcome.SKIPPED for execution in executions)
 
 
 def _cell(executions: Sequence[Execution]) -> Cell:

@@ -51,6 +51,22 @@ def test_a_clause_stands_as_in_its_worst_configuration() -> None:
     assert statuses == [Status.PASSED, Status.NOT_EXECUTED], f"KEY-2 ran with page 1 alone, got {statuses}"
 
 
+def test_a_configuration_that_was_skipped_as_a_whole_says_nothing_of_a_clause_that_ran() -> None:
+    executions = (
+        execution("KEY-1", configuration="full/page1/lru"),
+        execution("KEY-1", configuration="full/page16/lru", outcome=Outcome.SKIPPED),
+        execution("KEY-2", configuration="full/page16/lru", outcome=Outcome.SKIPPED),
+        execution("KEY-3", configuration="full/page1/lru"),
+        execution("KEY-3", configuration="", outcome=Outcome.SKIPPED),
+    )
+    matrix = build_matrix(record(*executions), CONTRACT)
+    statuses = [row(matrix, name).status for name in ("KEY-1", "KEY-2", "KEY-3")]
+    expected = [Status.PASSED, Status.SKIPPED, Status.SKIPPED]
+    assert statuses == expected, f"KEY-1 ran elsewhere, KEY-2 nowhere, of KEY-3 a test did not: {statuses}"
+    cells = [cell.status for cell in row(matrix, "KEY-1").cells]
+    assert cells == [Status.NOT_EXECUTED, Status.PASSED, Status.SKIPPED], f"what was skipped is shown, got {cells}"
+
+
 def test_what_never_ran_is_not_executed_or_not_implemented_by_its_tier() -> None:
     matrix = build_matrix(record(execution("KEY-1")), CONTRACT)
     for clause in CONTRACT.values():
