@@ -1,0 +1,144 @@
+"""EVICT-7, EVICT-3, EVICT-2: what leaves the device when it has a copy on the host, and in which order."""
+
+from __future__ import annotations
+
+from hicache.config import ExecutorKind, WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+
+from .host_trees import held_below
+from .reach import best, reach
+from .residences import put_on_both
+from .tombstones import TOMBSTONE, longer_prompt, lower
+from .trees import held, nodes, prefixes
+from .verbs import FULL, MAMBA, SWA, evict_all, key_of, lock, put
+
+
+@clause("EVICT-7", "FLOW-8")
+def test_what_has_a_copy_is_demoted_whichever_component_is_evicted(driver: Driver) -> None:
+    pages = key_of(driver, [1, 2])
+    for component in driver.config.components:
+        driver.reset()
+        put_on_both(driver, [1, 2])
+        evict_all(driver, component)
+        left = {name for name in driver.config.components if held(driver, name)}
+        assert not left, f"EVICT-3: a leaf leaves the device whole; evicted for {component}, {left} is left"
+        found = reach(driver, [1, 2])
+        assert found == (0, 2), f"EVICT-7: evicted for {component}, both pages are on the host, got {found}"
+        driver.verify_state(pages, driver.load(pages))
+        found = reach(driver, [1, 2])
+        assert found == (2, 0), f"EVICT-7: demoted for {component} and loaded, both pages are back, got {found}"
+
+
+@clause("EVICT-7", "POOL-1")
+def test_a_demotion_frees_what_the_device_held_and_moves_nothing_on_the_host(driver: Driver) -> None:
+    put_on_both(driver, [1, 2], [3])
+    below = {component: held_below(driver, component) for component in driver.config.components}
+    evict_all(driver)
+    free = {component: len(pool.free) for component, pool in driver.snapshot().pools.items()}
+    assert free == driver.config.capacity_tokens, f"EVICT-7: all of the device is free, got {free}"
+    after = {component: held_below(driver, component) for component in driver.config.components}
+    assert after == below, f"EVICT-7: a demotion moved host slots from {below} to {after}"
+
+
+@clause("POOL-5", "EVICT-7", components=(SWA,), needs=[Capability.HOST])
+def test_slots_of_what_was_demoted_have_no_partners_left(driver: Driver) -> None:
+    put_on_both(driver, [1, 2])
+    old = driver.match(key_of(driver, [1, 2]), chunked=True).device_indices
+    evict_all(driver)
+    partners = driver.adapter.partners(old)
+    assert not partners.any(), f"POOL-5: slots {old.tolist()} are free, their partners are {partners.tolist()}"
+    for pages in ([3, 4], [5, 6]):
+        put(driver, pages)
+    driver.load(key_of(driver, [1, 2]))
+    evict_all(driver)
+    held_slots = {component: held(driver, component) for component in (FULL, SWA)}
+    assert held_slots == {FULL: {}, SWA: {}}, f"POOL-5: all can be evicted when slots went round, left is {held_slots}"
+
+
+def lose_on_device(driver: Driver, component: str) -> None:
+    """The device loses a component of the first two pages, while the longer prompt is locked there."""
+    put_on_both(driver, TOMBSTONE, longer_prompt(driver))
+    receipt = lock(driver, longer_prompt(driver))
+    evict_all(driver, component)
+    driver.unlock(receipt)
+
+
+def require_loss_of_one_tier(driver: Driver, component: str) -> None:
+    """A tombstone of the device still hits through the host, and is whole again after a load."""
+    lose_on_device(driver, component)
+    gone = {name for name in driver.config.components if TOMBSTONE not in held(driver, name)}
+    assert gone == lower(driver, component), f"EVICT-4: {lower(driver, component)} leaves an inner node, not {gone}"
+    missing = {name for name in gone if TOMBSTONE not in held_below(driver, name)}
+    assert not missing, f"FLOW-8: {missing} of {TOMBSTONE} left the device and is not on the host"
+    best(driver, longer_prompt(driver))
+    found = driver.match(key_of(driver, TOMBSTONE), chunked=True)
+    assert not len(found.device_indices), f"EVICT-3: {TOMBSTONE} has a gap on the device, and hits there"
+    hits = found.component_host_hit_lengths[component], found.host_hit_length
+    assert hits[0] > 0, f"FLOW-8: the {component} data of {TOMBSTONE} is a hit on the host, got {found}"
+    assert hits[1] == 0, f"MATCH-12: its FULL data is on the device, yet {hits[1]} tokens are to be loaded"
+    driver.verify_state(key_of(driver, TOMBSTONE), driver.load(key_of(driver, TOMBSTONE)))
+    assert reach(driver, TOMBSTONE) == (2, 0), f"EVICT-7: loaded, it is whole, got {reach(driver, TOMBSTONE)}"
+
+
+@clause("EVICT-7", "FLOW-8", "EVICT-3", components=(SWA,))
+def test_swa_data_that_an_inner_node_lost_on_the_device_is_on_the_host(driver: Driver) -> None:
+    require_loss_of_one_tier(driver, SWA)
+
+
+@clause("EVICT-7", "FLOW-8", "EVICT-3", components=(MAMBA,))
+def test_a_state_that_an_inner_node_lost_on_the_device_is_on_the_host(driver: Driver) -> None:
+    require_loss_of_one_tier(driver, MAMBA)
+
+
+@clause("EVICT-3", "EVICT-7")
+def test_a_node_whose_children_are_on_the_host_alone_is_a_leaf_of_the_device(driver: Driver) -> None:
+    for component in driver.config.components:
+        driver.reset()
+        put_on_both(driver, TOMBSTONE, longer_prompt(driver))
+        driver.evict(FULL, 1)
+        assert held(driver, FULL).keys() == prefixes(*TOMBSTONE), "EVICT-2: the deepest node leaves the device first"
+        evict_all(driver, component)
+        left = {name for name in driver.config.components if held(driver, name)}
+        assert not left, f"EVICT-3: no child is on the device: with {component} all goes, {left} is left"
+        found = reach(driver, longer_prompt(driver))
+        assert found == (0, len(longer_prompt(driver))), f"FLOW-8: all of it is on the host, got {found}"
+
+
+@clause("EVICT-5", "EVICT-7")
+def test_demotions_go_from_the_leaves_up(driver: Driver) -> None:
+    chain = (1, 2, 3, 4)
+    put_on_both(driver, *(chain[:count] for count in range(1, 5)))
+    for count in (3, 2, 1, 0):
+        driver.evict(FULL, 1)
+        left, expected = held(driver, FULL).keys(), prefixes(*chain[:count])
+        assert left == expected, f"EVICT-5: {4 - count} evictions leave {expected} on the device, left is {left}"
+        assert reach(driver, chain) == (count, 4 - count), f"FLOW-8: got {reach(driver, chain)} after {4 - count}"
+
+
+@clause("EVICT-2", needs=[Capability.HOST], page_sizes=[16])
+def test_the_use_of_a_demoted_node_is_its_parents(driver: Driver) -> None:
+    put_on_both(driver, [1], [7], [1, 2])
+    for pages in ([7], [1, 2]):
+        driver.match(key_of(driver, pages))
+    receipt = lock(driver, [7])
+    driver.match(key_of(driver, [1, 2]))
+    driver.evict(FULL, 1)
+    driver.unlock(receipt)
+    assert held(driver, FULL).keys() == {(1,), (7,)}, f"EVICT-2: 7 was locked, left is {held(driver, FULL).keys()}"
+    driver.evict(FULL, 1)
+    left = held(driver, FULL).keys()
+    assert left == {(1,)}, f"EVICT-2: 1 was used with 1, 2, after 7, so that 7 goes first; left is {left}"
+
+
+@clause("EVICT-7", executors=[ExecutorKind.STEPPED], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_what_has_no_copy_is_removed(driver: Driver) -> None:
+    put(driver, [1, 2])
+    driver.step()
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()
+    evict_all(driver)
+    assert not nodes(driver), f"EVICT-7: there is no copy of 1, 2, and it stays in the tree: {nodes(driver).keys()}"
+    assert reach(driver, [1, 2]) == (0, 0), f"FLOW-3: nothing of it is left, got {reach(driver, [1, 2])}"
