@@ -37,7 +37,6 @@ class Driver(RequestVerbs, TransferVerbs):
         super().__init__(adapter, config)
         self._receipts: list[tuple[Handle, int]] = []
         self._has_window = Component.SWA in config.components
-        self._has_states = Component.MAMBA in config.components
 
     # Keys.
 
@@ -115,6 +114,7 @@ class Driver(RequestVerbs, TransferVerbs):
         require_pages(indices, self.config.page_size, f"match of {self.elements(key)} elements")
         if len(indices) > self.aligned(key) or not indices.all():
             raise violation("MATCH-1", "match", f"at most {self.aligned(key)} slots above 0", indices.tolist())
+        self._require_host_hits(key, found)
         self.contents.verify(key, indices)
         self.verb_done()
         return found
@@ -226,6 +226,12 @@ class Driver(RequestVerbs, TransferVerbs):
         self._forget_host()
         self._require_nothing_cached()
         self.verb_done()
+
+    def _require_host_hits(self, key: Key, found: MatchResult) -> None:
+        hit, size = found.host_hit_length, self.config.page_size
+        room = 0 if found.best_match is found.device_anchor else self.aligned(key) - len(found.device_indices)
+        if not 0 <= hit <= room or hit % size:
+            raise violation("MATCH-12", "match", f"whole pages past the anchor, at most {room} elements", found)
 
     def _require_nothing_cached(self) -> None:
         if not self.can_look:

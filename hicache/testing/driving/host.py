@@ -34,6 +34,7 @@ class HostTierVerbs(Watch):
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         super().__init__(adapter, config)
         self._host_receipts: list[tuple[Handle, int, int]] = []
+        self._has_states = Component.MAMBA in config.components
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         """Free so many of a component's host slots, or all that can be evicted; the pools gain what the result says."""
@@ -126,10 +127,13 @@ class HostTierVerbs(Watch):
         if len(slots) != len(load.indices):
             raise violation("FLOW-10", "claim", f"{len(load.indices)} slots", f"{len(slots)} slots")
         self.contents.verify(load.key, np.concatenate((load.before, slots)))
-        if Component.MAMBA in self.config.components and self.can_look and self.state_of(load.key) is None:
-            raise violation("FLOW-10", f"claim of {len(load.slots)} elements", "a state at their end", None)
+        if self._has_states and self.can_look:
+            snapshot = self.snapshot()
+            row = self._row_of(load.key, snapshot)
+            if row is None or snapshot.nodes[row].slots[Component.MAMBA] is None:
+                raise violation("FLOW-10", f"claim of {len(load.slots)} elements", "a state at their end", None)
 
-    def state_of(self, key: Key) -> int | None:
+    def _state_of(self, key: Key) -> int | None:
         """The tree's state slot on the device for exactly this prefix, there or on its way, or None."""
         snapshot = self.snapshot()
         row = self._row_of(key, snapshot)

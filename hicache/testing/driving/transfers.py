@@ -11,7 +11,7 @@ from hicache.testing.driving.loading import Loading
 from hicache.testing.host_verbs import PendingTransfer
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import Component, Handle, Pool, TransferPhase
+from hicache.types import Handle, Pool, TransferPhase
 
 
 class TransferVerbs(HostTierVerbs):
@@ -96,7 +96,7 @@ class TransferVerbs(HostTierVerbs):
         readers: dict[Pool, Callable[[int], None]] = {}
         for pool in self.contents.prefix_pools:
             readers[pool] = partial(self.contents.verify_layer, pool, load.key, load.slots)
-        state = self.state_of(load.key) if Component.MAMBA in self.config.components and self.can_look else None
+        state = self._state_of(load.key) if self._has_states and self.can_look else None
         if state is not None:
             readers[Pool.MAMBA] = partial(self.contents.verify_state_layer, load.key, state)
         return readers

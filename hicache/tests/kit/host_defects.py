@@ -144,6 +144,22 @@ class PromisesMore(HostedCache):
         return replace(found, host_hit_length=found.host_hit_length + self.page_size)
 
 
+class CountsNothing(HostedCache):
+    """Finds a hit on the host of which nothing is there."""
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        found = super().match(key, chunked=chunked)
+        return replace(found, best_match=found.device_anchor, host_hit_length=self.page_size)
+
+
+class LoadsLess(HostedCache):
+    """Brings in a page less than is on the host."""
+
+    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+        load = super().load_back(handle, quota=quota)
+        return load and LoadBack(load.indices[: -self.page_size], load.ticket)
+
+
 class LoadsTheSameTwice(HostedCache):
     """Gives the same slots for each page of a load."""
 
