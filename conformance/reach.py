@@ -17,11 +17,6 @@ class Reach(NamedTuple):
     device: int
     host: int
 
-    @property
-    def whole(self) -> int:
-        """What both tiers have together."""
-        return self.device + self.host
-
 
 def reach(driver: Driver, pages: Sequence[int], namespace: Namespace = SHARED) -> Reach:
     """How far a prompt hits now."""
