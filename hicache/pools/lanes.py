@@ -51,10 +51,9 @@ class ByRuns:
 
     def lane(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> Lane:
         """Arrays where the pieces are layers or pages, as numpy starts sooner; tensors where each slot is a piece."""
-        ends = device.raw[buffer], host.raw[buffer]
         if (device.spec.layout is Layout.PAGE_FIRST) == (host.spec.layout is Layout.PAGE_FIRST):
-            return Lane(*[end.numpy() for end in ends])
-        return Lane(*ends)
+            return Lane(device.raw[buffer].numpy(), host.raw[buffer].numpy())
+        return Lane(*_widened(device.raw[buffer], host.raw[buffer]))
 
     def addresses(self, device: list[int], host: list[int]) -> Addresses:
         """Slices of runs. Plain Python: for the few pages of most jobs it has ended before numpy has started."""
@@ -77,13 +76,17 @@ class ByKernels:
         self._device = device
 
     def lane(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> Lane:
-        """Tensors of the device, in elements as wide as possible."""
-        ends = device.raw[buffer], host.raw[buffer]
-        is_wide = all(end.shape[-1] % torch.int64.itemsize == 0 for end in ends)
-        own, twin = [end.view(torch.int64 if is_wide else torch.uint8) for end in ends]
+        """Tensors of the device."""
+        own, twin = _widened(device.raw[buffer], host.raw[buffer])
         return Lane(own, seen_from(self._device, twin))
 
     def addresses(self, device: list[int], host: list[int]) -> Addresses:
         """Page numbers on the device, some at a time."""
         ends = [torch.tensor(pages, dtype=torch.int64, device=self._device) for pages in (device, host)]
         return list(zip(*[torch.split(end, PAGES_AT_ONCE) for end in ends], strict=True))
+
+
+def _widened(device: torch.Tensor, host: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # Torch counts elements: it reads wide ones at once, and wakes no threads for a few of them.
+    wide = torch.int64 if device.shape[-1] % torch.int64.itemsize == 0 else torch.uint8
+    return device.view(wide), host.view(wide)
