@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from math import prod
 
 import numpy as np
@@ -94,6 +95,7 @@ def _zeros(size_bytes: int, device: torch.device) -> torch.Tensor:
         return torch.zeros(size_bytes, dtype=torch.uint8, device=device)
     memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
-        # A tenth faster to copy: pages of a pool are scattered, and most of a copy's addresses are new to the CPU.
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        # A hint, which some kernels refuse: scattered pages are copied a tenth faster from huge pages of memory.
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
