@@ -13,7 +13,7 @@ __all__ = ["SCHEMA_VERSION", "Execution", "Outcome", "RunRecord", "merge_runs", 
 def write_report(record: RunRecord, directory: Path) -> Path:
     """Write run.json, report.html, report.md and junit.xml, and return the path of the HTML page.
 
-    A `replay.svg` that lies in the directory becomes part of the page.
+    Each `replay*.svg` that lies in the directory becomes part of the page.
     """
     # Whoever only reads or merges runs needs neither templates nor pictures.
     from hicache.testing.contract import CONTRACT
@@ -23,12 +23,12 @@ def write_report(record: RunRecord, directory: Path) -> Path:
     from hicache.testing.report.overview import overview
 
     view = overview(record, CONTRACT)
-    picture = directory / "replay.svg"
-    replay_svg = picture.read_bytes() if picture.exists() else None
+    pictures = sorted(directory.glob("replay*.svg"), key=lambda picture: picture.stem)
+    replay_svgs = [picture.read_bytes() for picture in pictures]
     directory.mkdir(parents=True, exist_ok=True)
     write_run(record, directory / "run.json")
     page = directory / "report.html"
-    page.write_text(render_html(view, CONTRACT, replay_svg), encoding="utf-8")
+    page.write_text(render_html(view, CONTRACT, replay_svgs), encoding="utf-8")
     (directory / "report.md").write_text(render_markdown(view, CONTRACT), encoding="utf-8")
     (directory / "junit.xml").write_text(render_junit(record), encoding="utf-8")
     return page

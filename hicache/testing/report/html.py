@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -36,8 +36,8 @@ class Family:
     columns: tuple[str, ...]
 
 
-def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svg: bytes | None) -> str:
-    """The page. `replay_svg`: the picture of a replay, or None."""
+def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequence[bytes]) -> str:
+    """The page. `replay_svgs`: the pictures of replays."""
     families = _families(view.matrix)
     timed = [execution for execution in view.record.executions if execution.duration_s > 0]
     template = _environment().get_template("report.html")
@@ -54,7 +54,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svg: bytes
         failure_of=_first_failures(view),
         sections_figure=sections_figure(view.matrix),
         slowest_figure=slowest_figure(timed, _MOST_SLOW_TESTS) if timed else None,
-        replay_image=_data_address(replay_svg) if replay_svg else None,
+        replay_images=[_data_address(picture) for picture in replay_svgs],
     )
 
 

@@ -126,11 +126,13 @@ def test_an_empty_run_can_be_reported(tmp_path: Path) -> None:
     assert not page.mismatches, f"tags that do not match: {page.mismatches}"
 
 
-def test_a_replay_beside_the_report_becomes_part_of_it(tmp_path: Path) -> None:
+def test_the_replays_beside_the_report_become_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "replay.svg").write_text("<svg/>")
+    (tmp_path / "replay-host.svg").write_text("<svg></svg>")
     page = Reader(write_report(record(execution("KEY-1")), tmp_path).read_text(encoding="utf-8"))
     images = [attributes["src"] for tag, attributes in page.elements if tag == "img"]
-    assert images == ["data:image/svg+xml;base64,PHN2Zy8+"], f"expected the replay's picture, got {images}"
+    expected = [f"data:image/svg+xml;base64,{picture}" for picture in ("PHN2Zy8+", "PHN2Zz48L3N2Zz4=")]
+    assert images == expected, f"expected both pictures, got {images}"
 
 
 def test_junit_is_well_formed_and_complete(report: Path) -> None:
