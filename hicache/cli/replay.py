@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from hicache.cli.adapter_class import REFERENCE, adapter_class
-from hicache.config import EvictionPolicy
+from hicache.cli.host_options import HostCapacity, HostExecutor, HostLayout, HostWrites
+from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.errors import ConfigurationError, TraceError
 
 
@@ -21,18 +22,22 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     policy: Annotated[EvictionPolicy, typer.Option(help="In which order leaves are evicted.")] = EvictionPolicy.LRU,
     components: Annotated[str, typer.Option(help="Of full, swa, mamba, indexer; separated by commas.")] = "full",
     window: Annotated[int, typer.Option(help="Tokens of the sliding window, with swa.")] = 4096,
+    host: HostCapacity = None,
+    write_policy: HostWrites = WritePolicy.WRITE_THROUGH,
+    host_layout: HostLayout = Layout.PAGE_FIRST,
+    executor: HostExecutor = ExecutorKind.THREADED,
     running: Annotated[int, typer.Option(help="Requests that run at the same time.")] = 8,
     check_every: Annotated[int, typer.Option(help="Check the whole cache at each N-th request; 0: at the end.")] = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count malformed lines and pass over them.")] = False,
     report: Annotated[Path, typer.Option(help="Where replay.json and replay.svg go.")] = Path("reports/replay"),
 ) -> None:
-    """Drive a cache with a trace and report hit rates, evictions and latencies beside the offline optimum.
+    """Drive a cache with a trace; report hits per tier, evictions and latencies beside the offline optimum.
 
     Ends with 1 when the cache breaks a law, and with 2 when it cannot be opened or the trace cannot be read.
     """
     from hicache.cli.replay_view import replay_with_progress, show_outcome
-    from hicache.testing.replay import ReplaySettings, write_report
+    from hicache.testing.replay import HostSettings, ReplaySettings, write_report
     from hicache.testing.traces import Trace
 
     console = Console()
@@ -40,22 +45,26 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
         settings = ReplaySettings(
             page_size=page_size,
             capacity=capacity,
-            components=tuple(name.strip() for name in components.split(",")),
+            components=tuple(map(str.strip, components.split(","))),
             policy=policy,
             sliding_window_size=window,
             running=running,
             check_every=check_every,
+            host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
         )
         requests = Trace(trace, skip_bad=skip_bad, limit=limit)
         outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)
     except (TraceError, ConfigurationError) as error:
-        Console(stderr=True).print(
-            f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
+        _say(Console(stderr=True), f"{type(error).__name__}: {error}", style="red")
         raise typer.Exit(2) from error
     write_report(outcome, report)
     show_outcome(console, outcome)
-    console.print(f"report: {report / 'replay.json'} and {report / 'replay.svg'}", highlight=False, soft_wrap=True)
+    _say(console, f"report: {report / 'replay.json'} and {report / 'replay.svg'}", style=None)
     if outcome.broken is not None:
-        console.print(f"a law is broken {outcome.broken}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"a law is broken {outcome.broken}", style="red")
         raise typer.Exit(1)
+
+
+def _say(console: Console, text: str, style: str | None) -> None:
+    """Print as it is: no markup, and no line broken where a path or a command would break."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""ReplayStage: a generated trace, replayed in this process."""
+"""ReplayStage: a generated trace, replayed in this process; with a host tier too, where the cache has one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from hicache.cli.stage import Progress, StageResult, Verification
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.known_failures import KnownFailure
-from hicache.testing.replay import ReplayOutcome, replay_sample, sample_settings
+from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
-
-_NODE_ID = "replay::generated trace"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayStage:
-    """The replay of `replay_sample`, told as one execution. Its picture lies beside the report, which shows it."""
+    """The replays of `samples`, each told as one execution. Their pictures lie beside the report, which shows them."""
 
     verification: Verification
     adapter: type[CacheAdapter]
@@ -33,56 +31,65 @@ class ReplayStage:
         return "replay"
 
     def run(self, progress: Progress) -> StageResult:
-        """Replay to the end, or to the first broken law."""
+        """Replay each sample to its end, or to the first broken law."""
         begin = perf_counter()
         # The report shows what lies beside it, which must not be an earlier replay.
-        (self.verification.directory / "replay.svg").unlink(missing_ok=True)
+        for picture in self.verification.directory.glob("replay*.svg"):
+            picture.unlink()
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        try:
-            outcome = replay_sample(self.adapter, self.verification.directory, progress)
-        except Exception:  # noqa: BLE001 - whatever a cache under test raises is a finding, not the end of the report
-            execution = self._execution((), "", traceback.format_exc(), perf_counter() - begin, 0)
-        else:
-            execution = self._told(outcome, perf_counter() - begin)
+        chosen = samples(self.adapter)
+        executions = [self._run(sample, _part(progress, number, len(chosen))) for number, sample in enumerate(chosen)]
         record = RunRecord(
             schema_version=SCHEMA_VERSION,
             implementation=self.verification.adapter,
             started=started,
             environment={},
             capabilities=tuple(sorted(capability.name for capability in self.adapter.capabilities)),
-            executions=(execution,),
+            executions=tuple(executions),
         )
         return StageResult(self.name, record, None, perf_counter() - begin)
 
-    def _told(self, outcome: ReplayOutcome, duration_s: float) -> Execution:
+    def _run(self, sample: Sample, progress: Progress) -> Execution:
+        begin = perf_counter()
+        try:
+            outcome = replay_sample(self.adapter, sample, self.verification.directory, progress)
+        except Exception:  # noqa: BLE001 - whatever a cache under test raises is a finding, not the end of the report
+            return self._execution(sample, (), "", traceback.format_exc(), perf_counter() - begin, 0)
         clauses = _clauses_checked(outcome, self.adapter) if outcome.broken is None else _clauses_named(outcome.broken)
         calls = sum(latency.calls for latency in outcome.latency.values())
-        return self._execution(clauses, outcome.configuration, outcome.broken or "", duration_s, calls)
+        duration_s = perf_counter() - begin
+        return self._execution(sample, clauses, outcome.configuration, outcome.broken or "", duration_s, calls)
 
     def _execution(
-        self, clauses: tuple[str, ...], configuration: str, reason: str, duration_s: float, operations: int
+        self,
+        sample: Sample,
+        clauses: tuple[str, ...],
+        configuration: str,
+        reason: str,
+        duration_s: float,
+        operations: int,
     ) -> Execution:
-        known = next((failure for failure in self.known_failures if failure.covers(_NODE_ID, clauses)), None)
+        node_id = f"replay::{sample.title}"
+        known = next((failure for failure in self.known_failures if failure.covers(node_id, clauses)), None)
         if reason and known is not None:
             outcome, reason = Outcome.KNOWN_FAILURE, str(known)
         else:
             outcome = Outcome.FAILED if reason else Outcome.PASSED
         return Execution(
-            node_id=_NODE_ID,
+            node_id=node_id,
             suite=self.name,
             clauses=clauses,
             configuration=configuration,
             outcome=outcome,
             reason=reason,
-            replay=self._command(),
+            replay=self._command(sample.settings),
             duration_s=duration_s,
             operations=operations,
         )
 
-    def _command(self) -> str:
+    def _command(self, settings: ReplaySettings) -> str:
         """The same replay, with the whole cache checked after each request."""
-        settings = sample_settings(self.adapter)
-        options = {
+        options: dict[str, object] = {
             "adapter": self.verification.adapter,
             "components": ",".join(settings.components),
             "capacity": settings.capacity,
@@ -92,8 +99,20 @@ class ReplayStage:
             "running": settings.running,
             "check-every": 1,
         }
+        if (host := settings.host) is not None:
+            options |= {
+                "host": host.capacity,
+                "write-policy": host.write_policy.value,
+                "host-layout": host.layout.value,
+                "executor": host.executor.value,
+            }
         words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         return shlex.join(["hicache", "replay", str(self.verification.directory / "trace.jsonl"), *words])
+
+
+def _part(progress: Progress, number: int, count: int) -> Progress:
+    """Progress of one of several parts of equal length."""
+    return lambda done, total: progress(number * total + done, count * total)
 
 
 def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tuple[str, ...]:
@@ -103,6 +122,10 @@ def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tup
         checked.append("POOL-1")
     if outcome.checks and Capability.BYTES in adapter.capabilities:
         checked.append("REQ-3")
+    if outcome.host is not None:
+        checked.append("FLOW-10")
+    if outcome.host is not None and outcome.checks:
+        checked.append("FLOW-7")
     return tuple(checked)
 
 

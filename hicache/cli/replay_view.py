@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.replay import ReplayOutcome, ReplaySettings, replay
+from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, replay
 from hicache.testing.traces import Trace
 
 
@@ -28,18 +30,21 @@ def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
 
 
 def _totals(outcome: ReplayOutcome) -> Table:
-    capacity = ", ".join(f"{name} {size:,}" for name, size in outcome.capacity_tokens.items())
-    evicted = "not known" if outcome.evicted_tokens is None else f"{outcome.evicted_tokens:,} tokens"
     rows = {
-        "capacity": f"{capacity} of a footprint of {outcome.footprint_tokens:,} tokens",
+        "capacity": f"{_listed(outcome.capacity_tokens)} of a footprint of {outcome.footprint_tokens:,} tokens",
+        **({} if outcome.host is None else {"on the host": _listed(outcome.host.capacity_tokens)}),
         "requests": f"{outcome.requests:,}, {outcome.too_large:,} of them too large",
         "skipped lines": f"{outcome.skipped_lines:,}",
         "input": f"{outcome.input_tokens:,} tokens",
-        **{f"hits on {tier}": f"{tokens:,} tokens" for tier, tokens in outcome.hit_tokens.items()},
+        **{
+            f"hits on {tier}": f"{tokens:,} tokens, {outcome.hit_rates[tier]:.2%}"
+            for tier, tokens in outcome.hit_tokens.items()
+        },
         "hit rate": f"{outcome.hit_rate:.2%}",
-        "LRU by blocks": f"{outcome.lru_hit_rate:.2%}",
+        "LRU by blocks": _lru(outcome),
         "offline optimum": f"{outcome.optimal_hit_rate:.2%}",
-        "evicted": evicted,
+        "evicted": _tokens(outcome.evicted_tokens),
+        **({} if outcome.host is None else _moved(outcome.host)),
         "checks": _checks(outcome),
         "took": f"{outcome.seconds:.1f} s, at most {outcome.peak_rss_bytes / 2**30:.2f} GiB",
     }
@@ -47,6 +52,34 @@ def _totals(outcome: ReplayOutcome) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _listed(capacity_tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size:,}" for name, size in capacity_tokens.items())
+
+
+def _tokens(count: int | None) -> str:
+    return "not known" if count is None else f"{count:,} tokens"
+
+
+def _lru(outcome: ReplayOutcome) -> str:
+    device_alone = "" if outcome.host is None else f", {outcome.device_lru_hit_rate:.2%} with the device alone"
+    return f"{outcome.lru_hit_rate:.2%}{device_alone}"
+
+
+def _moved(host: HostOutcome) -> dict[str, str]:
+    refused = "" if host.backups_refused is None else f", {host.backups_refused:,} refused"
+    return {
+        "backed up": _bytes(host.bytes_backed_up, host.bytes_per_token) + refused,
+        "loaded back": _bytes(host.bytes_loaded, host.bytes_per_token),
+    }
+
+
+def _bytes(count: int | None, bytes_per_token: int | None) -> str:
+    if count is None:
+        return "not known"
+    in_tokens = f", as much as {count // bytes_per_token:,} tokens of full" if bytes_per_token else ""
+    return f"{count:,} bytes{in_tokens}"
 
 
 def _checks(outcome: ReplayOutcome) -> str:

@@ -1,24 +1,27 @@
 """Replay of traces on any cache, with the laws checked on the way and the limits of every policy beside the result."""
 
-from hicache.testing.replay.configuration import UNLIMITED, ReplaySettings
+from hicache.testing.replay.configuration import UNLIMITED, HostSettings, ReplaySettings
 from hicache.testing.replay.lru import lru_hit_tokens
 from hicache.testing.replay.optimum import optimal_hit_tokens
-from hicache.testing.replay.outcome import ReplayOutcome
+from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome
 from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import replay
-from hicache.testing.replay.sample import replay_sample, sample_settings
+from hicache.testing.replay.sample import Sample, replay_sample, samples
 from hicache.testing.replay.survey import Survey, survey
 
 __all__ = [
     "UNLIMITED",
+    "HostOutcome",
+    "HostSettings",
     "ReplayOutcome",
     "ReplaySettings",
+    "Sample",
     "Survey",
     "lru_hit_tokens",
     "optimal_hit_tokens",
     "replay",
     "replay_sample",
-    "sample_settings",
+    "samples",
     "survey",
     "write_report",
 ]

@@ -8,9 +8,9 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.counters import check_partners, check_sizes
+from hicache.testing.laws.counters import check_host_sizes, check_partners, check_sizes
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Component, Slots
+from hicache.types import NO_SLOTS, Component, Slots, Tier
 
 
 class Audit:
@@ -33,28 +33,47 @@ class Audit:
         self._adapter.sanity_check()
 
     def check_drained(self) -> None:
-        """With no request running, read back every byte of the tree, then evict everything.
+        """With no request running, read back every byte of the tree, then evict everything from every tier.
 
         Raises InvariantError unless the bytes are right (REQ-3) and all slots come back (POOL-1, FLOW-7).
         """
+        if self._config.host is not None:
+            self._adapter.drain()
         nothing = dict.fromkeys(self._config.components, NO_SLOTS)
         self.check(nothing)
         if Capability.SNAPSHOT in self._adapter.capabilities:
             self._contents.verify_tree(self._adapter.snapshot())
-        for component, capacity in self._config.capacity_tokens.items():
-            self._adapter.evict(component, capacity)
+        self._evict_all()
         self.check(nothing)
         if Capability.SIZES not in self._adapter.capabilities:
             return
-        expected = dict(self._config.capacity_tokens)
-        free = {component: sizes.free for component, sizes in self._adapter.sizes().items()}
-        if free != expected:
-            raise violation("FLOW-7", "free slots after everything was evicted", expected, free)
+        for tier, capacity in self._capacities().items():
+            sizes = self._adapter.sizes() if tier is Tier.DEVICE else self._adapter.host_sizes()
+            free = {component: own.free for component, own in sizes.items()}
+            if free != capacity:
+                raise violation("FLOW-7", f"free slots of the {tier.value} after all was evicted", capacity, free)
+
+    def _evict_all(self) -> None:
+        tiers = list(self._capacities().items())
+        # With a host twice: what must be backed up before it goes may have found no room there.
+        for tier, capacity in tiers if len(tiers) == 1 else 2 * tiers:
+            evict = self._adapter.evict if tier is Tier.DEVICE else self._adapter.evict_host
+            for component, tokens in capacity.items():
+                evict(component, tokens)
+
+    def _capacities(self) -> dict[Tier, dict[str, int]]:
+        capacities = {Tier.DEVICE: dict(self._config.capacity_tokens)}
+        if self._config.host is not None:
+            capacities[Tier.HOST] = dict(self._config.host.capacity_tokens)
+        return capacities
 
     def _check_snapshot(self, held: Mapping[str, Slots]) -> None:
         snapshot = self._adapter.snapshot()
-        check_laws(snapshot, self._config, held)
+        # Whoever asked for a load has waited for it.
+        check_laws(snapshot, self._config, held, is_awaited=False)
         if Capability.SIZES in self._adapter.capabilities:
             check_sizes(snapshot, self._adapter.sizes())
+            if snapshot.host is not None:
+                check_host_sizes(snapshot.host, self._adapter.host_sizes())
         if Component.SWA in self._config.components:
             check_partners(snapshot, self._adapter.partners)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout, ModelShape
+from hicache.config import (
+    SINGLE_RANK,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    ModelShape,
+    WritePolicy,
+)
 from hicache.errors import ConfigurationError
 from hicache.testing.replay.survey import Survey
 from hicache.types import Component, Pool
@@ -26,12 +35,26 @@ UNLIMITED = "unlimited"
 
 
 @dataclass(frozen=True, slots=True)
+class HostSettings:
+    """The host tier of a replay. `capacity`: as that of the device.
+
+    `executor`: who moves the bytes. Threads move them beside the requests; stepped ones move when a request waits for
+    them, so that the same replay always goes the same way. Streams need a GPU.
+    """
+
+    capacity: str
+    write_policy: WritePolicy
+    layout: Layout
+    executor: ExecutorKind
+
+
+@dataclass(frozen=True, slots=True)
 class ReplaySettings:
     """What a replay is asked for. Raises ConfigurationError, naming the field, for a number that is too small.
 
     `capacity`: tokens, a share of the trace's footprint such as "25%", or "unlimited". `components`: components and
     sidecars. `running`: requests that run at the same time. `check_every`: check the whole cache at each so many
-    requests; 0 checks at the end alone. `sliding_window_size`: tokens, for SWA.
+    requests; 0 checks at the end alone. `sliding_window_size`: tokens, for SWA. `host`: None for the device alone.
     """
 
     page_size: int
@@ -41,6 +64,7 @@ class ReplaySettings:
     sliding_window_size: int
     running: int
     check_every: int
+    host: HostSettings | None
 
     def __post_init__(self) -> None:
         for field, least in (("page_size", 1), ("sliding_window_size", 1), ("running", 1), ("check_every", 0)):
@@ -50,45 +74,60 @@ class ReplaySettings:
 
 
 def cache_config(settings: ReplaySettings, totals: Survey) -> CacheConfig:
-    """The configuration to open. Every component has room for the same share of the trace.
-
-    For MAMBA that is two states a request: one where it ends, and one where it branches off.
-    """
-    tokens = _capacity_tokens(settings, totals)
-    states = 2 * (settings.running + totals.requests * tokens // max(1, totals.footprint_tokens))
+    """The configuration to open."""
     sidecars = tuple(name for name in settings.components if name == Pool.INDEXER)
     components = tuple(name for name in settings.components if name not in sidecars)
     return CacheConfig(
         components=components,
         sidecars=sidecars,
         page_size=settings.page_size,
-        capacity_tokens={name: states if name == Component.MAMBA else tokens for name in components},
+        capacity_tokens=_capacities(settings.capacity, components, settings, totals),
         sliding_window_size=settings.sliding_window_size if Component.SWA in components else None,
         mamba_chunk_size=settings.page_size if Component.MAMBA in components else None,
         policy=settings.policy,
         bigram=False,
         events=False,
         layout=Layout.LAYER_FIRST,
-        device="cpu",
+        device="cuda" if settings.host is not None and settings.host.executor is ExecutorKind.STREAMS else "cpu",
         model=SMALLEST_MODEL,
         topology=SINGLE_RANK,
-        host=None,
+        host=_host_config(settings.host, components, settings, totals),
     )
 
 
-def _capacity_tokens(settings: ReplaySettings, totals: Survey) -> int:
-    """Tokens rounded down to whole pages, but one page at least."""
-    pages = _wanted_tokens(settings, totals) // settings.page_size
-    return max(1, pages) * settings.page_size
+def _host_config(
+    host: HostSettings | None, components: tuple[str, ...], settings: ReplaySettings, totals: Survey
+) -> HostConfig | None:
+    if host is None:
+        return None
+    return HostConfig(
+        capacity_tokens=_capacities(host.capacity, components, settings, totals),
+        layout=host.layout,
+        write_policy=host.write_policy,
+        selective_hits=1,
+        load_back_threshold_tokens=0,
+        executor=host.executor,
+    )
 
 
-def _wanted_tokens(settings: ReplaySettings, totals: Survey) -> int:
-    text = settings.capacity.strip()
+def _capacities(capacity: str, components: tuple[str, ...], settings: ReplaySettings, totals: Survey) -> dict[str, int]:
+    """Room on one tier. Every component has it for the same share of the trace.
+
+    For MAMBA that is two states a request: one where it ends, and one where it branches off.
+    """
+    # In whole pages, but one at least.
+    tokens = max(1, _wanted_tokens(capacity, settings, totals) // settings.page_size) * settings.page_size
+    states = 2 * (settings.running + totals.requests * tokens // max(1, totals.footprint_tokens))
+    return {name: states if name == Component.MAMBA else tokens for name in components}
+
+
+def _wanted_tokens(capacity: str, settings: ReplaySettings, totals: Survey) -> int:
+    text = capacity.strip()
     if text == UNLIMITED:
         return totals.footprint_tokens + settings.running * settings.page_size
     number = _number(text.removesuffix("%"))
     if not 0 < number < float("inf"):
-        raise ConfigurationError(f"capacity {settings.capacity!r} is neither tokens, nor like '25%', nor {UNLIMITED!r}")
+        raise ConfigurationError(f"capacity {capacity!r} is neither tokens, nor like '25%', nor {UNLIMITED!r}")
     return int(totals.footprint_tokens * number / 100) if text.endswith("%") else int(number)
 
 

@@ -10,18 +10,40 @@ from pathlib import Path
 from hicache.testing.replay.latency import Latency
 from hicache.testing.replay.timeline import Window
 
-SCHEMA_VERSION = 1
-"""Goes up when a field of `replay.json` is added, removed or changes its meaning."""
+SCHEMA_VERSION = 2
+"""Goes up when a field of `replay.json` is added, removed or changes its meaning.
+
+1: the device alone. 2: `host`, `hit_rates`, `device_lru_hit_rate`; a window's hits and occupancy are by tier.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutcome:
+    """The host tier of a replay.
+
+    `bytes_backed_up`, `bytes_loaded`: over all layers and pools of the replay's tiny model, and `backups_refused` for
+    lack of host space: as the cache counts them, or None when it does not. `bytes_per_token`: what one token takes in
+    the pools that have FULL's slots, or None when they can't be read.
+    """
+
+    capacity_tokens: Mapping[str, int]
+    bytes_backed_up: int | None
+    bytes_loaded: int | None
+    backups_refused: int | None
+    bytes_per_token: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
     """One replay. Rates are shares of `input_tokens`, from 0 to 1.
 
-    `too_large`: requests passed over because they do not fit an empty cache. `skipped_lines`: malformed lines.
-    `optimal_hit_rate`: Belady's optimum for the same capacity; `lru_hit_rate`: a block-level LRU that shares no code
-    with the cache. `evicted_tokens`: of FULL, or None when the adapter has no size counters. `latency`: by verb.
-    `checks`: audits of the whole cache. `broken`: the message of the law that ended the replay, or None.
+    `capacity_tokens`: of the device, by component. `hit_tokens`, `hit_rates`: by tier; what is loaded back for a
+    request is a hit of the host. `too_large`: requests passed over because they do not fit an empty cache.
+    `skipped_lines`: malformed lines. `optimal_hit_rate`: Belady's optimum for the capacity of all tiers together.
+    `lru_hit_rate`: a block-level LRU of that capacity that shares no code with the cache; `device_lru_hit_rate`: of
+    the device's alone. `evicted_tokens`: of FULL from the device, or None when the adapter has no size counters.
+    `latency`: by verb. `checks`: audits of the whole cache. `broken`: the message of the law that ended the replay,
+    or None. `host`: None without a host tier.
     """
 
     schema_version: int
@@ -37,7 +59,9 @@ class ReplayOutcome:
     input_tokens: int
     hit_tokens: Mapping[str, int]
     hit_rate: float
+    hit_rates: Mapping[str, float]
     lru_hit_rate: float
+    device_lru_hit_rate: float
     optimal_hit_rate: float
     evicted_tokens: int | None
     latency: Mapping[str, Latency]
@@ -46,6 +70,7 @@ class ReplayOutcome:
     seconds: float
     peak_rss_bytes: int
     timeline: tuple[Window, ...]
+    host: HostOutcome | None
 
 
 def write_outcome(outcome: ReplayOutcome, path: Path) -> None:

@@ -10,17 +10,18 @@ from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.replay.session import Session
 from hicache.testing.replay.tally import Tally
 from hicache.testing.traces import TraceRequest, request_tokens
-from hicache.types import SHARED, Component, Key
+from hicache.types import SHARED, Component, Key, Tier
 
 
 class Passage:
     """Serves request after request, counts, and audits the cache at each `settings.check_every`-th."""
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig, settings: ReplaySettings) -> None:
-        self.tally = Tally()
+        self.tally = Tally((Tier.DEVICE,) if config.host is None else (Tier.DEVICE, Tier.HOST))
         self.stopwatch = Stopwatch()
         self.audit = Audit(adapter, config)
         self._adapter = adapter
+        self._has_host = config.host is not None
         self._check_every = settings.check_every
         self._session = Session(adapter, config, self.stopwatch, running=settings.running)
 
@@ -28,7 +29,7 @@ class Passage:
         """Replay the next request. Raises InvariantError when a law is broken."""
         checked = self._check_every > 0 and (self.tally.requests + 1) % self._check_every == 0
         served = self._session.serve(Key(request_tokens(request), SHARED), checked=checked)
-        self.tally.add(request, served, self._tree_tokens())
+        self.tally.add(request, served, self._occupied_tokens())
         if checked:
             self.audit.check(self._session.held())
 
@@ -37,8 +38,11 @@ class Passage:
         self._session.finish_all()
         self.audit.check_drained()
 
-    def _tree_tokens(self) -> int | None:
+    def _occupied_tokens(self) -> dict[str, int]:
+        """What the tree holds of FULL, by tier, as far as it can be told."""
         if Capability.SIZES not in self._adapter.capabilities:
-            return None
-        full = self._adapter.sizes()[Component.FULL]
-        return full.evictable + full.protected
+            return {}
+        sizes = {Tier.DEVICE.value: self._adapter.sizes()[Component.FULL]}
+        if self._has_host:
+            sizes[Tier.HOST.value] = self._adapter.host_sizes()[Component.FULL]
+        return {tier: full.evictable + full.protected for tier, full in sizes.items()}

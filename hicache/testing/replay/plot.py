@@ -7,13 +7,17 @@ from itertools import accumulate
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hicache.testing.replay.outcome import ReplayOutcome
-from hicache.types import Component
+from hicache.types import Component, Tier
 
-_FAINT, _STRONG, _LIMIT, _SECOND = "#9ecae1", "#1f5f99", "#2a7f3f", "#b3622d"
+_FAINT = {Tier.DEVICE.value: "#c6dbef", Tier.HOST.value: "#fdd0a2"}
+_STRONG = {Tier.DEVICE.value: "#1f5f99", Tier.HOST.value: "#c2571a"}
+_PLACE = {Tier.DEVICE.value: "on the device", Tier.HOST.value: "and on the host"}
+_LIMIT, _SECOND = "#2a7f3f", "#6b6b6b"
 _MS_PER_MINUTE = 60_000
 _MILLION = 1e6
 
@@ -22,7 +26,7 @@ def draw_replay(outcome: ReplayOutcome, path: Path) -> None:
     """Draw three panels over the minutes of the trace into an SVG file, the same bytes for the same outcome."""
     figure = Figure(figsize=(9, 7.5), layout="constrained")
     rates, occupancy, evictions = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1, 1))
-    figure.suptitle(f"{outcome.trace}: {outcome.configuration}, {outcome.requests} requests")
+    figure.suptitle(f"{outcome.trace}, {outcome.requests} requests\n{outcome.configuration}", fontsize="medium")
     minutes = [window.arrival_ms / _MS_PER_MINUTE for window in outcome.timeline]
     _draw_rates(rates, minutes, outcome)
     _draw_occupancy(occupancy, minutes, outcome)
@@ -36,30 +40,45 @@ def draw_replay(outcome: ReplayOutcome, path: Path) -> None:
 
 
 def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> None:
+    """The tiers on top of each other: areas are windows of the trace, lines are all of it so far."""
     inputs = [window.input_tokens for window in outcome.timeline]
-    hits = [window.hit_tokens for window in outcome.timeline]
-    totals = zip(accumulate(hits), accumulate(inputs), strict=True)
-    axes.plot(minutes, _percent(zip(hits, inputs, strict=True)), color=_FAINT, linewidth=0.8, label="in a window")
-    axes.plot(minutes, _percent(totals), color=_STRONG, label=f"so far, {outcome.hit_rate:.2%} in the end")
-    axes.axhline(100 * outcome.optimal_hit_rate, color=_LIMIT, linestyle="--", label="optimum, whole trace")
-    axes.axhline(100 * outcome.lru_hit_rate, color=_SECOND, linestyle=":", label="LRU by blocks, whole trace")
-    axes.set_ylabel("hit rate, %")
+    hits = [0] * len(inputs)
+    below = np.zeros(len(inputs))
+    so_far = list(accumulate(inputs))
+    for tier, rate in outcome.hit_rates.items():
+        hits = [hit + window.hit_tokens[tier] for hit, window in zip(hits, outcome.timeline, strict=True)]
+        top = np.array(_percent(zip(hits, inputs, strict=True)))
+        axes.fill_between(minutes, below, top, color=_FAINT[tier], linewidth=0)
+        totals = zip(accumulate(hits), so_far, strict=True)
+        axes.plot(minutes, _percent(totals), color=_STRONG[tier], label=f"{_PLACE[tier]} {rate:.2%}")
+        below = top
+    best, lru = outcome.optimal_hit_rate, outcome.lru_hit_rate
+    axes.axhline(100 * best, color=_LIMIT, linestyle="--", label=f"offline optimum {best:.2%}")
+    axes.axhline(100 * lru, color=_SECOND, linestyle=":", label=f"LRU by blocks {lru:.2%}")
+    axes.set_ylabel("hit rate, %\n(areas: for a while, lines: so far)")
     axes.set_ylim(0, 100)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize="small")
 
 
 def _draw_occupancy(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> None:
-    axes.plot(minutes, _millions([window.occupied_tokens for window in outcome.timeline]), color=_STRONG)
-    capacity = outcome.capacity_tokens[Component.FULL] / _MILLION
-    axes.axhline(capacity, color=_LIMIT, linestyle="--", label=f"capacity, {capacity:.4g} million tokens")
+    capacities = {Tier.DEVICE.value: outcome.capacity_tokens}
+    if outcome.host is not None:
+        capacities[Tier.HOST.value] = outcome.host.capacity_tokens
+    for tier, capacity_tokens in capacities.items():
+        held = [window.occupied_tokens.get(tier) for window in outcome.timeline]
+        axes.plot(minutes, _millions(held), color=_STRONG[tier])
+        capacity = capacity_tokens[Component.FULL] / _MILLION
+        label = f"{tier}, of {capacity:.4g} million tokens"
+        axes.axhline(capacity, color=_STRONG[tier], linestyle="--", label=label)
     axes.set_ylabel("in the tree,\nmillion tokens")
     axes.set_ylim(bottom=0)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="center right", frameon=False, fontsize="small")
 
 
 def _draw_evictions(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> None:
-    axes.plot(minutes, _millions([window.evicted_tokens for window in outcome.timeline]), color=_STRONG)
-    axes.set_ylabel("evicted so far,\nmillion tokens")
+    evicted = _millions([window.evicted_tokens for window in outcome.timeline])
+    axes.plot(minutes, evicted, color=_STRONG[Tier.DEVICE])
+    axes.set_ylabel("evicted from the\ndevice so far,\nmillion tokens")
     axes.set_ylim(bottom=0)
 
 

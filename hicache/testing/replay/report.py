@@ -1,4 +1,4 @@
-"""The two files of a replay's report: `replay.json` and `replay.svg`."""
+"""The two files of a replay's report, such as `replay.json` and `replay.svg`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hicache.testing.replay.outcome import ReplayOutcome, write_outcome
 from hicache.testing.replay.plot import draw_replay
 
 
-def write_report(outcome: ReplayOutcome, directory: Path) -> None:
-    """Write both files into a directory, which is made if need be."""
+def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") -> None:
+    """Write both files, of this name, into a directory, which is made if need be."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_outcome(outcome, directory / "replay.json")
-    draw_replay(outcome, directory / "replay.svg")
+    write_outcome(outcome, directory / f"{name}.json")
+    draw_replay(outcome, directory / f"{name}.svg")

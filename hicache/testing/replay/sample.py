@@ -1,16 +1,17 @@
-"""A short replay of a generated trace, for `hicache verify`: as much of a cache as it declares, in a few seconds."""
+"""Short replays of a generated trace, for `hicache verify`: as much of a cache as it declares, in a few seconds."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hicache.config import EvictionPolicy
+from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.replay.configuration import ReplaySettings
+from hicache.testing.replay.configuration import HostSettings, ReplaySettings
 from hicache.testing.replay.outcome import ReplayOutcome
 from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import Progress, replay
-from hicache.testing.traces import SHORT_TRACE, Trace, generate_trace, write_trace
+from hicache.testing.traces import BLOCK_TOKENS, SHORT_TRACE, Trace, generate_trace, write_trace
 from hicache.types import Component, Pool
 
 _NEEDS = {
@@ -22,9 +23,18 @@ _CHECKS = 10
 _SEED = 20
 
 
-def sample_settings(adapter: type[CacheAdapter]) -> ReplaySettings:
-    """All components that the adapter declares, in a quarter of the trace's footprint, so that there is eviction."""
-    return ReplaySettings(
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One replay of the generated trace. `name`: of its files. `title`: what it is of, in words."""
+
+    name: str
+    title: str
+    settings: ReplaySettings
+
+
+def samples(adapter: type[CacheAdapter]) -> list[Sample]:
+    """All components that the adapter declares, in so little room that there is eviction; with a host, on each tier."""
+    device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,
         capacity="25%",
         components=(Component.FULL.value, *(name for name, need in _NEEDS.items() if need in adapter.capabilities)),
@@ -32,17 +42,31 @@ def sample_settings(adapter: type[CacheAdapter]) -> ReplaySettings:
         sliding_window_size=1024,
         running=8,
         check_every=SHORT_TRACE.requests // _CHECKS,
+        host=None,
     )
+    found = [Sample("replay", "generated trace", device)]
+    if Capability.HOST in adapter.capabilities:
+        # Stepped transfers make the same replay go the same way again.
+        is_stepped = Capability.STEPPED in adapter.capabilities
+        executor = ExecutorKind.STEPPED if is_stepped else ExecutorKind.THREADED
+        host = HostSettings("25%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, executor)
+        # Where a conversation goes on its prompt is whole blocks: with such pages a state is of use there.
+        page_size = BLOCK_TOKENS if Capability.PAGED in adapter.capabilities else 1
+        both = replace(device, page_size=page_size, capacity="5%", host=host)
+        found.append(Sample("replay-host", "generated trace, device and host", both))
+    return found
 
 
-def replay_sample(adapter: type[CacheAdapter], directory: Path, progress: Progress | None) -> ReplayOutcome:
-    """Generate `trace.jsonl` into a directory, replay it with `sample_settings`, and report there.
+def replay_sample(
+    adapter: type[CacheAdapter], sample: Sample, directory: Path, progress: Progress | None
+) -> ReplayOutcome:
+    """Generate `trace.jsonl` into a directory, replay it as the sample says, and report there.
 
     Raises what `replay` raises.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "trace.jsonl"
     write_trace(path, generate_trace(SHORT_TRACE, _SEED))
-    outcome = replay(Trace(path, skip_bad=False, limit=None), adapter, sample_settings(adapter), progress)
-    write_report(outcome, directory)
+    outcome = replay(Trace(path, skip_bad=False, limit=None), adapter, sample.settings, progress)
+    write_report(outcome, directory, sample.name)
     return outcome

@@ -14,6 +14,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.prompts import aligned_count, cut
 from hicache.testing.replay.latency import Stopwatch
+from hicache.testing.replay.load_back import Delivery, HostLoader
 from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, Component, Handle, InsertResult, Key, MatchResult, Slots, Tier
 
@@ -22,10 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a prompt found in the cache, in tokens by tier, and how many tokens the tree has more since."""
+    """What a prompt found, in tokens by tier, and how many tokens the tree has more on the device since.
+
+    `fits`: it could be served; otherwise it finds nothing.
+    """
 
     hit_tokens: Mapping[str, int]
-    inserted_tokens: int
+    gained_tokens: int
+    fits: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -49,24 +54,32 @@ class Session:
         self._running: deque[_Running] = deque()
         self._contents = Contents(adapter, config)
         self._has_states = Component.MAMBA in config.components
+        self._host = HostLoader(adapter, stopwatch) if config.host is not None else None
 
-    def serve(self, key: Key, *, checked: bool) -> Served | None:
-        """Admit a request, compute what the cache lacks, cache it. None when it does not fit an empty cache.
+    def serve(self, key: Key, *, checked: bool) -> Served:
+        """Admit a request, load back what the host has of it, compute the rest, cache it; unless it is too large.
 
         The oldest requests finish when too many run, or when they leave too little room. With `checked` the bytes of
         the hit are read back, and after the insert those of the whole prompt; InvariantError when they differ.
         """
+        if self._host is not None:
+            self._host.step()
         if len(self._running) >= self._most_running:
             self._finish_oldest()
         found = self._time(self._adapter.match, key, chunked=False)
         if checked:
             self._contents.verify(key, found.device_indices)
-        request = self._admit(key, found)
-        if request is None:
-            return None
-        inserted = self._compute(request, found.branching_seqlen, checked=checked)
+        request = self._begin(key, found)
+        on_device = len(found.device_indices)
+        loaded = request.cached - on_device
+        if checked and loaded:
+            self._verify_load(request)
+        gained = found.host_hit_length if loaded else 0
+        if not self._take_slots(request):
+            return Served({}, gained, fits=False)
+        gained += self._compute(request, found.branching_seqlen, checked=checked)
         self._running.append(request)
-        return Served(_hits(found), inserted)
+        return Served({Tier.DEVICE.value: on_device, Tier.HOST.value: loaded}, gained, fits=True)
 
     def finish_all(self) -> None:
         """Let every running request end."""
@@ -83,20 +96,50 @@ class Session:
             held[Component.SWA.value] = partners[partners != 0]
         return held
 
-    def _admit(self, key: Key, found: MatchResult) -> _Running | None:
-        """Lock the hit and take slots for the rest, in whole pages; None, with nothing taken, when they don't fit."""
+    def _begin(self, key: Key, found: MatchResult) -> _Running:
+        """Lock the hit, with what can be brought back from the host."""
         receipt = self._time(self._adapter.lock, found.device_anchor)
-        cached = len(found.device_indices)
-        missing = len(key.tokens) - cached
+        delivery = self._load(found)
+        if delivery is None:
+            return _Running(key, found.device_indices, len(found.device_indices), receipt)
+        self._time(self._adapter.unlock, receipt)
+        table = np.concatenate((found.device_indices, delivery.slots))
+        return _Running(key, table, len(table), delivery.receipt)
+
+    def _load(self, found: MatchResult) -> Delivery | None:
+        host = self._host
+        if host is None or not host.has_more(found):
+            return None
+        # What is to be loaded must still be there when running requests have made room for it.
+        receipt = self._time(self._adapter.lock_host, found.best_match)
+        load = self._fit(lambda: host.start(found))
+        self._time(self._adapter.unlock_host, receipt)
+        return None if load is None else host.finish(found, load)
+
+    def _verify_load(self, request: _Running) -> None:
+        """What came back has the right bytes, and is what the tree finds on the device from now on."""
+        self._contents.verify(request.key, request.table)
+        again = self._time(self._adapter.match, request.key, chunked=True).device_indices
+        if not np.array_equal(again, request.table):
+            raise violation("FLOW-10", "match after a load", f"the {request.cached} slots of it", f"{len(again)} slots")
+
+    def _take_slots(self, request: _Running) -> bool:
+        """Take slots for what is not cached, in whole pages; False, with nothing held any more, when they don't fit."""
+        missing = len(request.key.tokens) - request.cached
         slots = self._fit(lambda: self._time(self._adapter.allocate, missing + -missing % self._config.page_size))
         if slots is None:
-            self._time(self._adapter.unlock, receipt)
-            return None
-        return _Running(key, np.concatenate((found.device_indices, slots)), cached, receipt)
+            self._time(self._adapter.unlock, request.receipt)
+            return False
+        request.table = np.concatenate((request.table, slots))
+        return True
 
     def _fit(self, take: Callable[[], T | None]) -> T | None:
-        """Take slots; running requests finish, oldest first, until they can be had."""
+        """Take slots; transfers end, and running requests finish, oldest first, until they can be had."""
         taken = take()
+        if taken is None and self._host is not None:
+            # What is being backed up is pinned.
+            self._host.drain()
+            taken = take()
         while taken is None and self._running:
             self._finish_oldest()
             taken = take()
@@ -152,7 +195,3 @@ class Session:
         self._time(self._adapter.unlock, request.receipt)
         if len(request.table) > request.cached:
             self._time(self._adapter.free, request.table[request.cached :])
-
-
-def _hits(found: MatchResult) -> dict[str, int]:
-    return {Tier.DEVICE.value: len(found.device_indices), Tier.HOST.value: found.host_hit_length}

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from hicache.testing.replay.session import Served
 from hicache.testing.replay.timeline import Timeline, Window
 from hicache.testing.traces import TraceRequest
+from hicache.types import Tier
 
 
 class Tally:
-    """Totals in tokens. `evicted_tokens`: what the tree gained and has no more; None when its size is not known."""
+    """Totals in tokens, hits by tier.
 
-    def __init__(self) -> None:
+    `evicted_tokens`: what the tree gained on the device and has no more there; None when its size is not known.
+    """
+
+    def __init__(self, tiers: Sequence[Tier]) -> None:
         self.requests = 0
         self.too_large = 0
         self.input_tokens = 0
-        self.hit_tokens: Counter[str] = Counter()
+        self.hit_tokens = {tier.value: 0 for tier in tiers}
         self.evicted_tokens: int | None = None
         self.timeline = Timeline()
-        self._inserted_tokens = 0
+        self._gained_tokens = 0
 
-    def add(self, request: TraceRequest, served: Served | None, tree_tokens: int | None) -> None:
-        """Count one request; `served` is None when it was too large. `tree_tokens`: what the tree holds now."""
+    def add(self, request: TraceRequest, served: Served, occupied_tokens: Mapping[str, int]) -> None:
+        """Count one request. `occupied_tokens`: what the tree holds now, by tier."""
         self.requests += 1
         self.input_tokens += request.input_length
-        if served is None:
-            self.too_large += 1
-        else:
-            self.hit_tokens.update(served.hit_tokens)
-            self._inserted_tokens += served.inserted_tokens
-        self.evicted_tokens = None if tree_tokens is None else self._inserted_tokens - tree_tokens
+        self.too_large += not served.fits
+        self._gained_tokens += served.gained_tokens
+        hits = {tier: served.hit_tokens.get(tier, 0) for tier in self.hit_tokens}
+        for tier, tokens in hits.items():
+            self.hit_tokens[tier] += tokens
+        held = occupied_tokens.get(Tier.DEVICE)
+        self.evicted_tokens = None if held is None else self._gained_tokens - held
         window = Window(
             arrival_ms=request.timestamp_ms,
             requests=1,
             input_tokens=request.input_length,
-            hit_tokens=0 if served is None else sum(served.hit_tokens.values()),
-            occupied_tokens=tree_tokens,
+            hit_tokens=hits,
+            occupied_tokens=occupied_tokens,
             evicted_tokens=self.evicted_tokens,
         )
         self.timeline.add(window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _MOST_WINDOWS = 80
@@ -9,13 +10,17 @@ _MOST_WINDOWS = 80
 
 @dataclass(slots=True)
 class Window:
-    """Sums over some requests in a row, and the state at their end. Tokens; None where the adapter can't tell."""
+    """Sums over some requests in a row, and the state at their end, in tokens.
+
+    `hit_tokens`: by tier. `occupied_tokens`: of FULL, by tier, without those that the adapter can't tell.
+    `evicted_tokens`: from the device so far, or None.
+    """
 
     arrival_ms: int
     requests: int
     input_tokens: int
-    hit_tokens: int
-    occupied_tokens: int | None
+    hit_tokens: Mapping[str, int]
+    occupied_tokens: Mapping[str, int]
     evicted_tokens: int | None
 
 
@@ -42,7 +47,7 @@ def _joined(earlier: Window, later: Window) -> Window:
         arrival_ms=later.arrival_ms,
         requests=earlier.requests + later.requests,
         input_tokens=earlier.input_tokens + later.input_tokens,
-        hit_tokens=earlier.hit_tokens + later.hit_tokens,
+        hit_tokens={tier: tokens + later.hit_tokens[tier] for tier, tokens in earlier.hit_tokens.items()},
         occupied_tokens=later.occupied_tokens,
         evicted_tokens=later.evicted_tokens,
     )

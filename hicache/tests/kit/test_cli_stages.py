@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from hicache.cli import suite_stage
+from hicache.cli.app import app
 from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import StageResult, Verification
 from hicache.cli.suite_stage import SuiteStage, follow, suite_folder
 from hicache.testing.plugin.known_failures import KnownFailure
-from hicache.testing.replay import ReplayOutcome, replay_sample
+from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, replay_sample, samples
 from hicache.testing.report import Execution, Outcome, write_run
 from hicache.tests.kit.flat_cache import FlatCache
+from hicache.tests.kit.hosted_cache import HostedCache
 from hicache.tests.kit.run_records import execution, record
 
 FLAT = "hicache.tests.kit.flat_cache:FlatCache"
+HOSTED = "hicache.tests.kit.hosted_cache:HostedCache"
 BROKEN = "after 3 requests: POOL-1: slot 7: expected one owner, got two"
 
 
@@ -114,7 +119,8 @@ def test_suites_lie_beside_the_package_or_inside_it(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> ReplayOutcome:
-    return replay_sample(FlatCache, tmp_path_factory.mktemp("replay"), None)
+    (sample,) = samples(FlatCache)
+    return replay_sample(FlatCache, sample, tmp_path_factory.mktemp("replay"), None)
 
 
 def run_replay(monkeypatch: pytest.MonkeyPatch, ending: ReplayOutcome | Exception, *known: KnownFailure) -> Execution:
@@ -153,11 +159,52 @@ def test_a_cache_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_picture_of_an_earlier_replay_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "some where").mkdir()
-    picture = tmp_path / "some where/replay.svg"
-    picture.touch()
+    pictures = [tmp_path / "some where" / name for name in ("replay.svg", "replay-host.svg")]
+    for picture in pictures:
+        picture.touch()
     monkeypatch.chdir(tmp_path)
     run_replay(monkeypatch, IndexError("slot 7"))
-    assert not picture.exists(), "a replay that ended early has no picture"
+    assert not any(picture.exists() for picture in pictures), "a replay that ended early has no picture"
+
+
+def test_a_host_tier_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
+    host = HostOutcome({"full": 1024}, None, None, None, bytes_per_token=None)
+    told = [replace(outcome, checks=12), replace(outcome, checks=12, host=host)]
+    monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda _, sample, *__: told[sample.name != "replay"])
+    seen: list[tuple[int, int]] = []
+    stage = ReplayStage(Verification(HOSTED, False, Path("reports"), None), HostedCache, ())
+    record = stage.run(lambda done, total: seen.append((done, total))).record
+    assert record is not None, "the replays are told as a run"
+    assert [one.node_id for one in record.executions] == [
+        "replay::generated trace",
+        "replay::generated trace, device and host",
+    ], f"the device alone, and both tiers: {record.executions}"
+    clauses = [set(one.clauses) for one in record.executions]
+    assert clauses == [{"REQ-4", "POOL-1", "REQ-3"}, {"REQ-4", "POOL-1", "REQ-3", "FLOW-10", "FLOW-7"}], (
+        f"loads are looked at where there is a host: {clauses}"
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_command_of_a_replay_runs_it_again(
+    monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome, tmp_path: Path, number: int
+) -> None:
+    asked: list[ReplaySettings] = []
+
+    def replayed(*arguments: ReplaySettings) -> ReplayOutcome:
+        asked.append(arguments[-1])
+        return outcome
+
+    monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda *_: outcome)
+    monkeypatch.setattr("hicache.cli.replay_view.replay_with_progress", replayed)
+    (tmp_path / "trace.jsonl").touch()
+    record = ReplayStage(Verification(HOSTED, False, tmp_path, None), HostedCache, ()).run(ignore).record
+    assert record is not None, "the replays are told as a run"
+    command = shlex.split(record.executions[number].replay)
+    result = CliRunner().invoke(app, [*command[1:], "--report", str(tmp_path)])
+    assert result.exit_code == 0, f"{command} ended with {result.exit_code}: {result.output}"
+    expected = replace(samples(HostedCache)[number].settings, check_every=1)
+    assert asked == [expected], f"{command} asks for {asked}"
 
 
 def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:

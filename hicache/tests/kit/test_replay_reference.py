@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hicache.cli.app import app
-from hicache.config import EvictionPolicy
+from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import load_adapter
-from hicache.testing.replay import ReplayOutcome, ReplaySettings, replay, replay_sample, write_report
+from hicache.testing.replay import (
+    HostSettings,
+    ReplayOutcome,
+    ReplaySettings,
+    replay,
+    replay_sample,
+    samples,
+    write_report,
+)
 from hicache.testing.traces import SHORT_TRACE, Trace, generate_trace, write_trace
 
 SMALL = replace(SHORT_TRACE, requests=40, system_length_median=300, message_length_median=200, longest_input=2048)
 REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+STEPPED = HostSettings("30%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
 BROKEN = "hicache.tests.kit.test_replay_session:SwapsPages"
 
 
@@ -27,7 +36,13 @@ def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def replayed(path: Path, components: tuple[str, ...], capacity: str, policy: EvictionPolicy) -> ReplayOutcome:
+def replayed(
+    path: Path,
+    components: tuple[str, ...],
+    capacity: str,
+    policy: EvictionPolicy = EvictionPolicy.LRU,
+    host: HostSettings | None = None,
+) -> ReplayOutcome:
     settings = ReplaySettings(
         page_size=64,
         capacity=capacity,
@@ -36,6 +51,7 @@ def replayed(path: Path, components: tuple[str, ...], capacity: str, policy: Evi
         sliding_window_size=256,
         running=4,
         check_every=10,
+        host=host,
     )
     return replay(Trace(path, skip_bad=False, limit=None), load_adapter(REFERENCE), settings, None)
 
@@ -45,7 +61,7 @@ def replayed(path: Path, components: tuple[str, ...], capacity: str, policy: Evi
     "components", [("full",), ("full", "indexer"), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")]
 )
 def test_the_reference_keeps_the_laws(path: Path, components: tuple[str, ...], capacity: str) -> None:
-    outcome = replayed(path, components, capacity, EvictionPolicy.LRU)
+    outcome = replayed(path, components, capacity)
     assert outcome.broken is None, f"{components} with {capacity}: {outcome.broken}"
     assert outcome.checks == 4 + 2, f"40 requests, every tenth checked, and twice at the end: {outcome.checks} checks"
     assert 0 < outcome.hit_rate <= outcome.optimal_hit_rate, f"{components} with {capacity}: {outcome.hit_rate}"
@@ -58,31 +74,65 @@ def test_every_policy_can_be_compared(path: Path, policy: EvictionPolicy) -> Non
     assert outcome.hit_rate <= outcome.optimal_hit_rate, f"{policy.value} hits {outcome.hit_rate}, above the optimum"
 
 
+@pytest.mark.parametrize("executor", [ExecutorKind.STEPPED, ExecutorKind.THREADED])
+@pytest.mark.parametrize("policy", WritePolicy)
+@pytest.mark.parametrize("components", [("full",), ("full", "swa"), ("full", "swa", "mamba", "indexer")])
+def test_the_reference_keeps_the_laws_on_two_tiers(
+    path: Path, components: tuple[str, ...], policy: WritePolicy, executor: ExecutorKind
+) -> None:
+    outcome = replayed(path, components, "20%", host=replace(STEPPED, write_policy=policy, executor=executor))
+    assert outcome.broken is None, f"{components}, {policy.value}, {executor.value}: {outcome.broken}"
+    assert outcome.host is not None, "the host tier is not told of"
+    assert outcome.host.bytes_backed_up, f"nothing was backed up: {outcome.host}"
+    assert outcome.hit_rate <= outcome.optimal_hit_rate, f"{outcome.hit_rate} is above the optimum of both tiers"
+    if "mamba" not in components and policy is not WritePolicy.WRITE_THROUGH_SELECTIVE:
+        assert outcome.hit_tokens["host"], f"nothing came back: {outcome.hit_tokens}"
+
+
+@pytest.mark.parametrize("policy", WritePolicy)
+def test_stepped_transfers_repeat_a_replay(path: Path, policy: WritePolicy) -> None:
+    host = replace(STEPPED, write_policy=policy)
+    one, other = (replayed(path, ("full", "swa"), "20%", host=host) for _ in range(2))
+    calls = [{verb: latency.calls for verb, latency in outcome.latency.items()} for outcome in (one, other)]
+    assert calls[0] == calls[1], f"the same replay made other calls: {calls}"
+    assert (one.timeline, one.host) == (other.timeline, other.host), "the same replay found or moved something else"
+
+
+def test_a_host_with_room_for_all_hits_what_no_eviction_would(path: Path) -> None:
+    host = replace(STEPPED, capacity="unlimited")
+    both, unlimited = replayed(path, ("full",), "20%", host=host), replayed(path, ("full",), "unlimited")
+    assert both.hit_rate == unlimited.hit_rate, f"of {unlimited.hit_rate:.2%} a host with room for all hits {both}"
+    assert both.hit_rates["device"] < both.hit_rate, f"all hits were on a device of a fifth of the footprint: {both}"
+
+
 def test_full_without_limit_and_with_lru_matches_the_counts(path: Path) -> None:
-    unlimited = replayed(path, ("full",), "unlimited", EvictionPolicy.LRU)
+    unlimited = replayed(path, ("full",), "unlimited")
     assert unlimited.hit_rate == unlimited.lru_hit_rate == unlimited.optimal_hit_rate, f"no eviction: {unlimited}"
-    small = replayed(path, ("full",), "40%", EvictionPolicy.LRU)
+    small = replayed(path, ("full",), "40%")
     assert abs(small.hit_rate - small.lru_hit_rate) < 0.01, f"LRU {small.lru_hit_rate:.2%}, cache {small.hit_rate:.2%}"
 
 
-def test_a_sample_leaves_its_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["replay", "replay-host"])
+def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
+    adapter = load_adapter(REFERENCE)
+    sample = next(one for one in samples(adapter) if one.name == name)
     seen: list[tuple[int, int]] = []
-    outcome = replay_sample(
-        load_adapter(REFERENCE), tmp_path / "report", lambda done, total: seen.append((done, total))
-    )
+    outcome = replay_sample(adapter, sample, tmp_path / "report", lambda done, total: seen.append((done, total)))
     assert outcome.broken is None, f"the sample breaks a law: {outcome.broken}"
+    assert all(outcome.hit_tokens.values()), f"a tier of the sample is of no use: {outcome.hit_tokens}"
+    assert outcome.evicted_tokens, "the sample has room for everything"
     total = SHORT_TRACE.requests
     assert seen == [(done, total) for done in range(1, total + 1)], f"progress is told as {seen[:5]}"
-    table = json.loads((tmp_path / "report" / "replay.json").read_text(encoding="ascii"))
-    assert table["schema_version"] == 1, f"replay.json has schema {table['schema_version']}"
-    assert table["hit_rate"] == outcome.hit_rate, "replay.json does not hold the outcome"
-    assert len(table["timeline"]) == len(outcome.timeline), "replay.json does not hold the timeline"
-    picture = (tmp_path / "report" / "replay.svg").read_text(encoding="utf-8")
-    assert "<svg" in picture, f"replay.svg begins with {picture[:80]}"
+    table = json.loads((tmp_path / "report" / f"{name}.json").read_text(encoding="ascii"))
+    assert table == json.loads(json.dumps(asdict(outcome))), f"{name}.json does not hold the outcome"
+    assert table["schema_version"] == 2, f"{name}.json has schema {table['schema_version']}"
+    picture = (tmp_path / "report" / f"{name}.svg").read_text(encoding="utf-8")
+    assert "<svg" in picture, f"{name}.svg begins with {picture[:80]}"
 
 
-def test_equal_outcomes_are_drawn_alike(path: Path, tmp_path: Path) -> None:
-    outcome = replayed(path, ("full",), "30%", EvictionPolicy.LRU)
+@pytest.mark.parametrize("host", [None, STEPPED])
+def test_equal_outcomes_are_drawn_alike(path: Path, tmp_path: Path, host: HostSettings | None) -> None:
+    outcome = replayed(path, ("full",), "30%", host=host)
     for directory in ("one", "other"):
         write_report(outcome, tmp_path / directory)
     one, other = ((tmp_path / directory / "replay.svg").read_bytes() for directory in ("one", "other"))
@@ -99,6 +149,19 @@ def test_the_command_reports_and_ends_with_0(path: Path, tmp_path: Path) -> None
     )
 
 
+def test_the_command_shows_both_tiers_and_what_moved(path: Path, tmp_path: Path) -> None:
+    arguments = ["--capacity", "20%", "--host", "50%", "--write-policy", "write_back", "--executor", "stepped"]
+    arguments += ["--host-layout", "layer_first", "--report", str(tmp_path)]
+    result = CliRunner().invoke(app, ["replay", str(path), *arguments], env={"COLUMNS": "120"})
+    assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
+    table = json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))
+    assert table["configuration"].endswith("/write_back-layer_first-stepped"), f"got {table['configuration']}"
+    moved, tokens = table["host"]["bytes_loaded"], table["host"]["bytes_loaded"] // table["host"]["bytes_per_token"]
+    assert tokens == table["hit_tokens"]["host"] > 0, f"bytes of {tokens} tokens were loaded for {table['hit_tokens']}"
+    for expected in ("hits on device", "hits on host", f"{moved:,} bytes, as much as {tokens:,} tokens", "0 refused"):
+        assert expected in result.output, f"{expected!r} is missing from: {result.output}"
+
+
 def test_a_broken_law_ends_with_1_and_a_report(path: Path, tmp_path: Path) -> None:
     arguments = ["replay", str(path), "--adapter", BROKEN, "--check-every", "1", "--report", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
@@ -113,6 +176,8 @@ def test_a_broken_law_ends_with_1_and_a_report(path: Path, tmp_path: Path) -> No
         (["--adapter", "nowhere:Cache"], "nowhere"),
         (["--adapter", "nowhere"], "package.module:Class"),
         (["--capacity", "much"], "much"),
+        (["--host", "plenty"], "plenty"),
+        (["--host", "25%", "--adapter", "hicache.tests.kit.flat_cache:FlatCache"], "HOST"),
         (["--page-size", "0"], "page_size"),
         (["--components", "swa"], "full"),
     ],

@@ -25,6 +25,7 @@ def settings(capacity: str, *, page_size: int = 512, running: int = 2, check_eve
         sliding_window_size=512,
         running=running,
         check_every=check_every,
+        host=None,
     )
 
 
@@ -61,6 +62,8 @@ def test_an_unlimited_cache_hits_what_a_plain_count_finds(tmp_path: Path, genera
     assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
     assert outcome.hit_tokens["device"] == whole_block_hits(generated), "hits differ from the count over the trace"
     assert outcome.hit_rate == outcome.lru_hit_rate == outcome.optimal_hit_rate, "without eviction all policies agree"
+    assert outcome.hit_rates == {"device": outcome.hit_rate}, f"all hits are the device's: {outcome.hit_rates}"
+    assert outcome.host is None, f"there is no host tier to tell of: {outcome.host}"
     assert outcome.evicted_tokens == 0, f"an unlimited cache evicted {outcome.evicted_tokens} tokens"
     assert outcome.checks == 6 + 2, f"60 requests, every tenth checked, and twice at the end: {outcome.checks} checks"
 
@@ -80,8 +83,8 @@ def test_totals_count_every_request_once(tmp_path: Path, generated: list[TraceRe
     tokens = sum(asked.input_length for asked in generated)
     assert (outcome.requests, outcome.input_tokens) == (60, tokens), f"60 requests of {tokens} tokens: {outcome}"
     assert outcome.latency["allocate"].calls >= 60, f"{outcome.latency['allocate'].calls} calls for 60 requests"
-    occupied = [window.occupied_tokens for window in outcome.timeline]
-    assert max(tokens or 0 for tokens in occupied) <= outcome.capacity_tokens["full"], f"more than fits: {occupied}"
+    occupied = [window.occupied_tokens["device"] for window in outcome.timeline]
+    assert max(occupied) <= outcome.capacity_tokens["full"], f"more than fits: {occupied}"
 
 
 def test_running_requests_finish_when_the_next_one_needs_their_room(tmp_path: Path) -> None:
@@ -104,7 +107,8 @@ def test_a_partial_page_takes_slots_only_while_it_runs(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, [request(700, 0, 1), request(700, 0, 1)], settings("2048", page_size=64))
     assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
     assert outcome.hit_tokens["device"] == 640, f"10 of 11 pages are whole: {outcome.hit_tokens} were hit"
-    assert outcome.timeline[-1].occupied_tokens == 640, f"the tree holds {outcome.timeline[-1].occupied_tokens} tokens"
+    occupied = outcome.timeline[-1].occupied_tokens
+    assert occupied == {"device": 640}, f"the tree holds {occupied} tokens"
 
 
 class SwapsPages(DictionaryCache):
