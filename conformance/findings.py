@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hicache.testing.driving.driver import Driver
+from hicache.testing.model import ExpectedMatch
 
-from .charts import Chart
-from .verbs import FULL, MAMBA, SWA
+from .charts import Chart, ends, pages_of
+from .verbs import FULL, MAMBA, SWA, unit
 
 WINDOW_PAGES = 2
 """The window that the charts with SWA are meant for."""
@@ -25,6 +26,18 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'.'.join(self.chart)}:{self.nodes}"
+
+    @property
+    def pages(self) -> list[int]:
+        """The prompt."""
+        return pages_of(self.chart)[: ends(self.chart)[self.nodes - 1]]
+
+    def expected(self, driver: Driver) -> ExpectedMatch:
+        """What a match of the prompt must find, as the oracle would say it."""
+        size = driver.config.page_size
+        components = driver.config.components
+        hits = {name: pages * unit(driver, name) for name, pages in zip(components, self.hits, strict=True)}
+        return ExpectedMatch(self.anchor * size, self.best * size, hits)
 
 
 FULL_ALONE = (

@@ -11,18 +11,17 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.model import Model
-from hicache.types import MatchResult
 
-from .charts import draw, ends, pages_of
+from .charts import draw, pages_of
 from .departures import depart
 from .drawn_charts import drawn_chart
 from .findings import WINDOW_PAGES, findings
 from .hosts import another, window
+from .oracles import oracle_of, require_found
 from .pictures import picture
 from .reach import best
 from .refusals import refused
-from .verbs import FULL, key_of, put, unit
+from .verbs import FULL, key_of, put
 
 LOOKING = (Capability.HOST, Capability.SNAPSHOT)
 WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
@@ -30,26 +29,12 @@ CHARTS = 6
 """How many charts chance draws for one test."""
 
 
-def host_hits(driver: Driver, found: MatchResult) -> tuple[int, ...]:
-    """What a match found on the host alone, in pages and states, by component."""
-    counted = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
-    return tuple(counted[name] // unit(driver, name) for name in driver.config.components)
-
-
 @clause("MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
 def test_the_anchor_and_the_hits_past_it_are_those_worked_out_by_hand(driver: Driver) -> None:
     with another(driver, sliding_window_size=window(driver.config, WINDOW_PAGES)) as two_tiers:
         for finding in findings(two_tiers):
             draw(two_tiers, finding.chart)
-            found = two_tiers.match(
-                key_of(two_tiers, pages_of(finding.chart)[: ends(finding.chart)[finding.nodes - 1]])
-            )
-            anchor = len(found.device_indices) // two_tiers.config.page_size
-            assert anchor == finding.anchor, (
-                f"MATCH-5: {finding}: expected the anchor at {finding.anchor}, got {anchor}"
-            )
-            hits = host_hits(two_tiers, found)
-            assert hits == finding.hits, f"MATCH-12: {finding}: expected host hits {finding.hits}, got {hits}"
+            require_found(two_tiers.match(key_of(two_tiers, finding.pages)), finding.expected(two_tiers), finding)
             two_tiers.reset()
 
 
@@ -62,30 +47,12 @@ def test_every_prefix_finds_what_the_oracle_finds(driver: Driver, seed: int) -> 
         with another(driver, sliding_window_size=window(driver.config, chance.randint(1, 3))) as two_tiers:
             draw(two_tiers, chart)
             two_tiers.check_every = 0
-            oracle, pages = synced(two_tiers, pages_of(chart)), pages_of(chart)
+            pages = pages_of(chart)
+            oracle = oracle_of(two_tiers, pages)
             # The longest first: a match that ends inside a node cuts it.
             for count in range(len(pages), 0, -1):
                 key = key_of(two_tiers, pages[:count])
-                expected, found = oracle.expected_match(key), two_tiers.match(key, chunked=True)
-                assert len(found.device_indices) == expected.anchor, (
-                    f"MATCH-5: {chart}, {count} pages: {expected}, got {found}"
-                )
-                hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
-                assert hits == expected.host_hits, f"MATCH-12: {chart}, {count} pages: {expected}, got {hits}"
-
-
-def synced(driver: Driver, pages: list[int]) -> Model:
-    """An oracle that knows of a prompt what each tier has now."""
-    config = driver.config
-    oracle = Model(
-        components=config.components,
-        page_size=config.page_size,
-        sliding_window_size=config.sliding_window_size,
-        bigram=config.bigram,
-    )
-    oracle.permit(key_of(driver, pages))
-    oracle.sync(driver.snapshot())
-    return oracle
+                require_found(two_tiers.match(key, chunked=True), oracle.expected_match(key), (chart, count))
 
 
 @clause("MATCH-5", "MATCH-9", needs=LOOKING, write_policies=WRITE_THROUGH)
@@ -106,9 +73,10 @@ def test_what_left_both_tiers_is_found_no_more(driver: Driver) -> None:
     for expected in (2, 0):
         driver.evict_host(FULL, 1)
         found = driver.match(key_of(driver, [1, 2, 3, 4]))
-        hits = len(found.device_indices), *host_hits(driver, found)
-        assert hits[:2] == (0, expected), f"MATCH-7: expected {expected} pages on the host alone, found {hits}"
-    assert not any(hits), f"MATCH-7: nothing is on any tier, found {hits}"
+        hits = len(found.device_indices), found.host_hit_length // driver.config.page_size
+        assert hits == (0, expected), f"MATCH-7: expected {expected} pages on the host alone, found {hits}"
+    lower = found.component_host_hit_lengths
+    assert not any(lower.values()), f"MATCH-7: nothing is on any tier, found {lower}"
     load_back = partial(driver.adapter.load_back, quota=None)
     for verb in (driver.adapter.lock, driver.adapter.lock_host, load_back):
         with refused(driver, "MATCH-7", f"{verb} of a dead node"):

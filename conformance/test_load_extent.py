@@ -1,0 +1,72 @@
+"""HOST-4: what a load brings in: all that a reader up to the best match lacks, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.testing.model import ExpectedMatch
+from hicache.types import TransferKind
+
+from .arrivals import slots_under_way
+from .charts import draw, ends, pages_of
+from .drawn_charts import drawn_chart
+from .findings import WINDOW_PAGES, findings
+from .hosts import another, window
+from .oracles import oracle_of, require_found
+from .verbs import key_of
+
+LOOKING = (Capability.SNAPSHOT,)
+WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
+CHARTS = 5
+"""How many charts chance draws for one test."""
+
+
+def require_load(driver: Driver, pages: Sequence[int], expected: ExpectedMatch, what: object) -> None:
+    """Load a prompt: from the anchor to the best match, and of each component what counts as hit."""
+    key = key_of(driver, pages)
+    found = driver.match(key)
+    load = driver.load_back(key, found)
+    assert (load is None) == (expected.anchor == expected.best), f"HOST-4: {what}: {expected} is loaded as {load}"
+    if load is None:
+        return
+    length, moved = len(load.indices), slots_under_way(driver, TransferKind.LOAD)
+    assert length == expected.best - expected.anchor, f"HOST-4: {what}: {expected}, the load is {length} elements long"
+    assert moved == expected.host_hits, f"HOST-4: {what}: needed are {expected.host_hits}, loaded {moved}"
+    driver.drain()
+    slots = driver.claim(load.ticket)
+    assert slots is not None, f"FLOW-10: {what}: nothing failed, and nothing was delivered"
+    again = driver.match(key, chunked=True)
+    in_order = [*found.device_indices, *load.indices]
+    assert list(slots) == list(load.indices), f"HOST-4: {what}: announced were {load.indices}, the tree has {slots}"
+    assert list(again.device_indices) == in_order, f"HOST-4: {what}: expected {in_order}, got {again.device_indices}"
+    nothing = dict.fromkeys(driver.config.components, 0)
+    require_found(again, ExpectedMatch(expected.best, expected.best, nothing), f"{what}, loaded")
+
+
+@clause("HOST-4", "HOST-5", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
+def test_a_load_brings_in_what_is_on_the_host_alone_and_needed(driver: Driver) -> None:
+    with another(driver, sliding_window_size=window(driver.config, WINDOW_PAGES)) as two_tiers:
+        for finding in findings(two_tiers):
+            draw(two_tiers, finding.chart)
+            require_load(two_tiers, finding.pages, finding.expected(two_tiers), finding)
+            two_tiers.reset()
+
+
+@clause("HOST-4", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_oracle_finds_is_loaded(driver: Driver, seed: int) -> None:
+    chance = Random(seed)
+    for _ in range(CHARTS):
+        chart = drawn_chart(chance, driver.config.components)
+        with another(driver, sliding_window_size=window(driver.config, chance.randint(1, 3))) as two_tiers:
+            draw(two_tiers, chart)
+            pages = pages_of(chart)[: chance.randint(1, ends(chart)[-1])]
+            expected = oracle_of(two_tiers, pages_of(chart)).expected_match(key_of(two_tiers, pages))
+            require_load(two_tiers, pages, expected, (chart, len(pages)))
