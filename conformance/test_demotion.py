@@ -8,6 +8,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .host_trees import held_below
+from .losses import lose_on_device
 from .reach import best, reach
 from .residences import put_on_both
 from .tombstones import TOMBSTONE, longer_prompt, lower
@@ -55,14 +56,6 @@ def test_slots_of_what_was_demoted_have_no_partners_left(driver: Driver) -> None
     evict_all(driver)
     held_slots = {component: held(driver, component) for component in (FULL, SWA)}
     assert held_slots == {FULL: {}, SWA: {}}, f"POOL-5: all can be evicted when slots went round, left is {held_slots}"
-
-
-def lose_on_device(driver: Driver, component: str) -> None:
-    """The device loses a component of the first two pages, while the longer prompt is locked there."""
-    put_on_both(driver, TOMBSTONE, longer_prompt(driver))
-    receipt = lock(driver, longer_prompt(driver))
-    evict_all(driver, component)
-    driver.unlock(receipt)
 
 
 def require_loss_of_one_tier(driver: Driver, component: str) -> None:
