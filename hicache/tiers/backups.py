@@ -74,7 +74,7 @@ class Backups:
         if self._leaves_gaps or node.parent is None:
             return
         # Room is made on the way, which must not take the node that the caller is about to lock.
-        pins = [self._locks.pin(node, DEVICE), self._locks.pin(node, HOST)]
+        pins = self._claim(node)
         for step in node.path():
             if step.hits < self._least_hits:
                 break
@@ -99,7 +99,7 @@ class Backups:
         if not self._may_follow(parent):
             return self._refuse()
         # What takes part is claimed before room is made for it, or the making could take it.
-        pins = [self._locks.pin(node, DEVICE), self._locks.pin(node, HOST)]
+        pins = self._claim(node)
         if parent.parent is not None:
             pins.append(self._locks.pin(parent, HOST))
         device = {c.name: pages for c in self.lacking(node) if (pages := node.values[c.index]) is not None}
@@ -177,6 +177,11 @@ class Backups:
         place = self._ensemble.components[FULL].host.place
         is_coming = parent.arriving[place] is not None
         return not parent.parent or self._leaves_gaps or is_coming or self._ensemble.is_on_host(parent)
+
+    def _claim(self, node: Node) -> list[LockReceipt]:
+        """Protect all that a node has, on both tiers."""
+        tiers = [DEVICE, HOST] if self._ensemble.is_on_host(node) else [DEVICE]
+        return [self._locks.pin(node, tier) for tier in tiers]
 
     def _refuse(self) -> bool:
         self._counters.backups_refused += 1
