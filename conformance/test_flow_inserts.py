@@ -1,0 +1,121 @@
+"""INS-3, FLOW-5, FLOW-6: inserts over what is being loaded or backed up."""
+
+from __future__ import annotations
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import TransferKind
+
+from .host_trees import held_below
+from .losses import lose_on_device
+from .reach import reach
+from .residences import put_on_host
+from .stages import STAGES, Stage
+from .tombstones import TOMBSTONE
+from .trees import held
+from .under_way import free_on_device, operations, queue_load
+from .verbs import FULL, MAMBA, SWA, key_of, offer, put
+from .volume import moved, volume_below
+
+WHOLE = (1, 2, 3)
+
+
+@clause("INS-3", "FLOW-1", "FLOW-5", page_sizes=[16])
+@STAGES
+def test_an_insert_over_a_load_takes_the_fresh_slots_and_readers_keep_theirs(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    own = offer(driver, WHOLE)
+    there = held(driver, FULL)
+    driver.drain()
+    driver.read_ready_layers(load.ticket)
+    free = free_on_device(driver)[FULL]
+    delivered = driver.claim(load.ticket)
+    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered.tolist() == own.slots.tolist(), f"INS-3: the tree has {own.slots}, the load delivered {delivered}"
+    assert held(driver, FULL) == there, f"INS-3: the tree's slots {there} became {held(driver, FULL)}"
+    given_back = free_on_device(driver)[FULL] - free
+    assert given_back == len(load.indices), f"FLOW-1: {len(load.indices)} slots were kept, {given_back} were given back"
+
+
+@clause("INS-3", "FLOW-5", page_sizes=[16])
+@STAGES
+def test_an_insert_over_the_beginning_of_a_load_leaves_the_rest_to_it(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    own = offer(driver, WHOLE[:2])
+    driver.drain()
+    delivered = driver.claim(load.ticket)
+    size = driver.config.page_size
+    assert delivered is not None, "FLOW-10: the load went well"
+    expected = [*own.slots.tolist(), *load.indices[2 * size :].tolist()]
+    assert delivered.tolist() == expected, f"INS-3: two pages are the insert's, one the load's: {expected}, {delivered}"
+    assert reach(driver, WHOLE) == (3, 0), f"FLOW-10: all of it is on the device, got {reach(driver, WHOLE)}"
+
+
+@clause("INS-3", "FLOW-5", page_sizes=[16])
+@STAGES
+def test_an_insert_below_a_load_is_whole_when_it_has_ended(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    offer(driver, (*WHOLE, 4))
+    driver.drain()
+    driver.abandon(load.ticket)
+    assert reach(driver, (*WHOLE, 4)) == (4, 0), f"INS-3: four pages were computed, got {reach(driver, (*WHOLE, 4))}"
+    missing = held(driver, FULL).keys() - held_below(driver, FULL).keys()
+    if _copies_at_once(driver):
+        assert not missing, f"FLOW-8: {missing} was used, and is not on the host"
+
+
+def computed_while_it_is_loaded(driver: Driver, stage: Stage, component: str) -> None:
+    """A component comes back from the host alone, and an insert brings it as well."""
+    lose_on_device(driver, component)
+    load = queue_load(driver, TOMBSTONE)
+    stage(driver, TransferKind.LOAD)
+    offer(driver, TOMBSTONE)
+    driver.drain()
+    assert driver.claim(load.ticket) is not None, "FLOW-10: the load went well"
+    assert reach(driver, TOMBSTONE) == (2, 0), f"INS-4: it was computed and loaded, got {reach(driver, TOMBSTONE)}"
+    held_slots = {name: sum(map(len, held(driver, name).values())) for name in driver.config.components}
+    free = free_on_device(driver)
+    expected = {name: tokens - held_slots[name] for name, tokens in driver.config.capacity_tokens.items()}
+    assert free == expected, f"FLOW-6: one of the two is free again: {expected}, got {free}"
+
+
+@clause("INS-4", "FLOW-6", components=(SWA,), page_sizes=[16])
+@STAGES
+def test_swa_data_that_is_computed_while_it_is_loaded_is_there_once(driver: Driver, stage: Stage) -> None:
+    computed_while_it_is_loaded(driver, stage, SWA)
+
+
+@clause("INS-3", "FLOW-6", components=(MAMBA,), page_sizes=[16])
+@STAGES
+def test_a_state_that_is_computed_while_it_is_loaded_is_there_once(driver: Driver, stage: Stage) -> None:
+    computed_while_it_is_loaded(driver, stage, MAMBA)
+
+
+@clause("FLOW-6", "FLOW-4", needs=[Capability.COUNTERS], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+@STAGES
+def test_what_is_being_backed_up_is_not_queued_again(driver: Driver, stage: Stage) -> None:
+    put(driver, WHOLE)
+    expected = len(operations(driver, TransferKind.BACKUP))
+    stage(driver, TransferKind.BACKUP)
+    offer(driver, WHOLE)
+    driver.match(key_of(driver, WHOLE))
+    driver.step()
+    found = len(operations(driver, TransferKind.BACKUP))
+    assert found <= expected, f"FLOW-6: {expected} backups are under way, and the same prompt made them {found}"
+    driver.drain()
+    missing = {name for name in driver.config.components if held(driver, name).keys() - held_below(driver, name).keys()}
+    assert not missing, f"HOST-1: {missing} of {WHOLE} is not on the host"
+    copied, there = moved(driver, TransferKind.BACKUP), volume_below(driver)
+    assert copied == there, f"FLOW-6: {there} bytes are on the host, and {copied} were copied there"
+
+
+def _copies_at_once(driver: Driver) -> bool:
+    return driver.config.host is not None and driver.config.host.write_policy is WritePolicy.WRITE_THROUGH
