@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, TransferKind
@@ -40,5 +40,5 @@ def moved(driver: Driver, kind: TransferKind) -> int:
     return driver.adapter.counters()[COUNTER[kind]]
 
 
-def _count(found: Mapping[Pages, Iterable[int]]) -> int:
-    return sum(len(list(slots)) for slots in found.values())
+def _count(found: Mapping[Pages, tuple[int, ...]]) -> int:
+    return sum(map(len, found.values()))

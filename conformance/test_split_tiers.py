@@ -1,0 +1,166 @@
+"""INS-8: what a split leaves as it was on both tiers, and on the way between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Tier, TransferKind
+
+from .host_trees import held_below, pins
+from .reach import reach
+from .residences import put_on_both, put_on_host
+from .stages import STAGES, Stage
+from .trees import held, nodes, prefixes
+from .under_way import operations, queue_load
+from .verbs import FULL, evict_all, key_of, offer, put
+
+WHOLE = (1, 2, 3, 4, 5, 6)
+CUTS = (3, 1, 5)
+
+Split = Callable[[Driver, int], object]
+Scene = Callable[..., None]
+
+
+def by_match(driver: Driver, pages: int) -> None:
+    """Look for a prompt that ends inside."""
+    driver.match(key_of(driver, WHOLE[:pages]), chunked=True)
+
+
+def by_insert(driver: Driver, pages: int) -> None:
+    """Insert a prompt that goes on differently."""
+    offer(driver, [*WHOLE[:pages], 9])
+
+
+SPLITS = pytest.mark.parametrize("split", [by_match, by_insert])
+SCENES = pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on both tiers", "on the host"])
+
+
+@clause("INS-8", needs=[Capability.HOST])
+@SCENES
+def test_a_split_leaves_slots_of_both_tiers_where_they_are(driver: Driver, scene: Scene) -> None:
+    scene(driver, WHOLE)
+    before = _slots(driver)
+    for pages in CUTS:
+        by_match(driver, pages)
+    assert _slots(driver) == before, f"INS-8: {before} became {_slots(driver)} in splits"
+    ends = nodes(driver).keys()
+    assert {WHOLE[:1], WHOLE[:3], WHOLE[:5], WHOLE} <= ends, f"INS-8: nodes end at pages 1, 3, 5 and 6, not {ends}"
+
+
+@clause("INS-8", needs=[Capability.HOST], page_sizes=[16])
+def test_a_split_by_an_insert_leaves_the_host_as_it_is(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    before = {name: held_below(driver, name) for name in driver.config.components}
+    for pages in CUTS:
+        by_insert(driver, pages)
+    for component, slots in before.items():
+        after = held_below(driver, component)
+        changed = {prefix for prefix, own in slots.items() if after.get(prefix) != own}
+        assert not changed, f"INS-8: {component} of {changed} was on the host, and moved in a split"
+
+
+@clause("INS-8", "EVICT-8", page_sizes=[16])
+def test_both_parts_of_an_evicted_node_can_leave_the_host(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    for pages in CUTS:
+        by_match(driver, pages)
+    while driver.evict_host(FULL, 1).victims:
+        left = held_below(driver, FULL).keys()
+        assert left in [prefixes(*WHOLE[:count]) for count in range(6)], f"EVICT-8: a gap in what is left: {left}"
+    assert not nodes(driver), f"INS-8: every part can be evicted, left is {nodes(driver).keys()}"
+
+
+@clause("INS-8", needs=[Capability.HOST], page_sizes=[16])
+def test_both_parts_of_an_evicted_node_keep_their_hits(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    before = nodes(driver)[WHOLE].hits
+    for _ in range(3):
+        driver.match(key_of(driver, WHOLE))
+    by_match(driver, 2)
+    hits = {pages: nodes(driver)[pages].hits for pages in (WHOLE[:2], WHOLE)}
+    expected = {WHOLE[:2]: before + 3, WHOLE: before + 3}
+    assert hits == expected, f"INS-8: requests hit both parts: expected {expected}, got {hits}"
+
+
+@clause("INS-8", "FLOW-5", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+@STAGES
+@SPLITS
+def test_a_backup_covers_both_parts_of_a_node_that_is_split_meanwhile(
+    driver: Driver, stage: Stage, split: Split
+) -> None:
+    put(driver, WHOLE)
+    stage(driver, TransferKind.BACKUP)
+    for pages in CUTS:
+        split(driver, pages)
+    _require_sources_pinned(driver, Tier.DEVICE, TransferKind.BACKUP)
+    driver.drain()
+    missing = prefixes(*WHOLE) - held_below(driver, FULL).keys()
+    assert not missing, f"INS-8: {WHOLE} was being backed up when it was split, {missing} is not on the host"
+    evict_all(driver)
+    assert reach(driver, WHOLE) == (0, 6), f"FLOW-8: all six pages were backed up, got {reach(driver, WHOLE)}"
+    driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
+
+
+@clause("INS-8", "FLOW-5", page_sizes=[16])
+@STAGES
+def test_a_load_brings_both_parts_of_a_node_that_is_split_meanwhile(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    for pages in CUTS:
+        by_match(driver, pages)
+    _require_sources_pinned(driver, Tier.HOST, TransferKind.LOAD)
+    driver.drain()
+    delivered = driver.claim(load.ticket)
+    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered.tolist() == load.indices.tolist(), f"INS-8: asked {load.indices}, delivered {delivered}"
+    assert reach(driver, WHOLE) == (6, 0), f"INS-8: all six pages were loaded, got {reach(driver, WHOLE)}"
+
+
+@clause("INS-8", "FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_backup_that_fails_after_a_split_leaves_nothing_of_either_part(driver: Driver) -> None:
+    put(driver, WHOLE)
+    driver.step()
+    for pages in CUTS:
+        by_match(driver, pages)
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()
+    assert not held_below(driver, FULL), f"FLOW-3: it failed, and {held_below(driver, FULL).keys()} is on the host"
+    assert held(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-3: a backup that failed cost the device data"
+    driver.drain()
+
+
+@clause("INS-8", "FLOW-3", page_sizes=[16])
+def test_a_load_that_fails_after_a_split_leaves_both_parts_on_the_host(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    driver.step()
+    for pages in CUTS:
+        by_match(driver, pages)
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()
+    assert driver.claim(load.ticket) is None, "FLOW-3: the load failed and was delivered"
+    assert reach(driver, WHOLE) == (0, 6), f"FLOW-3: all six pages are on the host still, got {reach(driver, WHOLE)}"
+    driver.load(key_of(driver, WHOLE))
+    assert reach(driver, WHOLE) == (6, 0), f"FLOW-4: nothing stands in the way of another, got {reach(driver, WHOLE)}"
+
+
+def _slots(driver: Driver) -> dict[str, tuple[object, object]]:
+    """The slots of each prefix on both tiers, by component."""
+    return {name: (held(driver, name), held_below(driver, name)) for name in driver.config.components}
+
+
+def _require_sources_pinned(driver: Driver, tier: Tier, kind: TransferKind) -> None:
+    """FLOW-5: each part of what a transfer reads is pinned where it reads it."""
+    if not operations(driver, kind):
+        return
+    bare = {prefix for prefix in prefixes(*WHOLE) if not pins(driver, tier)[FULL, prefix]}
+    assert not bare, f"FLOW-5: {WHOLE} is being moved, and of its parts {bare} is not pinned on the {tier.value}"
