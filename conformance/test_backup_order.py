@@ -1,0 +1,213 @@
+"""HOST-2: parents go to the host first, each node as a whole and once; without room nothing of it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hicache.config import ExecutorKind, WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Handle, TransferKind
+
+from .arrivals import slots_under_way
+from .backups import ask, backed_up, queued
+from .host_trees import free_below, held_below
+from .hosts import another, room
+from .reach import best
+from .tombstones import TOMBSTONE, longer_prompt
+from .trees import held, prefixes
+from .verbs import FULL, MAMBA, SWA, offer, put
+
+STEPPED = [ExecutorKind.STEPPED]
+THROUGH = [WritePolicy.WRITE_THROUGH]
+FORWARD = [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE]
+BACK = [WritePolicy.WRITE_BACK]
+
+
+def use(driver: Driver, pages: list[int]) -> None:
+    """Use a prompt so often that it is to be on the host."""
+    put(driver, pages)
+    put(driver, pages)
+
+
+@contextmanager
+def small_host(driver: Driver, pages: int, states: int = 8) -> Iterator[tuple[Driver, Handle]]:
+    """A host of so many pages, and of states, of which a prompt of two pages and its state are locked there."""
+    with another(driver, host={"capacity_tokens": room(driver.config, pages, states)}) as small:
+        use(small, [8, 9])
+        assert backed_up(small) == prefixes(8, 9), f"HOST-1: 8, 9 are to be on the host, got {held_below(small, FULL)}"
+        yield small, small.lock_host(best(small, [8, 9]))
+
+
+@clause("HOST-2", "FLOW-3", write_policies=FORWARD, executors=STEPPED)
+def test_parents_go_before_their_children(driver: Driver) -> None:
+    for arrived in range(3):
+        driver.reset()
+        for pages in ([1], [1, 2], [1, 2, 3]):
+            put(driver, pages)
+        ask(driver, [1, 2, 3])
+        driver.step()
+        transfers, parts = driver.pending(), queued(driver)
+        assert parts == 3, f"HOST-2: three nodes are to be copied, under way are {parts}"
+        last = transfers[-1]
+        for one in transfers[:-1]:
+            driver.complete(one.ticket)
+        driver.fail(last.ticket, parts_done=last.parts - 3 + arrived)
+        driver.step()
+        found, expected = set(held_below(driver, FULL)), prefixes(*range(1, arrived + 1))
+        assert found == expected, f"HOST-2: {arrived} copies arrived and are to be the first ones, got {found}"
+
+
+@clause("HOST-2", write_policies=BACK)
+def test_write_back_copies_a_child_whose_parent_stays(driver: Driver) -> None:
+    for pages in ([1], [1, 2]):
+        put(driver, pages)
+    driver.evict(FULL, 1)
+    found = backed_up(driver)
+    assert found == {(1, 2)}, f"HOST-2: 2 left the device, 1 did not, copied is {found}"
+
+
+@clause("HOST-2", write_policies=FORWARD, executors=STEPPED)
+def test_a_node_goes_with_all_its_components(driver: Driver) -> None:
+    put(driver, [1, 2])
+    ask(driver, [1, 2])
+    driver.step()
+    page = driver.config.page_size
+    expected = {name: 1 if name == MAMBA else 2 * page for name in driver.config.components}
+    found = slots_under_way(driver, TransferKind.BACKUP)
+    assert found == expected, f"HOST-2: two pages and a state have no copy, {expected}, under way are {found}"
+
+
+@clause("HOST-2", write_policies=FORWARD, executors=STEPPED)
+def test_what_has_a_copy_is_not_copied_again(driver: Driver) -> None:
+    use(driver, [1, 2])
+    driver.drain()
+    before = held_below(driver, FULL)
+    use(driver, [1, 2])
+    ask(driver, [1, 2])
+    driver.step()
+    assert not queued(driver), f"HOST-2: all of 1, 2 has a copy, under way are {queued(driver)} backups"
+    use(driver, [1, 2, 3])
+    found, page = slots_under_way(driver, TransferKind.BACKUP)[FULL], driver.config.page_size
+    assert found == page, f"HOST-2: page 3 alone has none, under way are {found} tokens"
+    driver.drain()
+    after = held_below(driver, FULL)
+    assert before.items() <= after.items(), f"HOST-2: copies of 1, 2 moved from {before} to {after}"
+
+
+@clause("HOST-2", write_policies=THROUGH, executors=STEPPED)
+def test_what_is_being_copied_is_not_copied_twice(driver: Driver) -> None:
+    put(driver, [1, 2])
+    for _ in range(2):
+        use(driver, [1, 2])
+        driver.step()
+    assert queued(driver) == 1, f"HOST-2: 1, 2 is on its way once, got {queued(driver)} backups"
+
+
+@clause("HOST-2", write_policies=THROUGH, executors=STEPPED, components=(MAMBA,))
+def test_a_state_that_comes_later_is_copied_alone(driver: Driver) -> None:
+    put(driver, longer_prompt(driver))
+    offer(driver, [*TOMBSTONE, 99])
+    driver.drain()
+    require_alone(driver, MAMBA)
+
+
+@clause("HOST-2", write_policies=THROUGH, executors=STEPPED, components=(SWA,))
+def test_a_window_that_comes_later_is_copied_alone(driver: Driver) -> None:
+    offer(driver, longer_prompt(driver), passed=len(TOMBSTONE))
+    driver.drain()
+    require_alone(driver, SWA)
+
+
+def require_alone(driver: Driver, component: str) -> None:
+    """The tombstone has no data of a component on any tier; once it gets it, that and what goes with it is copied."""
+    on_host = {name for name in driver.config.components if TOMBSTONE in held_below(driver, name)}
+    assert FULL in on_host, f"HOST-1: the prefix {TOMBSTONE} is to be on the host, there is {on_host}"
+    assert component not in on_host, f"INS-4: {TOMBSTONE} has no {component} data yet, the host has {on_host}"
+    offer(driver, TOMBSTONE)
+    moved = {name for name, count in slots_under_way(driver, TransferKind.BACKUP).items() if count}
+    expected = set(driver.config.components) - on_host
+    assert moved == expected, f"HOST-2: {expected} came later and is copied alone, under way is {moved}"
+    assert component in moved, f"HOST-2: {component} of {TOMBSTONE} has no copy, under way is {moved}"
+    driver.drain()
+    missing = {name for name in driver.config.components if TOMBSTONE not in held_below(driver, name)}
+    assert not missing, f"HOST-2: all of {TOMBSTONE} has a copy now, {missing} has none"
+
+
+@clause("HOST-2", "EVICT-8", write_policies=FORWARD)
+def test_room_is_made_for_a_copy(driver: Driver) -> None:
+    with another(driver, host={"capacity_tokens": room(driver.config, 2, 2)}) as small:
+        for pages in ([1], [2], [3]):
+            use(small, pages)
+            small.drain()
+        found = set(held_below(small, FULL))
+        assert found == {(2,), (3,)}, f"HOST-2: the host has two pages, and 1 was used first, copied is {found}"
+
+
+@clause("HOST-2", "POOL-1", needs=[Capability.COUNTERS], write_policies=FORWARD)
+def test_a_copy_without_room_is_refused_and_takes_nothing(driver: Driver) -> None:
+    with small_host(driver, pages=3) as (small, receipt):
+        before, refused = free_below(small), small.adapter.counters()["backups_refused"]
+        on_device = held(small, FULL)
+        use(small, [1, 2])
+        small.drain()
+        assert free_below(small) == before, f"HOST-2: 1, 2 does not fit, yet of {before} is left {free_below(small)}"
+        now = small.adapter.counters()["backups_refused"]
+        assert now > refused, f"HOST-2: backups_refused was {refused}, and after a refusal it is {now}"
+        left, expected = set(held(small, FULL)), set(on_device) | prefixes(1, 2)
+        assert left == expected, f"HOST-2: the device keeps {expected}, got {left}"
+        small.unlock_host(receipt)
+
+
+@clause("HOST-2", write_policies=FORWARD)
+def test_nothing_is_copied_below_a_node_that_was_refused(driver: Driver) -> None:
+    with small_host(driver, pages=4) as (small, receipt):
+        use(small, [1, 2, 3])
+        use(small, [1, 2, 3, 4])
+        found = backed_up(small)
+        gaps = {pages for pages in found if not prefixes(*pages) <= found}
+        assert not gaps, f"HOST-2: there is no room for all of 1, 2, 3, and below a gap is {gaps}"
+        assert (1, 2, 3, 4) not in found, f"HOST-2: there is no room for 1, 2, 3, yet 4 is among {found}"
+        small.unlock_host(receipt)
+
+
+@clause("HOST-2", write_policies=FORWARD)
+def test_a_refused_copy_is_tried_again_with_the_next_use(driver: Driver) -> None:
+    with small_host(driver, pages=3) as (small, receipt):
+        use(small, [1, 2])
+        use(small, [1, 2, 3])
+        small.drain()
+        small.unlock_host(receipt)
+        small.evict_host(FULL, 2 * small.config.page_size)
+        assert not backed_up(small), f"HOST-2: nobody used 1, 2, 3 since, copied is {held_below(small, FULL)}"
+        ask(small, [1, 2, 3])
+        small.step()
+        found = backed_up(small)
+        assert found == prefixes(1, 2, 3), f"HOST-2: it was used and there is room, copied is {found}"
+
+
+@clause("HOST-2", write_policies=FORWARD, components=(MAMBA,))
+def test_without_room_for_its_state_nothing_of_a_node_is_copied(driver: Driver) -> None:
+    with small_host(driver, pages=8, states=1) as (small, receipt):
+        before = free_below(small)
+        use(small, [1, 2])
+        found = backed_up(small)
+        assert found == prefixes(8, 9), f"HOST-2: there is no room for the state of 1, 2, copied is {found}"
+        assert free_below(small) == before, f"HOST-2: of {before} is left {free_below(small)}"
+        small.unlock_host(receipt)
+
+
+@clause("HOST-2", write_policies=FORWARD, components=(SWA,))
+def test_without_room_for_its_window_nothing_of_a_node_is_copied(driver: Driver) -> None:
+    capacity = room(driver.config, pages=8, states=8) | {SWA: 3 * driver.config.page_size}
+    with another(driver, host={"capacity_tokens": capacity}) as small:
+        use(small, [8, 9])
+        small.drain()
+        receipt, before = small.lock_host(best(small, [8, 9])), free_below(small)
+        use(small, [1, 2])
+        found = backed_up(small)
+        assert found == prefixes(8, 9), f"HOST-2: there is no room for the window of 1, 2, copied is {found}"
+        assert free_below(small) == before, f"HOST-2: of {before} is left {free_below(small)}"
+        small.unlock_host(receipt)
