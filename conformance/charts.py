@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from hicache.testing.driving.driver import Driver
 
-from .trees import copies, held
+from .host_trees import held_below
+from .trees import held
 from .verbs import FULL, MAMBA, SWA, evict_all, key_of, offer
 
 Chart: TypeAlias = tuple[str, ...]
@@ -58,7 +59,7 @@ def draw(driver: Driver, chart: Chart) -> None:
 
 def read(driver: Driver, chart: Chart) -> Chart:
     """How a cache is, with nodes that end where those of a chart do; a node is as its last page."""
-    found = [(held(driver, name), copies(driver, name)) for name in driver.config.components]
+    found = [(held(driver, name), held_below(driver, name)) for name in driver.config.components]
     pages = pages_of(chart)
     nodes = []
     for end, node in zip(ends(chart), chart, strict=True):

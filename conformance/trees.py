@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TypeAlias
 
 from hicache.testing.driving.driver import Driver
-from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
+from hicache.testing.snapshot import NodeView
 from hicache.types import SHARED, Component
 
 from .chains import tokens_of
@@ -25,15 +24,13 @@ def nodes(driver: Driver) -> dict[Pages, NodeView]:
 
 def held(driver: Driver, component: str) -> dict[Pages, tuple[int, ...]]:
     """What is cached of a component, however the nodes are cut: by prefix the slots of its last page, or its state."""
-    snapshot = driver.snapshot()
-    return _by_prefix(driver, component, snapshot, snapshot.nodes)
-
-
-def copies(driver: Driver, component: str) -> dict[Pages, tuple[int, ...]]:
-    """The same on the host."""
-    snapshot = driver.snapshot()
-    assert snapshot.host is not None, f"{driver.config.name} has a host tier"
-    return _by_prefix(driver, component, snapshot, snapshot.host.nodes)
+    found: dict[Pages, tuple[int, ...]] = {}
+    for pages, node in nodes(driver).items():
+        slots = node.slots[component]
+        if slots is not None:
+            own = _own_prefixes(driver, component, pages, node)
+            found.update(zip(own, map(tuple, slots.reshape(len(own), -1).tolist()), strict=True))
+    return found
 
 
 def locks(driver: Driver) -> Counter[tuple[str, Pages]]:
@@ -49,19 +46,6 @@ def locks(driver: Driver) -> Counter[tuple[str, Pages]]:
 def prefixes(*pages: int) -> set[Pages]:
     """All prefixes of some pages, the whole included."""
     return {pages[: count + 1] for count in range(len(pages))}
-
-
-def _by_prefix(
-    driver: Driver, component: str, snapshot: Snapshot, views: Sequence[NodeView | HostNodeView]
-) -> dict[Pages, tuple[int, ...]]:
-    """`views`: the nodes of the snapshot on one tier."""
-    found: dict[Pages, tuple[int, ...]] = {}
-    for number, (node, view) in enumerate(zip(snapshot.nodes, views, strict=True)):
-        slots = view.slots[component]
-        if slots is not None and node.namespace == SHARED:
-            own = _own_prefixes(driver, component, _pages(driver, snapshot.prefix(number)), node)
-            found.update(zip(own, map(tuple, slots.reshape(len(own), -1).tolist()), strict=True))
-    return found
 
 
 def _own_prefixes(driver: Driver, component: str, pages: Pages, node: NodeView) -> list[Pages]:
