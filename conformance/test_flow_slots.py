@@ -1,0 +1,70 @@
+"""FLOW-1: slots at either end of a transfer are nobody else's until it is acknowledged."""
+
+from __future__ import annotations
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Slots, TransferKind
+
+from .host_eviction import evict_host
+from .host_trees import held_below
+from .lives import take_all
+from .residences import put_on_host
+from .stages import STAGES, Stage
+from .trees import held, prefixes
+from .under_way import operations, queue_load
+from .verbs import FULL, evict_all, key_of, put
+
+WHOLE = (1, 2, 3)
+
+
+def ends(driver: Driver, kind: TransferKind) -> list[dict[str, list[int]]]:
+    """The slots at both ends of all transfers of a kind."""
+    found = [view for one in operations(driver, kind) for view in (one.device, one.host)]
+    return [{component: slots.tolist() for component, slots in view.items()} for view in found]
+
+
+def overwrite(driver: Driver) -> Slots:
+    """Take all that can be had on the device, and compute something else there."""
+    slots = take_all(driver)
+    size = driver.config.page_size
+    driver.write(key_of(driver, range(100, 100 + len(slots) // size)), slots, 0)
+    return slots
+
+
+@clause("FLOW-1", write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.SIZES])
+@STAGES
+def test_what_is_being_backed_up_stays_under_all_pressure(driver: Driver, stage: Stage) -> None:
+    put(driver, WHOLE)
+    stage(driver, TransferKind.BACKUP)
+    before, there = ends(driver, TransferKind.BACKUP), held(driver, FULL)
+    evict_all(driver)
+    evict_host(driver)
+    mine = overwrite(driver)
+    assert ends(driver, TransferKind.BACKUP) == before, "FLOW-1: slots of a backup under way changed"
+    assert held(driver, FULL) == there, f"FLOW-1: a backup reads {there}, the device has {held(driver, FULL)}"
+    driver.free(mine)
+    driver.drain()
+    assert held_below(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-1: the copy is on the host"
+
+
+@clause("FLOW-1", needs=[Capability.SIZES])
+@STAGES
+def test_what_is_being_loaded_stays_under_all_pressure(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE, [8, 9])
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    before = ends(driver, TransferKind.LOAD)
+    mine = overwrite(driver)
+    evict_host(driver)
+    assert ends(driver, TransferKind.LOAD) == before, "FLOW-1: slots of a load under way changed"
+    assert not set(mine.tolist()) & set(load.indices.tolist()), f"FLOW-1: slots of a load were given out: {mine}"
+    left = held_below(driver, FULL).keys()
+    assert left == prefixes(*WHOLE), f"FLOW-1: {WHOLE} is being read on the host, and all else may go: {left}"
+    driver.drain()
+    driver.free(mine)
+    delivered = driver.claim(load.ticket)
+    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered.tolist() == load.indices.tolist(), f"FLOW-1: asked {load.indices}, delivered {delivered}"
