@@ -1,0 +1,99 @@
+"""HOST-4: what a load reads, and what it goes on from, stays where it is until the load is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.config import ExecutorKind
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Handle, TransferKind, TransferPhase
+
+from .host_trees import held_below
+from .hosts import host_of
+from .reach import best, reach
+from .residences import put_on_host
+from .stages import STAGES, Stage
+from .trees import held
+from .under_way import queue_load
+from .verbs import FULL, evict_all, key_of
+
+LOOKING = (Capability.SNAPSHOT,)
+STEPPED = (ExecutorKind.STEPPED,)
+PARENT, CHILD = [1, 2], [1, 2, 3, 4]
+
+End = Callable[[Driver, Handle], object]
+ENDS = pytest.mark.parametrize("end", [Driver.claim, Driver.abandon], ids=["claimed", "abandoned"])
+
+
+def evict_both(driver: Driver) -> None:
+    """Evict all that can be evicted, on the device and then on the host."""
+    evict_all(driver)
+    for component, tokens in host_of(driver.config).capacity_tokens.items():
+        driver.evict_host(component, tokens)
+
+
+@clause("HOST-4", "LOCK-5", needs=LOOKING, executors=STEPPED)
+@STAGES
+def test_nothing_that_a_load_needs_goes_meanwhile(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, PARENT, CHILD)
+    driver.load(key_of(driver, PARENT))
+    load = queue_load(driver, CHILD)
+    stage(driver, TransferKind.LOAD)
+    anchor = held(driver, FULL)
+    sources = {pages: slots for pages, slots in held_below(driver, FULL).items() if pages not in anchor}
+    evict_both(driver)
+    left, there = held(driver, FULL), held_below(driver, FULL)
+    assert left == anchor, f"HOST-4: {CHILD} is being loaded below {anchor.keys()}, of which is left {left.keys()}"
+    assert sources.items() <= there.items(), f"HOST-4: {sources.keys()} is being read, and {there.keys()} is left"
+    driver.drain()
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed"
+    assert reach(driver, CHILD).device == len(CHILD), f"HOST-4: {CHILD} was loaded, {reach(driver, CHILD)} is there"
+
+
+@clause("HOST-4", needs=LOOKING)
+@ENDS
+def test_what_was_loaded_stays_until_the_load_is_claimed(driver: Driver, end: End) -> None:
+    put_on_host(driver, CHILD)
+    load = queue_load(driver, CHILD)
+    driver.drain()
+    assert driver.load_phase(load.ticket) is TransferPhase.DONE, "FLOW-4: it was drained"
+    evict_all(driver)
+    found = reach(driver, CHILD)
+    assert found.device == len(CHILD), f"HOST-4: the load was not claimed, and of {CHILD} {found} is there"
+    end(driver, load.ticket)
+    evict_all(driver)
+    assert not held(driver, FULL), f"HOST-4: nobody waits any more, and {held(driver, FULL).keys()} cannot be evicted"
+
+
+@clause("HOST-4", "LOCK-6", needs=LOOKING)
+@ENDS
+@pytest.mark.parametrize("first", [PARENT, CHILD], ids=["short first", "long first"])
+def test_loads_of_one_path_protect_it_each(driver: Driver, first: list[int], end: End) -> None:
+    put_on_host(driver, PARENT, CHILD)
+    loads = {len(pages): queue_load(driver, pages) for pages in (PARENT, CHILD)}
+    driver.drain()
+    end(driver, loads.pop(len(first)).ticket)
+    ((length, load),) = loads.items()
+    evict_all(driver)
+    found = reach(driver, CHILD[:length])
+    assert found.device == length, f"HOST-4: another load of {CHILD[:length]} was not claimed, and {found} is there"
+    end(driver, load.ticket)
+    evict_all(driver)
+    assert not held(driver, FULL), f"HOST-4: nobody waits any more, and {held(driver, FULL).keys()} cannot be evicted"
+
+
+@clause("HOST-4", "LOCK-7", needs=LOOKING)
+def test_a_host_lock_keeps_a_hit_until_it_is_loaded(driver: Driver) -> None:
+    put_on_host(driver, CHILD)
+    receipt = driver.lock_host(best(driver, CHILD))
+    evict_both(driver)
+    load = queue_load(driver, CHILD)
+    driver.unlock_host(receipt)
+    evict_both(driver)
+    driver.drain()
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed"
+    assert reach(driver, CHILD).device == len(CHILD), f"HOST-4: {CHILD} was loaded, {reach(driver, CHILD)} is there"
