@@ -1,0 +1,123 @@
+"""FLOW-3: of a transfer that fails, the parts before the failure count, and nothing else is left of it."""
+
+from __future__ import annotations
+
+from hicache.config import WritePolicy
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.testing.snapshot import TransferView
+from hicache.types import TransferKind, TransferPhase
+
+from .host_trees import held_below
+from .losses import lose_on_device
+from .reach import reach
+from .residences import put_on_host
+from .tombstones import TOMBSTONE
+from .trees import Pages, held, prefixes
+from .under_way import free_on_device, operations, pending, queue_load, start_load
+from .verbs import FULL, MAMBA, SWA, key_of, put
+
+CHAIN = (1, 2, 3, 4)
+LINKS = [CHAIN[:count] for count in range(1, 5)]
+BEGINNINGS = [prefixes(*CHAIN[:count]) for count in range(5)]
+
+
+def put_links(driver: Driver) -> None:
+    """Cache each beginning of the chain, and let one backup of all begin."""
+    for pages in LINKS:
+        put(driver, pages)
+    driver.step()
+
+
+@clause("FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_of_a_backup_that_fails_the_parts_before_the_failure_are_on_the_host(driver: Driver) -> None:
+    done, parts = 0, 1
+    while done < parts:
+        driver.reset()
+        put_links(driver)
+        transfer, under_way = pending(driver, TransferKind.BACKUP), operations(driver, TransferKind.BACKUP)
+        driver.fail(transfer.ticket, parts_done=done)
+        driver.step()
+        came = sum(is_whole(driver, one) for one in under_way)
+        assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the host"
+        below = held_below(driver, FULL).keys()
+        assert below in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {below}"
+        assert reach(driver, CHAIN) == (4, 0), f"FLOW-3: a backup that fails costs nothing: {reach(driver, CHAIN)}"
+        done, parts = done + 1, transfer.parts
+    assert parts > 1, f"HOST-2: {LINKS} are several nodes, and were backed up in {parts} part"
+
+
+@clause("FLOW-3", page_sizes=[16])
+def test_of_a_load_that_fails_the_parts_before_the_failure_are_on_the_device(driver: Driver) -> None:
+    done, parts = 0, 1
+    while done < parts:
+        driver.reset()
+        put_on_host(driver, *LINKS)
+        load = start_load(driver, CHAIN)
+        transfer, under_way = pending(driver, TransferKind.LOAD), operations(driver, TransferKind.LOAD)
+        driver.fail(transfer.ticket, parts_done=done)
+        driver.step()
+        assert driver.claim(load.ticket) is None, f"FLOW-3: {done} of {transfer.parts} parts were done, all delivered"
+        came = sum(is_whole(driver, one) for one in under_way)
+        assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the device"
+        there = held(driver, FULL).keys()
+        assert there in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {there}"
+        assert held_below(driver, FULL).keys() == prefixes(*CHAIN), "FLOW-3: a load that fails costs nothing"
+        found = driver.load(key_of(driver, CHAIN))
+        size = driver.config.page_size
+        assert len(found.device_indices) == 4 * size, f"FLOW-4: another load brings the rest, got {found}"
+        done, parts = done + 1, transfer.parts
+    assert parts > 1, f"HOST-4: {LINKS} are several nodes, and were loaded in {parts} part"
+
+
+@clause("FLOW-3", "FLOW-4", page_sizes=[16])
+def test_of_two_loads_in_one_transfer_the_first_may_be_done_and_the_second_fail(driver: Driver) -> None:
+    put_on_host(driver, [1, 2], [8, 9])
+    first, second = queue_load(driver, [1, 2]), queue_load(driver, [8, 9])
+    of_first = len(operations(driver, TransferKind.LOAD)) // 2
+    driver.step()
+    driver.fail(pending(driver, TransferKind.LOAD).ticket, parts_done=of_first)
+    driver.step()
+    phases = [driver.load_phase(load.ticket) for load in (first, second)]
+    assert phases == [TransferPhase.DONE, TransferPhase.FAILED], f"FLOW-3: the first came whole, got {phases}"
+    delivered = [driver.claim(load.ticket) for load in (first, second)]
+    assert delivered[1] is None, f"FLOW-3: the second failed, and {delivered[1]} was delivered"
+    found = reach(driver, [1, 2]), reach(driver, [8, 9])
+    assert found == ((2, 0), (0, 2)), f"FLOW-3: 1, 2 is on the device and 8, 9 on the host alone, got {found}"
+
+
+def alone_and_failed(driver: Driver, component: str) -> None:
+    """A component that alone was to come back does not come: all is as before the load, and another one goes well."""
+    lose_on_device(driver, component)
+    before = free_on_device(driver), held(driver, FULL), held_below(driver, component)
+    load = start_load(driver, TOMBSTONE)
+    driver.fail(pending(driver, TransferKind.LOAD).ticket, parts_done=0)
+    driver.step()
+    assert driver.claim(load.ticket) is None, f"FLOW-3: the {component} data did not come"
+    assert TOMBSTONE not in held(driver, component), f"FLOW-3: {component} did not come, and is on the device"
+    after = free_on_device(driver), held(driver, FULL), held_below(driver, component)
+    assert after == before, f"FLOW-3: a load of {component} that fails leaves nothing: {before}, got {after}"
+    driver.load(key_of(driver, TOMBSTONE))
+    assert reach(driver, TOMBSTONE) == (2, 0), f"FLOW-4: another load goes well, got {reach(driver, TOMBSTONE)}"
+
+
+@clause("FLOW-3", components=(SWA,))
+def test_a_load_of_swa_data_alone_that_fails_leaves_nothing(driver: Driver) -> None:
+    alone_and_failed(driver, SWA)
+
+
+@clause("FLOW-3", components=(MAMBA,))
+def test_a_load_of_a_state_alone_that_fails_leaves_nothing(driver: Driver) -> None:
+    alone_and_failed(driver, MAMBA)
+
+
+def is_whole(driver: Driver, one: TransferView) -> bool:
+    """Whether all that an operation was to bring is cached; a part of it may not be."""
+    is_backup = one.kind is TransferKind.BACKUP
+    there = set()
+    for component, slots in (one.host if is_backup else one.device).items():
+        cached: dict[Pages, tuple[int, ...]] = held_below(driver, component) if is_backup else held(driver, component)
+        own = set(slots.tolist())
+        there.add(len(own & {slot for page in cached.values() for slot in page}) / len(own))
+    assert there in ({0.0}, {1.0}), f"FLOW-3: an operation arrives with all that it brings or with nothing, got {there}"
+    return there == {1.0}
