@@ -6,7 +6,7 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import TransferKind
+from hicache.types import LoadBack, TransferKind
 
 from .host_trees import held_below
 from .losses import lose_on_device
@@ -99,6 +99,26 @@ def test_a_state_that_is_computed_while_it_is_loaded_is_there_once(driver: Drive
     computed_while_it_is_loaded(driver, stage, MAMBA)
 
 
+@clause("FLOW-10", "FLOW-5", components=(SWA,), page_sizes=[16])
+@STAGES
+def test_a_load_brings_the_window_that_an_insert_over_it_had_passed(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    offer(driver, WHOLE, passed=3)
+    _require_delivery(driver, load)
+
+
+@clause("FLOW-10", "FLOW-5", components=(MAMBA,), page_sizes=[16])
+@STAGES
+def test_a_load_brings_the_state_that_an_insert_over_it_lacked(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    offer(driver, WHOLE, with_state=False)
+    _require_delivery(driver, load)
+
+
 @clause("FLOW-6", "FLOW-4", needs=[Capability.COUNTERS], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
 @STAGES
 def test_what_is_being_backed_up_is_not_queued_again(driver: Driver, stage: Stage) -> None:
@@ -115,6 +135,12 @@ def test_what_is_being_backed_up_is_not_queued_again(driver: Driver, stage: Stag
     assert not missing, f"HOST-1: {missing} of {WHOLE} is not on the host"
     copied, there = moved(driver, TransferKind.BACKUP), volume_below(driver)
     assert copied == there, f"FLOW-6: {there} bytes are on the host, and {copied} were copied there"
+
+
+def _require_delivery(driver: Driver, load: LoadBack) -> None:
+    driver.drain()
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing let the load fail"
+    assert reach(driver, WHOLE) == (3, 0), f"FLOW-10: all of it is on the device, got {reach(driver, WHOLE)}"
 
 
 def _copies_at_once(driver: Driver) -> bool:

@@ -185,29 +185,36 @@ class Loads:
 
     def _finish(self, operation: Operation) -> None:
         has_arrived = operation.phase is TransferPhase.DONE
-        for name in operation.moves:
-            component = self._ensemble.by_name[name]
-            left = operation.target(name)
-            for fragment in operation.fragments:
-                if fragment.arriving[component.index] is not operation:
-                    continue
-                fragment.arriving[component.index] = None
-                part = operation.part(name, fragment)
-                if has_arrived and self._can_take(operation, name, fragment) and component.arrive(fragment, part):
-                    # A node that was not cut takes all, which is seen without a search.
-                    left = NO_SLOTS if len(part) == len(left) else np.setdiff1d(left, part, assume_unique=True)
-            self._leave(operation, name, left)
+        left = {name: self._hand_out(operation, name, has_arrived=has_arrived) for name in operation.moves}
+        for name, pages in left.items():
+            self._leave(operation, name, pages)
         if has_arrived:
             self._counters.bytes_loaded += self._bytes_of(operation.moves)
 
-    def _can_take(self, operation: Operation, name: str, node: Node) -> bool:
-        """Whether the node still lacks what came: an insert may have given it other pages."""
-        if node.values[self._ensemble.by_name[name].index] is not None:
+    def _hand_out(self, operation: Operation, name: str, *, has_arrived: bool) -> Slots:
+        """Give the nodes of a load what came for them; returns the pages that none of them took."""
+        index, left = self._ensemble.by_name[name].index, operation.target(name)
+        for fragment in operation.fragments:
+            if fragment.arriving[index] is not operation:
+                continue
+            fragment.arriving[index] = None
+            part = operation.part(name, fragment)
+            if has_arrived and self._take_over_part(operation, name, fragment, part):
+                # A node that was not cut takes all, which is seen without a search.
+                left = NO_SLOTS if len(part) == len(left) else np.setdiff1d(left, part, assume_unique=True)
+        return left
+
+    def _take_over_part(self, operation: Operation, name: str, node: Node, part: Slots) -> bool:
+        """Whether the node takes what came: an insert may have given it other pages meanwhile."""
+        component, full = self._ensemble.by_name[name], node.values[FULL]
+        if node.values[component.index] is not None:
             return False
-        if name != Component.SWA or Component.FULL not in operation.moves:
-            return True
-        full = node.values[FULL]
-        return full is not None and np.array_equal(full, operation.part(Component.FULL, node))
+        if name == Component.SWA and Component.FULL in operation.moves and full is not None:
+            own = operation.part(Component.FULL, node)
+            if not np.array_equal(full, own) and not self._pools.partners(full).any():
+                # The insert came with FULL pages whose window had passed: the node has the load's from now on.
+                self._pools.move_window(own, full)
+        return component.arrive(node, part)
 
     def _leave(self, operation: Operation, name: str, pages: Slots) -> None:
         """What of a load no node took is free, unless it is being read. SWA pages go with their FULL pages."""
