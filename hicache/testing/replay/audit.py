@@ -33,12 +33,10 @@ class Audit:
         self._adapter.sanity_check()
 
     def check_drained(self) -> None:
-        """With no request running, read back every byte of the tree, then evict everything from every tier.
+        """With nothing running and nothing under way, read back every byte of the tree, then evict all of every tier.
 
         Raises InvariantError unless the bytes are right (REQ-3) and all slots come back (POOL-1, FLOW-7).
         """
-        if self._config.host is not None:
-            self._adapter.drain()
         nothing = dict.fromkeys(self._config.components, NO_SLOTS)
         self.check(nothing)
         if Capability.SNAPSHOT in self._adapter.capabilities:

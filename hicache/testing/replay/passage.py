@@ -34,8 +34,11 @@ class Passage:
             self.audit.check(self._session.held())
 
     def end(self) -> None:
-        """Finish what runs, check everything, and see all slots come back. Raises InvariantError."""
+        """Finish what runs and what is under way."""
         self._session.finish_all()
+
+    def check_drained(self) -> None:
+        """After the end, check everything, and see all slots come back. Raises InvariantError."""
         self.audit.check_drained()
 
     def _occupied_tokens(self) -> dict[str, int]:

@@ -41,8 +41,10 @@ def replay(
     _require_served(config, adapter)
     with closing(adapter(config)) as cache:
         passage = Passage(cache, config, settings)
-        broken = _drive(passage, trace, totals.requests, progress)
+        broken = _broken(passage, lambda: _drive(passage, trace, totals.requests, progress))
+        # What the last check moves is not the trace's.
         host = _host_outcome(cache, config)
+        broken = broken or _broken(passage, passage.check_drained)
     tally, reached = passage.tally, limits(trace, config)
     return ReplayOutcome(
         schema_version=SCHEMA_VERSION,
@@ -73,14 +75,18 @@ def replay(
     )
 
 
-def _drive(passage: Passage, trace: Trace, requests: int, progress: Progress | None) -> str | None:
-    """Replay to the end. Returns the message of the law that was broken, or None."""
+def _drive(passage: Passage, trace: Trace, requests: int, progress: Progress | None) -> None:
+    for number, request in enumerate(trace, start=1):
+        passage.serve(request)
+        if progress is not None:
+            progress(number, requests)
+    passage.end()
+
+
+def _broken(passage: Passage, act: Callable[[], None]) -> str | None:
+    """The message of the law that an act was found to break, or None."""
     try:
-        for number, request in enumerate(trace, start=1):
-            passage.serve(request)
-            if progress is not None:
-                progress(number, requests)
-        passage.end()
+        act()
     except InvariantError as error:
         return f"after {passage.tally.requests} requests: {error}"
     return None

@@ -82,9 +82,11 @@ class Session:
         return Served({Tier.DEVICE.value: on_device, Tier.HOST.value: loaded}, gained, fits=True)
 
     def finish_all(self) -> None:
-        """Let every running request end."""
+        """Let every running request end, and every transfer."""
         while self._running:
             self._finish_oldest()
+        if self._host is not None:
+            self._host.drain()
 
     def held(self) -> dict[str, Slots]:
         """The slots that running requests own, by component: those of their last, partial pages."""

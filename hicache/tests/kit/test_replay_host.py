@@ -90,7 +90,8 @@ def test_running_requests_finish_when_a_load_needs_their_room(tmp_path: Path) ->
 def test_what_is_pinned_for_a_backup_is_waited_for(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, [request(0, 1), request(2, 3)], settings("1024"))
     assert hits(outcome) == (0, 0), f"nothing is asked for twice: {outcome.hit_tokens}"
-    assert (outcome.too_large, outcome.latency["drain"].calls) == (0, 1), f"one wait for a backup: {outcome.latency}"
+    assert outcome.too_large == 0, "a prompt was passed over for the sake of a backup"
+    assert outcome.latency["drain"].calls == 2, f"one wait for a backup, and one at the end: {outcome.latency}"
 
 
 def test_a_prompt_that_fits_no_empty_device_is_passed_over_although_the_host_has_its_beginning(tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_a_host_with_room_for_all_hits_what_no_eviction_would(path: Path) -> Non
     assert both.hit_rates["device"] < both.hit_rate, f"all hits were on a device of a fifth of the footprint: {both}"
 
 
+def test_what_the_last_check_moves_is_not_counted(path: Path) -> None:
+    outcome = replayed(path, ("full",), "unlimited", host=replace(STEPPED, write_policy=WritePolicy.WRITE_BACK))
+    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.host is not None, "the host tier is not told of"
+    moved = (outcome.evicted_tokens, outcome.host.bytes_backed_up)
+    assert moved == (0, 0), f"nothing had to leave the device, yet evicted tokens and bytes backed up are {moved}"
+
+
 def test_full_without_limit_and_with_lru_matches_the_counts(path: Path) -> None:
     unlimited = replayed(path, ("full",), "unlimited")
     assert unlimited.hit_rate == unlimited.lru_hit_rate == unlimited.optimal_hit_rate, f"no eviction: {unlimited}"
