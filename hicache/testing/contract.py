@@ -16,7 +16,7 @@ from hicache.testing.adapter import Capability
 TIERS = ("device", "host", "storage", "ranks", "config")
 """What has to exist before a clause can be tested."""
 
-IMPLEMENTED_TIERS = frozenset({"device"})
+IMPLEMENTED_TIERS = frozenset({"device", "host"})
 """The tiers whose clauses the suites test by now."""
 
 LEVELS = ("MUST", "SHOULD")

@@ -112,7 +112,7 @@ def test_an_undeclared_capability_is_the_reason_of_a_skip(pytester: pytest.Pytes
             "2 skipped: adapter FlatCache does not declare HOST: a host tier",
             "1 skipped: no configuration of this run has a page size of 7, policy lru",
             "59 device clauses not executed",
-            "25 host clauses not executed (not implemented yet)",
+            "25 host clauses not executed",
         ]
     )
     assert _last_line(result) == "hicache: 4 passed, 0 failed, 3 skipped, 123 not executed", result.outlines
