@@ -73,6 +73,10 @@ class HostVerbs:
         """The bytes at the host pool's own slots, as `read` gives those of the device."""
         self._lacks("read_host")
 
+    def is_pinned(self, pool: Pool) -> bool:
+        """Whether CUDA has all of the pool's host memory registered. Asked only where the device is a GPU."""
+        self._lacks("is_pinned")
+
     # Transfers that move when the test says so.
 
     def pending(self) -> Sequence[PendingTransfer]:

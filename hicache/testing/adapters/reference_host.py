@@ -70,6 +70,9 @@ class ReferenceHostVerbs(HostVerbs):
     def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         return self._host.bank.read(pool, slots, layer)
 
+    def is_pinned(self, pool: Pool) -> bool:
+        return all(raw.is_pinned() for raw in self._host.bank.buffers[pool].raw)
+
     def pending(self) -> Sequence[PendingTransfer]:
         return [self._pending(number) for number in self._steps.pending()]
 
