@@ -1,6 +1,8 @@
-"""FLOW-6: loads of one chain that overlap share their work; nothing is loaded twice."""
+"""FLOW-6: loads of one chain that overlap share their work, and each ends as what it needs does."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,134 +11,183 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
-from .host_trees import held_below
-from .quiet import require_quiet
-from .reach import reach
+from .hosts import another, room
+from .reach import best, reach
 from .residences import put_on_host
 from .stages import STAGES, Stage
 from .trees import held
-from .under_way import free_on_device, operations, pending, queue_load
-from .verbs import FULL, key_of
+from .under_way import free_on_device, operations, queue_load, start_load
+from .verbs import FULL, evict_all, key_of, offer
 from .volume import moved, volume_on_device
 
-SHORT = (1, 2)
-LONG = (1, 2, 3, 4)
+SHORT, LONG, BRANCH = (1, 2), (1, 2, 3, 4), (1, 2, 8)
+PAIRS = pytest.mark.parametrize(
+    ("first", "second"),
+    [(LONG, LONG), (SHORT, LONG), (LONG, SHORT), (LONG, BRANCH)],
+    ids=["the same", "short first", "long first", "branches"],
+)
 
 
-@clause("FLOW-6", needs=[Capability.COUNTERS], page_sizes=[16])
+def require_nothing_twice(driver: Driver) -> None:
+    """No page is on its way twice: neither read from one place twice, nor brought to one place twice."""
+    for component in driver.config.components:
+        loads = [one for one in operations(driver, TransferKind.LOAD) if component in one.host]
+        for tier in ("device", "host"):
+            slots = [slot for one in loads for slot in getattr(one, tier)[component].tolist()]
+            assert len(slots) == len(set(slots)), f"FLOW-6: of {component} on the {tier}, {slots} are on their way"
+
+
+def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
+    """A prompt is on the device as a whole, its state with it."""
+    assert reach(driver, pages) == (len(pages), 0), f"FLOW-6: {pages} was loaded, got {reach(driver, pages)}"
+    driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages), chunked=True))
+
+
+@clause("FLOW-6", "HOST-4", needs=[Capability.COUNTERS])
+@PAIRS
 @STAGES
-def test_two_loads_of_one_prompt_move_it_once(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, LONG)
-    first = queue_load(driver, LONG)
-    stage(driver, TransferKind.LOAD)
-    under_way, free = operations(driver, TransferKind.LOAD), free_on_device(driver)
-    second = queue_load(driver, LONG)
-    added = len(operations(driver, TransferKind.LOAD)) - len(under_way)
-    assert added == 0, f"FLOW-6: all of {LONG} is on its way, and {added} operations more were queued"
-    assert free_on_device(driver) == free, f"FLOW-6: the second took slots: {free} became {free_on_device(driver)}"
-    same = first.indices.tolist() == second.indices.tolist()
-    assert same, f"FLOW-6: one prompt comes to one place, not to {first.indices} and {second.indices}"
-    driver.drain()
-    delivered = [driver.claim(load.ticket) for load in (first, second)]
-    assert all(slots is not None for slots in delivered), f"FLOW-6: both were delivered, got {delivered}"
-    loaded, there = moved(driver, TransferKind.LOAD), volume_on_device(driver)
-    assert loaded == there, f"FLOW-6: {there} bytes are on the device, and {loaded} were copied there"
-
-
-@clause("FLOW-6", needs=[Capability.COUNTERS], page_sizes=[16])
-@STAGES
-@pytest.mark.parametrize("order", [(SHORT, LONG), (LONG, SHORT)], ids=["short first", "long first"])
-def test_two_loads_of_a_prompt_and_its_beginning_move_each_page_once(
-    driver: Driver, stage: Stage, order: tuple[tuple[int, ...], ...]
+def test_what_two_loads_need_is_loaded_once(
+    driver: Driver, stage: Stage, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
-    put_on_host(driver, SHORT, LONG)
-    first = queue_load(driver, order[0])
+    put_on_host(driver, SHORT, LONG, BRANCH)
+    before = moved(driver, TransferKind.LOAD)
+    one = queue_load(driver, first)
     stage(driver, TransferKind.LOAD)
-    second = queue_load(driver, order[1])
-    shared = len(SHORT) * driver.config.page_size
-    same = first.indices[:shared].tolist() == second.indices[:shared].tolist()
-    assert same, f"FLOW-6: {SHORT} comes to one place, not to {first.indices} and {second.indices}"
+    other = queue_load(driver, second)
+    require_nothing_twice(driver)
+    shared = min(len(one.indices), len(other.indices), len(SHORT) * driver.config.page_size)
+    heads = one.indices[:shared].tolist(), other.indices[:shared].tolist()
+    assert heads[0] == heads[1], f"FLOW-6: the two share their first {shared} slots, got {heads}"
     driver.drain()
-    for load in (first, second):
-        assert driver.claim(load.ticket) is not None, "FLOW-6: both were delivered"
-    loaded, there = moved(driver, TransferKind.LOAD), volume_on_device(driver)
-    assert loaded == there, f"FLOW-6: {there} bytes are on the device, and {loaded} were copied there"
-    for pages in order:
-        assert reach(driver, pages) == (len(pages), 0), f"FLOW-10: {pages} was loaded, got {reach(driver, pages)}"
-    require_quiet(driver)
+    for load in (one, other):
+        delivered = driver.claim(load.ticket)
+        assert delivered is not None, "FLOW-10: nothing failed"
+        assert delivered.tolist() == load.indices.tolist(), f"FLOW-6: {load.indices} asked, {delivered} delivered"
+    require_delivery(driver, first)
+    require_delivery(driver, second)
+    counted, there = moved(driver, TransferKind.LOAD) - before, volume_on_device(driver)
+    assert counted == there, f"FLOW-6: {there} bytes are on the device, {counted} were loaded"
 
 
-@clause("FLOW-6", "FLOW-7", page_sizes=[16])
+@clause("FLOW-6", "HOST-5")
 @STAGES
-@pytest.mark.parametrize("leaver", [0, 1], ids=["the first", "the second"])
-def test_who_waits_still_gets_it_when_another_leaves(driver: Driver, stage: Stage, leaver: int) -> None:
-    put_on_host(driver, SHORT, LONG)
-    loads = [queue_load(driver, LONG), queue_load(driver, LONG)]
+def test_a_load_that_shares_all_needs_no_room(driver: Driver, stage: Stage) -> None:
+    with another(driver, capacity_tokens=room(driver.config, len(LONG), 1 + 1)) as tiny:
+        put_on_host(tiny, LONG)
+        one = queue_load(tiny, LONG)
+        stage(tiny, TransferKind.LOAD)
+        before = free_on_device(tiny)
+        assert not before[FULL], f"HOST-4: the load takes all pages of the device, free are {before}"
+        other = queue_load(tiny, LONG)
+        after = free_on_device(tiny)
+        assert after == before, f"FLOW-6: all was on its way, yet a second load took slots: {before}, then {after}"
+        tiny.drain()
+        for load in (one, other):
+            tiny.claim(load.ticket)
+        require_delivery(tiny, LONG)
+
+
+@clause("FLOW-6", "FLOW-4")
+@PAIRS
+@STAGES
+def test_a_load_that_is_abandoned_goes_on_for_another(
+    driver: Driver, stage: Stage, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    put_on_host(driver, SHORT, LONG, BRANCH)
+    one = queue_load(driver, first)
     stage(driver, TransferKind.LOAD)
-    driver.abandon(loads.pop(leaver).ticket)
+    other = queue_load(driver, second)
+    driver.abandon(one.ticket)
+    evict_all(driver)
     driver.drain()
-    delivered = driver.claim(loads[0].ticket)
-    assert delivered is not None, "FLOW-6: somebody else gave it up, and it went well"
-    assert delivered.tolist() == loads[0].indices.tolist(), f"FLOW-6: asked {loads[0].indices}, got {delivered}"
-    assert reach(driver, LONG) == (4, 0), f"FLOW-10: it is on the device, got {reach(driver, LONG)}"
-    require_quiet(driver)
+    assert driver.load_phase(other.ticket) is TransferPhase.DONE, "FLOW-6: somebody else waited for it"
+    evict_all(driver)
+    delivered = driver.claim(other.ticket)
+    assert delivered is not None, "FLOW-6: the one who waits gets all"
+    assert delivered.tolist() == other.indices.tolist(), f"FLOW-6: {other.indices} asked, {delivered} delivered"
+    require_delivery(driver, second)
 
 
-@clause("FLOW-6", "FLOW-7", "FLOW-4", page_sizes=[16])
+@clause("FLOW-6", "FLOW-7")
 @STAGES
-def test_what_nobody_waits_for_any_more_ends_and_leaves_no_pin(driver: Driver, stage: Stage) -> None:
-    put_on_host(driver, LONG)
-    loads = [queue_load(driver, LONG), queue_load(driver, LONG)]
+def test_a_load_that_everybody_abandoned_arrives_and_can_be_evicted(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, SHORT, LONG)
+    loads = [queue_load(driver, LONG)]
     stage(driver, TransferKind.LOAD)
+    loads.append(queue_load(driver, SHORT))
     for load in loads:
         driver.abandon(load.ticket)
     driver.drain()
-    require_quiet(driver)
-    found = sum(reach(driver, LONG))
-    assert found == 4, f"FLOW-4: it is on one tier or the other, {found} pages of it are found"
+    require_delivery(driver, LONG)
+    evict_all(driver)
+    assert not held(driver, FULL), f"FLOW-7: nobody waits for it, {held(driver, FULL).keys()} cannot be evicted"
 
 
-@clause("FLOW-6", "FLOW-3", page_sizes=[16])
-def test_when_what_is_shared_fails_it_fails_for_all_who_wait(driver: Driver) -> None:
-    put_on_host(driver, LONG)
-    loads = [queue_load(driver, LONG), queue_load(driver, LONG)]
-    driver.step()
-    driver.fail(pending(driver, TransferKind.LOAD).ticket, parts_done=0)
-    driver.step()
-    phases = [driver.load_phase(load.ticket) for load in loads]
-    assert phases == 2 * [TransferPhase.FAILED], f"FLOW-6: one transfer brought both, and failed: {phases}"
-    for load in loads:
-        driver.claim(load.ticket)
-    require_quiet(driver)
-    assert reach(driver, LONG) == (0, 4), f"FLOW-3: it is on the host still, got {reach(driver, LONG)}"
-
-
-@clause("FLOW-6", "FLOW-3", page_sizes=[16])
-def test_the_longer_of_two_loads_may_fail_alone(driver: Driver) -> None:
+@clause("FLOW-6", "FLOW-3")
+def test_when_the_shared_part_fails_both_fail_and_nothing_below_it_is_there(driver: Driver) -> None:
     put_on_host(driver, SHORT, LONG)
-    short = queue_load(driver, SHORT)
+    one = start_load(driver, SHORT)
+    other = start_load(driver, LONG)
+    first, second = driver.pending()
+    driver.complete(second.ticket)
     driver.step()
-    long = queue_load(driver, LONG)
+    early = [driver.load_phase(load.ticket) for load in (one, other)]
+    assert early == 2 * [TransferPhase.RUNNING], f"FLOW-6: what ended early waits for what came before, got {early}"
+    driver.fail(first.ticket, parts_done=0)
     driver.step()
+    delivered = [driver.claim(load.ticket) for load in (one, other)]
+    assert delivered == [None, None], f"FLOW-6: what both need failed, yet {delivered} was delivered"
+    there = held(driver, FULL).keys()
+    assert not there, f"FLOW-3: the beginning did not arrive, and {there} is on the device"
+    driver.load(key_of(driver, LONG))
+    require_delivery(driver, LONG)
+
+
+@clause("FLOW-6", "FLOW-3")
+def test_when_the_part_of_one_fails_the_other_is_done(driver: Driver) -> None:
+    put_on_host(driver, SHORT, LONG)
+    one = start_load(driver, SHORT)
+    other = start_load(driver, LONG)
     first, second = driver.pending()
     driver.fail(second.ticket, parts_done=0)
     driver.complete(first.ticket)
     driver.step()
-    phases = [driver.load_phase(load.ticket) for load in (short, long)]
-    assert phases == [TransferPhase.DONE, TransferPhase.FAILED], f"FLOW-6: only the beginning came: {phases}"
-    assert driver.claim(short.ticket) is not None, "FLOW-10: the beginning came"
-    assert driver.claim(long.ticket) is None, "FLOW-3: the rest did not come"
-    found = reach(driver, SHORT), reach(driver, LONG)
-    assert found == ((2, 0), (2, 2)), f"FLOW-3: two pages came, two are on the host still, got {found}"
-    require_quiet(driver)
+    assert driver.claim(other.ticket) is None, "FLOW-3: its own part did not come"
+    evict_all(driver)
+    assert driver.claim(one.ticket) is not None, "FLOW-6: all that it needs came"
+    assert reach(driver, LONG) == (2, 2), f"FLOW-3: two pages came and two did not, got {reach(driver, LONG)}"
+    driver.load(key_of(driver, LONG))
+    require_delivery(driver, LONG)
 
 
-@clause("FLOW-6", page_sizes=[16])
-def test_what_has_come_is_not_loaded_again(driver: Driver) -> None:
+@clause("FLOW-6")
+def test_what_has_arrived_is_not_loaded_again(driver: Driver) -> None:
     put_on_host(driver, LONG)
     load = queue_load(driver, LONG)
     driver.drain()
-    key = key_of(driver, LONG)
-    assert driver.load_back(key, driver.match(key)) is None, "FLOW-6: all of it is on the device, though unclaimed"
-    driver.claim(load.ticket)
-    assert held(driver, FULL).keys() == held_below(driver, FULL).keys(), "FLOW-6: each page is on both tiers once"
+    for end in (lambda: None, lambda: driver.claim(load.ticket)):
+        end()
+        key = key_of(driver, LONG)
+        again = driver.load_back(key, driver.match(key, chunked=True))
+        assert again is None, f"FLOW-6: all of {LONG} is on the device, and {again} is loaded"
+
+
+@clause("FLOW-6", "FLOW-7", "INS-3")
+@STAGES
+def test_slots_that_two_read_are_kept_until_both_are_done(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, LONG)
+    loads = [queue_load(driver, LONG)]
+    stage(driver, TransferKind.LOAD)
+    loads.append(queue_load(driver, LONG))
+    offer(driver, LONG)
+    driver.drain()
+    free = [free_on_device(driver)[FULL]]
+    receipt = driver.lock(best(driver, LONG))
+    for load in loads:
+        driver.read_ready_layers(load.ticket)
+        assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed"
+        free.append(free_on_device(driver)[FULL])
+    driver.unlock(receipt)
+    gained = [count - free[0] for count in free]
+    expected = [0, 0, len(loads[0].indices)]
+    assert gained == expected, f"FLOW-6: the loaded slots are free when nobody reads them: {expected}, got {gained}"
