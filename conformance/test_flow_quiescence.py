@@ -1,0 +1,141 @@
+"""FLOW-7: when nothing runs and every queue is drained, nothing is locked, pinned, kept or counted as protected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import TransferKind
+
+from .host_eviction import evict_host
+from .quiet import require_empty, require_quiet
+from .reach import best
+from .residences import put_on_both, put_on_host
+from .stages import STAGES, Stage
+from .tombstones import TOMBSTONE, longer_prompt
+from .under_way import queue_load
+from .verbs import evict_all, key_of, lock, offer, put
+
+WHOLE = (1, 2, 3)
+
+
+def loaded_and_claimed(driver: Driver) -> None:
+    """A prompt comes back, is claimed, and leaves again."""
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    driver.drain()
+    driver.claim(load.ticket)
+
+
+def loaded_twice(driver: Driver) -> None:
+    """Two wait for it; one leaves at once, one when it is there."""
+    put_on_host(driver, WHOLE[:2], WHOLE)
+    loads = [queue_load(driver, WHOLE[:2]), queue_load(driver, WHOLE)]
+    driver.abandon(loads[0].ticket)
+    driver.drain()
+    driver.abandon(loads[1].ticket)
+
+
+def computed_meanwhile(driver: Driver) -> None:
+    """What is loaded is computed as well."""
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    offer(driver, [*WHOLE, 4])
+    driver.drain()
+    driver.claim(load.ticket)
+
+
+def locked_and_split(driver: Driver) -> None:
+    """It is locked on both tiers, and cut meanwhile."""
+    put_on_both(driver, WHOLE)
+    receipts = lock(driver, WHOLE), driver.lock_host(best(driver, WHOLE))
+    put(driver, [*WHOLE[:1], 9])
+    evict_all(driver)
+    evict_host(driver)
+    driver.unlock_host(receipts[1])
+    driver.unlock(receipts[0])
+
+
+def pressed(driver: Driver) -> None:
+    """More is cached than either tier can hold."""
+    for number in range(12):
+        put(driver, [number, 50, 51, 52])
+        driver.step()
+
+
+def lost_in_part(driver: Driver) -> None:
+    """Of a longer prompt's beginning each component leaves each tier, and is used again."""
+    for component in driver.config.components:
+        put_on_both(driver, TOMBSTONE, longer_prompt(driver))
+        receipt = lock(driver, longer_prompt(driver))
+        evict_all(driver, component)
+        driver.unlock(receipt)
+        evict_host(driver, component)
+        driver.load(key_of(driver, TOMBSTONE))
+
+
+LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split, pressed, lost_in_part)
+
+
+@clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16])
+@pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
+def test_nothing_is_left_of_a_life(driver: Driver, life: Callable[[Driver], None]) -> None:
+    life(driver)
+    driver.drain()
+    require_empty(driver)
+
+
+@clause("FLOW-7", "FLOW-3", needs=[Capability.SIZES], page_sizes=[16])
+@pytest.mark.parametrize("kind", list(TransferKind), ids=lambda kind: kind.value)
+def test_nothing_is_left_when_every_transfer_fails(driver: Driver, kind: TransferKind) -> None:
+    if kind is TransferKind.LOAD:
+        put_on_host(driver, WHOLE)
+        load = queue_load(driver, WHOLE)
+    for pages in ([8], [8, 9], [8, 9, 10]):
+        put(driver, pages)
+        put(driver, pages)
+    driver.step()
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()
+    if kind is TransferKind.LOAD:
+        driver.claim(load.ticket)
+    require_quiet(driver)
+    driver.drain()
+    require_empty(driver)
+
+
+@clause("FLOW-7", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
+@STAGES
+def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    admission = driver.admit(key_of(driver, [*WHOLE, 4]))
+    assert admission is not None, "REQ-5: a request of four pages fits"
+    assert admission.loading, f"HOST-4: three of its pages are on the host, got {admission}"
+    stage(driver, TransferKind.LOAD)
+    driver.abort(admission.request)
+    driver.drain()
+    require_empty(driver)
+
+
+@clause("FLOW-7", "FLOW-3", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
+@pytest.mark.parametrize("end", ["abort", "resume and finish"])
+def test_nothing_is_left_of_a_request_whose_load_failed(driver: Driver, end: str) -> None:
+    put_on_host(driver, WHOLE)
+    admission = driver.admit(key_of(driver, [*WHOLE, 4]))
+    assert admission is not None, "REQ-5: a request of four pages fits"
+    driver.step()
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()
+    if end == "abort":
+        driver.abort(admission.request)
+    else:
+        assert driver.resume(admission.request) is not None, "FLOW-4: the load has ended, and the request waits still"
+        driver.finish(admission.request)
+    driver.drain()
+    require_empty(driver)
