@@ -12,12 +12,13 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind
 
 from .arrivals import slots_under_way
-from .backups import ask, backed_up, queued
+from .backups import ask, backed_up, let_fail, queued
 from .host_trees import free_below, held_below
 from .hosts import another, room
 from .reach import best
 from .tombstones import TOMBSTONE, longer_prompt
 from .trees import held, prefixes
+from .under_way import pending
 from .verbs import FULL, MAMBA, SWA, offer, put
 
 STEPPED = [ExecutorKind.STEPPED]
@@ -46,15 +47,13 @@ def test_parents_go_before_their_children(driver: Driver) -> None:
     for arrived in range(3):
         driver.reset()
         for pages in ([1], [1, 2], [1, 2, 3]):
-            put(driver, pages)
+            offer(driver, pages)
+        let_fail(driver)
         ask(driver, [1, 2, 3])
         driver.step()
-        transfers, parts = driver.pending(), queued(driver)
-        assert parts == 3, f"HOST-2: three nodes are to be copied, under way are {parts}"
-        last = transfers[-1]
-        for one in transfers[:-1]:
-            driver.complete(one.ticket)
-        driver.fail(last.ticket, parts_done=last.parts - 3 + arrived)
+        copy = pending(driver, TransferKind.BACKUP)
+        assert copy.parts == 3, f"HOST-2: three nodes are to be copied, under way is {copy}"
+        driver.fail(copy.ticket, parts_done=arrived)
         driver.step()
         found, expected = set(held_below(driver, FULL)), prefixes(*range(1, arrived + 1))
         assert found == expected, f"HOST-2: {arrived} copies arrived and are to be the first ones, got {found}"
