@@ -1,0 +1,124 @@
+"""EVICT-9: a reset ends what is under way, frees both tiers, and nothing of the old life acts on the new one."""
+
+from __future__ import annotations
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import TransferKind
+
+from .host_trees import free_below, host_locks
+from .hosts import host_of
+from .quiet import require_empty, require_quiet
+from .reach import best, reach
+from .refusals import refused
+from .residences import put_on_both, put_on_host
+from .stages import STAGES, Stage
+from .trees import held, nodes
+from .under_way import free_on_device, pending, queue_load
+from .verbs import FULL, key_of, lock, offer, put
+
+WHOLE = (1, 2, 3)
+
+
+def require_both_free(driver: Driver, when: str) -> None:
+    """Nothing is cached, and every slot of both tiers is free."""
+    assert not nodes(driver), f"EVICT-9: {when}: {nodes(driver).keys()} is left"
+    free = free_on_device(driver), free_below(driver)
+    capacity = driver.config.capacity_tokens, host_of(driver.config).capacity_tokens
+    assert free == capacity, f"EVICT-9: {when}: of {capacity} on the device and the host are free {free}"
+    require_quiet(driver)
+
+
+def reset_and_drain(driver: Driver, when: str) -> None:
+    """Reset, and look for anything that is left or that comes later."""
+    driver.reset()
+    require_both_free(driver, when)
+    driver.drain()
+    require_both_free(driver, f"{when}, and all was drained")
+
+
+@clause("EVICT-9", "FLOW-5", page_sizes=[16])
+@STAGES
+def test_a_reset_ends_a_load(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    reset_and_drain(driver, f"a load was {stage.__name__}")
+
+
+@clause("EVICT-9", "FLOW-5", page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+@STAGES
+def test_a_reset_ends_a_backup(driver: Driver, stage: Stage) -> None:
+    put(driver, WHOLE)
+    stage(driver, TransferKind.BACKUP)
+    reset_and_drain(driver, f"a backup was {stage.__name__}")
+
+
+@clause("EVICT-9", "FLOW-4", page_sizes=[16])
+def test_a_completion_that_comes_after_a_reset_is_refused(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    queue_load(driver, WHOLE)
+    driver.step()
+    ticket = pending(driver, TransferKind.LOAD).ticket
+    driver.reset()
+    offer(driver, [7, 8, 9])
+    before = held(driver, FULL)
+    with refused(driver, "EVICT-9", "a completion of a transfer from before a reset"):
+        driver.adapter.complete(ticket)
+    with refused(driver, "EVICT-9", "a layer of a transfer from before a reset"):
+        driver.adapter.advance(ticket)
+    with refused(driver, "EVICT-9", "a failure of a transfer from before a reset"):
+        driver.adapter.fail(ticket, 0)
+    driver.step()
+    assert held(driver, FULL) == before, f"EVICT-9: {before} became {held(driver, FULL)} by what was under way before"
+
+
+@clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
+def test_tickets_and_host_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
+    put_on_host(driver, WHOLE, [8, 9])
+    receipt = driver.lock_host(best(driver, WHOLE))
+    done = queue_load(driver, WHOLE).ticket
+    driver.drain()
+    waiting = queue_load(driver, [8, 9]).ticket
+    driver.reset()
+    for when in ("empty", "living again"):
+        for ticket in (done, waiting):
+            for verb in (driver.adapter.claim, driver.adapter.abandon, driver.adapter.load_phase):
+                with refused(driver, "EVICT-9", f"{verb.__name__} of a ticket from before a reset, {when}"):
+                    verb(ticket)
+        with refused(driver, "EVICT-9", f"a host receipt from before a reset, {when}"):
+            driver.adapter.unlock_host(receipt)
+        put_on_both(driver, WHOLE)
+    locked = driver.lock_host(best(driver, WHOLE))
+    before = host_locks(driver)
+    with refused(driver, "EVICT-9", "a host receipt from before a reset, while the same prompt is locked again"):
+        driver.adapter.unlock_host(receipt)
+    assert host_locks(driver) == before, f"EVICT-9: an old receipt changed {before} to {host_locks(driver)}"
+    driver.unlock_host(locked)
+
+
+@clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
+def test_a_reset_frees_what_is_locked_on_the_host_and_kept_for_readers(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    driver.lock_host(best(driver, WHOLE))
+    queue_load(driver, WHOLE)
+    offer(driver, WHOLE)
+    lock(driver, WHOLE)
+    driver.drain()
+    driver.reset()
+    require_both_free(driver, "all was locked, and a load was kept for its reader")
+
+
+@clause("EVICT-9", needs=[Capability.HOST, Capability.SIZES], page_sizes=[16])
+def test_the_new_life_has_both_tiers(driver: Driver) -> None:
+    for pages in (WHOLE, (4, 5, 6), WHOLE):
+        put_on_host(driver, pages)
+        queue_load(driver, pages)
+        put(driver, [*pages, 9])
+        driver.reset()
+        put_on_host(driver, WHOLE)
+        driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
+        assert reach(driver, WHOLE) == (3, 0), f"EVICT-9: the new life loads what it cached: {reach(driver, WHOLE)}"
+        require_empty(driver)
