@@ -1,0 +1,136 @@
+"""HOST-7: bytes come back equal, in every layer of every pool, through every tier and to whatever slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Pool, Slots, Tier
+
+from .host_eviction import evict_host
+from .host_trees import held_below
+from .lives import take_all
+from .losses import lose_on_device
+from .residences import put_on_both, put_on_host
+from .tombstones import TOMBSTONE
+from .trees import Pages, held
+from .verbs import FULL, MAMBA, SWA, evict_all, key_of
+from .volume import POOLS
+
+PROMPTS = ((1, 2, 3), (1, 2, 8), (5, 6))
+ROUNDS = 3
+
+Place = tuple[Pool, Pages, int]
+"""A pool, the prefix that ends with a page, and a layer."""
+
+
+def pools(driver: Driver) -> Iterator[tuple[str, Pool]]:
+    """Each component with the pools that its slots reach into, sidecars included."""
+    for component in driver.config.components:
+        yield from ((component, pool) for pool in POOLS[component] if driver.adapter.layers(pool))
+
+
+def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
+    """All that a tier holds of what is cached, as it is read from the pools themselves."""
+    read, holdings = (driver.adapter.read, held) if tier is Tier.DEVICE else (driver.adapter.read_host, held_below)
+    return {
+        (pool, pages, layer): read(pool, np.array(slots, dtype=np.int64), layer).tobytes()
+        for component, pool in pools(driver)
+        for pages, slots in holdings(driver, component).items()
+        for layer in range(driver.adapter.layers(pool))
+    }
+
+
+def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], when: str) -> None:
+    """What is found is as it was, and there is something of each pool."""
+    seen, known = ({pool for pool, _, _ in places} for places in (found, expected))
+    assert seen == known, f"HOST-7: {when}: there was data of the pools {known}, now of {seen}"
+    wrong = [place for place, data in found.items() if data != expected[place]]
+    assert not wrong, f"HOST-7: {when}: other bytes than before at {wrong}"
+
+
+def fill(driver: Driver, number: int) -> Slots:
+    """Take all that can be had on the device, and compute something else in every slot."""
+    mine = take_all(driver)
+    count = len(mine) // driver.config.page_size
+    driver.write(key_of(driver, range(100 * number, 100 * number + count)), mine, 0)
+    return mine
+
+
+def load_all(driver: Driver, prompts: Sequence[Pages]) -> None:
+    """Bring prompts back, each in full, its state checked through a fork."""
+    for pages in prompts:
+        key = key_of(driver, pages)
+        driver.verify_state(key, driver.load(key))
+
+
+@clause("HOST-7", needs=[Capability.SNAPSHOT])
+def test_what_was_copied_is_on_the_host_as_on_the_device(driver: Driver) -> None:
+    put_on_both(driver, *PROMPTS)
+    on_device, on_host = bytes_on(driver, Tier.DEVICE), bytes_on(driver, Tier.HOST)
+    common = {place: data for place, data in on_host.items() if place in on_device}
+    require_same(common, on_device, "copied")
+    assert all(any(data) for data in common.values()), "HOST-7: what is compared are bytes that somebody wrote"
+
+
+@clause("HOST-7", needs=[Capability.SNAPSHOT, Capability.SIZES])
+def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Driver) -> None:
+    put_on_both(driver, *PROMPTS)
+    before, places = bytes_on(driver, Tier.DEVICE), [held(driver, FULL)]
+    for number in range(1, ROUNDS + 1):
+        evict_all(driver)
+        mine = fill(driver, number)
+        in_the_way = number * driver.config.page_size
+        driver.free(mine[in_the_way:])
+        load_all(driver, PROMPTS[number % len(PROMPTS) :])
+        load_all(driver, PROMPTS)
+        require_same(bytes_on(driver, Tier.DEVICE), before, f"loaded {number} times")
+        places.append(held(driver, FULL))
+        driver.free(mine[:in_the_way])
+    assert all(place.keys() == places[0].keys() for place in places), f"HOST-4: each load brings all, got {places}"
+    moved = [place for place in places if place != places[0]]
+    assert moved, f"HOST-7: the scene is of data that comes back to other slots, it was always at {places[0]}"
+
+
+@clause("HOST-7", needs=[Capability.SNAPSHOT, Capability.SIZES])
+def test_bytes_come_back_equal_from_host_slots_that_others_used(driver: Driver) -> None:
+    put_on_both(driver, *PROMPTS)
+    before, places = bytes_on(driver, Tier.DEVICE), held_below(driver, FULL)
+    evict_all(driver)
+    evict_host(driver)
+    put_on_host(driver, (20, 21, 22, 23), (30, 31))
+    driver.evict_host(FULL, 1)
+    put_on_host(driver, *reversed(PROMPTS))
+    again = held_below(driver, FULL)
+    assert any(again[pages] != slots for pages, slots in places.items()), "HOST-7: the scene is of other host slots"
+    driver.free(fill(driver, 1))
+    load_all(driver, PROMPTS)
+    found = {place: data for place, data in bytes_on(driver, Tier.DEVICE).items() if place in before}
+    require_same(found, before, "the host's slots were others' before")
+
+
+def alone(driver: Driver, component: str) -> None:
+    """A component that alone was lost comes back as the host has it."""
+    lose_on_device(driver, component)
+    lost = bytes_on(driver, Tier.HOST).keys() - bytes_on(driver, Tier.DEVICE).keys()
+    load_all(driver, [TOMBSTONE])
+    found = bytes_on(driver, Tier.DEVICE)
+    came = {place: data for place, data in found.items() if place in lost}
+    assert came, f"HOST-4: {component} of {TOMBSTONE} was loaded, and nothing of it is on the device"
+    on_host = bytes_on(driver, Tier.HOST)
+    wrong = [place for place, data in came.items() if data != on_host[place]]
+    assert not wrong, f"HOST-7: {component} alone was loaded, other bytes than on the host at {wrong}"
+
+
+@clause("HOST-7", needs=[Capability.SNAPSHOT], components=(SWA,))
+def test_swa_bytes_come_back_equal_when_they_alone_were_lost(driver: Driver) -> None:
+    alone(driver, SWA)
+
+
+@clause("HOST-7", needs=[Capability.SNAPSHOT], components=(MAMBA,))
+def test_a_state_comes_back_equal_when_it_alone_was_lost(driver: Driver) -> None:
+    alone(driver, MAMBA)
