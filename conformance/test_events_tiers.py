@@ -123,13 +123,7 @@ def test_a_demotion_is_reported_of_the_device_alone(driver: Driver) -> None:
     assert set(fresh(driver, seen)) == {(EventKind.REMOVED, Tier.HOST)}, f"EVENT-1: got {fresh(driver, seen)}"
 
 
-@clause(
-    "EVENT-1",
-    "INS-8",
-    needs=[Capability.HASHES, Capability.STEPPED],
-    write_policies=THROUGH,
-    page_sizes=[16],
-)
+@clause("EVENT-1", "INS-8", "FLOW-5", needs=[Capability.HASHES], write_policies=THROUGH, page_sizes=[16])
 @STAGES
 def test_both_parts_of_a_node_that_is_split_while_it_is_copied_are_reported(driver: Driver, stage: Stage) -> None:
     put(driver, WHOLE)
