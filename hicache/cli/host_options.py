@@ -18,7 +18,7 @@ HostLayout = Annotated[Layout, typer.Option(help="How the pools on the host are 
 HostExecutor = Annotated[
     ExecutorKind,
     typer.Option(
-        help="What moves the bytes: threads; whoever waits for them, so that a run can be repeated; CUDA streams.",
+        help="What moves the bytes: threads; steps, one a request, so that a run can be repeated; CUDA streams.",
         rich_help_panel=_PANEL,
     ),
 ]

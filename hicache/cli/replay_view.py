@@ -68,10 +68,10 @@ def _lru(outcome: ReplayOutcome) -> str:
 
 
 def _moved(host: HostOutcome) -> dict[str, str]:
-    refused = "" if host.backups_refused is None else f", {host.backups_refused:,} refused"
     return {
-        "backed up": _bytes(host.bytes_backed_up, host.bytes_per_token) + refused,
+        "backed up": _bytes(host.bytes_backed_up, host.bytes_per_token),
         "loaded back": _bytes(host.bytes_loaded, host.bytes_per_token),
+        "backups refused": "not known" if host.backups_refused is None else f"{host.backups_refused:,}",
     }
 
 

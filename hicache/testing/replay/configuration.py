@@ -38,8 +38,8 @@ UNLIMITED = "unlimited"
 class HostSettings:
     """The host tier of a replay. `capacity`: as that of the device.
 
-    `executor`: who moves the bytes. Threads move them beside the requests; stepped ones move when a request waits for
-    them, so that the same replay always goes the same way. Streams need a GPU.
+    `executor`: who moves the bytes. Threads move them beside the requests; in steps, what one request starts has moved
+    when the next but one comes, so that the same replay always goes the same way. Streams need a GPU.
     """
 
     capacity: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hicache.config import ExecutorKind, HostConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.violation import violation
@@ -21,12 +22,18 @@ class Delivery:
 class HostLoader:
     """Drives the transfers of one cache."""
 
-    def __init__(self, adapter: CacheAdapter, stopwatch: Stopwatch) -> None:
+    def __init__(self, adapter: CacheAdapter, config: HostConfig, stopwatch: Stopwatch) -> None:
         self._adapter = adapter
+        self._is_stepped = config.executor is ExecutorKind.STEPPED
         self._time = stopwatch.time
 
     def step(self) -> None:
-        """Let the cache take over what has ended, and start what is queued."""
+        """Let the cache take over what has ended, and start what is queued.
+
+        Transfers that move in steps have ended by the step after the one that started them.
+        """
+        for one in self._adapter.pending() if self._is_stepped else ():
+            self._time(self._adapter.complete, one.ticket)
         self._time(self._adapter.step)
 
     def drain(self) -> None:

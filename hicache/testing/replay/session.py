@@ -54,7 +54,7 @@ class Session:
         self._running: deque[_Running] = deque()
         self._contents = Contents(adapter, config)
         self._has_states = Component.MAMBA in config.components
-        self._host = HostLoader(adapter, stopwatch) if config.host is not None else None
+        self._host = HostLoader(adapter, config.host, stopwatch) if config.host is not None else None
 
     def serve(self, key: Key, *, checked: bool) -> Served:
         """Admit a request, load back what the host has of it, compute the rest, cache it; unless it is too large.

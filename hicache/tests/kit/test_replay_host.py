@@ -94,6 +94,12 @@ def test_what_is_pinned_for_a_backup_is_waited_for(tmp_path: Path) -> None:
     assert outcome.latency["drain"].calls == 2, f"one wait for a backup, and one at the end: {outcome.latency}"
 
 
+def test_in_steps_what_one_request_starts_has_moved_when_the_next_but_one_comes(tmp_path: Path) -> None:
+    outcome = replayed(tmp_path, [request(0), request(1), request(2), request(3)], settings(UNLIMITED))
+    calls = {verb: latency.calls for verb, latency in outcome.latency.items()}
+    assert (calls["complete"], calls["drain"]) == (2, 1), f"two of four backups end on the way, two at the end: {calls}"
+
+
 def test_a_prompt_that_fits_no_empty_device_is_passed_over_although_the_host_has_its_beginning(tmp_path: Path) -> None:
     requests = [request(0, 1), request(2, 3), request(0, 1, 4), request(0, 1)]
     outcome = replayed(tmp_path, requests, settings("1024"))

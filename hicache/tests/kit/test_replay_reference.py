@@ -166,7 +166,12 @@ def test_the_command_shows_both_tiers_and_what_moved(path: Path, tmp_path: Path)
     assert table["configuration"].endswith("/write_back-layer_first-stepped"), f"got {table['configuration']}"
     moved, tokens = table["host"]["bytes_loaded"], table["host"]["bytes_loaded"] // table["host"]["bytes_per_token"]
     assert tokens == table["hit_tokens"]["host"] > 0, f"bytes of {tokens} tokens were loaded for {table['hit_tokens']}"
-    for expected in ("hits on device", "hits on host", f"{moved:,} bytes, as much as {tokens:,} tokens", "0 refused"):
+    for expected in (
+        "hits on device",
+        "hits on host",
+        f"{moved:,} bytes, as much as {tokens:,} tokens",
+        "backups refused",
+    ):
         assert expected in result.output, f"{expected!r} is missing from: {result.output}"
 
 
