@@ -18,7 +18,7 @@ from .hosts import another, room
 from .reach import best
 from .tombstones import TOMBSTONE, longer_prompt
 from .trees import held, prefixes
-from .under_way import pending
+from .under_way import operations, pending
 from .verbs import FULL, MAMBA, SWA, offer, put
 
 STEPPED = [ExecutorKind.STEPPED]
@@ -165,6 +165,10 @@ def test_nothing_is_copied_below_a_node_that_was_refused(driver: Driver) -> None
     with small_host(driver, pages=4) as (small, receipt):
         use(small, [1, 2, 3])
         use(small, [1, 2, 3, 4])
+        small.step()
+        moved = {slot for one in operations(small, TransferKind.BACKUP) for slot in one.device[FULL].tolist()}
+        below = held(small, FULL)[1, 2, 3, 4]
+        assert moved.isdisjoint(below), f"HOST-2: there is no room for 1, 2, 3, yet {below} of 4 is being copied"
         found = backed_up(small)
         gaps = {pages for pages in found if not prefixes(*pages) <= found}
         assert not gaps, f"HOST-2: there is no room for all of 1, 2, 3, and below a gap is {gaps}"
