@@ -12,8 +12,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind, TransferPhase
 
+from .host_eviction import evict_host
 from .host_trees import held_below
-from .hosts import host_of
 from .reach import best, reach
 from .residences import put_on_host
 from .stages import STAGES, Stage
@@ -32,8 +32,7 @@ ENDS = pytest.mark.parametrize("end", [Driver.claim, Driver.abandon], ids=["clai
 def evict_both(driver: Driver) -> None:
     """Evict all that can be evicted, on the device and then on the host."""
     evict_all(driver)
-    for component, tokens in host_of(driver.config).capacity_tokens.items():
-        driver.evict_host(component, tokens)
+    evict_host(driver)
 
 
 @clause("HOST-4", "LOCK-5", needs=LOOKING, executors=STEPPED)
