@@ -67,6 +67,16 @@ def pressed(driver: Driver) -> None:
         driver.step()
 
 
+def round_and_round(driver: Driver) -> None:
+    """Each prompt takes the slots that others left, on both tiers."""
+    for number in range(8):
+        put(driver, [number, 50, 51])
+        driver.step()
+        evict_all(driver)
+        for old in (number, max(0, number - 2)):
+            driver.load(key_of(driver, [old, 50, 51]))
+
+
 def lost_in_part(driver: Driver) -> None:
     """Of a longer prompt's beginning each component leaves each tier, and is used again."""
     for component in driver.config.components:
@@ -78,7 +88,7 @@ def lost_in_part(driver: Driver) -> None:
         driver.load(key_of(driver, TOMBSTONE))
 
 
-LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split, pressed, lost_in_part)
+LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split, pressed, round_and_round, lost_in_part)
 
 
 @clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16])

@@ -1,0 +1,87 @@
+"""SEC-3, KEY-2: with another salt nothing of a prompt is there, on any tier, nor on the way between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import SHARED, MatchResult, Namespace, TransferKind
+
+from .host_eviction import evict_host
+from .pictures import residency
+from .reach import reach
+from .residences import put_on_both, put_on_host
+from .stages import STAGES, Stage
+from .under_way import operations, queue_load
+from .verbs import evict_all, key_of
+
+WHOLE = (1, 2, 3)
+OTHERS = (
+    Namespace(lora=None, salt="other", tenant=None),
+    Namespace(lora="other", salt=None, tenant=None),
+    Namespace(lora=None, salt=None, tenant="other"),
+    Namespace(lora=None, salt="", tenant=None),
+)
+HOST = [Capability.HOST, Capability.NAMESPACES]
+
+
+def require_nothing(found: MatchResult, namespace: Namespace) -> None:
+    """A match that saw nothing on either tier."""
+    hits = len(found.device_indices), found.host_hit_length, *found.component_host_hit_lengths.values()
+    assert not any(hits), f"SEC-3: another salt, {namespace}, sees hits on the device and the host: {hits}"
+
+
+@clause("SEC-3", "KEY-2", needs=HOST, page_sizes=[16])
+@pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on both tiers", "on the host"])
+def test_another_salt_sees_nothing_on_either_tier(driver: Driver, scene: Callable[..., None]) -> None:
+    scene(driver, WHOLE)
+    for namespace in OTHERS:
+        key = driver.key(driver.prompt(WHOLE), namespace)
+        found = driver.match(key)
+        require_nothing(found, namespace)
+        assert driver.load_back(key, found) is None, f"SEC-3: something was loaded for {namespace}"
+    assert sum(reach(driver, WHOLE)) == 3, f"SEC-3: with the same salt all of it is there, got {reach(driver, WHOLE)}"
+
+
+@clause("SEC-3", "FLOW-6", needs=[Capability.NAMESPACES], page_sizes=[16])
+@STAGES
+def test_another_salt_sees_nothing_of_what_is_being_loaded(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    for namespace in OTHERS:
+        key = driver.key(driver.prompt(WHOLE), namespace)
+        require_nothing(driver.match(key), namespace)
+        driver.put(key)
+        under_way = len(operations(driver, TransferKind.LOAD))
+        driver.match(key)
+        assert len(operations(driver, TransferKind.LOAD)) == under_way, f"SEC-3: {namespace} changed what is loaded"
+    driver.drain()
+    assert driver.claim(load.ticket) is not None, "FLOW-10: the load went well"
+
+
+@clause("KEY-2", "SEC-3", needs=HOST, page_sizes=[16])
+def test_two_namespaces_have_copies_of_their_own(driver: Driver) -> None:
+    other = driver.key(driver.prompt(WHOLE), OTHERS[0])
+    put_on_host(driver, WHOLE)
+    for _ in range(2):
+        driver.put(other)
+    driver.drain()
+    evict_all(driver)
+    for namespace in (SHARED, OTHERS[0]):
+        there = reach(driver, WHOLE, namespace)
+        assert there == (0, 3), f"KEY-2: three pages of {namespace} are on the host, got {there}"
+    driver.load(other)
+    found = reach(driver, WHOLE, OTHERS[0]), reach(driver, WHOLE)
+    assert found == ((3, 0), (0, 3)), f"KEY-2: only {OTHERS[0]} was loaded, got {found}"
+    receipt = driver.lock_host(driver.match(key_of(driver, WHOLE), chunked=True).best_match)
+    evict_all(driver)
+    evict_host(driver)
+    assert not residency(driver.snapshot(), driver.config), "EVICT-1: nothing is locked on the device"
+    found = reach(driver, WHOLE), reach(driver, WHOLE, OTHERS[0])
+    assert found == ((0, 3), (0, 0)), f"KEY-2: a host lock of one namespace holds no other, got {found}"
+    driver.unlock_host(receipt)
