@@ -16,7 +16,7 @@ from hicache.tests.kit.dictionary_cache import DictionaryCache
 from hicache.tests.kit.hosted_cache import HostedCache
 from hicache.tests.kit.hosted_pages import NONE, Ticket
 from hicache.tests.kit.jobs import Job
-from hicache.types import EvictResult, Handle, LoadBack, Slots, TransferKind
+from hicache.types import EvictResult, Handle, LoadBack, Sizes, Slots, TransferKind
 
 HOST = HostSettings(UNLIMITED, WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
 
@@ -87,6 +87,27 @@ def test_running_requests_finish_when_a_load_needs_their_room(tmp_path: Path) ->
     assert outcome.latency["load_back"].calls > 1, "there was room at once, although all pages were locked"
 
 
+class EvictsMeanwhile(HostedCache):
+    """Gives up all that it may on the host when a request that found something there has to wait."""
+
+    is_waited_for = False
+
+    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+        load = super().load_back(handle, quota=quota)
+        self.is_waited_for = load is None
+        return load
+
+    def drain(self) -> None:
+        super().drain()
+        if self.is_waited_for:
+            self.evict_host("full", self.host_pages * self.page_size)
+
+
+def test_what_was_found_on_the_host_stays_while_the_request_waits(tmp_path: Path) -> None:
+    outcome = replayed(tmp_path, RETURNING, settings("1024"), EvictsMeanwhile)
+    assert hits(outcome) == (0, 2), f"two pages were found, and are loaded once there is room: {outcome.hit_tokens}"
+
+
 def test_what_is_pinned_for_a_backup_is_waited_for(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, [request(0, 1), request(2, 3)], settings("1024"))
     assert hits(outcome) == (0, 0), f"nothing is asked for twice: {outcome.hit_tokens}"
@@ -109,7 +130,7 @@ def test_a_prompt_that_fits_no_empty_device_is_passed_over_although_the_host_has
 
 
 def test_limits_are_those_of_both_tiers(tmp_path: Path) -> None:
-    outcome = replayed(tmp_path, RETURNING, settings("1024"))
+    outcome = replayed(tmp_path, RETURNING, settings("1024", host=replace(HOST, capacity="1024")))
     limits = (outcome.device_lru_hit_rate, outcome.lru_hit_rate, outcome.optimal_hit_rate)
     assert limits == (0.0, 1 / 3, 1 / 3), f"LRU on the device, LRU and optimum on both: {limits}"
 
@@ -182,6 +203,15 @@ class KeepsHostSlots(HostedCache):
         return result
 
 
+class MiscountsTheHost(HostedCache):
+    """Counts a page of the host too many."""
+
+    def host_sizes(self) -> dict[str, Sizes]:
+        sizes = self.free_host, [entry.host for entry in self.entries.values() if entry.host]
+        free, held = (len(pages) * self.page_size for pages in sizes)
+        return {"full": Sizes(held + self.page_size, 0, free)}
+
+
 class KeepsPins(HostedCache):
     """Never lets go of what it pinned for a load."""
 
@@ -199,22 +229,23 @@ class ForgetsHostLocks(HostedCache):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "clause"),
+    ("adapter", "finding"),
     [
-        (MixesPages, "REQ-3"),
-        (DeliversLess, "FLOW-10"),
-        (LosesLoads, "FLOW-10"),
-        (FailsLoads, "FLOW-10"),
-        (NeverEnds, "FLOW-10"),
-        (KeepsHostSlots, "POOL-1"),
-        (KeepsPins, "FLOW-7"),
-        (ForgetsHostLocks, "FLOW-7"),
+        (MixesPages, "REQ-3: "),
+        (DeliversLess, "FLOW-10: claim of a load"),
+        (LosesLoads, "FLOW-10: match after a load"),
+        (FailsLoads, "FLOW-10: a load"),
+        (NeverEnds, "FLOW-10: a load"),
+        (KeepsHostSlots, "POOL-1: host pool"),
+        (MiscountsTheHost, "LOCK-4: host size counters"),
+        (KeepsPins, "expected no pins of full"),
+        (ForgetsHostLocks, "FLOW-7: free slots of the host"),
     ],
 )
-def test_a_broken_host_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], clause: str) -> None:
+def test_a_broken_host_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], finding: str) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024"), adapter)
     assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
-    assert clause in outcome.broken, f"{adapter.__name__} breaks {clause}, reported was: {outcome.broken}"
+    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
 
 
 class Threaded(HostedCache):
