@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import pytest
@@ -85,3 +86,17 @@ def test_two_namespaces_have_copies_of_their_own(driver: Driver) -> None:
     found = reach(driver, WHOLE), reach(driver, WHOLE, OTHERS[0])
     assert found == ((0, 3), (0, 0)), f"KEY-2: a host lock of one namespace holds no other, got {found}"
     driver.unlock_host(receipt)
+
+
+@clause("SEC-2", needs=[Capability.HOST], page_sizes=[16])
+def test_prompts_whose_hashes_collide_do_not_find_each_other_on_the_host(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda _=b"", **__: real(b"the same for all"))
+    put_on_host(driver, WHOLE)
+    for prompt in ([4, 5, 6], [4, 2, 3], [2, 1, 3]):
+        assert reach(driver, prompt) == (0, 0), f"SEC-2: {prompt} found {reach(driver, prompt)} of another prompt"
+    put_on_host(driver, [4, 2, 3])
+    found = reach(driver, WHOLE), reach(driver, [4, 2, 3])
+    assert found == ((0, 3), (0, 3)), f"SEC-2: each finds its own three pages, got {found}"
