@@ -6,18 +6,20 @@ from collections.abc import Sequence
 
 import pytest
 
+from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
-from .hosts import another, room
+from .charts import draw
+from .hosts import another, room, window
 from .reach import best, reach
 from .residences import put_on_host
 from .stages import STAGES, Stage
 from .trees import held
 from .under_way import free_on_device, operations, queue_load, start_load
-from .verbs import FULL, evict_all, key_of, offer
+from .verbs import FULL, SWA, evict_all, key_of, offer
 from .volume import moved, volume_on_device
 
 SHORT, LONG, BRANCH = (1, 2), (1, 2, 3, 4), (1, 2, 8)
@@ -135,12 +137,44 @@ def test_when_the_shared_part_fails_both_fail_and_nothing_below_it_is_there(driv
     assert early == 2 * [TransferPhase.RUNNING], f"FLOW-6: what ended early waits for what came before, got {early}"
     driver.fail(first.ticket, parts_done=0)
     driver.step()
-    delivered = [driver.claim(load.ticket) for load in (one, other)]
-    assert delivered == [None, None], f"FLOW-6: what both need failed, yet {delivered} was delivered"
+    delivered = [driver.claim(load.ticket) is not None for load in (one, other)]
+    assert not any(delivered), f"FLOW-6: what both need failed, yet {delivered} was delivered"
     there = held(driver, FULL).keys()
     assert not there, f"FLOW-3: the beginning did not arrive, and {there} is on the device"
     driver.load(key_of(driver, LONG))
     require_delivery(driver, LONG)
+
+
+@clause("FLOW-6", "FLOW-2")
+def test_what_ended_before_the_part_above_it_waits_for_that_and_is_delivered(driver: Driver) -> None:
+    put_on_host(driver, SHORT, LONG)
+    loads = [start_load(driver, pages) for pages in (SHORT, LONG)]
+    first, second = driver.pending()
+    driver.complete(second.ticket)
+    driver.step()
+    assert not held(driver, FULL), f"FLOW-2: the beginning is under way, and {held(driver, FULL).keys()} is there"
+    driver.complete(first.ticket)
+    driver.step()
+    delivered = [driver.claim(load.ticket) is not None for load in loads]
+    assert all(delivered), f"FLOW-6: all arrived, delivered was {delivered}"
+    require_delivery(driver, LONG)
+
+
+@clause("FLOW-6", "FLOW-3", components=(SWA,), write_policies=[WritePolicy.WRITE_THROUGH])
+def test_when_shared_swa_data_fails_who_needs_it_fails(driver: Driver) -> None:
+    others = "H" * (len(driver.config.components) - 1)
+    with another(driver, sliding_window_size=window(driver.config, 2)) as two_tiers:
+        draw(two_tiers, ("BBB"[: 1 + len(others)], "B" + others, "B" + others))
+        loads = [start_load(two_tiers, pages) for pages in ((1, 2), (1, 2, 3))]
+        require_nothing_twice(two_tiers)
+        first, second = two_tiers.pending()
+        two_tiers.fail(first.ticket, parts_done=0)
+        two_tiers.complete(second.ticket)
+        two_tiers.step()
+        delivered = [two_tiers.claim(load.ticket) is not None for load in loads]
+        assert not any(delivered), f"FLOW-6: the window of both lacks page 2, yet {delivered} was delivered"
+        two_tiers.load(key_of(two_tiers, (1, 2, 3)))
+        require_delivery(two_tiers, (1, 2, 3))
 
 
 @clause("FLOW-6", "FLOW-3")
