@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
 from hicache.config import EvictionPolicy
-from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedInsert
-from hicache.types import Component, Handle, InsertResult, Key, MatchResult, Namespace, Slots
+from hicache.types import Component, Handle, Key, MatchResult, Namespace, Slots
 
-from .eviction_order import UseLog, places
+from .eviction_order import UseLog
 from .machine import CacheMachine
 from .tiny import NAMESPACE, PAGES, TAIL
 
@@ -50,9 +48,9 @@ class DeviceMachine(CacheMachine):
         found = self._match(key)
         shared = len(found.device_indices)
         receipt = self._lock(found)
-        fresh = self._allocate(self.driver.aligned(key) - shared)
+        fresh = self.take_slots(self.driver.aligned(key) - shared)
         if fresh is not None:
-            self._insert(key, found.device_indices, fresh, self._pass_window(passed, shared, fresh), with_state)
+            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
         self._unlock(receipt)
 
     # Locking.
@@ -75,18 +73,16 @@ class DeviceMachine(CacheMachine):
         component = data.draw(st.sampled_from(self.components), label="component")
         tokens = self.slots_of(component, pages)
         before = self.driver.snapshot()
-        expected = self.uses.victims(before, tokens) if component == Component.FULL else []
         self.driver.evict(component, tokens)
         after = self.driver.snapshot()
         self.model.sync(after)
         if component == Component.FULL and self.config.policy is EvictionPolicy.LRU:
-            gone = places(before) - places(after)
-            assert gone == set(expected), f"EVICT-2: LRU takes {sorted(expected)}, taken were {sorted(gone)}"
+            self.uses.require_victims(before, after, tokens)
 
     @rule(target=slots, pages=st.integers(1, 4))
     def allocate(self, pages: int) -> Any:
         """Somebody takes slots and inserts nothing."""
-        taken = self._allocate(pages * self.config.page_size)
+        taken = self.take_slots(pages * self.config.page_size)
         return multiple() if taken is None else taken
 
     @rule(taken=consumes(slots))
@@ -98,7 +94,7 @@ class DeviceMachine(CacheMachine):
     @rule(target=states)
     def allocate_state(self) -> Any:
         """Somebody takes a slot for a state."""
-        state = self._allocate_state()
+        state = self.take_state()
         return multiple() if state is None else state
 
     @rule(state=consumes(states))
@@ -123,7 +119,7 @@ class DeviceMachine(CacheMachine):
         found = self.driver.match(key)
         matched = len(found.device_indices)
         assert matched == expected, f"MATCH-1: {expected} elements of {key} are valid, {matched} were found"
-        self.uses.used(key.namespace, self._prefix(key, matched))
+        self.uses.used(key.namespace, self.prefix(key, matched))
         return found
 
     def _lock(self, found: MatchResult) -> int:
@@ -136,33 +132,15 @@ class DeviceMachine(CacheMachine):
     def _unlock(self, number: int) -> None:
         receipt = self.receipts.pop(number)
         if number in self.outdated:
-            with pytest.raises(Exception):  # noqa: B017, PT011 - each cache has its own error
-                self.adapter.unlock(receipt)
-            self.driver.check()
+            self.refuses(lambda: self.adapter.unlock(receipt))
             return
         self.outstanding.remove(number)
         self.driver.unlock(receipt)
         self.sync()
 
-    def _allocate(self, tokens: int) -> Slots | None:
-        paged = [component for component in self.components if component != Component.MAMBA]
-        sizes = self.adapter.sizes()
-        room = min(sizes[component].free + sizes[component].evictable for component in paged)
-        taken = self.driver.allocate(tokens)
-        assert (taken is not None) == (tokens <= room), f"POOL-3: {tokens} of {room} that are free or evictable"
-        self.sync()
-        return taken
-
-    def _allocate_state(self) -> int | None:
-        sizes = self.adapter.sizes()[Component.MAMBA]
-        state = self.driver.allocate_state()
-        assert (state is not None) == (sizes.free + sizes.evictable > 0), f"POOL-3: a state of {sizes}, got {state}"
-        self.sync()
-        return state
-
     def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
         self.driver.write(key, fresh, len(shared))
-        state = self._state_of(key) if with_state else None
+        state = self.state_of(key) if with_state else None
         expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
         slots = np.concatenate((shared, fresh))
         result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
@@ -172,30 +150,4 @@ class DeviceMachine(CacheMachine):
         assert not differences, f"INS-1: after the insert {differences}"
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)
-        self.uses.used(key.namespace, self._prefix(key, self._inserted(key, result)))
-
-    def _inserted(self, key: Key, result: InsertResult) -> int:
-        """Where the insert ended: at the key's end, or where the tree refused to grow."""
-        whole = (key.namespace, self._prefix(key, self.driver.aligned(key)))
-        return self.driver.aligned(key) if whole in places(self.driver.snapshot()) else result.prefix_length
-
-    def _state_of(self, key: Key) -> int | None:
-        if Component.MAMBA not in self.components or not self.driver.aligned(key):
-            return None
-        state = self._allocate_state()
-        if state is not None:
-            self.driver.write_state(cut(key, self.driver.aligned(key), self.config), state)
-        return state
-
-    def _pass_window(self, passed: int, shared: int, fresh: Slots) -> int:
-        """The request's window has left its first pages: they give their SWA slots back."""
-        released = max(0, min(passed * self.config.page_size - shared, len(fresh)))
-        if Component.SWA not in self.components or not released:
-            return 0
-        self.driver.release_window(fresh[:released])
-        return shared + released
-
-    def _prefix(self, key: Key, elements: int) -> bytes:
-        tokens = key.tokens
-        pairs = np.stack((tokens[:-1], tokens[1:]), axis=1) if self.config.bigram and len(tokens) else tokens
-        return bytes(pairs[:elements].astype("<i4").tobytes())
+        self.uses.inserted(key.namespace, self.prefix(key, self.driver.aligned(key)), self.driver.snapshot())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
+from hicache.testing.adapter import Admission
+from hicache.testing.model import ExpectedMatch
 from hicache.types import Component, Handle, Key, Namespace
 
 from .machine import CacheMachine
@@ -22,38 +24,16 @@ class RequestMachine(CacheMachine):
         self.computed: dict[int, int] = {}
         self.handles: dict[int, Handle] = {}
 
-    def teardown(self) -> None:
-        """End every request: then all is given back (FLOW-7, in the part that one tier has)."""
-        if not hasattr(self, "driver"):
-            return
-        for number in list(self.handles):
-            self._end(number, is_finished=False)
-        locked = [node for node in self.driver.snapshot().nodes if any(node.locks.values())]
-        held = {component: len(slots) for component, slots in self.driver.ledger.held().items() if len(slots)}
-        super().teardown()
-        assert not locked, f"REQ-2: every request has ended, {len(locked)} nodes are locked"
-        assert not held, f"REQ-2: every request has ended, {held} slots are held"
-
     @rule(target=requests, pages=PAGES, tail=st.integers(1, 2), namespace=NAMESPACE)
     def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
         """A prompt arrives; it starts if there is room, and must start when nothing else runs and it fits."""
-        key = self.key(pages, tail, namespace)
-        known = self.model.expected_match(Key(key.tokens[:-1], key.namespace)).anchor
-        admission = self.driver.admit(key)
-        self.sync()
-        if admission is None:
-            assert self.handles or not self._fits_empty(key), f"REQ-5: {len(key.tokens)} tokens fit an empty cache"
-            return multiple()
-        assert admission.cached_tokens == known, f"MATCH-1: {known} tokens are cached, {admission.cached_tokens} given"
-        number = len(self.keys)
-        self.keys[number], self.computed[number] = key, admission.cached_tokens
-        self.handles[number] = admission.request
-        return number
+        number = self.start(self.key(pages, tail, namespace))
+        return multiple() if number is None else number
 
     @rule(number=requests, tokens=st.integers(1, 6))
     def checkpoint(self, number: int, tokens: int) -> None:
         """The next chunk of a prompt is computed and cached."""
-        if number not in self.handles:
+        if not self.is_ready(number):
             return
         self.computed[number] = min(len(self.keys[number].tokens), self.computed[number] + tokens)
         self.driver.checkpoint(self.handles[number], self.computed[number])
@@ -62,7 +42,7 @@ class RequestMachine(CacheMachine):
     @rule(number=requests, tokens=st.lists(st.integers(0, 9), min_size=1, max_size=4))
     def extend(self, number: int, tokens: list[int]) -> None:
         """The request decodes; when there is no room it goes on as it was."""
-        if number not in self.handles:
+        if not self.is_ready(number):
             return
         key = self.keys[number]
         self.computed[number] = len(key.tokens)
@@ -73,14 +53,14 @@ class RequestMachine(CacheMachine):
     @rule(number=consumes(requests))
     def finish(self, number: int) -> None:
         """All is computed, and the request ends."""
-        if number in self.handles:
-            self._end(number, is_finished=True)
+        if self.is_ready(number):
+            self.end(number, is_finished=True)
 
     @rule(number=consumes(requests))
     def abort(self, number: int) -> None:
         """The client is gone."""
         if number in self.handles:
-            self._end(number, is_finished=False)
+            self.end(number, is_finished=False)
 
     @rule(data=st.data(), pages=st.integers(1, 8))
     def evict(self, data: st.DataObject, pages: int) -> None:
@@ -89,13 +69,55 @@ class RequestMachine(CacheMachine):
         self.driver.evict(component, self.slots_of(component, pages))
         self.sync()
 
-    def _end(self, number: int, is_finished: bool) -> None:
+    # For those who inherit.
+
+    def start(self, key: Key) -> int | None:
+        """Admit a request; its number, or None when it does not fit."""
+        known, admission = self.ask(key)
+        if admission is None:
+            assert self.handles or not self._fits_empty(key), f"REQ-5: {len(key.tokens)} tokens fit an empty cache"
+            return None
+        number = len(self.keys)
+        self.keys[number], self.computed[number] = key, admission.cached_tokens
+        self.require_cached(number, known, admission)
+        self.handles[number] = admission.request
+        return number
+
+    def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
+        """Ask for an admission; with what the request may find: the last token is never taken from the cache."""
+        known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
+        admission = self.driver.admit(key)
+        self.sync()
+        return known, admission
+
+    def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
+        """A request was given all that is cached of it."""
+        given = admission.cached_tokens
+        assert given == known.anchor, f"MATCH-1: {known.anchor} tokens are cached, {given} given"
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a request runs, and can be computed."""
+        return number in self.handles
+
+    def give_back(self) -> None:
+        """End every request: then all is given back (FLOW-7, in the part that one tier has)."""
+        for number in list(self.handles):
+            self.end(number, is_finished=False)
+        locked = [node for node in self.driver.snapshot().nodes if any(node.locks.values())]
+        held = {component: len(slots) for component, slots in self.driver.ledger.held().items() if len(slots)}
+        assert not locked, f"REQ-2: every request has ended, {len(locked)} nodes are locked"
+        assert not held, f"REQ-2: every request has ended, {held} slots are held"
+
+    def end(self, number: int, is_finished: bool) -> None:
+        """Let a request end in one way or the other."""
         handle = self.handles.pop(number)
         if is_finished:
             self.driver.finish(handle)
         else:
             self.driver.abort(handle)
         self._cached(number)
+
+    # Inside.
 
     def _cached(self, number: int) -> None:
         self.model.permit(self.keys[number])

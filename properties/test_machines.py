@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from hicache.config import ExecutorKind
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.types import Component, Pool
 
 from .device_machine import DeviceMachine
+from .host_machine import HostMachine
+from .loading_machine import LoadingMachine
 from .machine import CacheMachine
 from .request_machine import RequestMachine
 
@@ -33,6 +38,7 @@ COMBINED = pytest.mark.parametrize(
     ("components", "sidecars"), COMBINATIONS, ids=["+".join(names + extra) for names, extra in COMBINATIONS]
 )
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
+ON_TWO_TIERS = ("MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10", "EVENT-1")
 
 
 def search(
@@ -40,15 +46,20 @@ def search(
     adapter_type: type[CacheAdapter],
     components: tuple[str, ...],
     sidecars: tuple[str, ...],
+    share: int = 1,
+    **more: object,
 ) -> int:
-    """Let Hypothesis look for a sequence of steps after which something is wrong; returns the verbs driven."""
+    """Let Hypothesis look for a sequence of steps after which something is wrong; returns the verbs driven.
+
+    `share`: it runs one of so many of the profile's examples. `more`: what else the machine is bound to.
+    """
     lacking = frozenset().union(*(NEEDS[name] for name in components + sidecars)) - adapter_type.capabilities
     if lacking:
         reasons = ", ".join(sorted(f"{capability.name}: {capability.value}" for capability in lacking))
         pytest.skip(f"{adapter_type.__name__} does not declare {reasons}")
-    bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars, "operations": []}
+    bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars, "operations": []} | more
     opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
-    run_state_machine_as_test(opened)
+    run_state_machine_as_test(opened, settings=settings(max_examples=max(5, settings().max_examples // share)))
     return sum(opened.operations)
 
 
@@ -78,3 +89,54 @@ def test_any_mix_of_requests(
 ) -> None:
     """Whatever requests do, each reads its own bytes, and in the end nothing is held."""
     record_property(OPERATIONS, search(RequestMachine, adapter_type, components, sidecars))
+
+
+@clause(
+    *ON_TWO_TIERS,
+    *("EVICT-7", "EVICT-8", "HOST-3", "HOST-6", "FLOW-1", "FLOW-2", "FLOW-3", "FLOW-6", "FLOW-7", "FLOW-8"),
+    needs=(*LOOKING, Capability.HOST, Capability.STEPPED, Capability.EVENTS),
+)
+@COMBINED
+def test_any_order_of_verbs_and_transfers(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Whatever a scheduler does, and whenever a transfer moves, ends or fails, both tiers agree with the oracle."""
+    record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.STEPPED))
+
+
+@clause(*ON_TWO_TIERS, needs=(*LOOKING, Capability.HOST, Capability.EVENTS))
+@COMBINED
+def test_any_order_of_verbs_while_threads_move_bytes(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The same, where transfers end when they end."""
+    record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.THREADED))
+
+
+@clause(
+    *("REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", "HOST-5", "FLOW-4", "FLOW-7", "FLOW-10"),
+    needs=(*LOOKING, Capability.REQUESTS, Capability.HOST, Capability.STEPPED, Capability.EVENTS),
+)
+@COMBINED
+def test_any_mix_of_requests_that_load(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Requests that wait for loads go on, go without, or are gone; in the end nothing is held."""
+    stepped = {"executor": ExecutorKind.STEPPED, "met": Counter()}
+    record_property(OPERATIONS, search(LoadingMachine, adapter_type, components, sidecars, share=5, **stepped))
+
+
+def _on_two_tiers(
+    adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
+) -> int:
+    # Both tiers are read back after each step, and prompts came before the first: an example is worth several.
+    return search(HostMachine, adapter_type, components, sidecars, share=5, executor=executor, met=Counter())

@@ -1,12 +1,22 @@
-"""Tiny caches: pools of two to eight pages, unequal per component, so that every branch of exhaustion is near."""
+"""Tiny caches: pools of a few pages, unequal per component and per tier, so that every branch of exhaustion is near."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.config import (
+    SINGLE_RANK,
+    TINY_MODEL,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    WritePolicy,
+)
 from hicache.testing.adapter import Capability
 from hicache.types import SHARED, Component, Namespace
 
@@ -39,6 +49,23 @@ def configurations(
         topology=SINGLE_RANK,
         host=None,
     )
+
+
+@st.composite
+def with_hosts(draw: st.DrawFn, devices: st.SearchStrategy[CacheConfig], executor: ExecutorKind) -> CacheConfig:
+    """One of these caches with a host tier below it."""
+    config = draw(devices)
+    page = config.page_size
+    pages = {component: draw(st.integers(1, 12), label=f"{component} host pages") for component in config.components}
+    host = HostConfig(
+        capacity_tokens={c: n if c == Component.MAMBA else n * page for c, n in pages.items()},
+        layout=draw(st.sampled_from(Layout)),
+        write_policy=draw(st.sampled_from(WritePolicy)),
+        selective_hits=draw(st.integers(1, 2)),
+        load_back_threshold_tokens=draw(st.sampled_from([0, 0, 0, 2 * page])),
+        executor=executor,
+    )
+    return replace(config, host=host)
 
 
 PAGES = st.lists(st.integers(1, 3), max_size=6)

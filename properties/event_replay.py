@@ -1,0 +1,51 @@
+"""EventReplay: the event log as a consumer follows it who sees nothing else, against how much each tier holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
+from hicache.types import Component, Event, EventKind, Namespace, Tier
+
+Holder = tuple[Tier, str]
+"""A component on a tier."""
+
+
+class EventReplay:
+    """Which blocks are where, by the events so far."""
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._present: set[tuple[Holder, Namespace, str]] = set()
+        self._seen = 0
+
+    def look(self, events: Sequence[Event], snapshot: Snapshot) -> None:
+        """Take in what is new. What was stored is not stored again, and the log comes to what there is (EVENT-1)."""
+        for event in events[self._seen :]:
+            self._apply(event)
+        self._seen = len(events)
+        told = Counter(holder for holder, _, _ in self._present)
+        held = self._held(snapshot)
+        assert told == held, f"EVENT-1: the events come to {dict(told)} pages, there are {dict(held)}"
+
+    def _apply(self, event: Event) -> None:
+        blocks = {((event.tier, event.component), event.namespace, block) for block in event.blocks}
+        if event.kind is EventKind.STORED:
+            assert not blocks & self._present, f"EVENT-1: stored twice: {event}"
+            self._present |= blocks
+        else:
+            assert blocks <= self._present, f"EVENT-1: removed before it was stored: {event}"
+            self._present -= blocks
+
+    def _held(self, snapshot: Snapshot) -> Counter[Holder]:
+        """The pages of each component on each tier."""
+        held: Counter[Holder] = Counter()
+        views: dict[Tier, Sequence[NodeView | HostNodeView]] = {Tier.DEVICE: snapshot.nodes}
+        if snapshot.host is not None:
+            views[Tier.HOST] = snapshot.host.nodes
+        for tier, nodes in views.items():
+            for component, slots in [pair for node in nodes for pair in node.slots.items()]:
+                if slots is not None:
+                    held[tier, component] += 1 if component == Component.MAMBA else len(slots) // self._page_size
+        return held

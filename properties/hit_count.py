@@ -1,0 +1,30 @@
+"""What a match does to the hits of nodes, page by page, so that a split in between changes nothing."""
+
+from __future__ import annotations
+
+from hicache.testing.snapshot import Snapshot
+from hicache.types import Namespace
+
+Place = tuple[Namespace, bytes]
+"""A prefix in its namespace."""
+
+
+def hits_by_page(snapshot: Snapshot, page_size: int) -> dict[Place, int]:
+    """The hits of the node that each page of the tree lies on."""
+    hits: dict[Place, int] = {}
+    for number, node in enumerate(snapshot.nodes):
+        prefix = snapshot.prefix(number)
+        page_bytes = len(node.segment) // (node.end - node.start) * page_size
+        for end in range(len(prefix) - len(node.segment) + page_bytes, len(prefix) + 1, page_bytes):
+            hits[node.namespace, prefix[:end]] = node.hits
+    return hits
+
+
+def require_hits(before: dict[Place, int], after: dict[Place, int], used: Place | None) -> None:
+    """HOST-1, EVICT-2: a match is one hit of every page up to where it ended, and a chunked one (None) is none."""
+    expected = {
+        place: count + (used is not None and place[0] == used[0] and used[1].startswith(place[1]))
+        for place, count in before.items()
+    }
+    wrong = {place: (count, after.get(place)) for place, count in expected.items() if after.get(place) != count}
+    assert not wrong, f"HOST-1: hits after a match, expected and actual: {wrong}"

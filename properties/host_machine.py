@@ -1,0 +1,108 @@
+"""HostMachine: a scheduler over two tiers that does anything in any order, against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from hicache.types import Component, Handle, Tier
+
+from .load_machine import LoadMachine
+from .prompt_machine import FULL, USED, Prompt
+from .situation import Situation
+from .ticket_book import TicketBook
+from .tier_machine import PLACE, TIER, pick
+
+
+class HostMachine(LoadMachine):
+    """Adds locks on both tiers, slots that somebody holds, and the ends of lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.host_receipts: list[Handle] = []
+        self.held: list[Callable[[], None]] = []
+
+    @rule(place=PLACE, pages=st.integers(1, 6), tier=TIER)
+    def lock(self, place: int, pages: int, tier: Tier) -> None:
+        """Somebody reads what it matched on the device, and nothing of the host's; or needs what is on the host."""
+        found, expected = self.find(self.earlier(place, pages))
+        if tier is Tier.HOST:
+            self.host_receipts.append(self.driver.lock_host(found.best_match))
+            self.sync()
+            return
+        self.readers.append(self.driver.lock(found.device_anchor))
+        if expected.host_hits[FULL]:
+            self.refuses(partial(self.adapter.lock, found.best_match))
+
+    @rule(place=PLACE, tier=TIER)
+    def unlock(self, place: int, tier: Tier) -> None:
+        """It is not needed any more."""
+        receipts = self.readers if tier is Tier.DEVICE else self.host_receipts
+        if receipts:
+            self._unlock(receipts.pop(place % len(receipts)), tier)
+
+    @rule(pages=st.integers(0, 4))
+    def allocate(self, pages: int) -> None:
+        """Somebody takes slots, or with no pages a state, and inserts nothing."""
+        if pages and (taken := self.take_slots(pages * self.config.page_size)) is not None:
+            self.held.append(partial(self.driver.free, taken))
+        elif not pages and Component.MAMBA in self.components and (state := self.take_state()) is not None:
+            self.held.append(partial(self.driver.free_state, state))
+
+    @rule(place=PLACE)
+    def free(self, place: int) -> None:
+        """They are given back."""
+        if self.held:
+            self.held.pop(place % len(self.held))()
+
+    @rule(prompts=USED)
+    def reset(self, prompts: list[Prompt]) -> None:
+        """Everything on both tiers is dropped, and another life begins; nothing of the old one is worth anything."""
+        snapshot = self.driver.snapshot()
+        if snapshot.host is not None and snapshot.host.transfers:
+            self.reached(Situation.RESET)
+        self.fail_waits(0)
+        self.driver.reset()
+        self.outdated += [partial(self.adapter.unlock, receipt) for receipt in self.readers]
+        self.outdated += [partial(self.adapter.unlock_host, receipt) for receipt in self.host_receipts]
+        for ticket in list(self.tickets.waiting):
+            self.forget(ticket)
+            self.outdated.append(partial(self.adapter.load_back, ticket.node, quota=None))
+        self.readers, self.host_receipts, self.tickets = [], [], TicketBook()
+        self.begin_life()
+        self.sync()
+        assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
+        self.use(prompts)
+
+    @rule(place=PLACE)
+    def repeat(self, place: int) -> None:
+        """Somebody comes with a receipt, ticket or handle that is worth nothing any more."""
+        call = pick(self.outdated, place)
+        if call is not None:
+            self.refuses(call)
+
+    def give_back(self) -> None:
+        """Of those who wait for loads some leave at once, the others wait for what they asked for."""
+        for ticket in self.tickets.waiting[::2]:
+            self.abandon(ticket)
+        self.drain()
+        for ticket in list(self.tickets.waiting):
+            self.claim(ticket)
+        for receipt in self.readers:
+            self._unlock(receipt, Tier.DEVICE)
+        for receipt in self.host_receipts:
+            self._unlock(receipt, Tier.HOST)
+        for give_back in self.held:
+            give_back()
+        self.require_nothing_held()
+
+    def _unlock(self, receipt: Handle, tier: Tier) -> None:
+        if tier is Tier.DEVICE:
+            self.driver.unlock(receipt)
+        else:
+            self.driver.unlock_host(receipt)
+        self.sync()
+        self.outdated += [partial(verb, receipt) for verb in (self.adapter.unlock, self.adapter.unlock_host)]

@@ -1,0 +1,136 @@
+"""LoadingMachine: requests on two tiers: they wait for loads, go on with what came, fall back, or are aborted."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hypothesis import strategies as st
+from hypothesis.stateful import multiple, rule
+
+from hicache.testing.adapter import Admission
+from hicache.testing.model import ExpectedMatch
+from hicache.types import Key, Tier
+
+from .load_machine import loads_of
+from .prompt_machine import FULL, USED, Prompt
+from .request_machine import RequestMachine
+from .situation import Situation
+from .tier_machine import PLACE, TierMachine, pick
+
+
+class LoadingMachine(TierMachine, RequestMachine):
+    """`anchors`: for each request that waits, what it had on the device. `doubtful`: those whose load may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchors: dict[int, int] = {}
+        self.doubtful: set[int] = set()
+        self.has_failure = False
+
+    def opened(self, data: st.DataObject) -> None:
+        super().opened(data)
+        prompts: list[Prompt] = data.draw(USED, label="prompts that came before")
+        for pages, namespace in prompts * self.host.selective_hits:
+            number = self.start(self.key(pages, 1, namespace))
+            if number is not None and self.is_ready(number):
+                self.end(number, is_finished=True)
+        self.drain()
+        self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
+
+    @rule(target=RequestMachine.requests, place=PLACE, pages=st.integers(1, 6), pressed=st.booleans())
+    def admit_again(self, place: int, pages: int, pressed: bool) -> object:
+        """A prompt that came before comes again, or its beginning; it may have left the device just now."""
+        if pressed:
+            self.evict(Tier.DEVICE, FULL, 8, 0)
+        earlier = pick(list(self.keys.values()), place)
+        if earlier is None:
+            return multiple()
+        number = self.start(Key(earlier.tokens[: pages * self.config.page_size + 1], earlier.namespace))
+        return multiple() if number is None else number
+
+    @rule(number=RequestMachine.requests, waiting=st.booleans())
+    def resume(self, number: int, waiting: bool) -> None:
+        """A request looks whether it can go on; it may wait until nothing is under way."""
+        if number not in self.anchors:
+            return
+        if waiting:
+            self.drain()
+        is_alone = len(self.handles) == 1
+        admission = self.driver.resume(self.handles[number])
+        self.sync()
+        if admission is not None:
+            self._went_on(number, admission)
+        elif waiting:
+            assert number in self.doubtful, "FLOW-10: no transfer failed, and the request waits for what has arrived"
+            assert not is_alone, "REQ-5: nothing else runs, and the request gets no slots for what did not arrive"
+
+    # For those who inherit.
+
+    def sync(self) -> None:
+        super().sync()
+        self.has_failure &= self._is_loading()
+
+    def load_failed(self) -> None:
+        self.has_failure = True
+        self.doubtful.update(self.anchors)
+
+    def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
+        known, admission = super().ask(key)
+        if admission is not None or self.handles:
+            return known, admission
+        # When nothing else runs, what is under way may stand in its way, and nothing else.
+        self.drain()
+        return super().ask(key)
+
+    def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
+        given = admission.cached_tokens
+        if admission.loading:
+            assert given == known.best > known.anchor, f"FLOW-10: {known} was found, a load of {given} was begun"
+            self.anchors[number] = known.anchor
+            if self.has_failure:
+                self.doubtful.add(number)
+            return
+        # With nobody there to give anything back, a request may do without a hit.
+        allowed = {known.anchor} if self.handles else {known.anchor, 0}
+        assert given in allowed, f"HOST-5: {known} was found, {given} given"
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a request runs, and waits for nothing. One that waits can only be aborted."""
+        if number in self.anchors:
+            self.refuses(partial(self.adapter.finish, self.handles[number]))
+            self.refuses(partial(self.adapter.checkpoint, self.handles[number], len(self.keys[number].tokens)))
+            return False
+        return super().is_ready(number)
+
+    def end(self, number: int, is_finished: bool) -> None:
+        if self.anchors.pop(number, None) is not None:
+            self.reached(Situation.REQUEST_ABORTED)
+        super().end(number, is_finished)
+
+    def give_back(self) -> None:
+        """Some requests leave at once, the others wait for what they asked for and are computed."""
+        for number in list(self.handles)[::2]:
+            self.end(number, is_finished=False)
+        self.drain()
+        for number in list(self.handles):
+            self.resume(number, waiting=False)
+            self.end(number, is_finished=number not in self.anchors)
+        self.drain()
+        super().give_back()
+        self.require_nothing_held()
+
+    # Inside.
+
+    def _went_on(self, number: int, admission: Admission) -> None:
+        expected, least = self.computed[number], self.anchors.pop(number)
+        given = admission.cached_tokens
+        if given < expected:
+            assert number in self.doubtful, f"FLOW-10: {expected} were promised, {given} came, though nothing failed"
+            assert given >= least, f"FLOW-3: {least} tokens were on the device and locked, {given} are left"
+            self.reached(Situation.REQUEST_FELL_BACK)
+        else:
+            self.reached(Situation.REQUEST_RESUMED)
+        self.computed[number] = given
+
+    def _is_loading(self) -> bool:
+        return bool(loads_of(self.driver.snapshot()))

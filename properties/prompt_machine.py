@@ -1,0 +1,141 @@
+"""PromptMachine: prompts come, and come again, over two tiers: what they find and what they leave, by the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from hicache.config import EvictionPolicy, WritePolicy
+from hicache.testing.model import ExpectedInsert, ExpectedMatch
+from hicache.testing.snapshot import Snapshot
+from hicache.types import SHARED, Component, Key, MatchResult, Namespace, Slots, Tier
+
+from .eviction_order import UseLog
+from .hit_count import hits_by_page, require_hits
+from .tier_machine import PLACE, TierMachine, pick
+from .tiny import NAMESPACE, PAGES, TAIL
+
+FULL = Component.FULL.value
+
+Prompt = tuple[list[int], Namespace]
+"""A prompt's whole pages by number, and who it is for."""
+
+USED = st.lists(st.tuples(PAGES.filter(len), NAMESPACE), min_size=1, max_size=3)
+"""What the cache was used for before: a search that begins with an empty one rarely comes to a load."""
+
+
+class PromptMachine(TierMachine):
+    """Begins with a used cache. `prompts`: those that came so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: list[Prompt] = []
+
+    def opened(self, data: st.DataObject) -> None:
+        super().opened(data)
+        self.use(data.draw(USED, label="prompts that came before"))
+        self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
+
+    @rule(place=PLACE, pages=st.integers(1, 6), chunked=st.booleans(), stepping=st.booleans())
+    def match(self, place: int, pages: int, chunked: bool, stepping: bool) -> None:
+        """A match finds what the oracle says, on each tier; what it used may be copied from the next step on."""
+        key = self.earlier(place, pages)
+        found, _ = self.find(key, chunked=chunked)
+        if stepping:
+            self.step()
+        if stepping and not chunked:
+            anchor = self.prefix(key, len(found.device_indices))
+            self.promises.used(key.namespace, anchor, self.driver.snapshot())
+
+    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=st.integers(0, 6), with_state=st.booleans())
+    def put(self, pages: list[int], tail: int, namespace: Namespace, passed: int, with_state: bool) -> None:
+        """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
+        self.prompts.append((pages, namespace))
+        self._put(self.key(pages, tail, namespace), passed, with_state)
+
+    @rule(place=PLACE, pages=st.integers(1, 6), passed=st.integers(0, 6), with_state=st.booleans())
+    def put_again(self, place: int, pages: int, passed: int, with_state: bool) -> None:
+        """A prompt that came before is computed again."""
+        self._put(self.earlier(place, pages), passed, with_state)
+
+    # For those who inherit.
+
+    def begin_life(self) -> None:
+        super().begin_life()
+        self.uses = UseLog()
+
+    def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
+        goes_by_use = self.config.policy is EvictionPolicy.LRU
+        is_copied_first = self.host.write_policy is WritePolicy.WRITE_BACK
+        if component == Component.FULL and goes_by_use and not is_copied_first:
+            self.uses.require_victims(before, after, tokens)
+
+    def evicted_from_host(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
+        if component == Component.FULL:
+            self.uses.require_host_victims(before, after, tokens)
+
+    def use(self, prompts: Sequence[Prompt]) -> None:
+        """Fill the cache with prompts, and let them come often enough to be copied."""
+        is_selective = self.host.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
+        for pages, namespace in prompts:
+            self.prompts.append((pages, namespace))
+            key = self.key(pages, 0, namespace)
+            self._put(key, 0, with_state=True)
+            for _ in range(self.host.selective_hits if is_selective else 0):
+                self.find(key)
+        self.drain()
+
+    def earlier(self, place: int, pages: int) -> Key:
+        """A prompt that came before, or its beginning."""
+        earlier, namespace = pick(self.prompts, place) or ([], SHARED)
+        return self.key(earlier[:pages], 0, namespace)
+
+    def find(self, key: Key, *, chunked: bool = False) -> tuple[MatchResult, ExpectedMatch]:
+        """Match a key. It finds what the oracle says, and changes recency and hits only."""
+        expected = self.model.expected_match(key)
+        before = hits_by_page(self.driver.snapshot(), self.config.page_size)
+        found = self.driver.match(key, chunked=chunked)
+        after = self.driver.snapshot()
+        anchor = len(found.device_indices)
+        hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
+        assert anchor == expected.anchor, f"MATCH-5: {expected.anchor} elements are on the device, {anchor} were found"
+        assert hits == expected.host_hits, f"MATCH-12: on the host alone are {expected.host_hits}, found were {hits}"
+        assert found.branching_seqlen is None, f"MATCH-13: None with a host tier, got {found.branching_seqlen}"
+        assert self.model.agrees(after), f"MATCH-9: a match moved {self.model.differences(after)}"
+        best = (key.namespace, self.prefix(key, expected.best))
+        require_hits(before, hits_by_page(after, self.config.page_size), None if chunked else best)
+        self.uses.used(*best)
+        return found, expected
+
+    # Inside.
+
+    def _put(self, key: Key, passed: int, with_state: bool) -> None:
+        found, _ = self.find(key)
+        shared = len(found.device_indices)
+        receipt = self.driver.lock(found.device_anchor)
+        fresh = self.take_slots(self.driver.aligned(key) - shared)
+        if fresh is not None:
+            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
+        self.driver.unlock(receipt)
+        self.sync()
+
+    def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
+        self.driver.write(key, fresh, len(shared))
+        state = self.state_of(key) if with_state else None
+        expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
+        slots = np.concatenate((shared, fresh))
+        result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
+        actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
+        assert actual == expected, f"INS-1: the answer must be {expected}, it was {actual}"
+        snapshot = self.driver.snapshot()
+        lacking = self.model.lacking(snapshot, key)
+        assert not lacking, f"INS-3: after the insert {lacking}"
+        self.sync()
+        prefix = self.prefix(key, self.driver.aligned(key))
+        self.uses.inserted(key.namespace, prefix, snapshot)
+        self.promises.used(key.namespace, prefix, snapshot)
+        if state is not None and not result.state_adopted:
+            self.driver.free_state(state)

@@ -1,0 +1,55 @@
+"""Situation: what a search over two tiers must meet to prove anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+import numpy as np
+
+from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
+from hicache.types import Component, TransferKind
+
+
+class Situation(str, Enum):
+    """One of them, in words."""
+
+    LOAD = "a load was granted"
+    LOAD_OF_OTHERS = "a load of other components than FULL was granted"
+    LOAD_SHARED = "a load shares what another one brings"
+    LOAD_REFUSED = "a load was refused"
+    LOAD_DELIVERED = "a load was claimed"
+    LOAD_FAILED = "a load failed"
+    LOAD_ABANDONED = "a load was abandoned under way"
+    LAYERS_READ = "some layers of a load were read before the others had come"
+    BACKUP_FAILED = "a backup failed"
+    BACKUP_REFUSED = "a backup was refused"
+    EVICTION_REFUSED = "a victim stayed, because it could not be backed up"
+    OUT_OF_ORDER = "a transfer ended before an older one of its direction"
+    SPLIT = "a node was split while its data was under way"
+    KEPT = "loaded slots were kept for their readers"
+    RESET = "a reset came while a transfer was under way"
+    REQUEST_RESUMED = "a request went on with what it had loaded"
+    REQUEST_FELL_BACK = "a request went on without what it had hoped to load"
+    REQUEST_ABORTED = "a request was aborted while it waited for a load"
+
+
+def situations_of(snapshot: Snapshot) -> Iterator[Situation]:
+    """Those that a state shows."""
+    host = snapshot.host
+    if host is None:
+        return
+    if any(len(slots) for slots in host.kept.values()):
+        yield Situation.KEPT
+    for transfer in host.transfers:
+        if _is_split(transfer, snapshot.nodes if transfer.kind is TransferKind.BACKUP else host.nodes):
+            yield Situation.SPLIT
+
+
+def _is_split(transfer: TransferView, nodes: tuple[NodeView, ...] | tuple[HostNodeView, ...]) -> bool:
+    """Whether what a transfer reads lies on several nodes by now."""
+    source = (transfer.device if transfer.kind is TransferKind.BACKUP else transfer.host).get(Component.FULL)
+    if source is None:
+        return False
+    held = [slots for node in nodes if (slots := node.slots[Component.FULL]) is not None]
+    return sum(bool(np.isin(slots, source).any()) for slots in held) > 1
