@@ -100,7 +100,7 @@ class Backups:
             return self._refuse()
         # What takes part is claimed before room is made for it, or the making could take it.
         pins = self._claim(node)
-        if parent.parent is not None:
+        if parent.parent is not None and not self._leaves_gaps:
             pins.append(self._locks.pin(parent, HOST))
         device = {c.name: pages for c in self.lacking(node) if (pages := node.values[c.index]) is not None}
         host = self._room.take({name: len(pages) for name, pages in device.items()})

@@ -1,0 +1,80 @@
+"""What the machines found once, as short as it can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from hicache.config import (
+    SINGLE_RANK,
+    TINY_MODEL,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    WritePolicy,
+)
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Component
+
+FULL, SWA, MAMBA = (component.value for component in Component)
+
+
+@pytest.fixture
+def opened() -> Iterator[list[CacheAdapter]]:
+    """The caches that a test opened, to be closed at its end."""
+    adapters: list[CacheAdapter] = []
+    yield adapters
+    for adapter in adapters:
+        adapter.close()
+
+
+def drive(
+    opened: list[CacheAdapter],
+    adapter_type: type[CacheAdapter],
+    device: Mapping[str, int],
+    host: Mapping[str, int],
+    write_policy: WritePolicy,
+) -> Driver:
+    """A driver of a cache with pages of one token, and a window of one page. `device`, `host`: its pools."""
+    config = CacheConfig(
+        components=tuple(device),
+        sidecars=(),
+        page_size=1,
+        capacity_tokens=device,
+        sliding_window_size=1 if SWA in device else None,
+        mamba_chunk_size=1 if MAMBA in device else None,
+        policy=EvictionPolicy.LRU,
+        bigram=False,
+        events=False,
+        layout=Layout.LAYER_FIRST,
+        device="cpu",
+        model=TINY_MODEL,
+        topology=SINGLE_RANK,
+        host=HostConfig(
+            capacity_tokens=host,
+            layout=Layout.LAYER_FIRST,
+            write_policy=write_policy,
+            selective_hits=1,
+            load_back_threshold_tokens=0,
+            executor=ExecutorKind.STEPPED,
+        ),
+    )
+    opened.append(adapter_type(config))
+    return Driver(opened[-1], config)
+
+
+@clause("EVICT-7", needs=(Capability.SNAPSHOT, Capability.SIZES, Capability.HOST, Capability.STEPPED, Capability.MAMBA))
+def test_a_copy_of_the_parent_makes_room_for_one_of_its_child(
+    opened: list[CacheAdapter], adapter_type: type[CacheAdapter]
+) -> None:
+    """The parent's state goes first, and its copy fills the host; the parent itself is on the device still."""
+    driver = drive(opened, adapter_type, {FULL: 4, MAMBA: 2}, {FULL: 1, MAMBA: 1}, WritePolicy.WRITE_BACK)
+    driver.put(driver.key([1]))
+    driver.put(driver.key([1, 2]))
+    result = driver.evict(MAMBA, 2)
+    assert (result.freed[MAMBA], result.refused) == (2, 0), f"EVICT-7: the host has room for one copy, got {result}"
