@@ -19,7 +19,7 @@ from hicache.config import (
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import Component
+from hicache.types import Component, Pool
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 
@@ -78,3 +78,25 @@ def test_a_copy_of_the_parent_makes_room_for_one_of_its_child(
     driver.put(driver.key([1, 2]))
     result = driver.evict(MAMBA, 2)
     assert (result.freed[MAMBA], result.refused) == (2, 0), f"EVICT-7: the host has room for one copy, got {result}"
+
+
+@clause("HOST-6", needs=(Capability.SNAPSHOT, Capability.BYTES, Capability.HOST, Capability.STEPPED, Capability.SWA))
+def test_a_window_that_comes_to_other_slots_is_read_at_its_end(
+    opened: list[CacheAdapter], adapter_type: type[CacheAdapter]
+) -> None:
+    """An insert gave the node slots without a window while it was loaded; a second reader reads those."""
+    driver = drive(opened, adapter_type, {FULL: 2, SWA: 2}, {FULL: 1, SWA: 1}, WritePolicy.WRITE_THROUGH)
+    key = driver.key([1])
+    driver.put(key)
+    driver.drain()
+    driver.evict(FULL, 1)
+    assert driver.load_back(key, driver.match(key)), "HOST-4: the prompt is on the host alone"
+    driver.put(key, window_start=1)
+    second = driver.load_back(key, driver.match(key))
+    assert second, "HOST-4: the window is on the host alone"
+    driver.step()
+    driver.complete(driver.pending()[0].ticket)
+    driver.read_ready_layers(second.ticket)
+    driver.step()
+    ready = driver.read_ready_layers(second.ticket)[Pool.SWA]
+    assert ready == driver.adapter.layers(Pool.SWA), f"HOST-9: all layers of the window have come, {ready} are ready"

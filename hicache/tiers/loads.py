@@ -90,6 +90,12 @@ class Loads:
         self._require_open(ticket)
         return ticket.phase
 
+    def has_partners(self, ticket: LoadTicket) -> bool:
+        """Whether the window of a load under way has its SWA partners. FULL pages of the tree get theirs at its end."""
+        window = self._ensemble.by_name[Component.SWA].needed(ticket.node)
+        first = min(step.end - pages for step, pages in window)
+        return bool(self._pools.partners(self._pages_past(ticket.node, first)).all())
+
     def claim(self, ticket: LoadTicket) -> Slots | None:
         """The tree's FULL pages for what was loaded, or None when it failed; the ticket protects nothing any more.
 

@@ -18,7 +18,7 @@ from hicache.transfer.executors.protocol import Copier, Executor
 from hicache.transfer.executors.stepped import StepExecutor
 from hicache.transfer.executors.threaded import ThreadExecutor
 from hicache.tree.node import Node
-from hicache.types import Component, EvictResult, LoadBack, Pool, Sizes, Slots, TransferPhase
+from hicache.types import EvictResult, LoadBack, Pool, Sizes, Slots, TransferPhase
 
 LONGEST_PAUSE_S = 0.001
 """What a copy may be delayed by at most, so that a test meets transfers at every moment of theirs."""
@@ -90,8 +90,7 @@ class ReferenceHostVerbs(HostVerbs):
 
     def layer_ready(self, ticket: LoadTicket, pool: Pool, layer: int) -> bool:
         is_partner = pool is Pool.SWA and not self._host.phase(ticket).has_ended
-        if is_partner and any(Component.FULL not in operation.moves for operation in ticket.operations):
-            # Partners of slots that the tree has already are made known with the bytes.
+        if is_partner and not self._host.loads.has_partners(ticket):
             return False
         specs = {pool: buffers.spec for pool, buffers in self.cache.pools.buffers.items()}
         place = next(number for number, layers in enumerate(layer_order(specs)) if (pool, layer) in layers)
