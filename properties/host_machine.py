@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from hicache.types import Component, Handle, Tier
+from hicache.types import Component, Handle, Key, Tier
 
 from .load_machine import LoadMachine
 from .prompt_machine import FULL, USED, Prompt
 from .situation import Situation
 from .ticket_book import TicketBook
-from .tier_machine import PLACE, TIER, pick
+from .tier_machine import PLACE, pick
+
+
+class Hold(str, Enum):
+    """What somebody may hold."""
+
+    READER = "a prefix on the device, locked"
+    HOST_READER = "a prefix on the host, locked"
+    SLOTS = "slots"
+    STATE = "a slot for a state"
 
 
 class HostMachine(LoadMachine):
@@ -25,37 +35,28 @@ class HostMachine(LoadMachine):
         self.host_receipts: list[Handle] = []
         self.held: list[Callable[[], None]] = []
 
-    @rule(place=PLACE, pages=st.integers(1, 6), tier=TIER)
-    def lock(self, place: int, pages: int, tier: Tier) -> None:
-        """Somebody reads what it matched on the device, and nothing of the host's; or needs what is on the host."""
-        found, expected = self.find(self.earlier(place, pages))
-        if tier is Tier.HOST:
+    @rule(hold=st.sampled_from(Hold), place=PLACE, pages=st.integers(1, 6))
+    def hold(self, hold: Hold, place: int, pages: int) -> None:
+        """Somebody protects what it found, or takes slots; or has enough of what it has."""
+        if hold is Hold.READER:
+            self._read(self.earlier(place, pages))
+        elif hold is Hold.HOST_READER:
+            found, _ = self.find(self.earlier(place, pages))
             self.host_receipts.append(self.driver.lock_host(found.best_match))
-            self.sync()
-            return
-        self.readers.append(self.driver.lock(found.device_anchor))
-        if expected.host_hits[FULL]:
-            self.refuses(partial(self.adapter.lock, found.best_match))
-
-    @rule(place=PLACE, tier=TIER)
-    def unlock(self, place: int, tier: Tier) -> None:
-        """It is not needed any more."""
-        receipts = self.readers if tier is Tier.DEVICE else self.host_receipts
-        if receipts:
-            self._unlock(receipts.pop(place % len(receipts)), tier)
-
-    @rule(pages=st.integers(0, 4))
-    def allocate(self, pages: int) -> None:
-        """Somebody takes slots, or with no pages a state, and inserts nothing."""
-        if pages and (taken := self.take_slots(pages * self.config.page_size)) is not None:
-            self.held.append(partial(self.driver.free, taken))
-        elif not pages and Component.MAMBA in self.components and (state := self.take_state()) is not None:
+        elif hold is Hold.SLOTS and (slots := self.take_slots(pages * self.config.page_size)) is not None:
+            self.held.append(partial(self.driver.free, slots))
+        elif hold is Hold.STATE and Component.MAMBA in self.components and (state := self.take_state()) is not None:
             self.held.append(partial(self.driver.free_state, state))
+        self.sync()
 
-    @rule(place=PLACE)
-    def free(self, place: int) -> None:
-        """They are given back."""
-        if self.held:
+    @rule(hold=st.sampled_from(Hold), place=PLACE)
+    def let_go(self, hold: Hold, place: int) -> None:
+        """It is not needed any more."""
+        if hold is Hold.READER and self.readers:
+            self._unlock(self.readers.pop(place % len(self.readers)), Tier.DEVICE)
+        elif hold is Hold.HOST_READER and self.host_receipts:
+            self._unlock(self.host_receipts.pop(place % len(self.host_receipts)), Tier.HOST)
+        elif hold in (Hold.SLOTS, Hold.STATE) and self.held:
             self.held.pop(place % len(self.held))()
 
     @rule(prompts=USED)
@@ -98,6 +99,13 @@ class HostMachine(LoadMachine):
         for give_back in self.held:
             give_back()
         self.require_nothing_held()
+
+    def _read(self, key: Key) -> None:
+        """What is on the host alone cannot be read."""
+        found, expected = self.find(key)
+        self.readers.append(self.driver.lock(found.device_anchor))
+        if expected.host_hits[FULL]:
+            self.refuses(partial(self.adapter.lock, found.best_match))
 
     def _unlock(self, receipt: Handle, tier: Tier) -> None:
         if tier is Tier.DEVICE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 
 import numpy as np
@@ -29,14 +28,6 @@ from .prompt_machine import FULL, PromptMachine
 from .situation import Situation
 from .ticket_book import Ticket, TicketBook
 from .tier_machine import PLACE, pick
-
-
-class Ending(str, Enum):
-    """How somebody comes to the end of a load."""
-
-    CLAIM = "it takes over what has arrived"
-    WAIT = "it waits until all has arrived, and takes it over"
-    ABANDON = "it is gone"
 
 
 class LoadMachine(PromptMachine):
@@ -66,21 +57,6 @@ class LoadMachine(PromptMachine):
         self.tickets.granted(load.ticket, found.best_match, cut(key, expected.best, self.config), load.indices)
         self._require_share(before, expected)
 
-    @rule(place=PLACE, ending=st.sampled_from(Ending))
-    def end_load(self, place: int, ending: Ending) -> None:
-        """Somebody takes over what was loaded, and reads it from now on; or is gone."""
-        if ending is Ending.WAIT:
-            self.drain()
-        ticket = pick(self.tickets.waiting, place)
-        if ticket is None:
-            return
-        if ending is Ending.ABANDON:
-            self.abandon(ticket)
-        elif self.driver.load_phase(ticket.ticket).has_ended:
-            self.claim(ticket)
-        else:
-            self.refuses(partial(self.adapter.claim, ticket.ticket))
-
     # For those who inherit.
 
     def sync(self) -> None:
@@ -92,6 +68,20 @@ class LoadMachine(PromptMachine):
             ready = self.driver.read_ready_layers(ticket.ticket)
             if any(0 < count < self.adapter.layers(pool) for pool, count in ready.items()):
                 self.reached(Situation.LAYERS_READ)
+
+    def look_after(self, place: int) -> None:
+        ticket = pick(self.tickets.waiting, place)
+        if ticket is None:
+            return
+        if self.driver.load_phase(ticket.ticket).has_ended:
+            self.claim(ticket)
+        else:
+            self.refuses(partial(self.adapter.claim, ticket.ticket))
+
+    def give_up(self, place: int) -> None:
+        ticket = pick(self.tickets.waiting, place)
+        if ticket is not None:
+            self.abandon(ticket)
 
     def load_failed(self) -> None:
         self.tickets.failed()

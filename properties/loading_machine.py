@@ -30,45 +30,46 @@ class LoadingMachine(TierMachine, RequestMachine):
     def opened(self, data: st.DataObject) -> None:
         super().opened(data)
         prompts: list[Prompt] = data.draw(USED, label="prompts that came before")
-        for pages, namespace in prompts * self.host.selective_hits:
-            number = self.start(self.key(pages, 1, namespace))
+        for pages, namespace in prompts * (1 + self.host.selective_hits):
+            number = self.start(self.key(pages, 0, namespace))
             if number is not None and self.is_ready(number):
                 self.end(number, is_finished=True)
         self.drain()
         self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
 
-    @rule(target=RequestMachine.requests, place=PLACE, pages=st.integers(1, 6), pressed=st.booleans())
-    def admit_again(self, place: int, pages: int, pressed: bool) -> object:
-        """A prompt that came before comes again, or its beginning; it may have left the device just now."""
+    @rule(target=RequestMachine.requests, place=PLACE, tail=st.integers(1, 2), pressed=st.booleans())
+    def admit_again(self, place: int, tail: int, pressed: bool) -> object:
+        """A prompt that came before comes again and goes on; it may have left the device just now."""
         if pressed:
             self.evict(Tier.DEVICE, FULL, 8, 0)
         earlier = pick(list(self.keys.values()), place)
         if earlier is None:
             return multiple()
-        number = self.start(Key(earlier.tokens[: pages * self.config.page_size + 1], earlier.namespace))
+        number = self.start(self.driver.key([*earlier.tokens.tolist(), *range(tail)], earlier.namespace))
         return multiple() if number is None else number
-
-    @rule(number=RequestMachine.requests, waiting=st.booleans())
-    def resume(self, number: int, waiting: bool) -> None:
-        """A request looks whether it can go on; it may wait until nothing is under way."""
-        if number not in self.anchors:
-            return
-        if waiting:
-            self.drain()
-        is_alone = len(self.handles) == 1
-        admission = self.driver.resume(self.handles[number])
-        self.sync()
-        if admission is not None:
-            self._went_on(number, admission)
-        elif waiting:
-            assert number in self.doubtful, "FLOW-10: no transfer failed, and the request waits for what has arrived"
-            assert not is_alone, "REQ-5: nothing else runs, and the request gets no slots for what did not arrive"
 
     # For those who inherit.
 
     def sync(self) -> None:
         super().sync()
         self.has_failure &= self._is_loading()
+
+    def look_after(self, place: int) -> None:
+        number = pick(list(self.anchors), place)
+        if number is None:
+            return
+        admission = self.driver.resume(self.handles[number])
+        self.sync()
+        if admission is not None:
+            self._went_on(number, admission)
+        elif not self._is_loading():
+            assert number in self.doubtful, "FLOW-10: no transfer failed, and the request waits for what has arrived"
+            assert len(self.handles) > 1, "REQ-5: nothing else runs, and there are no slots for what did not arrive"
+
+    def give_up(self, place: int) -> None:
+        number = pick(list(self.anchors), place)
+        if number is not None:
+            self.end(number, is_finished=False)
 
     def load_failed(self) -> None:
         self.has_failure = True
@@ -112,8 +113,9 @@ class LoadingMachine(TierMachine, RequestMachine):
         for number in list(self.handles)[::2]:
             self.end(number, is_finished=False)
         self.drain()
+        for _ in list(self.anchors):
+            self.look_after(0)
         for number in list(self.handles):
-            self.resume(number, waiting=False)
             self.end(number, is_finished=number not in self.anchors)
         self.drain()
         super().give_back()

@@ -37,13 +37,15 @@ ROUNDS = 12
 
 
 class Moment(str, Enum):
-    """What happens to transfers."""
+    """What happens while time passes."""
 
     STEP = "what has ended is taken over, and what waits begins"
     ADVANCE = "one moves a layer"
     COMPLETE = "one moves all that is left"
     FAIL = "one fails"
     DRAIN = "all end, and are taken over"
+    CLAIM = "somebody who waits looks how it stands"
+    ABANDON = "somebody who waits is gone"
 
 
 class TierMachine(CacheMachine):
@@ -66,9 +68,13 @@ class TierMachine(CacheMachine):
 
     @rule(moment=st.sampled_from(Moment), place=PLACE, parts=st.integers(0, 3))
     def pass_time(self, moment: Moment, place: int, parts: int) -> None:
-        """Transfers go on: any of them, as far as anybody likes, to any end."""
+        """Transfers go on: any of them, as far as anybody likes, to any end; and who waits for them does so or not."""
         if moment is Moment.DRAIN:
             self.drain()
+        elif moment is Moment.CLAIM:
+            self.look_after(place)
+        elif moment is Moment.ABANDON:
+            self.give_up(place)
         elif moment is Moment.STEP or self.executor is not ExecutorKind.STEPPED:
             self.step()
         elif moment is Moment.ADVANCE:
@@ -108,6 +114,12 @@ class TierMachine(CacheMachine):
         is_told = Capability.COUNTERS in self.adapter_type.capabilities
         refusals = (lambda: self.adapter.counters()["backups_refused"]) if is_told else None
         self.promises = WritePromises(self.host, refusals)
+
+    def look_after(self, place: int) -> None:
+        """Somebody who waits for a load looks how it stands, and takes over what has come."""
+
+    def give_up(self, place: int) -> None:
+        """Somebody who waits for a load is gone."""
 
     def fail_waits(self, count: int) -> None:
         """So many of the transfers fail that the cache waits for next, where a test may choose so."""
