@@ -59,4 +59,5 @@ def spacious(components: tuple[str, ...], page_size: int, tokens: int) -> CacheC
         model=SLIM_MODEL,
         topology=SINGLE_RANK,
         host=None,
+        storage=None,
     )

@@ -1,22 +1,14 @@
-"""What a cache is built from: CacheConfig, ModelShape, Topology; and the reader of JSON, TOML and YAML."""
+"""What a cache is built from: CacheConfig with its tiers, ModelShape, Topology."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from typing import Any
 
 from hicache.errors import ConfigurationError
-from hicache.types import Component, Pool
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hicache.extra_config import ExtraConfig
+from hicache.types import Component, Pool, StopPolicy
 
 
 class EvictionPolicy(str, Enum):
@@ -139,6 +131,42 @@ class HostConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """The storage tier of a cache, below its host tier.
+
+    `backend`: a registered name, an entry point or `module:Class`. `extra`: what the backend and the prefetches are
+    told. `model`: name of the model and its weights, part of every key. `is_mla`: all ranks of a tensor-parallel group
+    hold the same KV. `timeout_cap_s`: the longest that a prefetch is waited for. `limit_tokens`: FULL tokens that
+    prefetches may bring at a time. `executor`: who asks the backend, stepped or threaded.
+    """
+
+    backend: str
+    extra: ExtraConfig
+    model: str
+    is_mla: bool
+    stop_policy: StopPolicy
+    timeout_cap_s: float
+    limit_tokens: int
+    executor: ExecutorKind
+
+    def __post_init__(self) -> None:
+        if not self.backend or not self.model:
+            raise ConfigurationError(f"storage needs a backend and a model, got {self.backend!r} and {self.model!r}")
+        if not self.timeout_cap_s >= 0:
+            raise ConfigurationError(f"storage.timeout_cap_s must be 0 or more, got {self.timeout_cap_s!r}")
+        if not _is_positive(self.limit_tokens):
+            raise ConfigurationError(f"storage.limit_tokens must be positive, got {self.limit_tokens!r}")
+        if self.executor is ExecutorKind.STREAMS:
+            raise ConfigurationError("storage.executor is stepped or threaded: no storage is asked on a CUDA stream")
+
+    @property
+    def name(self) -> str:
+        """A short name for tables and test ids, such as `memory-wait_complete-stepped`."""
+        backend = self.backend.rpartition(":")[2]
+        return f"{backend}-{self.stop_policy.value}-{self.executor.value}"
+
+
+@dataclass(frozen=True, slots=True)
 class CacheConfig:
     """One way to open a cache.
 
@@ -162,8 +190,11 @@ class CacheConfig:
     model: ModelShape
     topology: Topology
     host: HostConfig | None
+    storage: StorageConfig | None
 
     def __post_init__(self) -> None:
+        if self.storage is not None and self.host is None:
+            raise ConfigurationError("storage needs a host tier: its pages come and go through host memory")
         self._check_components()
         self._check_sizes("capacity_tokens", self.capacity_tokens)
         if self.host is not None:
@@ -197,44 +228,10 @@ class CacheConfig:
     @property
     def name(self) -> str:
         """A short name for tables and test ids, such as `full+swa/page16/lru`."""
-        extras = [self.policy.value, *(("bigram",) if self.bigram else ()), *((self.host.name,) if self.host else ())]
+        below = [tier.name for tier in (self.host, self.storage) if tier is not None]
+        extras = [self.policy.value, *(("bigram",) if self.bigram else ()), *below]
         return f"{'+'.join([*self.components, *self.sidecars])}/page{self.page_size}/{'/'.join(extras)}"
 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def read_table(source: str) -> dict[str, Any]:
-    """Read a JSON string, or `@path` of a .json, .toml, .yaml or .yml file, into a table.
-
-    Raises ConfigurationError naming the file when it is missing, malformed, of another kind, or no table.
-    """
-    name = source[1:] if source.startswith("@") else "inline JSON"
-    try:
-        table = _parse(Path(name)) if source.startswith("@") else json.loads(source)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{name}: {error}") from error
-    if not isinstance(table, dict):
-        raise ConfigurationError(f"{name}: the top level is a {type(table).__name__}, not a table")
-    return table
-
-
-def _parse(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return json.loads(text)
-    if path.suffix == ".toml":
-        return tomllib.loads(text)
-    if path.suffix in (".yaml", ".yml"):
-        return _parse_yaml(text)
-    raise ValueError(f"cannot tell the format from the ending {path.suffix!r}; known: .json .toml .yaml .yml")
-
-
-def _parse_yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error

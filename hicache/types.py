@@ -70,6 +70,21 @@ class Pool(str, Enum):
     INDEXER = "indexer"
 
 
+class HitPolicy(str, Enum):
+    """Which objects of a pool a prefix in storage needs."""
+
+    ALL_PAGES = "all_pages"
+    TRAILING_PAGES = "trailing_pages"
+
+
+class StopPolicy(str, Enum):
+    """How long a request waits for what is fetched from storage: not at all, to the end, or up to a time."""
+
+    BEST_EFFORT = "best_effort"
+    WAIT_COMPLETE = "wait_complete"
+    TIMEOUT = "timeout"
+
+
 COMPONENT_POOL: Mapping[str, Pool] = {
     Component.FULL.value: Pool.KV,
     Component.SWA.value: Pool.SWA,

@@ -63,6 +63,7 @@ def drive(
             load_back_threshold_tokens=0,
             executor=ExecutorKind.STEPPED,
         ),
+        storage=None,
     )
     opened.append(adapter_type(config))
     return Driver(opened[-1], config)

@@ -48,6 +48,7 @@ def configurations(
         model=TINY_MODEL,
         topology=SINGLE_RANK,
         host=None,
+        storage=None,
     )
 
 

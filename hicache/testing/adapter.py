@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from hicache.config import CacheConfig
 from hicache.testing.host_verbs import HostVerbs, PageBytes
 from hicache.testing.snapshot import Snapshot
+from hicache.testing.storage_verbs import StorageVerbs
 from hicache.types import (
     Event,
     EvictResult,
@@ -50,6 +51,7 @@ class Capability(str, Enum):
     REQUESTS = "the life of a request: `admit`, `extend`, `checkpoint`, `finish`, `abort`"
     HOST = "a host tier"
     STORAGE = "a storage tier"
+    EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
     STEPPED = "transfers that finish when the test says so"
     RANKS = "one cache on several ranks"
 
@@ -71,7 +73,7 @@ class Admission:
     loading: bool
 
 
-class CacheAdapter(HostVerbs, ABC):
+class CacheAdapter(HostVerbs, StorageVerbs, ABC):
     """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()

@@ -105,4 +105,5 @@ def _tiny(
         model=TINY_MODEL,
         topology=SINGLE_RANK,
         host=None,
+        storage=None,
     )

@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 import pytest
 
-from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy, read_table
+from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy
 from hicache.errors import ConfigurationError
+from hicache.tables import read_table
 from hicache.testing.adapter import Capability
 
 TIERS = ("device", "host", "storage", "ranks", "config")

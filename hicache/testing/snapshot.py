@@ -81,12 +81,32 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class FetchView:
+    """One prefetch that holds host slots: those that belong to it, by component, until they are a node's or free."""
+
+    host: Mapping[str, Slots]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StorageView:
+    """The storage tier.
+
+    `persisted`: for each node of the snapshot, in the same order, the components that storage was given of it.
+    `fetches`: the prefetches that hold host slots, those that nobody waits for any more included.
+    """
+
+    persisted: tuple[frozenset[str], ...]
+    fetches: tuple[FetchView, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The whole cache at one moment. Parents come before their children. `host`: None without a host tier."""
+    """The whole cache at one moment. Parents come before their children. `host`, `storage`: None without that tier."""
 
     nodes: tuple[NodeView, ...]
     pools: Mapping[str, PoolView]
     host: HostView | None
+    storage: StorageView | None
 
     def prefix(self, index: int) -> bytes:
         """The whole key of a node, from the root to its end."""

@@ -19,7 +19,7 @@ from hicache.tree.invariants import check_invariants
 from hicache.tree.node import Node
 from hicache.types import Event, EvictResult, InsertResult, Key, MatchResult, Pool, Sizes, Slots, Tokens
 
-LATER = frozenset({Capability.STORAGE, Capability.RANKS})
+LATER = frozenset({Capability.STORAGE, Capability.EXTRA_CONFIG, Capability.RANKS})
 
 
 class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):

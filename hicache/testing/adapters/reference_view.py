@@ -33,7 +33,7 @@ class ReferenceView:
         views = tuple([self._node(node, numbers, receipts[number]) for number, node in enumerate(nodes)])
         pools = {name: self._pool(name, self._cache.pools.allocators[name]) for name in self._names}
         host = None if self._cache.host is None else self._host(self._cache.host, nodes)
-        return Snapshot(views, pools, host)
+        return Snapshot(views, pools, host, storage=None)
 
     def slots(self, component: str, pages: Slots | None) -> Slots | None:
         """The slots of some pages of a component."""

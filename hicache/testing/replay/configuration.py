@@ -92,6 +92,7 @@ def cache_config(settings: ReplaySettings, totals: Survey) -> CacheConfig:
         model=SMALLEST_MODEL,
         topology=SINGLE_RANK,
         host=_host_config(settings.host, components, settings, totals),
+        storage=None,
     )
 
 

@@ -42,4 +42,5 @@ STORY = CacheConfig(
         load_back_threshold_tokens=0,
         executor=ExecutorKind.STEPPED,
     ),
+    storage=None,
 )

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from hicache.testing.plugin.tags import SUITES
 from hicache.tests.architecture.imports import Import, within
 
-SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config")
+SHARED = (
+    "hicache.__version__",
+    "hicache.types",
+    "hicache.errors",
+    "hicache.config",
+    "hicache.extra_config",
+    "hicache.tables",
+)
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 MOVING = ("hicache.transfer", "hicache.tiers")
 CACHE = ("hicache.cache", "hicache.request")
@@ -18,6 +25,7 @@ CORE = (
     "hicache.components",
     "hicache.pools",
     "hicache.stacks",
+    "hicache.storage",
     "hicache.transfer.executors",
     *MOVING,
     *CACHE,
@@ -27,12 +35,13 @@ REFERENCE = tuple(f"hicache.testing.adapters.{name}" for name in ("reference", "
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
-    "hicache.config": (*GROUND, "tomli", "yaml"),
+    "hicache.tables": (*GROUND, "tomli", "yaml"),
     "hicache.tree": (*GROUND, "numpy"),
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
-    "hicache.transfer": (*GROUND, "numpy"),
+    "hicache.storage": (*GROUND, "numpy", "xxhash", "filelock"),
+    "hicache.transfer": (*GROUND, "hicache.storage", "numpy"),
     "hicache.transfer.executors": (*GROUND, "hicache.transfer", "torch"),
     "hicache.tiers": (
         *(
@@ -41,28 +50,39 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
             "hicache.components",
             "hicache.pools",
             "hicache.stacks",
+            "hicache.storage",
             "hicache.transfer",
             "numpy",
         ),
     ),
     **dict.fromkeys(CACHE, (*CORE, "numpy")),
-    "hicache.testing": (*SHARED, "numpy", "pytest", "hypothesis", "jinja2", "markupsafe", "matplotlib", "rich"),
+    "hicache.testing": (
+        *SHARED,
+        "hicache.storage",
+        "numpy",
+        "pytest",
+        "hypothesis",
+        "jinja2",
+        "markupsafe",
+        "matplotlib",
+        "rich",
+    ),
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.plugin.devices": ("torch",),
     **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
-    **dict.fromkeys(SUITES, (*SHARED, "hicache.testing", "numpy", "pytest", "hypothesis")),
-    "benchmarks": (*SHARED, "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
+    **dict.fromkeys(SUITES, (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "hypothesis")),
+    "benchmarks": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
 }
 """What each layer may import besides itself and the standard library. The longest name that fits a module counts."""
 
 HANDED_IN = ("time", "threading", "torch.distributed")
 """What the core takes as arguments, so that a test can choose the time and the order of events."""
 
-HANDING_IN = ("hicache.clock", "hicache.transfer.executors")
-"""Where those arguments are made."""
+HANDING_IN = ("hicache.clock", "hicache.storage", "hicache.transfer.executors")
+"""Where those arguments are made, and backends, which many threads ask at once."""
 
 
 def broken_rules(imports: Iterable[Import]) -> list[str]:

@@ -44,6 +44,7 @@ def config() -> CacheConfig:
         model=TINY_MODEL,
         topology=SINGLE_RANK,
         host=None,
+        storage=None,
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout, read_table
+from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
 from hicache.errors import ConfigurationError
+from hicache.tables import read_table
 
 VALID = CacheConfig(
     components=("full", "swa", "mamba"),
@@ -26,6 +27,7 @@ VALID = CacheConfig(
     model=TINY_MODEL,
     topology=SINGLE_RANK,
     host=None,
+    storage=None,
 )
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

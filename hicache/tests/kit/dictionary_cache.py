@@ -129,7 +129,7 @@ class DictionaryCache(CacheAdapter):
         ordered = sorted(self.entries, key=len)
         rows = {prefix: row for row, prefix in enumerate(ordered)}
         views = tuple(self._view(prefix, rows) for prefix in ordered)
-        return Snapshot(views, {FULL: PoolView(self.capacity, self._slots(self.free_pages))}, host=None)
+        return Snapshot(views, {FULL: PoolView(self.capacity, self._slots(self.free_pages))}, host=None, storage=None)
 
     def _view(self, prefix: bytes, rows: Mapping[bytes, int]) -> NodeView:
         page_bytes = 4 * self.page_size

@@ -103,7 +103,7 @@ class HostedPages(CacheAdapter):
             kept={FULL: self._slots(kept)},
         )
         pools = {FULL: PoolView(self.pages * self.page_size, self._slots(self.free_pages))}
-        return Snapshot(tuple(self._view(prefix, rows) for prefix in ordered), pools, host)
+        return Snapshot(tuple(self._view(prefix, rows) for prefix in ordered), pools, host, None)
 
     def _view(self, prefix: bytes, rows: Mapping[bytes, int]) -> NodeView:
         entry, page_bytes = self.entries[prefix], 4 * self.page_size

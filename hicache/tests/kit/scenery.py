@@ -47,6 +47,7 @@ def tiny_config(
         model=TINY_MODEL,
         topology=SINGLE_RANK,
         host=None if write_policy is None else _host_config(capacities, write_policy),
+        storage=None,
     )
 
 
@@ -118,4 +119,4 @@ def host_tier(
 
 def snapshot(nodes: Sequence[NodeView], pools: Mapping[str, PoolView], host: HostView | None = None) -> Snapshot:
     """A whole cache."""
-    return Snapshot(tuple(nodes), pools, host)
+    return Snapshot(tuple(nodes), pools, host, storage=None)

@@ -68,7 +68,7 @@ class Tree:
             name: PoolView(size, slots(size - 1, size)) for name, size in (("full", 10), ("swa", 10), ("mamba", 4))
         }
         host = HostView(tuple(self.below), pools, tuple(self.transfers), self.kept)
-        return Painter(Snapshot(tuple(self.nodes), pools, host), pending, self.words, marks).picture()
+        return Painter(Snapshot(tuple(self.nodes), pools, host, storage=None), pending, self.words, marks).picture()
 
 
 def signs(row: Row, tier: Tier) -> str:
@@ -180,7 +180,7 @@ def test_each_page_of_a_pool_has_one_owner() -> None:
 
 def test_a_cache_without_a_host_tier_cannot_be_drawn() -> None:
     with pytest.raises(InvariantError, match="a host tier"):
-        Painter(Snapshot((), {}, None), (), Words(2), ())
+        Painter(Snapshot((), {}, None, None), (), Words(2), ())
 
 
 def test_equal_words_are_equal_tokens_and_come_back_page_by_page() -> None:

@@ -39,6 +39,7 @@ def open_pools() -> DevicePools:
         model=TINY_MODEL,
         topology=SINGLE_RANK,
         host=None,
+        storage=None,
     )
     return DevicePools(config, pool_specs(config))
 

@@ -63,6 +63,7 @@ def two_tier_config(
             load_back_threshold_tokens=0,
             executor=ExecutorKind.STEPPED,
         ),
+        storage=None,
     )
 
 
