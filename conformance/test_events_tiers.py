@@ -43,7 +43,7 @@ def blocks(events: list[Event], tier: Tier, component: str) -> set[str]:
     return {block for event in stored for block in event.blocks}
 
 
-@clause("EVENT-1", needs=ON_HOST)
+@clause("EVENT-1", needs=ON_HOST, write_policies=WritePolicy)
 def test_the_log_gives_the_residency_of_each_tier_after_each_verb(driver: Driver) -> None:
     longer = list(range(1, 4 + window_pages(driver.config)))
     held: list[object] = []

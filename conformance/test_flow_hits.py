@@ -69,7 +69,7 @@ def test_what_was_backed_up_is_whole_for_each_component(driver: Driver) -> None:
         assert not lost, f"FLOW-8: the {component} data of {lost} is on the device alone, with nothing under way"
 
 
-@clause("FLOW-10")
+@clause("FLOW-10", layouts=True, write_policies=WritePolicy)
 def test_a_hit_on_the_host_is_delivered(driver: Driver) -> None:
     put_on_host(driver, *PROMPTS)
     for pages in PREFIXES:

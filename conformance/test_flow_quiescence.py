@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
@@ -91,7 +92,7 @@ def lost_in_part(driver: Driver) -> None:
 LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split, pressed, round_and_round, lost_in_part)
 
 
-@clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16])
+@clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16], write_policies=WritePolicy)
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
 def test_nothing_is_left_of_a_life(driver: Driver, life: Callable[[Driver], None]) -> None:
     life(driver)

@@ -81,7 +81,7 @@ def test_nothing_is_left_of_a_load_that_nobody_waits_for(driver: Driver, outcome
     require_rest(driver, f"an abandoned load {outcome.__name__}")
 
 
-@clause("FLOW-7", "FLOW-5")
+@clause("FLOW-7", "FLOW-5", page_sizes=[16])
 @OUTCOMES
 @STAGES
 @ENDS
@@ -168,7 +168,7 @@ def test_a_load_that_is_asked_for_again_and_again_costs_nothing(driver: Driver) 
         assert after == before, f"FLOW-7: {number + 1} loads that came and went: {before} was free, now {after}"
 
 
-@clause("FLOW-7")
+@clause("FLOW-7", write_policies=WritePolicy)
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_left_of_much_at_once(driver: Driver, seed: int) -> None:
     chance = Random(seed)

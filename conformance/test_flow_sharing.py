@@ -45,7 +45,7 @@ def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
     driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages), chunked=True))
 
 
-@clause("FLOW-6", "HOST-4", needs=[Capability.COUNTERS])
+@clause("FLOW-6", "HOST-4", needs=[Capability.COUNTERS], page_sizes=[16])
 @PAIRS
 @STAGES
 def test_what_two_loads_need_is_loaded_once(
@@ -89,7 +89,7 @@ def test_a_load_that_shares_all_needs_no_room(driver: Driver, stage: Stage) -> N
         require_delivery(tiny, LONG)
 
 
-@clause("FLOW-6", "FLOW-4")
+@clause("FLOW-6", "FLOW-4", page_sizes=[16])
 @PAIRS
 @STAGES
 def test_a_load_that_is_abandoned_goes_on_for_another(

@@ -57,7 +57,7 @@ def test_nothing_may_be_read_before_it_has_begun(driver: Driver) -> None:
     take(driver, load)
 
 
-@clause("HOST-6", "HOST-9")
+@clause("HOST-6", "HOST-9", layouts=True)
 def test_each_layer_that_arrived_may_be_read(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
@@ -72,7 +72,7 @@ def test_each_layer_that_arrived_may_be_read(driver: Driver) -> None:
     take(driver, load)
 
 
-@clause("HOST-9", "HOST-6")
+@clause("HOST-9", "HOST-6", layouts=True)
 def test_the_last_event_comes_with_the_last_layer_of_every_pool(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)

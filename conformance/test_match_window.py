@@ -13,6 +13,9 @@ from .reopening import reopened, standard
 from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
 from .verbs import FULL, MAMBA, SWA, has, put, window_pages
 
+WINDOWS = {1: 4, 3: 5, 16: 24, 64: 48}
+"""Windows by page size: some end inside a page, and the last is shorter than one."""
+
 GONE = 2
 """Pages at the beginning of a prompt whose SWA data is gone."""
 
@@ -75,13 +78,21 @@ def test_window_data_is_no_use_without_the_full_data_before_it(driver: Driver) -
 
 @clause("MATCH-3", needs=[Capability.REQUESTS, Capability.PAGED, Capability.BIGRAM])
 @pytest.mark.parametrize("differs", [False, True], ids=["again", "other end"])
-@pytest.mark.parametrize("kind", ["page1/lru", "page3/lru", "page16/lru", "page64/lru", "page16/lru/bigram"])
+@pytest.mark.parametrize("is_bigram", [False, True], ids=["tokens", "bigrams"])
+@pytest.mark.parametrize("page", [1, 3, 16, 64])
 def test_what_a_long_request_leaves_is_found_up_to_its_last_page(
-    adapter_type: type[CacheAdapter], kind: str, differs: bool
+    adapter_type: type[CacheAdapter], page: int, is_bigram: bool, differs: bool
 ) -> None:
     # A prompt of whole pages ends inside its last one, as a request computes its last token itself. A request that went
     # on beyond, and kept one window before its own end and no more, would leave such a prompt nothing.
-    driver = standard(adapter_type, f"full+swa/{kind}")
+    driver = standard(
+        adapter_type,
+        "full+swa/page16/lru",
+        page_size=page,
+        capacity_tokens={FULL: 24 * page, SWA: 16 * page},
+        sliding_window_size=WINDOWS[page],
+        bigram=is_bigram,
+    )
     prompt = driver.prompt(range(1, window_pages(driver.config) + 5))
     first = driver.admit(driver.key(prompt))
     assert first is not None, "REQ-5: a request fits an empty cache"

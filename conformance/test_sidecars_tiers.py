@@ -54,7 +54,7 @@ def bytes_of(driver: Driver, moved: TransferView) -> int:
     return sum(count * adapter.layers(pool) * adapter.slot_bytes(pool) for pool, count in pools.items())
 
 
-@clause("HOST-8", "HOST-7", needs=[Capability.BYTES])
+@clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
 def test_a_copy_holds_the_entries_of_its_slots(driver: Driver) -> None:
     put_on_both(driver, PAGES)
     above, below = slots_of(held(driver, FULL), PAGES), slots_of(held_below(driver, FULL), PAGES)
@@ -62,7 +62,7 @@ def test_a_copy_holds_the_entries_of_its_slots(driver: Driver) -> None:
     assert same(entries, copied), f"HOST-8: the indexer at device slots {above} is not that at host slots {below}"
 
 
-@clause("HOST-8", "HOST-7", needs=[Capability.BYTES])
+@clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
 def test_entries_come_back_to_whatever_slots_a_load_gets(driver: Driver) -> None:
     put_on_both(driver, PAGES)
     before = on_device(driver, slots_of(held(driver, FULL), PAGES))
@@ -75,7 +75,7 @@ def test_entries_come_back_to_whatever_slots_a_load_gets(driver: Driver) -> None
     driver.free(held_by_others)
 
 
-@clause("HOST-8", "HOST-7", needs=[Capability.BYTES])
+@clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
 def test_entries_survive_many_rounds_with_others_between(driver: Driver) -> None:
     put_on_both(driver, PAGES)
     before = on_device(driver, slots_of(held(driver, FULL), PAGES))

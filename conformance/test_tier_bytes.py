@@ -68,7 +68,7 @@ def load_all(driver: Driver, prompts: Sequence[Pages]) -> None:
         driver.verify_state(key, driver.load(key))
 
 
-@clause("HOST-7", needs=[Capability.SNAPSHOT])
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT])
 def test_what_was_copied_is_on_the_host_as_on_the_device(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     on_device, on_host = bytes_on(driver, Tier.DEVICE), bytes_on(driver, Tier.HOST)
@@ -77,7 +77,7 @@ def test_what_was_copied_is_on_the_host_as_on_the_device(driver: Driver) -> None
     assert all(any(data) for data in common.values()), "HOST-7: what is compared are bytes that somebody wrote"
 
 
-@clause("HOST-7", needs=[Capability.SNAPSHOT, Capability.SIZES])
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
 def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     before, places = bytes_on(driver, Tier.DEVICE), [held(driver, FULL)]
@@ -96,7 +96,7 @@ def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Drive
     assert moved, f"HOST-7: the scene is of data that comes back to other slots, it was always at {places[0]}"
 
 
-@clause("HOST-7", needs=[Capability.SNAPSHOT, Capability.SIZES])
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
 def test_bytes_come_back_equal_from_host_slots_that_others_used(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     before, places = bytes_on(driver, Tier.DEVICE), held_below(driver, FULL)
@@ -126,11 +126,11 @@ def alone(driver: Driver, component: str) -> None:
     assert not wrong, f"HOST-7: {component} alone was loaded, other bytes than on the host at {wrong}"
 
 
-@clause("HOST-7", needs=[Capability.SNAPSHOT], components=(SWA,))
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(SWA,))
 def test_swa_bytes_come_back_equal_when_they_alone_were_lost(driver: Driver) -> None:
     alone(driver, SWA)
 
 
-@clause("HOST-7", needs=[Capability.SNAPSHOT], components=(MAMBA,))
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(MAMBA,))
 def test_a_state_comes_back_equal_when_it_alone_was_lost(driver: Driver) -> None:
     alone(driver, MAMBA)

@@ -45,7 +45,7 @@ class Clause:
 class Checks:
     """What a test says of itself: the clauses that it checks, and the configurations that it runs over.
 
-    `needs`: capabilities beyond those of its clauses. `page_sizes`, `write_policies`, `executors`: None for any.
+    `needs`: capabilities beyond those of its clauses. `page_sizes`, `executors`: None for any.
     """
 
     clauses: tuple[str, ...]
@@ -55,9 +55,10 @@ class Checks:
     page_sizes: frozenset[int] | None
     policies: frozenset[EvictionPolicy]
     bigram: bool
-    write_policies: frozenset[WritePolicy] | None
+    write_policies: frozenset[WritePolicy]
     executors: frozenset[ExecutorKind] | None
     load_back_threshold: bool
+    layouts: bool
 
     @property
     def is_of_host(self) -> bool:
@@ -111,9 +112,10 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     page_sizes: Iterable[int] | None = None,
     policies: Iterable[EvictionPolicy] = (EvictionPolicy.LRU,),
     bigram: bool = False,
-    write_policies: Iterable[WritePolicy] | None = None,
+    write_policies: Iterable[WritePolicy] = (WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_BACK),
     executors: Iterable[ExecutorKind] | None = None,
     load_back_threshold: bool = False,
+    layouts: bool = False,
 ) -> pytest.MarkDecorator:
     """Name the clauses that a test checks; choose the configurations over which it runs, if it takes `config`.
 
@@ -123,7 +125,8 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     that the adapter can be held to. Without ids: a test of the suite itself.
     A test of a clause of the host tier, or with HOST among its `needs`, runs over the configurations with a host tier,
     and any other over those without: those with a threshold for loads if `load_back_threshold`, else those without
-    one, and of them those with the named `write_policies` and `executors`.
+    one, and of them those with the named `write_policies` and `executors`; write_through_selective has to be named, as
+    it is write_through in all but when it copies. `layouts`: also over those with other layouts than most have.
     Raises ValueError for an id that the catalogue lacks.
     """
     unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
@@ -137,9 +140,10 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
         page_sizes=None if page_sizes is None else frozenset(page_sizes),
         policies=frozenset(policies),
         bigram=bigram,
-        write_policies=None if write_policies is None else frozenset(write_policies),
+        write_policies=frozenset(write_policies),
         executors=None if executors is None else frozenset(executors),
         load_back_threshold=load_back_threshold,
+        layouts=layouts,
     )
     marked: pytest.MarkDecorator = pytest.mark.clause(checks)
     return marked

@@ -25,37 +25,40 @@ THRESHOLD_PAGES = 2
 
 ALONE: Kind = ((FULL,), ())
 ALL: Kind = ((FULL, SWA, MAMBA), (Pool.INDEXER.value,))
+KINDS = (ALONE, ((FULL, SWA), ()), ((FULL, MAMBA), ()), ALL)
+"""Each component by itself, and all together with a sidecar."""
+
+USUAL_LAYOUTS = (Layout.LAYER_FIRST, Layout.PAGE_FIRST)
+"""Of the device and of the host, in all configurations but those that are for other layouts."""
 
 QUICK_HOST = frozenset(
     {
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-stepped",
-        "full/page1/lru/write_back-page_first-stepped",
+        "full/page16/lru/write_back-page_first-stepped",
         "full+swa/page16/lru/write_through-page_first-stepped",
-        "full+mamba/page1/lru/write_through-page_first-stepped",
+        "full+mamba/page16/lru/write_through-page_first-stepped",
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded",
     }
 )
 """The names of those that a quick run is made of."""
 
 
-def host_configurations(kinds: tuple[Kind, ...], tiny: Tiny) -> Iterator[CacheConfig]:
+def host_configurations(tiny: Tiny) -> Iterator[CacheConfig]:
     """Every kind with write_through; the other policies, layouts, executors and thresholds where they matter."""
-    for kind in kinds:
-        for page_size in (1, 16):
-            yield with_host(tiny(kind, page_size))
-    for policy in (WritePolicy.WRITE_BACK, WritePolicy.WRITE_THROUGH_SELECTIVE):
-        for kind, page_size in ((ALONE, 1), (ALONE, 16), (ALL, 16)):
-            yield with_host(tiny(kind, page_size), policy=policy)
+    for kind in KINDS:
+        yield with_host(tiny(kind, 16))
+    for kind in (ALONE, ALL):
+        yield with_host(tiny(kind, 1))
+        yield with_host(tiny(kind, 3), threshold_pages=THRESHOLD_PAGES)
+        for policy in (WritePolicy.WRITE_BACK, WritePolicy.WRITE_THROUGH_SELECTIVE):
+            yield with_host(tiny(kind, 16), policy=policy)
     mixed = replace(tiny(ALL, 16), layout=Layout.PAGE_FIRST_DIRECT)
     yield with_host(mixed, layout=Layout.LAYER_FIRST)
     yield with_host(replace(mixed, layout=Layout.PAGE_FIRST), layout=Layout.PAGE_FIRST_DIRECT)
-    for kind in (ALONE, ALL):
-        yield with_host(tiny(kind, 3), threshold_pages=THRESHOLD_PAGES)
-    for kind in (ALONE, ((FULL, SWA), ()), ((FULL, MAMBA), ()), ALL):
+    for kind in KINDS:
         yield with_host(tiny(kind, 16), executor=ExecutorKind.THREADED)
-    yield with_host(tiny(ALL, 16), policy=WritePolicy.WRITE_BACK, executor=ExecutorKind.THREADED)
-    for kind in kinds:
         yield with_host(replace(tiny(kind, 16), device="cuda"), executor=ExecutorKind.STREAMS)
+    yield with_host(tiny(ALL, 16), policy=WritePolicy.WRITE_BACK, executor=ExecutorKind.THREADED)
 
 
 def with_host(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hicache.config import CacheConfig, HostConfig
+from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of, quick_configurations, standard_configurations
 from hicache.testing.contract import CONTRACT, Checks
+from hicache.testing.host_configurations import USUAL_LAYOUTS
 from hicache.types import Component, Pool
 
 OF_NAME = {
@@ -80,18 +81,20 @@ def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> 
         and config.policy in checks.policies
         and (checks.bigram or not config.bigram or Capability.BIGRAM in needs)
         and needs_of(config).issuperset(needs)
-        and _fits_host(checks, config.host)
+        and _fits_host(checks, config)
     )
 
 
-def _fits_host(checks: Checks, host: HostConfig | None) -> bool:
+def _fits_host(checks: Checks, config: CacheConfig) -> bool:
+    host = config.host
     if host is None:
         return not checks.is_of_host
     return (
         checks.is_of_host
         and (host.load_back_threshold_tokens > 0) == checks.load_back_threshold
-        and (checks.write_policies is None or host.write_policy in checks.write_policies)
+        and host.write_policy in checks.write_policies
         and (checks.executors is None or host.executor in checks.executors)
+        and (checks.layouts or (config.layout, host.layout) == USUAL_LAYOUTS)
     )
 
 
@@ -99,7 +102,7 @@ def _wanted(checks: Checks, needs: frozenset[Capability]) -> str:
     words = [*sorted(checks.components | checks.sidecars), *sorted(capability.name for capability in needs)]
     if checks.page_sizes is not None:
         words.append(f"a page size of {' or '.join(map(str, sorted(checks.page_sizes)))}")
-    if checks.write_policies is not None:
+    if checks.is_of_host:
         words.append(f"write policy {' or '.join(sorted(policy.value for policy in checks.write_policies))}")
     if checks.executors is not None:
         words.append(f"executor {' or '.join(sorted(executor.value for executor in checks.executors))}")

@@ -22,8 +22,8 @@ def kind(config: CacheConfig) -> str:
 
 def test_names_are_unique() -> None:
     names = [config.name for config in STANDARD]
-    assert len(names) == len(set(names)) == 72, f"expected 72 names, each once, got {len(names)}: {sorted(names)}"
-    assert len(OF_DEVICE) == 39, f"39 of them have no host tier, got {len(OF_DEVICE)}"
+    assert len(names) == len(set(names)) == 50, f"expected 50 names, each once, got {len(names)}: {sorted(names)}"
+    assert len(OF_DEVICE) == 27, f"27 of them have no host tier, got {len(OF_DEVICE)}"
 
 
 def test_the_product_covers_components_and_page_sizes() -> None:
@@ -32,7 +32,8 @@ def test_the_product_covers_components_and_page_sizes() -> None:
         for config in OF_DEVICE
         if config.policy is EvictionPolicy.LRU and not config.bigram
     }
-    expected = {(kind, page_size) for kind in KINDS for page_size in (1, 3, 16, 64)}
+    expected = {(kind, 16) for kind in KINDS} | {("full+swa", 3)}
+    expected |= {(kind, size) for kind in ("full", "full+swa+mamba+indexer") for size in (1, 3, 64)}
     assert covered == expected, f"expected and covered differ in {sorted(expected ^ covered)}"
 
 
@@ -79,7 +80,8 @@ def test_a_quick_run_shows_every_kind_of_thing_once() -> None:
 def test_every_kind_is_written_through_step_by_step() -> None:
     plain = [config for config in OF_HOST if config.name.endswith("write_through-page_first-stepped")]
     covered = {(kind(config), config.page_size) for config in plain if not threshold(config)}
-    expected = {(kind, page_size) for kind in KINDS for page_size in (1, 16)}
+    expected = {(kind, 16) for kind in ("full", "full+swa", "full+mamba", "full+swa+mamba+indexer")}
+    expected |= {("full", 1), ("full+swa+mamba+indexer", 1)}
     assert covered == expected, f"expected and covered differ in {sorted(expected ^ covered)}"
 
 

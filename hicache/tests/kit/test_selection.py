@@ -10,6 +10,7 @@ from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, WritePolic
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import ALL_POLICIES, standard_configurations
 from hicache.testing.contract import Checks, clause
+from hicache.testing.host_configurations import USUAL_LAYOUTS
 from hicache.testing.plugin.selection import select, select_clauses
 from hicache.tests.kit.flat_cache import FlatCache
 
@@ -66,11 +67,11 @@ def test_all_policies_are_run_when_asked_for() -> None:
 
 def test_bigram_keys_are_run_when_asked_for() -> None:
     names = _names("KEY-1", bigram=True)
-    assert {"full/page16/lru", "full/page16/lru/bigram"} <= set(names), f"expected both kinds, got {names}"
+    assert {"full/page1/lru", "full/page1/lru/bigram"} <= set(names), f"expected both kinds, got {names}"
 
 
 def test_a_clause_of_bigram_keys_runs_over_nothing_else() -> None:
-    expected = ["full/page1/lru/bigram", "full/page16/lru/bigram", "full+swa/page16/lru/bigram"]
+    expected = ["full/page1/lru/bigram", "full+swa/page16/lru/bigram"]
     assert _names("KEY-3") == expected, f"expected {expected}, got {_names('KEY-3')}"
 
 
@@ -82,17 +83,32 @@ def _has(config: CacheConfig, *choices: WritePolicy | ExecutorKind) -> bool:
     return config.host is not None and {config.host.write_policy, config.host.executor} >= set(choices)
 
 
+def _is_plain(config: CacheConfig) -> bool:
+    """One that a test of the host tier need not ask for."""
+    has_plain_layouts = config.host is not None and (config.layout, config.host.layout) == USUAL_LAYOUTS
+    return has_plain_layouts and not _waits(config) and not _has(config, WritePolicy.WRITE_THROUGH_SELECTIVE)
+
+
 OF_HOST_CHOICES = {
-    "its clause is of the host tier": (_names("HOST-2"), lambda one: not _waits(one)),
-    "one of its clauses is of the host tier": (_names("KEY-1", "HOST-2"), lambda one: not _waits(one)),
-    "it needs a host tier itself": (_names("KEY-1", needs=[Capability.HOST]), lambda one: not _waits(one)),
+    "its clause is of the host tier": (_names("HOST-2"), _is_plain),
+    "one of its clauses is of the host tier": (_names("KEY-1", "HOST-2"), _is_plain),
+    "it needs a host tier itself": (_names("KEY-1", needs=[Capability.HOST]), _is_plain),
     "its clause needs steps": (
         _names("FLOW-2"),
-        lambda one: _has(one, ExecutorKind.STEPPED) and not _waits(one),
+        lambda one: _has(one, ExecutorKind.STEPPED) and _is_plain(one),
     ),
     "it asks for a write policy": (
         _names("HOST-2", write_policies=[WritePolicy.WRITE_BACK]),
         lambda one: _has(one, WritePolicy.WRITE_BACK),
+    ),
+    "it asks for other layouts": (
+        _names("HOST-7", layouts=True, components=["mamba"], executors=[ExecutorKind.STEPPED], page_sizes=[16]),
+        lambda one: (
+            _has(one, ExecutorKind.STEPPED)
+            and not _has(one, WritePolicy.WRITE_THROUGH_SELECTIVE)
+            and "mamba" in one.components
+            and one.page_size == 16
+        ),
     ),
     "it asks for an executor": (
         _names("HOST-2", executors=[ExecutorKind.THREADED]),
@@ -101,7 +117,7 @@ OF_HOST_CHOICES = {
     "it asks for a threshold": (_names("HOST-5", load_back_threshold=True), _waits),
     "it asks for a component": (
         _names("HOST-2", components=["swa"]),
-        lambda one: "swa" in one.components and not _waits(one),
+        lambda one: "swa" in one.components and _is_plain(one),
     ),
 }
 
