@@ -13,6 +13,7 @@ from hicache.types import Handle, TransferKind
 
 from .arrivals import slots_under_way
 from .backups import ask, backed_up, let_fail, queued
+from .host_eviction import evict_host
 from .host_trees import free_below, held_below
 from .hosts import another, room
 from .reach import best
@@ -133,6 +134,34 @@ def require_alone(driver: Driver, component: str) -> None:
     driver.drain()
     missing = {name for name in driver.config.components if TOMBSTONE not in held_below(driver, name)}
     assert not missing, f"HOST-2: all of {TOMBSTONE} has a copy now, {missing} has none"
+
+
+@clause("HOST-2", "FLOW-5", write_policies=THROUGH, executors=STEPPED, components=(MAMBA,))
+def test_what_a_state_joins_on_the_host_stays_there_meanwhile(driver: Driver) -> None:
+    require_joined(driver, MAMBA)
+
+
+@clause("HOST-2", "FLOW-5", write_policies=THROUGH, executors=STEPPED, components=(SWA,))
+def test_what_a_window_joins_on_the_host_stays_there_meanwhile(driver: Driver) -> None:
+    require_joined(driver, SWA)
+
+
+def require_joined(driver: Driver, component: str) -> None:
+    """A copy that lost a component gets it back, and what is left of it stays while room is made for others."""
+    with another(driver, host={"capacity_tokens": room(driver.config, 2, 1)}) as small:
+        put(small, [1, 2])
+        small.drain()
+        evict_host(small, component)
+        left = {name for name in small.config.components if (1, 2) in held_below(small, name)}
+        assert FULL in left, f"EVICT-8: {component} alone was to leave the host, of 1, 2 is left {left}"
+        assert component not in left, f"EVICT-8: {component} was to leave the host, of 1, 2 is left {left}"
+        put(small, [1, 2])
+        assert queued(small) == 1, f"HOST-2: {component} of 1, 2 has no copy, under way are {queued(small)} backups"
+        put(small, [3, 4])
+        evict_host(small)
+        small.drain()
+        missing = {name for name in small.config.components if (1, 2) not in held_below(small, name)}
+        assert not missing, f"HOST-2: all of 1, 2 was on the host or on its way there, {missing} is gone"
 
 
 @clause("HOST-2", "EVICT-8", write_policies=FORWARD)
