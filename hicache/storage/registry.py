@@ -1,0 +1,61 @@
+"""open_backend: opens a backend by its name, by an entry point, or as `module:Class`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from hicache.errors import ConfigurationError
+from hicache.storage.base import StorageBackend
+
+ENTRY_POINTS = "hicache.storage"
+"""The group in which a package of its own announces its backends."""
+
+BACKENDS: Mapping[str, str] = {
+    "memory": "hicache.storage.memory:MemoryStorage",
+}
+"""The names of our own."""
+
+
+def open_backend(name: str, scope: str, options: Mapping[str, Any]) -> StorageBackend:
+    """Open a scope of a backend.
+
+    `name`: of ours, else of an entry point, else `module:Class`. Raises ConfigurationError for a name that leads to
+    none, saying which are known, and for options that the backend refuses.
+    """
+    return backend_class(name)(scope, options)
+
+
+def backend_class(name: str) -> type[StorageBackend]:
+    """The class that a name stands for. Raises ConfigurationError."""
+    found = _load(name, _place(name))
+    if not (isinstance(found, type) and issubclass(found, StorageBackend)):
+        raise ConfigurationError(f"storage backend {name!r} is {found!r}, and no subclass of StorageBackend")
+    return found
+
+
+def _place(name: str) -> str:
+    """Where the class of a backend is, as `module:Class`."""
+    if name in BACKENDS:
+        return BACKENDS[name]
+    announced = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    place = announced.get(name, name)
+    module, colon, attribute = place.partition(":")
+    if not (module and colon and attribute):
+        known = ", ".join([*BACKENDS, *sorted(announced)])
+        raise ConfigurationError(f"storage backend {name!r} is unknown; known: {known}, or any `module:Class`")
+    return place
+
+
+def _load(name: str, place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    try:
+        found = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"storage backend {name!r} at {place}: {error}") from error
+    else:
+        return found

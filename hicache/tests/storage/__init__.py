@@ -1,0 +1,1 @@
+"""Backends and their wrappers, from inside."""
