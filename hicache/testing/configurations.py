@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator
 
 from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, ExecutorKind, Layout
 from hicache.testing.adapter import Capability
-from hicache.testing.host_configurations import QUICK_HOST, host_configurations
+from hicache.testing.host_configurations import QUICK_HOST, Kind, host_configurations
+from hicache.testing.storage_configurations import QUICK_STORAGE, storage_configurations
 from hicache.types import Component, Pool
 
 FULL, SWA, MAMBA = (component.value for component in Component)
@@ -40,6 +41,7 @@ QUICK = frozenset(
         "full/page1/lru/bigram",
         *(f"full/page1/{policy.value}" for policy in ALL_POLICIES),
         *QUICK_HOST,
+        *QUICK_STORAGE,
     }
 )
 """The names of those that a quick run is made of."""
@@ -51,7 +53,7 @@ def standard_configurations(capabilities: Collection[Capability]) -> tuple[Cache
 
 
 def quick_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
-    """A few of them that show each component, a page of several tokens, each policy, bigram keys, and the host tier."""
+    """A few of them that show each component, a page of several tokens, each policy, bigram keys, and each tier."""
     return tuple(config for config in standard_configurations(capabilities) if config.name in QUICK)
 
 
@@ -65,6 +67,7 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
         Capability.BIGRAM: config.bigram,
         Capability.POLICIES: config.policy is not EvictionPolicy.LRU,
         Capability.HOST: config.host is not None,
+        Capability.STORAGE: config.storage is not None,
         Capability.STEPPED: config.host is not None and config.host.executor is ExecutorKind.STEPPED,
     }
     return frozenset(capability for capability, is_shown in shown.items() if is_shown)
@@ -81,7 +84,12 @@ def _product() -> Iterator[CacheConfig]:
             yield _tiny((FULL, SWA, MAMBA), (), 16, policy, bigram=False)
     yield _tiny((FULL,), (), 1, lru, bigram=True)
     yield _tiny((FULL, SWA), (), 16, lru, bigram=True)
-    yield from host_configurations(lambda kind, page_size: _tiny(*kind, page_size, lru, bigram=False))
+    yield from host_configurations(_of_kind)
+    yield from storage_configurations(_of_kind)
+
+
+def _of_kind(kind: Kind, page_size: int) -> CacheConfig:
+    return _tiny(*kind, page_size, EvictionPolicy.LRU, bigram=False)
 
 
 def _tiny(

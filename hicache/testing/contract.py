@@ -13,6 +13,7 @@ from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.tables import read_table
 from hicache.testing.adapter import Capability
+from hicache.types import StopPolicy
 
 TIERS = ("device", "host", "storage", "ranks", "config")
 """What has to exist before a clause can be tested."""
@@ -45,7 +46,7 @@ class Clause:
 class Checks:
     """What a test says of itself: the clauses that it checks, and the configurations that it runs over.
 
-    `needs`: capabilities beyond those of its clauses. `page_sizes`, `executors`: None for any.
+    `needs`: capabilities beyond those of its clauses. `page_sizes`, `executors`, `stop_policies`: None for any.
     """
 
     clauses: tuple[str, ...]
@@ -59,11 +60,21 @@ class Checks:
     executors: frozenset[ExecutorKind] | None
     load_back_threshold: bool
     layouts: bool
+    stop_policies: frozenset[StopPolicy] | None
+    prefetch_threshold: bool
 
     @property
     def is_of_host(self) -> bool:
         """Whether the test speaks of the host tier, and runs where there is one and nowhere else."""
-        return Capability.HOST in self.needs or any(CONTRACT[clause_id].tier == "host" for clause_id in self.clauses)
+        return self.is_of_storage or self._speaks_of(Capability.HOST, "host")
+
+    @property
+    def is_of_storage(self) -> bool:
+        """The same for the storage tier, below a host tier."""
+        return self._speaks_of(Capability.STORAGE, "storage")
+
+    def _speaks_of(self, capability: Capability, tier: str) -> bool:
+        return capability in self.needs or any(CONTRACT[clause_id].tier == tier for clause_id in self.clauses)
 
 
 def load_contract(path: Path) -> Mapping[str, Clause]:
@@ -116,6 +127,8 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     executors: Iterable[ExecutorKind] | None = None,
     load_back_threshold: bool = False,
     layouts: bool = False,
+    stop_policies: Iterable[StopPolicy] | None = None,
+    prefetch_threshold: bool = False,
 ) -> pytest.MarkDecorator:
     """Name the clauses that a test checks; choose the configurations over which it runs, if it takes `config`.
 
@@ -127,6 +140,8 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     and any other over those without: those with a threshold for loads if `load_back_threshold`, else those without
     one, and of them those with the named `write_policies` and `executors`; write_through_selective has to be named, as
     it is write_through in all but when it copies. `layouts`: also over those with other layouts than most have.
+    The same holds for the storage tier: those with a threshold for prefetches if `prefetch_threshold`, else those
+    without one, and of them those with the named `stop_policies`.
     Raises ValueError for an id that the catalogue lacks.
     """
     unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
@@ -144,6 +159,8 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
         executors=None if executors is None else frozenset(executors),
         load_back_threshold=load_back_threshold,
         layouts=layouts,
+        stop_policies=None if stop_policies is None else frozenset(stop_policies),
+        prefetch_threshold=prefetch_threshold,
     )
     marked: pytest.MarkDecorator = pytest.mark.clause(checks)
     return marked

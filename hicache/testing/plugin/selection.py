@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, StorageConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of, quick_configurations, standard_configurations
 from hicache.testing.contract import CONTRACT, Checks
@@ -20,7 +20,7 @@ OF_NAME = {
 """The capability that a named component or sidecar asks for."""
 
 OF_CONFIGURATIONS = frozenset(
-    {*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM, Capability.HOST, Capability.STEPPED}
+    {*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM, Capability.HOST, Capability.STORAGE, Capability.STEPPED}
 )
 """What can be needed of the configuration, and not only of the adapter."""
 
@@ -82,6 +82,7 @@ def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> 
         and (checks.bigram or not config.bigram or Capability.BIGRAM in needs)
         and needs_of(config).issuperset(needs)
         and _fits_host(checks, config)
+        and _fits_storage(checks, config.storage)
     )
 
 
@@ -98,6 +99,16 @@ def _fits_host(checks: Checks, config: CacheConfig) -> bool:
     )
 
 
+def _fits_storage(checks: Checks, storage: StorageConfig | None) -> bool:
+    if storage is None:
+        return not checks.is_of_storage
+    return (
+        checks.is_of_storage
+        and (storage.extra.prefetch_threshold > 0) == checks.prefetch_threshold
+        and (checks.stop_policies is None or storage.stop_policy in checks.stop_policies)
+    )
+
+
 def _wanted(checks: Checks, needs: frozenset[Capability]) -> str:
     words = [*sorted(checks.components | checks.sidecars), *sorted(capability.name for capability in needs)]
     if checks.page_sizes is not None:
@@ -108,4 +119,8 @@ def _wanted(checks: Checks, needs: frozenset[Capability]) -> str:
         words.append(f"executor {' or '.join(sorted(executor.value for executor in checks.executors))}")
     if checks.load_back_threshold:
         words.append("a threshold for loads")
+    if checks.stop_policies is not None:
+        words.append(f"stop policy {' or '.join(sorted(policy.value for policy in checks.stop_policies))}")
+    if checks.prefetch_threshold:
+        words.append("a threshold for prefetches")
     return ", ".join([*words, f"policy {' or '.join(sorted(policy.value for policy in checks.policies))}"])

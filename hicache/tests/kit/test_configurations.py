@@ -7,11 +7,14 @@ import pytest
 from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import QUICK, needs_of, quick_configurations, standard_configurations
+from hicache.testing.storage.scripted import store_of
+from hicache.types import StopPolicy
 
 EVERYTHING = frozenset(Capability)
 STANDARD = standard_configurations(EVERYTHING)
 OF_DEVICE = [config for config in STANDARD if config.host is None]
-OF_HOST = [config for config in STANDARD if config.host is not None]
+OF_HOST = [config for config in STANDARD if config.host is not None and config.storage is None]
+OF_STORAGE = [config for config in STANDARD if config.storage is not None]
 
 KINDS = {"full", "full+swa", "full+mamba", "full+swa+mamba", "full+indexer", "full+swa+mamba+indexer"}
 
@@ -22,7 +25,8 @@ def kind(config: CacheConfig) -> str:
 
 def test_names_are_unique() -> None:
     names = [config.name for config in STANDARD]
-    assert len(names) == len(set(names)) == 50, f"expected 50 names, each once, got {len(names)}: {sorted(names)}"
+    assert len(names) == len(set(names)) == 62, f"expected 62 names, each once, got {len(names)}: {sorted(names)}"
+    assert len(OF_STORAGE) == 12, f"12 of them have storage, got {len(OF_STORAGE)}"
     assert len(OF_DEVICE) == 27, f"27 of them have no host tier, got {len(OF_DEVICE)}"
 
 
@@ -60,7 +64,10 @@ def test_a_cache_that_declares_nothing_has_one_configuration() -> None:
 
 @pytest.mark.parametrize(
     "lacking",
-    [Capability.SWA, Capability.MAMBA, Capability.PAGED, Capability.BIGRAM, Capability.HOST, Capability.STEPPED],
+    [
+        *(Capability.SWA, Capability.MAMBA, Capability.PAGED, Capability.BIGRAM),
+        *(Capability.HOST, Capability.STORAGE, Capability.STEPPED),
+    ],
 )
 def test_what_is_not_declared_is_not_configured(lacking: Capability) -> None:
     found = standard_configurations(EVERYTHING - {lacking})
@@ -119,6 +126,18 @@ def test_no_pool_is_as_large_on_the_host_as_on_the_device(config: CacheConfig) -
     assert config.host, "chosen for it"
     shares = {name: config.host.capacity_tokens[name] / size for name, size in config.capacity_tokens.items()}
     assert all(share < 1 for share in shares.values()), f"expected smaller pools on the host, got {shares}"
+
+
+@pytest.mark.parametrize("policy", StopPolicy)
+def test_every_stop_policy_runs_on_all_components(policy: StopPolicy) -> None:
+    kinds = {kind(config) for config in OF_STORAGE if config.storage and config.storage.stop_policy is policy}
+    assert "full+swa+mamba+indexer" in kinds, f"{policy.value}: got {sorted(kinds)}"
+
+
+def test_no_two_configurations_share_a_store() -> None:
+    stores = [store_of(config) for config in OF_STORAGE]
+    assert None not in stores, "each standard configuration has a store that a test can look into"
+    assert len({id(store) for store in stores}) == len(stores), f"{len(stores)} configurations share a store"
 
 
 def threshold(config: CacheConfig) -> int:
