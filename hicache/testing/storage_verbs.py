@@ -33,9 +33,10 @@ class StorageVerbs:
 
     @classmethod
     def extra_config(cls, source: str) -> Mapping[str, Any]:
-        """Read an extra configuration as the cache does: its own keys with their defaults, and the backend's options.
+        """Read an extra configuration as the cache does: its own four keys, as told or by default, and `options`.
 
-        Raises an error that names the file, the key and the type of its value.
+        `options`: what the backend is told, which is everything else.
+        Raises an error that names the file, the key and the type of its value, as Python calls it.
         """
         raise NotImplementedError(f"{cls.__name__} declares a capability that needs extra_config(), which it lacks")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hicache.components.locks import LockReceipt
 from hicache.config import CacheConfig
+from hicache.extra_config import read_extra_config
 from hicache.request import Request, RequestLife
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
 from hicache.testing.adapters.reference_host import ReferenceHostVerbs
@@ -19,7 +20,7 @@ from hicache.tree.invariants import check_invariants
 from hicache.tree.node import Node
 from hicache.types import Event, EvictResult, InsertResult, Key, MatchResult, Pool, Sizes, Slots, Tokens
 
-LATER = frozenset({Capability.STORAGE, Capability.EXTRA_CONFIG, Capability.RANKS})
+LATER = frozenset({Capability.STORAGE, Capability.RANKS})
 
 
 class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
@@ -30,6 +31,10 @@ class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
         self._life = RequestLife(self.cache)
+
+    @classmethod
+    def extra_config(cls, source: str) -> Mapping[str, Any]:
+        return asdict(read_extra_config(source))
 
     def allocate(self, tokens: int) -> Slots | None:
         return self.cache.allocate(tokens)
