@@ -36,6 +36,7 @@ CACHE: Mapping[str, Any] = {
     "model": TINY_MODEL,
     "topology": SINGLE_RANK,
     "host": None,
+    "storage": None,
 }
 """The fields of a CacheConfig that makes sense."""
 
