@@ -26,7 +26,11 @@ def reach(driver: Driver, pages: Sequence[int], namespace: Namespace = SHARED) -
 
 
 def best(driver: Driver, pages: Sequence[int]) -> Handle:
-    """The node where a prompt ends that is cached as a whole, on whatever tier."""
+    """The node where a prompt ends that is cached as a whole, on whatever tier.
+
+    FULL data that the device has past its anchor, where a state or a window is missing, is counted by no match: a
+    prompt that has some is taken for one that is not cached as a whole.
+    """
     found = driver.match(key_of(driver, pages), chunked=True)
     hit = (len(found.device_indices) + found.host_hit_length) // driver.config.page_size
     assert hit == len(pages), f"MATCH-1: {len(pages)} pages {tuple(pages)} are cached on some tier, {hit} were found"
