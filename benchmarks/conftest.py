@@ -9,11 +9,15 @@ import pytest
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
-from hicache.testing.plugin.fixtures import adapter_type
-
-__all__ = ["adapter_type", "open_cache", "require"]
+from hicache.testing.plugin.subject import subject_of
 
 Require = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
+    """The class under test, with its transfers as fast as they are."""
+    return subject_of(pytestconfig).adapter
 
 
 @pytest.fixture

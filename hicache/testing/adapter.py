@@ -87,6 +87,11 @@ class CacheAdapter(HostVerbs, StorageVerbs, ABC):
         """The configurations to run the suites over, or None for the standard product."""
         return None
 
+    @classmethod
+    def delayed(cls) -> type[CacheAdapter]:
+        """The class that tests open: one whose transfers take longer at random, so that they are met at any moment."""
+        return cls
+
     def close(self) -> None:
         """Give back what the cache holds outside itself."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from hicache.cache import UnifiedRadixCache
 from hicache.components.locks import LockReceipt
@@ -20,12 +21,14 @@ from hicache.transfer.executors.threaded import ThreadExecutor
 from hicache.tree.node import Node
 from hicache.types import EvictResult, LoadBack, Pool, Sizes, Slots, TransferPhase
 
-LONGEST_PAUSE_S = 0.001
-"""What a copy may be delayed by at most, so that a test meets transfers at every moment of theirs."""
-
 
 class ReferenceHostVerbs(HostVerbs):
-    """The reference cache with its transfers. With a threaded executor each copy is delayed at random."""
+    """The reference cache with its transfers.
+
+    `longest_pause_s`: what a copy by a thread is delayed by at most, at random.
+    """
+
+    longest_pause_s: ClassVar[float] = 0.0
 
     def __init__(self, config: CacheConfig) -> None:
         self._executor: Executor | None = None
@@ -103,9 +106,9 @@ class ReferenceHostVerbs(HostVerbs):
     def _open(self, copier: Copier) -> Executor:
         host = self._config.host
         assert host is not None, "an executor is opened for a host tier"
-        if host.executor is ExecutorKind.THREADED:
+        if host.executor is ExecutorKind.THREADED and self.longest_pause_s:
             chance = random.Random(0)
-            self._executor = ThreadExecutor(copier, lambda: time.sleep(chance.uniform(0, LONGEST_PAUSE_S)))
+            self._executor = ThreadExecutor(copier, lambda: time.sleep(chance.uniform(0, self.longest_pause_s)))
         else:
             self._executor = open_executor(host.executor, copier)
         return self._executor

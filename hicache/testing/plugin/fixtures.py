@@ -25,8 +25,8 @@ __all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
 
 @pytest.fixture(scope="session")
 def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
-    """The class under test."""
-    return subject_of(pytestconfig).adapter
+    """The class under test, with its transfers delayed at random."""
+    return subject_of(pytestconfig).adapter.delayed()
 
 
 @pytest.fixture

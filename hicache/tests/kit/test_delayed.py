@@ -1,0 +1,23 @@
+"""Threads that move bytes are delayed where tests are to meet transfers under way, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.tests.kit.flat_cache import FlatCache
+
+
+@pytest.mark.parametrize("adapter", [ReferenceAdapter, FlatCache])
+def test_the_delayed_class_is_the_same_cache(adapter: type[CacheAdapter]) -> None:
+    delayed = adapter.delayed()
+    assert issubclass(delayed, adapter), f"tests are to open the class that was named, got {delayed.__mro__}"
+    assert delayed.__name__ == adapter.__name__, f"a test names {adapter.__name__}, got {delayed.__name__}"
+
+
+def test_the_reference_is_delayed_for_tests_alone() -> None:
+    plain, delayed = ReferenceAdapter, ReferenceAdapter.delayed()
+    pauses = [getattr(one, "longest_pause_s", None) for one in (plain, delayed)]
+    assert pauses[0] == 0, f"a replay and a benchmark are not delayed, got {pauses[0]} s"
+    assert 0 < (pauses[1] or 0) <= 0.001, f"a test is delayed by a millisecond at most, got {pauses[1]} s"
