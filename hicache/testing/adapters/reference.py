@@ -20,14 +20,10 @@ from hicache.tree.invariants import check_invariants
 from hicache.tree.node import Node
 from hicache.types import Event, EvictResult, InsertResult, Key, MatchResult, Pool, Sizes, Slots, Tokens
 
-<<<<<<< Updated upstream
-LATER = frozenset({Capability.STORAGE, Capability.RANKS})
-=======
 LONGEST_PAUSE_S = 0.001
 """Of a copy by a thread, where tests are to meet it at every moment."""
 
-LATER = frozenset({Capability.STORAGE, Capability.EXTRA_CONFIG, Capability.RANKS})
->>>>>>> Stashed changes
+LATER = frozenset({Capability.STORAGE, Capability.RANKS})
 
 
 class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
@@ -40,14 +36,13 @@ class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
         self._life = RequestLife(self.cache)
 
     @classmethod
-<<<<<<< Updated upstream
-    def extra_config(cls, source: str) -> Mapping[str, Any]:
-        return asdict(read_extra_config(source))
-=======
     def delayed(cls) -> type[CacheAdapter]:
         delayed: type[CacheAdapter] = type(cls.__name__, (cls,), {"longest_pause_s": LONGEST_PAUSE_S})
         return delayed
->>>>>>> Stashed changes
+
+    @classmethod
+    def extra_config(cls, source: str) -> Mapping[str, Any]:
+        return asdict(read_extra_config(source))
 
     def allocate(self, tokens: int) -> Slots | None:
         return self.cache.allocate(tokens)
