@@ -20,6 +20,8 @@ from hicache.tests.core.written_tables import written
 
 ENDINGS = ("json", "toml", "yaml", "yml")
 
+BY_DEFAULT = ExtraConfig(256, 1.0, 0.25, hicache_storage_pass_prefix_keys=False, options={})
+
 OWN: dict[str, Any] = {
     "prefetch_threshold": 512,
     "prefetch_timeout_base": 2.5,
@@ -104,8 +106,8 @@ def refusal_of(source: str) -> str:
 
 
 def test_what_is_not_said_is_as_by_default() -> None:
-    expected = ExtraConfig(256, 1.0, 0.25, hicache_storage_pass_prefix_keys=False, options={})
-    assert read_extra_config("{}") == DEFAULTS == expected, f"CONF-3: expected {expected}, got {DEFAULTS}"
+    found = read_extra_config("{}")
+    assert found == DEFAULTS == BY_DEFAULT, f"CONF-3: expected {BY_DEFAULT}, got {found}, and {DEFAULTS} unread"
 
 
 def test_the_own_keys_are_the_fields_but_the_options() -> None:
@@ -115,7 +117,7 @@ def test_the_own_keys_are_the_fields_but_the_options() -> None:
 
 @pytest.mark.parametrize("key", OWN)
 def test_a_key_is_set_by_itself(key: str) -> None:
-    expected = replace(DEFAULTS, **{key: OWN[key]})
+    expected = replace(BY_DEFAULT, **{key: OWN[key]})
     found = read_extra_config(json.dumps({key: OWN[key]}))
     assert found == expected, f"CONF-3: expected {expected}, got {found}"
 
@@ -128,7 +130,7 @@ def test_what_is_not_the_caches_goes_to_the_backend_and_nothing_else_does() -> N
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_equal_content_is_an_equal_configuration(tmp_path: Path, ending: str) -> None:
-    expected = replace(DEFAULTS, prefetch_threshold=512, options={"path": "/cache", "depth": {"levels": [1, 2]}})
+    expected = replace(BY_DEFAULT, prefetch_threshold=512, options={"path": "/cache", "depth": {"levels": [1, 2]}})
     found = read_extra_config(in_file(tmp_path, f"extra.{ending}", TEXTS[ending]))
     clause = "CONF-2" if ending == "toml" else "CONF-1"
     assert found == expected, f"{clause}: Python {platform.python_version()}: expected {expected}, got {found}"
@@ -139,7 +141,7 @@ def test_any_table_is_the_same_in_all_formats(
     tmp_path_factory: pytest.TempPathFactory, own: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
-    expected = repr(replace(DEFAULTS, **own, options=options))  # tells 1 from 1.0 and from True, as == does not
+    expected = repr(replace(BY_DEFAULT, **own, options=options))  # tells 1 from 1.0 and from True, as == does not
     texts = {ending: written({**own, **options}, ending) for ending in ENDINGS}
     found = {ending: repr(read_extra_config(in_file(folder, f"drawn.{ending}", texts[ending]))) for ending in ENDINGS}
     found["inline"] = repr(read_extra_config(texts["json"]))
@@ -150,7 +152,7 @@ def test_any_table_is_the_same_in_all_formats(
 @pytest.mark.parametrize(("key", "value", "name", "kind"), WRONG)
 def test_a_value_of_another_kind_is_refused_by_hand(key: str, value: Any, name: str, kind: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        replace(DEFAULTS, **{key: value})
+        replace(BY_DEFAULT, **{key: value})
     expected = f"{key} is {value!r} ({name}), not {kind}"
     assert str(refusal.value) == expected, f"CONF-4: expected {expected!r}, got {str(refusal.value)!r}"
 
@@ -208,7 +210,7 @@ def test_a_key_that_is_no_text_is_refused(tmp_path: Path, text: str, name: str) 
 @pytest.mark.parametrize("key", OWN)
 def test_an_own_key_is_no_option(key: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        replace(DEFAULTS, options={key: OWN[key]})
+        replace(BY_DEFAULT, options={key: OWN[key]})
     expected = f"{key} is the cache's own key, not an option of the backend"
     assert str(refusal.value) == expected, f"CONF-3: expected {expected!r}, got {str(refusal.value)!r}"
 
@@ -222,4 +224,5 @@ def test_what_was_read_does_not_change_what_is_read_next() -> None:
     first = read_extra_config('{"path": "/cache"}')
     refused = refusal_of('{"prefetch_threshold": 1, "path": "/other", "prefetch_timeout_base": -1}')
     assert first.options == {"path": "/cache"}, f"CONF-4: {refused} changed what was read before to {first}"
-    assert read_extra_config("{}") == DEFAULTS, f"CONF-4: {refused} left something behind"
+    found = read_extra_config("{}")
+    assert found == BY_DEFAULT, f"CONF-4: {refused}, but what is read next is {found}"
