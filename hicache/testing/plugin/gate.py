@@ -17,10 +17,10 @@ def clauses_missing_in(package: str) -> tuple[str, ...]:
 
 
 def clauses_named_in(package: str) -> Iterator[str]:
-    """The clauses that the test modules of a package name, some of them several times."""
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if module.name.startswith("test_"):
-            yield from _named_in(importlib.import_module(f"{package}.{module.name}"))
+    """The clauses that the test modules of a package and of those inside it name, some of them several times."""
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        if module.name.rpartition(".")[2].startswith("test_"):
+            yield from _named_in(importlib.import_module(module.name))
 
 
 def _named_in(holder: Any) -> Iterator[str]:

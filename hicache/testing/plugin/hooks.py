@@ -30,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--adapter", metavar="MODULE:CLASS", default=DEFAULT_ADAPTER, help="the cache under test; default: %(default)s"
     )
+    group.addoption("--backend", metavar="NAME", help="a storage backend under test: a registered name or MODULE:CLASS")
+    group.addoption("--backend-config", metavar="JSON", help="its options: JSON, or @file in JSON, TOML or YAML")
     group.addoption("--known-failures", metavar="FILE", help="TOML list of what is known to fail, and why")
     group.addoption("--report", metavar="DIR", help="write run.json, report.html, report.md and junit.xml there")
     group.addoption("--quick", action="store_true", help="a few configurations instead of all")
@@ -40,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
-    options = [config.getoption(name) for name in ("--known-failures", "--report")]
+    options = [config.getoption(name) for name in ("--known-failures", "--report", "--backend", "--backend-config")]
     if any(options) or config.getoption("--adapter") != DEFAULT_ADAPTER:
         plugin.session()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -15,6 +15,7 @@ from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.plugin.selection import Selection, select_clauses
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.plugin.tags import Tags, place_in_suite, suite_of
+from hicache.testing.storage.subject import BackendSubject
 
 NO_SELECTION = Selection((), (), "")
 
@@ -39,8 +40,8 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
 
 
 def _select(item: pytest.Item, checks: Checks) -> Selection:
-    # The configurations of a test that takes `config` were chosen when it was collected.
-    if "config" in getattr(item, "fixturenames", ()):
+    # What a test that takes one of these runs over was chosen when it was collected.
+    if not {"config", "backend"}.isdisjoint(getattr(item, "fixturenames", ())):
         return Selection((), checks.clauses, "")
     return select_clauses(checks, subject_of(item.config).adapter)
 
@@ -55,12 +56,19 @@ def _name(item: pytest.Item) -> str:
 
 def _configuration(item: pytest.Item) -> str:
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    config = parameters.get("config")
+    config, backend = parameters.get("config"), parameters.get("backend")
+    if isinstance(backend, BackendSubject):
+        return f"storage/{backend.name}"
     return config.name if isinstance(config, CacheConfig) else ""
 
 
 def _replay_command(item: pytest.Item) -> str:
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     words = ["pytest", f"{path}::{_name(item)}"]
-    adapter = item.config.getoption("--adapter")
-    return shlex.join(words if adapter == DEFAULT_ADAPTER else [*words, "--adapter", adapter])
+    return shlex.join([*words, *_subject_options(item.config)])
+
+
+def _subject_options(config: pytest.Config) -> Iterator[str]:
+    for option, default in (("--adapter", DEFAULT_ADAPTER), ("--backend", None), ("--backend-config", None)):
+        if config.getoption(option) != default:
+            yield from (option, config.getoption(option))

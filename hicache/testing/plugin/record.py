@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from hicache import __version__
+from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.report.run import SCHEMA_VERSION, Execution, RunRecord
 
@@ -20,15 +21,25 @@ PACKAGES = ("numpy", "torch", "pytest", "hypothesis")
 
 def record_of(config: pytest.Config, started: datetime, executions: Sequence[Execution]) -> RunRecord:
     """The record of a run that has ended. `started`: in UTC."""
-    subject = subject_of(config)
+    implementation, capabilities = _subject(config)
     return RunRecord(
         schema_version=SCHEMA_VERSION,
-        implementation=subject.path,
+        implementation=implementation,
         started=started.isoformat(timespec="seconds"),
         environment=_environment(config),
-        capabilities=tuple(sorted(capability.name for capability in subject.adapter.capabilities)),
+        capabilities=capabilities,
         executions=tuple(executions),
     )
+
+
+def _subject(config: pytest.Config) -> tuple[str, tuple[str, ...]]:
+    """What the run is about, and what it declares; a backend declares nothing."""
+    backend, adapter = config.getoption("--backend"), config.getoption("--adapter")
+    if backend is not None and adapter == DEFAULT_ADAPTER:
+        return backend, ()
+    subject = subject_of(config)
+    capabilities = tuple(sorted(capability.name for capability in subject.adapter.capabilities))
+    return (subject.path if backend is None else f"{subject.path} and {backend}"), capabilities
 
 
 def _environment(config: pytest.Config) -> Mapping[str, str]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from hicache.errors import ConfigurationError
+from hicache.testing.contract import CONTRACT
+from hicache.testing.plugin.backends import backends_of, contract_of
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
 from hicache.testing.plugin.journal import Journal
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
@@ -20,17 +22,19 @@ from hicache.testing.report import write_report
 
 
 class SuiteSession:
-    """Begins with the options. Raises UsageError when the adapter or the known failures cannot be read."""
+    """Begins with the options. Raises UsageError when the adapter, the backend or the known failures cannot be read."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.journal = Journal()
         self._config = config
         self._started = datetime.now(timezone.utc)
         self._known = _read_known_failures(config.getoption("--known-failures"))
-        self._tally = Tally(())
+        self._tally = Tally((), CONTRACT)
         self._lines: list[str] = []
         if config.getoption("--adapter") != DEFAULT_ADAPTER:
             subject_of(config)
+        if any(config.getoption(option) is not None for option in ("--backend", "--backend-config")):
+            backends_of(config)
 
     def prepare(self, items: Iterable[pytest.Item]) -> None:
         """Give each test of a suite what it needs to run."""
@@ -40,14 +44,15 @@ class SuiteSession:
     def finish(self, session: pytest.Session) -> None:
         """Judge the run, which fails when it verified nothing or a known failure is out of date; write its report."""
         executions = self.journal.executions()
-        self._tally = Tally(executions)
+        contract = contract_of(self._config, executions)
+        self._tally = Tally(executions, contract)
         problems = list(self._problems())
         if problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._lines = [*self._tally.summary(), *(f"ERROR: {problem}" for problem in problems)]
         directory = self._config.getoption("--report")
         if directory is not None:
-            page = write_report(record_of(self._config, self._started, executions), Path(directory))
+            page = write_report(record_of(self._config, self._started, executions), Path(directory), contract)
             self._lines.append(f"report: {page}")
 
     def print_summary(self, terminal: pytest.TerminalReporter) -> None:

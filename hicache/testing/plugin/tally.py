@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from hicache.testing.contract import CONTRACT, IMPLEMENTED_TIERS, TIERS, Clause
+from hicache.testing.contract import IMPLEMENTED_TIERS, TIERS, Clause
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.report.run import Execution, Outcome
 
 
 class Tally:
-    """Counts over the executions of one run."""
+    """Counts over the executions of one run. `contract`: the clauses that the subject of the run can be held to."""
 
-    def __init__(self, executions: Sequence[Execution]) -> None:
+    def __init__(self, executions: Sequence[Execution], contract: Mapping[str, Clause]) -> None:
         self._executions = executions
+        self._contract = contract
         self._executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
         self._outcomes = Counter(one.outcome for one in executions)
 
@@ -44,12 +45,12 @@ class Tally:
     def not_executed(self) -> tuple[Clause, ...]:
         """The clauses that no test executed, in the catalogue's order."""
         executed = {clause_id for one in self._executed for clause_id in one.clauses}
-        return tuple(clause for clause in CONTRACT.values() if clause.id not in executed)
+        return tuple(clause for clause in self._contract.values() if clause.id not in executed)
 
     def verified_nothing(self) -> bool:
         """Whether no clause was executed at all, though the run was not of the benchmarks alone, which have none."""
         measured = {one.suite for one in self._executed} == {"benchmarks"}
-        return not measured and len(self.not_executed()) == len(CONTRACT)
+        return not measured and len(self.not_executed()) == len(self._contract)
 
     def unmatched(self, known: Sequence[KnownFailure]) -> Iterator[KnownFailure]:
         """The known failures that cover no executed test, of the suites that were executed."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hicache.testing.report.merge import merge_runs
 from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord, read_run, write_run
 
+if TYPE_CHECKING:
+    # The contract is heavier than a record is.
+    from hicache.testing.contract import Clause
+
 __all__ = ["SCHEMA_VERSION", "Execution", "Outcome", "RunRecord", "merge_runs", "read_run", "write_report", "write_run"]
 
 
-def write_report(record: RunRecord, directory: Path) -> Path:
+def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Clause] | None = None) -> Path:
     """Write run.json, report.html, report.md and junit.xml, and return the path of the HTML page.
 
-    Each `replay*.svg` that lies in the directory becomes part of the page.
+    `clauses`: those that the pages show, by default all of the contract. Each `replay*.svg` that lies in the directory
+    becomes part of the page.
     """
     # Whoever only reads or merges runs needs neither templates nor pictures.
     from hicache.testing.contract import CONTRACT
@@ -22,13 +29,14 @@ def write_report(record: RunRecord, directory: Path) -> Path:
     from hicache.testing.report.markdown import render_markdown
     from hicache.testing.report.overview import overview
 
-    view = overview(record, CONTRACT)
+    shown = CONTRACT if clauses is None else clauses
+    view = overview(record, shown)
     pictures = sorted(directory.glob("replay*.svg"), key=lambda picture: picture.stem)
     replay_svgs = [picture.read_bytes() for picture in pictures]
     directory.mkdir(parents=True, exist_ok=True)
     write_run(record, directory / "run.json")
     page = directory / "report.html"
-    page.write_text(render_html(view, CONTRACT, replay_svgs), encoding="utf-8")
-    (directory / "report.md").write_text(render_markdown(view, CONTRACT), encoding="utf-8")
+    page.write_text(render_html(view, shown, replay_svgs), encoding="utf-8")
+    (directory / "report.md").write_text(render_markdown(view, shown), encoding="utf-8")
     (directory / "junit.xml").write_text(render_junit(record), encoding="utf-8")
     return page

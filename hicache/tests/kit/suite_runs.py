@@ -51,7 +51,7 @@ def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
     """Run pytest in this process, and take the record that it would make a report of."""
     records: list[RunRecord] = []
 
-    def keep(record: RunRecord, directory: Path) -> Path:
+    def keep(record: RunRecord, directory: Path, _: object) -> Path:
         records.append(record)
         return directory
 

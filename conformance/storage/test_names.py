@@ -1,0 +1,100 @@
+"""STORE, KEY and SEC: keys and scopes never meet, and lead nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hicache.errors import KeyFormError
+from hicache.storage.registry import backend_class, open_backend
+from hicache.testing.contract import clause
+from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.place import Place
+
+from .names import LONGEST, MALFORMED, NEIGHBOURS, TRAVERSALS, page_keys
+
+
+@clause("KEY-2", "STORE-1")
+def test_scopes_never_meet(place: Place) -> None:
+    names = ("model", "model-1", "Model", "model_1", "model.1", "1", "x" * 150)
+    stores = [StorageDriver(place, scope=name) for name in names]
+    keys = page_keys(3)
+    for version, store in enumerate(stores):
+        assert store.has(keys) == [False] * 3, "STORE-1: what other scopes hold is out of sight"
+        store.set(keys, version)
+    for store in stores:
+        assert store.get(keys) == [True] * 3, "STORE-1: each scope has its own objects"
+
+
+@clause("KEY-2", "STORE-1")
+def test_a_scope_and_the_first_segment_of_a_key_never_meet(place: Place) -> None:
+    short, long = StorageDriver(place, scope="a"), StorageDriver(place, scope="a-b")
+    short.set(["b/c", "b", "a-b/c"], 0)
+    assert long.has(["c", "b/c", "b"]) == [False] * 3, "STORE-1: scope and key are divided, whatever they hold"
+    long.set(["c", "b"], 1)
+    assert short.get(["b/c", "b", "a-b/c"]) == [True] * 3, "STORE-1: each scope has its own objects"
+
+
+@clause("STORE-1")
+def test_keys_never_meet(store: StorageDriver) -> None:
+    keys = [*NEIGHBOURS, *LONGEST]
+    for version, key in enumerate(keys):
+        assert store.has([key]) == [False], f"STORE-1: {key} was not kept, only {keys[:version]}"
+        assert store.set([key], version) == [True], f"STORE-1: {key} finds room beside {keys[:version]}"
+    assert store.get(keys) == [True] * len(keys), "STORE-1: each key has its own object"
+    store.reopen()
+    assert store.get(keys) == [True] * len(keys), "STORE-1: each key has its own object"
+
+
+@clause("SEC-5")
+@pytest.mark.parametrize("key", MALFORMED, ids=ascii)
+def test_a_malformed_key_is_refused(store: StorageDriver, key: str) -> None:
+    backend, good = store.instances[0], page_keys(1)[0]
+    sheet = store.source([good, good], 0)
+    with pytest.raises(KeyFormError):
+        backend.set([good, key], sheet.pages, [])
+    with pytest.raises(KeyFormError):
+        backend.get([good, key], sheet.pages, [])
+    with pytest.raises(KeyFormError):
+        backend.has([good, key])
+    with pytest.raises(KeyFormError):
+        backend.exists([key], [], [])
+
+
+@clause("SEC-5")
+@pytest.mark.parametrize("scope", [*MALFORMED, "a/b"], ids=ascii)
+def test_a_malformed_scope_is_refused(place: Place, scope: str) -> None:
+    with pytest.raises(KeyFormError):
+        open_backend(place.subject.name, scope, place.options)
+
+
+@clause("SEC-5")
+def test_no_key_leaves_its_directory(place: Place, tmp_path: Path) -> None:
+    if not place.subject.is_on_disk:
+        pytest.skip(f"no option of {place.subject.name} is a folder: there is nothing that a key could leave")
+    store = StorageDriver(place)
+    store.set([*NEIGHBOURS, *LONGEST])
+    for key in TRAVERSALS:
+        with pytest.raises(KeyFormError):
+            store.instances[0].set([key], store.source([key], 0).pages, [])
+    store.clear()
+    place.close()
+    found = [path for path in tmp_path.iterdir() if path != place.directory]
+    assert not found, f"SEC-5: everything lies below {place.directory}, found {found}"
+    inside = [
+        path for path in place.directory.rglob("*") if not path.resolve().is_relative_to(place.directory.resolve())
+    ]
+    assert not inside, f"SEC-5: no link leads out, found {inside}"
+
+
+@clause("STORE-11")
+def test_a_backend_is_opened_by_the_path_of_its_class(place: Place) -> None:
+    found = backend_class(place.subject.name)
+    path = f"{found.__module__}:{found.__qualname__}"
+    store = StorageDriver(place)
+    store.set(page_keys(3))
+    again = open_backend(path, store.scope, place.options)
+    assert type(again) is found, f"STORE-11: {path} names {found}, got {type(again)}"
+    assert again.has(page_keys(3)) == [True] * 3, "STORE-11: it is the same backend, whatever it was named"
+    again.close()

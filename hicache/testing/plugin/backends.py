@@ -1,0 +1,76 @@
+"""The storage backends of a run: which they are, and the fixtures that open them.
+
+`backend` is a parameter and no fixture: a test that takes it, or `place`, or `store`, runs once for each backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.testing.contract import CONTRACT, Clause
+from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
+from hicache.testing.plugin.tags import OPERATIONS
+from hicache.testing.report.run import Execution
+from hicache.testing.storage.clauses import BACKEND_CLAUSES
+from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.place import Place
+from hicache.testing.storage.shipped import SHIPPED, read_subject
+from hicache.testing.storage.subject import BackendSubject
+
+__all__ = ["place", "pytest_generate_tests", "store"]
+
+
+def backends_of(config: pytest.Config) -> tuple[BackendSubject, ...]:
+    """The backend that was named, or those that ship; none where the run is about somebody's cache.
+
+    Raises UsageError for a backend that cannot be found, and for options that cannot be read.
+    """
+    name = config.getoption("--backend")
+    if name is None and config.getoption("--backend-config") is not None:
+        raise pytest.UsageError("--backend-config without --backend: whose options are these?")
+    if name is None:
+        return SHIPPED if config.getoption("--adapter") == DEFAULT_ADAPTER else ()
+    try:
+        return (read_subject(name, config.getoption("--backend-config")),)
+    except ConfigurationError as error:
+        raise pytest.UsageError(f"--backend {name}: {error}") from error
+
+
+def contract_of(config: pytest.Config, executions: Sequence[Execution]) -> Mapping[str, Clause]:
+    """The clauses to which the subject of a run can be held: a backend's, where it alone was looked at, or all."""
+    is_about_backend = config.getoption("--backend") is not None
+    named = {clause_id for execution in executions for clause_id in execution.clauses}
+    return BACKEND_CLAUSES if is_about_backend and named <= BACKEND_CLAUSES.keys() else CONTRACT
+
+
+@pytest.fixture
+def place(backend: BackendSubject, tmp_path: Path) -> Iterator[Place]:
+    """A fresh place for the backend. What was opened in it is closed."""
+    with closing(Place(backend, tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(place: Place, record_property: Callable[[str, object], None]) -> Iterator[StorageDriver]:
+    """A driver of one instance in that place."""
+    driver = StorageDriver(place)
+    yield driver
+    record_property(OPERATIONS, driver.operations)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test over the backends of the run."""
+    if "backend" not in metafunc.fixturenames:
+        return
+    subjects = backends_of(metafunc.config)
+    if subjects:
+        metafunc.parametrize("backend", [pytest.param(subject, id=subject.name) for subject in subjects])
+    else:
+        adapter = metafunc.config.getoption("--adapter")
+        reason = f"this run is about {adapter}, and of a storage backend only --backend would make it one"
+        metafunc.parametrize("backend", [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))])

@@ -1,0 +1,157 @@
+"""StorageDriver: asks a backend, and holds each answer, and each byte that it brings, to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
+from hicache.testing.storage.model import Need, StorageModel
+from hicache.testing.storage.page_bytes import Sheet, page_bytes
+from hicache.testing.storage.place import Place
+from hicache.testing.violation import violation
+
+Answer = TypeVar("Answer")
+
+
+class StorageDriver:
+    """One scope in one place, with at least one instance open.
+
+    `page_size`: bytes of every page. `forgets`: the backend may lose objects, see StorageModel. `operations`: verbs
+    that were called. Each verb raises InvariantError, naming the clause, for an answer that cannot be.
+    """
+
+    def __init__(self, place: Place, *, scope: str = "a", page_size: int | None = None, forgets: bool = False) -> None:
+        self.place = place
+        self.scope = place.scope(scope)
+        self.page_size = place.page_bytes if page_size is None else page_size
+        self.model = StorageModel(forgets=forgets)
+        self.instances: list[StorageBackend] = []
+        self.operations = 0
+        self._versions: set[int] = set()
+        self.open()
+
+    def open(self) -> StorageBackend:
+        """One more instance of the same scope, after those that are open."""
+        backend = self.place.open(self.scope)
+        self.instances.append(backend)
+        return backend
+
+    def reopen(self, instance: int = 0) -> None:
+        """Close an instance, and open another in its stead."""
+        self._call("close", self.instances[instance].close)
+        self.instances[instance] = self.place.open(self.scope)
+
+    def bytes_of(self, key: str, version: int) -> bytes:
+        """What a version of an object holds."""
+        return page_bytes(self.scope, key, version, self.page_size)
+
+    def sheet(self, keys: Sequence[str], cuts: Sequence[int] | None = None) -> Sheet:
+        """Blank memory for a page of each key, each cut into pieces of these sizes; whole when there are none."""
+        return Sheet([cuts or (self.page_size,)] * len(keys))
+
+    def source(self, keys: Sequence[str], version: int, cuts: Sequence[int] | None = None) -> Sheet:
+        """Memory with a version of each key in it."""
+        self._versions.add(version)
+        sheet = self.sheet(keys, cuts)
+        for number, key in enumerate(keys):
+            sheet.write(number, self.bytes_of(key, version))
+        return sheet
+
+    def set(
+        self, keys: Sequence[str], version: int = 0, *, cuts: Sequence[int] | None = None, instance: int = 0
+    ) -> list[bool]:
+        """Keep a version of each key."""
+        sheet = self.source(keys, version, cuts)
+        answers = self._call("set", self.instances[instance].set, keys, sheet.pages, [])
+        self._check_shape("set", keys, answers)
+        for number, (key, answer) in enumerate(zip(keys, answers, strict=True)):
+            if sheet.read(number) != self.bytes_of(key, version):
+                raise violation("STORE-6", f"set of {key}", "its source as it was", "other bytes in it")
+            self.model.was_set(key, version, answer)
+        return answers
+
+    def get(self, keys: Sequence[str], *, cuts: Sequence[int] | None = None, instance: int = 0) -> list[bool]:
+        """Read each key, and compare what came."""
+        sheet = self.sheet(keys, cuts)
+        answers = self._call("get", self.instances[instance].get, keys, sheet.pages, [])
+        self._check_shape("get", keys, answers)
+        if not sheet.has_its_guards:
+            raise violation("STORE-3", f"get of {len(keys)} pages", "nothing written beside its targets", "other bytes")
+        for number, (key, answer) in enumerate(zip(keys, answers, strict=True)):
+            self.model.was_got(key, self._versions_of(key, sheet.read(number)) if answer else None)
+        return answers
+
+    def has(self, keys: Sequence[str], *, instance: int = 0) -> list[bool]:
+        """Ask for the presence of each key."""
+        answers = self._call("has", self.instances[instance].has, keys)
+        self._check_shape("has", keys, answers)
+        for key, answer in zip(keys, answers, strict=True):
+            self.model.was_looked_for(key, answer)
+        return answers
+
+    def exists(self, keys: Sequence[str], needs: Sequence[Need] = (), *, instance: int = 0) -> int:
+        """Ask how long a prefix can be used."""
+        queries = [PoolQuery(*need) for need in needs]
+        answer = self._call("exists", self.instances[instance].exists, keys, queries, [])
+        if type(answer) is not int:
+            raise violation("STORE-2", "exists", "a number of pages", repr(answer))
+        self.model.was_asked(keys, needs, answer)
+        return answer
+
+    def clear(self, *, instance: int = 0) -> bool:
+        """Remove all objects of the scope."""
+        answer = self._call("clear", self.instances[instance].clear)
+        self._check_shape("clear", [""], [answer])
+        self.model.was_cleared(answer)
+        return answer
+
+    def get_all(self, keys: Sequence[str], *, instance: int = 0) -> list[bool]:
+        """Read any number of keys, a batch at a time."""
+        batches = [keys[begin : begin + BATCH_PAGES] for begin in range(0, len(keys), BATCH_PAGES)]
+        return [answer for batch in batches for answer in self.get(batch, instance=instance)]
+
+    def get_unequal(self, keys: Sequence[str], targets: int, *, instance: int = 0) -> None:
+        """Ask for pages with another number of targets (STORE-6)."""
+        sheet = self.sheet(range(targets))  # type: ignore[arg-type]
+        answers = self._call("get", self.instances[instance].get, keys, sheet.pages, [])
+        self._check_refusal("get", keys, answers)
+        if not (sheet.is_blank and sheet.has_its_guards):
+            raise violation("STORE-6", f"get of {len(keys)} keys into {targets} targets", "no target touched", "bytes")
+
+    def set_unequal(self, keys: Sequence[str], sources: int, version: int, *, instance: int = 0) -> None:
+        """Keep pages with another number of sources (STORE-6)."""
+        sheet = self.source([f"other/{number}" for number in range(sources)], version)
+        answers = self._call("set", self.instances[instance].set, keys, sheet.pages, [])
+        self._check_refusal("set", keys, answers)
+
+    def _call(self, verb: str, function: Callable[..., Answer], *arguments: object) -> Answer:
+        self.operations += 1
+        try:
+            return function(*arguments)
+        except Exception as error:
+            raise violation("STORE-3", verb, "an answer, whatever fails", f"the exception {error!r}") from error
+
+    def _check_shape(self, verb: str, keys: Sequence[str], answers: Sequence[bool]) -> None:
+        if type(answers) is not list or len(answers) != len(keys) or not all(type(one) is bool for one in answers):
+            raise violation("STORE-3", f"{verb} of {len(keys)} keys", "a bool for each, in a list", repr(answers))
+
+    def _check_refusal(self, verb: str, keys: Sequence[str], answers: Sequence[bool]) -> None:
+        if answers != [False] * len(keys):
+            raise violation("STORE-6", f"{verb} of {len(keys)} keys and another number of pages", "False each", answers)
+
+    def _versions_of(self, key: str, data: bytes) -> list[int]:
+        versions = [version for version in self._versions if data == self.bytes_of(key, version)]
+        if not versions:
+            raise violation("STORE-3", f"get of {key}", "bytes of a version of it", self._described(data))
+        return versions
+
+    def _described(self, data: bytes) -> str:
+        """Whose bytes these are, as far as that can be told."""
+        for key in self.model.keys:
+            for version in self._versions:
+                whole = self.bytes_of(key, version)
+                same = sum(ours == theirs for ours, theirs in zip(whole, data, strict=True))
+                if same > self.page_size // 8:
+                    return f"{same} of {self.page_size} bytes of {key} version {version}, and {data[:8].hex()}… in all"
+        return f"{data[:16].hex()}…, which is of no page"

@@ -1,0 +1,65 @@
+"""The bytes of a page, as its scope, key and version decide them; and memory that shows what was written beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+GUARD = b"\xa5" * 16
+"""Stands around each piece of memory."""
+
+BLANK = 0x5A
+"""What memory holds before it is read into."""
+
+
+@lru_cache(maxsize=1024)
+def page_bytes(scope: str, key: str, version: int, size: int) -> bytes:
+    """What a page holds. Pages that differ in anything share no stretch of bytes, at any offset."""
+    return hashlib.shake_128(f"{scope}|{key}|{version}|{size}".encode()).digest(size)
+
+
+def cut_evenly(size: int, pieces: int) -> tuple[int, ...]:
+    """The sizes of so many pieces of one page, the last one shorter if need be."""
+    ends = [size * number // pieces for number in range(pieces + 1)]
+    return tuple(end - begin for begin, end in pairwise(ends))
+
+
+class Sheet:
+    """Memory for some pages: by page the sizes of its pieces. Each piece lies between guards."""
+
+    def __init__(self, cuts: Sequence[Sequence[int]]) -> None:
+        sizes = [size for page in cuts for size in page]
+        self._memory = bytearray(GUARD + b"".join(bytes([BLANK]) * size + GUARD for size in sizes))
+        view, begin = memoryview(self._memory), len(GUARD)
+        self.pages: list[list[memoryview]] = []
+        self._gaps = [0]
+        for page in cuts:
+            pieces = []
+            for size in page:
+                pieces.append(view[begin : begin + size])
+                self._gaps.append(begin + size)
+                begin += size + len(GUARD)
+            self.pages.append(pieces)
+
+    def write(self, page: int, data: bytes) -> None:
+        """Fill a page."""
+        begin = 0
+        for piece in self.pages[page]:
+            piece[:] = data[begin : begin + len(piece)]
+            begin += len(piece)
+
+    def read(self, page: int) -> bytes:
+        """What a page holds."""
+        return b"".join(self.pages[page])
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was written to any page."""
+        return all(not any(byte != BLANK for byte in self.read(page)) for page in range(len(self.pages)))
+
+    @property
+    def has_its_guards(self) -> bool:
+        """Whether nothing was written beside the pages."""
+        return all(self._memory.startswith(GUARD, gap) for gap in self._gaps)

@@ -1,0 +1,21 @@
+"""The backends that ship, as subjects of the suite; and those that a run names."""
+
+from __future__ import annotations
+
+from hicache.storage.registry import backend_class
+from hicache.tables import read_table
+from hicache.testing.storage.subject import CAPACITY_BYTES, UNIQUE, BackendSubject
+
+SHIPPED = (BackendSubject("memory", {"store": UNIQUE, "capacity_bytes": CAPACITY_BYTES}),)
+
+
+def read_subject(name: str, config: str | None) -> BackendSubject:
+    """The backend of that name, with the options of a JSON string or an `@file`.
+
+    Without options one of those that ship gets its own. Raises ConfigurationError for what cannot be found or read.
+    """
+    backend_class(name)
+    known = next((subject for subject in SHIPPED if subject.name == name), None)
+    if config is None and known is not None:
+        return known
+    return BackendSubject(name, {} if config is None else read_table(config))
