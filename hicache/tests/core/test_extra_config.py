@@ -226,3 +226,10 @@ def test_what_was_read_does_not_change_what_is_read_next() -> None:
     assert first.options == {"path": "/cache"}, f"CONF-4: {refused} changed what was read before to {first}"
     found = read_extra_config("{}")
     assert found == BY_DEFAULT, f"CONF-4: {refused}, but what is read next is {found}"
+
+
+@pytest.mark.parametrize("key", OWN_KEYS)
+def test_the_documentation_names_the_default(key: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    row = f"| `{key}` | `{json.dumps(getattr(DEFAULTS, key))}` | "
+    assert row in text, f"CONF-3: expected a row that begins with {row!r} in the section on configuration"
