@@ -16,7 +16,10 @@ class Options:
         self._given = given
         for name, value in given.items():
             if name not in known:
-                self.refuse(name, value, f"unknown; known: {' '.join(sorted(known))}")
+                names = " ".join(sorted(known))
+                raise ConfigurationError(
+                    f"storage backend {backend!r} has no option {name!r}, which is {value!r}; known: {names}"
+                )
 
     def text(self, name: str) -> str:
         """A string that is not empty. It has to be given."""

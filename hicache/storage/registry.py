@@ -15,6 +15,7 @@ ENTRY_POINTS = "hicache.storage"
 
 BACKENDS: Mapping[str, str] = {
     "memory": "hicache.storage.memory:MemoryStorage",
+    "file": "hicache.storage.file:FileStorage",
 }
 """The names of our own."""
 

@@ -49,7 +49,7 @@ def test_each_name_of_ours_leads_to_a_class(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("mooncake", ("'mooncake' is unknown", "known: memory", "theirs", "module:Class")),
+        ("mooncake", ("'mooncake' is unknown", "known: memory, file", "theirs", "module:Class")),
         (":Class", ("':Class' is unknown",)),
         ("no_such_module:Class", ("No module named 'no_such_module'",)),
         (f"{__name__}:Nothing", ("has no attribute 'Nothing'",)),
@@ -66,7 +66,7 @@ def test_a_name_that_leads_to_none_is_told(name: str, said: tuple[str, ...]) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"capacity": 1}, ("'capacity'", "unknown", "capacity_bytes store")),
+        ({"capacity": 1}, ("no option 'capacity'", "capacity_bytes store")),
         ({"capacity_bytes": True}, ("'capacity_bytes'", "True (bool)")),
         ({"capacity_bytes": 0}, ("'capacity_bytes'", "0 (int)")),
         ({"capacity_bytes": "1"}, ("'capacity_bytes'", "'1' (str)")),
