@@ -1,4 +1,4 @@
-"""UnifiedRadixCache: match, insert, lock, evict, load back. One thread owns it; only its executor moves bytes."""
+"""UnifiedRadixCache: match, insert, lock, evict. One thread owns it; only its executors move bytes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from hicache.pools.host import HostPools
 from hicache.stacks import pool_specs
 from hicache.tiers.device_room import DeviceRoom
 from hicache.tiers.host_tier import HostTier, OpenExecutor
+from hicache.tiers.storage_tier import StorageTier, StorageWorld
 from hicache.tree.node import Node
 from hicache.types import (
     NO_SLOTS,
@@ -41,10 +42,13 @@ class UnifiedRadixCache:
     """A radix tree whose nodes hold the data of several components, on the device and, if configured, on the host.
 
     Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are single slots.
-    `open_executor`: who moves bytes between the tiers; needed with a host tier.
+    `open_executor`: who moves bytes between the tiers; needed with a host tier. `world`: what a storage tier works
+    with.
     """
 
-    def __init__(self, config: CacheConfig, open_executor: OpenExecutor | None = None) -> None:
+    def __init__(
+        self, config: CacheConfig, open_executor: OpenExecutor | None = None, world: StorageWorld | None = None
+    ) -> None:
         unknown = [name for name in config.components if name not in REGISTRY]
         if unknown:
             raise ConfigurationError(f"components {unknown} are unknown; known: {sorted(REGISTRY)}")
@@ -68,8 +72,12 @@ class UnifiedRadixCache:
             if bank
             else None
         )
+        self.storage = (
+            StorageTier(config, self._ensemble, self.locks, self.host, self.counters, world)
+            if self.host and world
+            else None
+        )
         self._room = self.host.room if self.host else DeviceRoom(self._ensemble, self.pools, None)
-        self._now = 0
 
     def key(self, tokens: Tokens, namespace: Namespace) -> RadixKey:
         """The whole pages of a prompt as this cache's key. Tokens: int32, [n]."""
@@ -82,13 +90,14 @@ class UnifiedRadixCache:
     def match(self, key: RadixKey, chunked: bool) -> MatchResult:
         """The longest prefix at whose end every component is valid. `chunked`: looks again, so it is not a new hit."""
         found = find(self._ensemble, key)
-        self._now += 1
-        self._ensemble.touch(found.best, self._now)
+        self._ensemble.touch(found.best, self._ensemble.tick())
         if not chunked:
             for node in found.path:
                 node.hits += 1
             if self.host is not None:
                 self.host.backups.used(found.anchor)
+            if self.storage is not None:
+                self.storage.used(found.best)
         return MatchResult(
             device_indices=self.pools.slots_of(
                 _joined([node.values[FULL] for node in found.path[: found.anchor_steps]])
@@ -109,17 +118,19 @@ class UnifiedRadixCache:
         """
         if len(slots) != self.length(key):
             raise KeyFormError(f"{len(slots)} slots were given for {self.length(key)} tokens")
-        self._now += 1
+        now = self._ensemble.tick()
         pages = self.pools.pages_of(slots)
         window_start = self.pools.window_start(pages)
-        insertion = Insertion(pages, [], window_start, state, self._now, priority, prefix_end=0, state_adopted=False)
+        insertion = Insertion(pages, [], window_start, state, now, priority, prefix_end=0, state_adopted=False)
         node, accepted_end = self._ensemble.lay(key, insertion)
         for refused in (insertion.duplicates(), pages[node.end :]):
             self._components[FULL].device.discard(refused)
         node.priority = max(node.priority, priority)
-        self._ensemble.touch(node, self._now)
+        self._ensemble.touch(node, now)
         if self.host is not None:
             self.host.backups.consider(node)
+        if self.storage is not None:
+            self.storage.used(node)
         self._ensemble.flush()
         page = self.config.page_size
         return InsertResult(insertion.prefix_end * page, accepted_end * page, node, insertion.state_adopted)
@@ -223,12 +234,34 @@ class UnifiedRadixCache:
         """Take over the transfers that have ended, and start those that are queued."""
         if self.host is not None:
             self.host.step()
+        if self.storage is not None:
+            self.storage.step()
+
+    def drain(self) -> None:
+        """Wait until nothing is under way."""
+        if self.host is None:
+            return
+        self.step()
+        self.host.drain()
+        while self.storage is not None and not self.storage.is_idle:
+            self.storage.wait()
+            self.step()
+            self.host.drain()
+
+    def close(self) -> None:
+        """End what is under way, and give back threads, files and pinned memory."""
+        if self.storage is not None:
+            self.storage.close()
+        if self.host is not None:
+            self.host.close()
 
     def reset(self) -> None:
         """Free all that the tree holds, on every tier. Receipts and tickets are refused from now on.
 
         Transfers are aborted; slots that callers hold stay theirs.
         """
+        if self.storage is not None:
+            self.storage.abort()
         if self.host is not None:
             self.host.abort()
         self.locks.clear()

@@ -70,6 +70,14 @@ class Pool(str, Enum):
     INDEXER = "indexer"
 
 
+class StorageKind(str, Enum):
+    """What storage is asked: how far a prefix is there, its pages, or to keep pages."""
+
+    QUERY = "query"
+    FETCH = "fetch"
+    PERSIST = "persist"
+
+
 class HitPolicy(str, Enum):
     """Which objects of a pool a prefix in storage needs."""
 

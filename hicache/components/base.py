@@ -198,7 +198,7 @@ class TreeComponent(ABC):
             self._counters,
         )
         freed_by = self.freed_by if on_device else partial(_pages_at, place)
-        ways = Ways(capacity_pages, freed_by, give_back, partial(self._report, tier))
+        ways = Ways(capacity_pages, freed_by, give_back, partial(self.report, tier))
         return Holding(
             self.name,
             tier=0 if on_device else 1,
@@ -209,7 +209,8 @@ class TreeComponent(ABC):
             counters=self._counters,
         )
 
-    def _report(self, tier: Tier, kind: EventKind, node: Node) -> None:
+    def report(self, tier: Tier, kind: EventKind, node: Node) -> None:
+        """Tell the event log what became of the node's data on a tier."""
         if self._events.enabled:
             blocks = self.reported_blocks(node_hashes(node, self._bytes_per_page, self._counters))
             self._events.record(kind, tier, self.name, node.namespace, blocks)

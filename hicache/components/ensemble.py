@@ -5,6 +5,7 @@ from __future__ import annotations
 from hicache.components.base import Insertion, Surroundings, TreeComponent, Validator
 from hicache.components.holding import FULL
 from hicache.components.registry import REGISTRY
+from hicache.config import WritePolicy
 from hicache.keys import RadixKey, page_bytes
 from hicache.tree.node import Node, Shape
 from hicache.tree.radix import RadixTree
@@ -17,11 +18,19 @@ class Ensemble:
         config = surroundings.config
         ranked = [component for name, component in REGISTRY.items() if name in config.components]
         self.tiers = 1 if surroundings.bank is None else 2
+        # What is copied only when it must leave goes from the leaves up.
+        self.leaves_gaps = config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK
         shape = Shape(len(ranked), self.tiers)
         bytes_per_page = page_bytes(config.page_size, config.bigram)
         self.tree = RadixTree(bytes_per_page, shape, self._on_split, surroundings.counters)
+        self.now = 0
         self.components = [component(index, len(ranked), surroundings) for index, component in enumerate(ranked)]
         self.by_name = {component.name: component for component in self.components}
+
+    def tick(self) -> int:
+        """The next moment: what is used later has a higher one."""
+        self.now += 1
+        return self.now
 
     def validators(self, *, device_only: bool) -> list[Validator]:
         """Fresh validators for one walk, in rank order; host data counts unless `device_only`."""
@@ -78,6 +87,17 @@ class Ensemble:
     def is_on_host(self, node: Node) -> bool:
         """Whether the node has a copy of its FULL pages on the host."""
         return self.tiers > 1 and node.values[self.components[FULL].host.place] is not None
+
+    def bears_on_host(self, parent: Node) -> bool:
+        """Whether a child of the node may have a host copy: but for write_back, no prefix has a gap there."""
+        return parent.parent is None or self.leaves_gaps or self.is_on_host(parent)
+
+    def has_ground(self, component: TreeComponent, node: Node) -> bool:
+        """Whether what a host copy must stand on is there: those of higher rank, and for FULL the parent's copy."""
+        if component.index > FULL:
+            return all(node.values[other.host.place] is not None for other in self.components[: component.index])
+        assert node.parent is not None, "the root has nothing to copy"
+        return self.bears_on_host(node.parent)
 
     def settle(self, node: Node) -> None:
         """A node lost its last child, lock or data: what nothing can match goes, anything else may be evicted."""

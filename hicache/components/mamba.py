@@ -67,7 +67,8 @@ class MambaComponent(TreeComponent):
         insertion.state_adopted = True
 
     def split(self, upper: Node, lower: Node) -> None:
-        """The state belongs to the end, which is the lower part's."""
+        # The state belongs to the end, which is the lower part's.
+        upper.persisted &= ~(1 << self.index)
 
     def acquire(self, node: Node, holding: Holding) -> int:
         if node.values[holding.place] is None:

@@ -6,6 +6,7 @@ import mmap
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -52,6 +53,15 @@ class PoolBuffers:
         spec, raw = self.spec.buffers[buffer], self.raw[buffer][:, layer]
         return raw.view(spec.dtype).view(*raw.shape[:2], *spec.shape)
 
+    def memory(self, buffer: int) -> memoryview:
+        """The bytes of one buffer in host memory, in the order of the layout."""
+        raw = self.raw[buffer]
+        return raw.as_strided((raw.numel(),), (1,)).numpy().data
+
+    def pieces(self, page: int) -> list[memoryview]:
+        """The runs of host memory that hold a page, buffer by buffer: one of each, or with layer first one a layer."""
+        return [piece for buffer, memory in enumerate(self._memory) for piece in self._runs(buffer, memory, page)]
+
     def write(self, slots: Slots, layer: int, data: RawBytes) -> None:
         """Store raw bytes, uint8 [len(slots), slot_bytes], one row per slot. Raises ValueError on another shape."""
         if data.dtype != np.uint8 or data.shape != (len(slots), self.spec.slot_bytes):
@@ -79,6 +89,17 @@ class PoolBuffers:
         pages, places = self._index(slots)
         for target, origin in zip(self.raw, source.raw, strict=True):
             target[pages, :, places] = origin[source_pages, :, source_places].to(self._device)
+
+    @cached_property
+    def _memory(self) -> list[memoryview]:
+        return [self.memory(number) for number in range(len(self.raw))]
+
+    def _runs(self, buffer: int, memory: memoryview, page: int) -> list[memoryview]:
+        layers, run = self.spec.layers, self.page_size * self.spec.buffers[buffer].slot_bytes
+        if self.spec.layout is not Layout.LAYER_FIRST:
+            return [memory[page * layers * run : (page + 1) * layers * run]]
+        pages = self.raw[buffer].shape[0]
+        return [memory[(layer * pages + page) * run :][:run] for layer in range(layers)]
 
     @property
     def _widths(self) -> list[int]:

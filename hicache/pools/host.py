@@ -38,6 +38,15 @@ class HostPools(TierPools):
         """The raw bytes at the slots of one pool, uint8 [len(slots), slot_bytes]."""
         return self.buffers[pool].read(slots, layer)
 
+    def page_bytes(self, pool: Pool) -> int:
+        """Bytes of one page, over all layers and buffers."""
+        buffers = self.buffers[pool]
+        return buffers.page_size * buffers.spec.layers * buffers.spec.slot_bytes
+
+    def regions(self) -> list[memoryview]:
+        """All memory of all pools: what pages come from and go to."""
+        return [buffers.memory(number) for buffers in self.buffers.values() for number in range(len(buffers.raw))]
+
     def close(self) -> None:
         """Unpin the memory. May be called twice."""
         if self._pinned is not None:

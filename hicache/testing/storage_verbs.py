@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NoReturn
 
-from hicache.types import Handle, Key, Pool
+from hicache.types import Handle, Key, Pool, StorageKind
 
-
-class StorageKind(str, Enum):
-    """What the storage is asked: how far a prefix is there, its pages, or to keep pages."""
-
-    QUERY = "query"
-    FETCH = "fetch"
-    PERSIST = "persist"
+__all__ = ["PendingStorage", "StorageKind", "StorageVerbs"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

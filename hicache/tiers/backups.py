@@ -26,7 +26,10 @@ BytesOf = Callable[[Mapping[str, Move]], int]
 
 
 class Backups:
-    """Copies to the host. A node's host pages are its own once they have its bytes, and not before."""
+    """Copies to the host. A node's host pages are its own once they have its bytes, and not before.
+
+    `followers`: are told of each node that got a copy, parents first.
+    """
 
     def __init__(
         self,
@@ -47,10 +50,9 @@ class Backups:
         self._counters = counters
         self._bytes_of = bytes_of
         self._used: dict[Node, None] = {}
+        self.followers: list[Callable[[Node], None]] = []
         is_selective = config.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
         self._least_hits = config.selective_hits if is_selective else 0
-        # What is copied only when it must leave goes from the leaves up.
-        self._leaves_gaps = config.write_policy is WritePolicy.WRITE_BACK
 
     @property
     def room(self) -> HostRoom:
@@ -59,7 +61,7 @@ class Backups:
 
     def used(self, node: Node) -> None:
         """A match ended at a node on the device: it is considered in the next `start_due`, as a match moves nothing."""
-        if not self._leaves_gaps and self.lacking(node):
+        if not self._ensemble.leaves_gaps and self.lacking(node):
             self._used[node] = None
 
     def start_due(self) -> None:
@@ -71,7 +73,7 @@ class Backups:
 
     def consider(self, node: Node) -> None:
         """Back up what the policy wants of the path to a node, parents first, as far as there is room."""
-        if self._leaves_gaps or node.parent is None:
+        if self._ensemble.leaves_gaps or node.parent is None:
             return
         # Room is made on the way, which must not take the node that the caller is about to lock.
         pins = self._claim(node)
@@ -81,6 +83,13 @@ class Backups:
             if self.lacking(step) and step.failures < MOST_FAILURES and not self.start(step):
                 break
         self._unpin(pins)
+
+    def cover(self, node: Node) -> bool:
+        """Have the whole path to a node copied, whatever its hits; False when some of it is not, and cannot be."""
+        place = self._ensemble.components[FULL].host.place
+        steps = [] if self._ensemble.leaves_gaps else node.path()
+        bare = (step for step in steps if step.values[place] is None and step.arriving[place] is None)
+        return all(self.start(step) for step in bare)
 
     def lacking(self, node: Node) -> list[TreeComponent]:
         """The components that the device has of a node, and the host has not and does not get."""
@@ -100,7 +109,7 @@ class Backups:
             return self._refuse()
         # What takes part is claimed before room is made for it, or the making could take it.
         pins = self._claim(node)
-        if parent.parent is not None and not self._leaves_gaps:
+        if parent.parent is not None and not self._ensemble.leaves_gaps:
             pins.append(self._locks.pin(parent, HOST))
         device = {c.name: pages for c in self.lacking(node) if (pages := node.values[c.index]) is not None}
         host = self._room.take({name: len(pages) for name, pages in device.items()})
@@ -150,6 +159,9 @@ class Backups:
                 self._settle(operation, component, fragment, arrived=arrived)
         if arrived:
             self._counters.bytes_backed_up += self._bytes_of(operation.moves)
+            for follow in self.followers:
+                for fragment in operation.fragments:
+                    follow(fragment)
         self._unpin(operation.pins)
 
     def _settle(self, operation: Operation, component: TreeComponent, node: Node, *, arrived: bool) -> None:
@@ -158,25 +170,15 @@ class Backups:
             return
         node.arriving[place] = None
         pages = operation.part(component.name, node)
-        if arrived and self._has_ground(component, node):
+        if arrived and self._ensemble.has_ground(component, node):
             component.host.hold(node, pages)
         else:
             self._bank.free(component.name, pages)
 
-    def _has_ground(self, component: TreeComponent, node: Node) -> bool:
-        """Whether what a copy must stand on is there: those of higher rank, and for FULL the parent's copy."""
-        if component.index > FULL:
-            higher = self._ensemble.components[: component.index]
-            return all(node.values[other.host.place] is not None for other in higher)
-        parent = node.parent
-        assert parent is not None, "the root has nothing to copy"
-        return not parent.parent or self._leaves_gaps or self._ensemble.is_on_host(parent)
-
     def _may_follow(self, parent: Node) -> bool:
         """Whether a copy may be queued below this parent: on the host no prefix has a gap."""
-        place = self._ensemble.components[FULL].host.place
-        is_coming = parent.arriving[place] is not None
-        return not parent.parent or self._leaves_gaps or is_coming or self._ensemble.is_on_host(parent)
+        is_coming = parent.arriving[self._ensemble.components[FULL].host.place] is not None
+        return is_coming or self._ensemble.bears_on_host(parent)
 
     def _claim(self, node: Node) -> list[LockReceipt]:
         """Protect all that a node has, on both tiers."""

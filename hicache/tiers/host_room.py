@@ -25,12 +25,14 @@ class HostRoom:
             victims += 1
         return victims
 
+    def available(self, component: str) -> int:
+        """Pages of a component that are free, or can be made so."""
+        return self._bank.allocators[component].free_pages + self._ensemble.by_name[component].host.evictable_pages
+
     def take(self, pages: Mapping[str, int]) -> Mapping[str, Slots] | None:
         """So many pages of each component; None, with nothing taken, when they cannot be had."""
-        free = {component: self._bank.allocators[component].free_pages for component in pages}
-        for component, count in pages.items():
-            if free[component] + self._ensemble.by_name[component].host.evictable_pages < count:
-                return None
+        if any(self.available(component) < count for component, count in pages.items()):
+            return None
         for component, count in pages.items():
             missing = count - self._bank.allocators[component].free_pages
             if missing > 0:

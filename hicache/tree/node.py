@@ -31,7 +31,8 @@ class Node:
     locked children, so that a lock climbs only where it is the first. `holders`: per tier how many children have FULL
     there. `touched`: per component, when it was last used. FULL's, and `priority`, speak of requests that ended here;
     what a child had that left goes to its parent. `hits`: requests that matched the node, or went through it.
-    `failures`: backups that did not arrive.
+    `failures`: backups that did not arrive. `persisted`: a bit for each component that storage was given, or gave.
+    `persisting`: who gives storage something of it now, or None. `refusals`: how often storage did not take it.
     """
 
     __slots__ = (
@@ -49,8 +50,11 @@ class Node:
         "locks",
         "namespace",
         "parent",
+        "persisted",
+        "persisting",
         "priority",
         "queued",
+        "refusals",
         "touched",
         "values",
     )
@@ -70,6 +74,9 @@ class Node:
         self.holders: list[int] = [0] * shape.tiers
         self.touched: list[int] = [0] * shape.components
         self.failures = 0
+        self.persisted = 0
+        self.persisting: object = None
+        self.refusals = 0
         self.hits = 0
         self.priority = 0
         self.created = 0

@@ -60,6 +60,7 @@ class RadixTree:
         cut = pages * self.bytes_per_page
         upper = Node(parent, node.key[:cut], node.namespace, parent.end + pages, self._shape)
         upper.created, upper.priority, upper.hits = node.created, node.priority, node.hits
+        upper.persisted, upper.persisting, upper.refusals = node.persisted, node.persisting, node.refusals
         _hang(upper, parent, node.edge)
         node.key = node.key[cut:]
         _hang(node, upper, node.key[: self.bytes_per_page])

@@ -23,11 +23,11 @@ from hicache.types import Event, EvictResult, InsertResult, Key, MatchResult, Po
 LONGEST_PAUSE_S = 0.001
 """Of a copy by a thread, where tests are to meet it at every moment."""
 
-LATER = frozenset({Capability.STORAGE, Capability.RANKS})
+LATER = frozenset({Capability.RANKS})
 
 
 class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
-    """The reference cache, which can do everything that two tiers on one rank ask for."""
+    """The reference cache, which can do everything that three tiers on one rank ask for."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - LATER
 

@@ -11,6 +11,7 @@ from hicache.cache import UnifiedRadixCache
 from hicache.components.locks import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.stacks import layer_order
+from hicache.testing.adapters.reference_storage import ReferenceStorageVerbs, world_of
 from hicache.testing.host_verbs import HostVerbs, PageBytes, PendingTransfer
 from hicache.tiers.host_tier import HostTier
 from hicache.tiers.loads import LoadTicket
@@ -22,8 +23,8 @@ from hicache.tree.node import Node
 from hicache.types import EvictResult, LoadBack, Pool, Sizes, Slots, TransferPhase
 
 
-class ReferenceHostVerbs(HostVerbs):
-    """The reference cache with its transfers.
+class ReferenceHostVerbs(HostVerbs, ReferenceStorageVerbs):
+    """The reference cache with its transfers and its storage.
 
     `longest_pause_s`: what a copy by a thread is delayed by at most, at random.
     """
@@ -33,18 +34,17 @@ class ReferenceHostVerbs(HostVerbs):
     def __init__(self, config: CacheConfig) -> None:
         self._executor: Executor | None = None
         self._config = config
-        self.cache = UnifiedRadixCache(config, self._open)
+        self.world = world_of(config, self.longest_pause_s)
+        self.cache = UnifiedRadixCache(config, self._open, self.world.storage() if self.world else None)
 
     def close(self) -> None:
-        if self.cache.host is not None:
-            self.cache.host.close()
+        self.cache.close()
 
     def step(self) -> None:
         self.cache.step()
 
     def drain(self) -> None:
-        if self.cache.host is not None:
-            self.cache.host.drain()
+        self.cache.drain()
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         return self._host.evict(component, tokens)

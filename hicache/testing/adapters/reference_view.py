@@ -9,8 +9,18 @@ import numpy as np
 from hicache.cache import UnifiedRadixCache
 from hicache.components.locks import LockReceipt
 from hicache.pools.slots import PageAllocator
-from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
+from hicache.testing.snapshot import (
+    FetchView,
+    HostNodeView,
+    HostView,
+    NodeView,
+    PoolView,
+    Snapshot,
+    StorageView,
+    TransferView,
+)
 from hicache.tiers.host_tier import HostTier
+from hicache.tiers.storage_tier import StorageTier
 from hicache.tree.node import Node
 from hicache.types import Component, Slots
 
@@ -33,7 +43,8 @@ class ReferenceView:
         views = tuple([self._node(node, numbers, receipts[number]) for number, node in enumerate(nodes)])
         pools = {name: self._pool(name, self._cache.pools.allocators[name]) for name in self._names}
         host = None if self._cache.host is None else self._host(self._cache.host, nodes)
-        return Snapshot(views, pools, host, storage=None)
+        storage = None if self._cache.storage is None else self._storage(self._cache.storage, nodes)
+        return Snapshot(views, pools, host, storage)
 
     def slots(self, component: str, pages: Slots | None) -> Slots | None:
         """The slots of some pages of a component."""
@@ -71,6 +82,17 @@ class ReferenceView:
         )
         pools = {name: self._pool(name, host.bank.allocators[name]) for name in self._names}
         return HostView(views, pools, tuple(self._transfers(host)), self._kept(host))
+
+    def _storage(self, storage: StorageTier, nodes: Sequence[Node]) -> StorageView:
+        persisted = [
+            frozenset(name for index, name in enumerate(self._names) if node.persisted & 1 << index) for node in nodes
+        ]
+        fetches = [
+            FetchView({name: self._existing(name, pages) for name, pages in fetch.pages.items()})
+            for fetch in storage.fetches.under_way
+            if fetch.pages
+        ]
+        return StorageView(tuple(persisted), tuple(fetches))
 
     def _by_name(self, values: Sequence[Slots | None]) -> dict[str, Slots | None]:
         return {name: self.slots(name, pages) for name, pages in zip(self._names, values, strict=True)}

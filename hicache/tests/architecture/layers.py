@@ -31,7 +31,7 @@ CORE = (
     *CACHE,
 )
 
-REFERENCE = tuple(f"hicache.testing.adapters.{name}" for name in ("reference", "reference_host", "reference_view"))
+REFERENCE = tuple(f"hicache.testing.adapters.{name}" for name in ("reference", "reference_host", "reference_storage", "reference_view"))
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
