@@ -93,7 +93,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, ABC):
         return cls
 
     def close(self) -> None:
-        """Give back what the cache holds outside itself."""
+        """End what is under way, and give back what the cache holds outside itself. May be called twice."""
 
     # What a scheduler does.
 

@@ -10,7 +10,7 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
 from hicache.testing.driving.requests import RequestVerbs
-from hicache.testing.driving.transfers import TransferVerbs
+from hicache.testing.driving.storage import StorageTierVerbs
 from hicache.testing.laws.conservation import require_pages
 from hicache.testing.violation import violation
 from hicache.types import (
@@ -27,7 +27,7 @@ from hicache.types import (
 )
 
 
-class Driver(RequestVerbs, TransferVerbs):
+class Driver(RequestVerbs, StorageTierVerbs):
     """A scheduler and a model runner in one, over any adapter.
 
     Every verb raises InvariantError when the cache breaks a law. Data must be written before it is inserted.
@@ -221,11 +221,13 @@ class Driver(RequestVerbs, TransferVerbs):
         if self.running:
             raise ValueError(f"finish or abort the {len(self.running)} running requests before a reset")
         self.adapter.reset()
-        self.locks.clear()
-        self._receipts.clear()
-        self._forget_host()
+        self.forget()
         self._require_nothing_cached()
         self.verb_done()
+
+    def forget(self) -> None:
+        super().forget()
+        self._receipts.clear()
 
     def _require_host_hits(self, key: Key, found: MatchResult) -> None:
         hit, size = found.host_hit_length, self.config.page_size
@@ -238,8 +240,9 @@ class Driver(RequestVerbs, TransferVerbs):
             return
         snapshot = self.snapshot()
         transfers = snapshot.host.transfers if snapshot.host is not None else ()
-        if snapshot.nodes or transfers:
-            left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers"
+        fetches = snapshot.storage.fetches if snapshot.storage is not None else ()
+        if snapshot.nodes or transfers or fetches:
+            left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers, {len(fetches)} fetches"
             raise violation("EVICT-9", "reset", "nothing cached and nothing under way", left)
 
     def _fresh_partners(self, slots: Slots) -> Slots | None:

@@ -159,8 +159,6 @@ class HostTierVerbs(Watch):
         host = self.snapshot().host if self.can_look else None
         return [] if host is None else [one for one in host.transfers if one.kind is TransferKind.LOAD]
 
-    def _forget_host(self) -> None:
-        """The cache was reset: receipts and tickets of the old life are worth nothing."""
-        self.host_locks.clear()
+    def forget(self) -> None:
+        super().forget()
         self._host_receipts.clear()
-        self.loads.clear()

@@ -11,8 +11,8 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.ledger import Ledger
-from hicache.testing.driving.loading import Loading
 from hicache.testing.driving.lock_book import LockBook
+from hicache.testing.driving.objects import Objects
 from hicache.testing.driving.running import Running
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.conservation import TREE, Owners, Ownership, all_slots, node_slots
@@ -41,15 +41,16 @@ class Inspector:
         self._locks = locks
         self._host_locks = host_locks
         self._contents = contents
+        self._objects = Objects(adapter, config)
         self._pools: dict[tuple[Tier, str], npt.NDArray[np.bool_]] = {}
 
-    def check(self, running: Collection[Running], loads: Collection[Loading]) -> None:
+    def check(self, running: Collection[Running], *, is_awaited: bool) -> None:
         """Raise InvariantError unless laws, counters, mappings, locks and bytes are right.
 
-        `running`: the requests. `loads`: those that somebody waits for.
+        `running`: the requests. `is_awaited`: somebody waits for a load or a fetch.
         """
         if Capability.SNAPSHOT in self._adapter.capabilities:
-            is_awaited = bool(loads) or any(request.is_loading for request in running)
+            is_awaited |= any(request.is_loading for request in running)
             self._check_snapshot(self._adapter.snapshot(), running, is_awaited=is_awaited)
         self._adapter.sanity_check()
 
@@ -64,6 +65,8 @@ class Inspector:
         self._locks.look(snapshot)
         if snapshot.host is not None:
             self._host_locks.look(snapshot)
+        if snapshot.storage is not None:
+            self._objects.check(snapshot)
         for request in running:
             self._require_protection(request, owners[Tier.DEVICE][Component.FULL])
         self._contents.verify_tree(snapshot)

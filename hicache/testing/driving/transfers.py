@@ -115,6 +115,8 @@ class TransferVerbs(HostTierVerbs):
             yield f"a {transfer.kind.value}"
         if self.config.host is not None and self.config.host.executor is ExecutorKind.STEPPED:
             yield from (f"a pending {one.kind.value}" for one in self.adapter.pending())
+        if self.config.storage is not None and self.config.storage.executor is ExecutorKind.STEPPED:
+            yield from (f"a pending {one.kind.value}" for one in self.adapter.pending_storage())
 
     def _pending(self, ticket: Handle) -> PendingTransfer | None:
         return next((one for one in self.pending() if one.ticket == ticket), None)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
+from hicache.testing.driving.fetching import Fetching
 from hicache.testing.driving.inspector import Inspector
 from hicache.testing.driving.ledger import Ledger
 from hicache.testing.driving.loading import Loading
@@ -20,23 +21,35 @@ class Watch:
     """What every part of a driver shares.
 
     `operations`: verbs driven so far. `check_every`: after how many of them everything is checked; 0: only `check()`.
-    `running`: the requests under way, and `loads`: the loads that somebody waits for, by the identity of their handle
-    or ticket. `failures`: how many transfers the test let fail.
+    `running`: the requests under way, `loads` and `fetches`: those that somebody waits for, by the identity of their
+    handle or ticket. `failures`: how many transfers the test let fail.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
-        self.adapter = adapter
         self.config = config
         self.operations = 0
         self.check_every = 1
         self.failures = 0
-        self.ledger = Ledger(config)
-        self.contents = Contents(adapter, config)
         self.locks = LockBook(config.components, Tier.DEVICE)
         self.host_locks = LockBook(config.components, Tier.HOST)
         self.running: dict[int, Running] = {}
         self.loads: dict[int, Loading] = {}
-        self.inspector = Inspector(adapter, config, self.ledger, self.locks, self.host_locks, self.contents)
+        self.fetches: dict[int, Fetching] = {}
+        self.open(adapter)
+
+    def open(self, adapter: CacheAdapter) -> None:
+        """Watch this cache, which is empty."""
+        self.adapter = adapter
+        self.ledger = Ledger(self.config)
+        self.contents = Contents(adapter, self.config)
+        self.inspector = Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
+
+    def forget(self) -> None:
+        """Another life began: receipts and tickets of the old one are worth nothing."""
+        self.locks.clear()
+        self.host_locks.clear()
+        self.loads.clear()
+        self.fetches.clear()
 
     def snapshot(self) -> Snapshot:
         """The whole cache at this moment."""
@@ -44,7 +57,7 @@ class Watch:
 
     def check(self) -> None:
         """Raise InvariantError unless every law holds and every byte is right."""
-        self.inspector.check(self.running.values(), self.loads.values())
+        self.inspector.check(self.running.values(), is_awaited=bool(self.loads or self.fetches))
 
     def verb_done(self) -> None:
         """Count a verb, and check when it is time."""

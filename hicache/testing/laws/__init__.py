@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hicache.config import CacheConfig
-from hicache.testing.laws import conservation, locks, residency, structure, transfers
+from hicache.testing.laws import conservation, locks, residency, storage, structure, transfers
 from hicache.testing.laws.conservation import Ownership
 from hicache.testing.laws.table import NodeTable
 from hicache.testing.snapshot import Snapshot
@@ -18,7 +18,8 @@ def check_laws(
 ) -> Ownership:
     """Raise InvariantError unless every law holds; `held`: the slots that the caller holds, by component.
 
-    `is_awaited`: somebody may wait for a load; if nobody does, nothing may be pinned once nothing is under way.
+    `is_awaited`: somebody may wait for a load or a fetch; if nobody does, nothing may be pinned once nothing is under
+    way, but for the sources of what storage is given.
     Returns who owns each slot, by tier, component and slot number.
     """
     _check_pools(snapshot, config)
@@ -28,7 +29,9 @@ def check_laws(
     if snapshot.host is not None:
         transfers.check_transfers(table, snapshot.host, owners)
         if not is_awaited and not snapshot.host.transfers:
-            transfers.check_idle(table, snapshot.host)
+            transfers.check_idle(table, snapshot.host, is_persisting=snapshot.storage is not None)
+    if snapshot.storage is not None:
+        storage.check_marks(table, snapshot.storage)
     return owners
 
 
@@ -60,3 +63,5 @@ def _check_pools(snapshot: Snapshot, config: CacheConfig) -> None:
             raise violation("POOL-1", f"snapshot{where}", f"the pools of {sorted(config.components)}", sorted(pools))
     if host is not None and len(host.nodes) != len(snapshot.nodes):
         raise violation("POOL-1", "snapshot on the host", f"{len(snapshot.nodes)} nodes", len(host.nodes))
+    if (snapshot.storage is not None) != (config.storage is not None):
+        raise violation("POOL-1", "snapshot", f"storage: {config.storage is not None}", snapshot.storage is not None)

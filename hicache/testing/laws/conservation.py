@@ -14,13 +14,13 @@ from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Slots, Tier, TransferKind
 
 Owners = npt.NDArray[np.uint8]
-"""Who owns each slot of a pool, by slot number: NOBODY, FREE, TREE, CALLER, TRANSFER or KEPT."""
+"""Who owns each slot of a pool, by slot number: NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT or FETCH."""
 
 Ownership = Mapping[Tier, Mapping[str, Owners]]
 """Who owns each slot, by tier and component."""
 
-NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT = range(6)
-OWNER_NAMES = ("nobody", "the free list", "the tree", "the caller", "a transfer", "a load that has ended")
+NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT, FETCH = range(7)
+OWNER_NAMES = ("nobody", "the free list", "the tree", "the caller", "a transfer", "a load that has ended", "a fetch")
 
 Parts = Mapping[int, Sequence[Slots]]
 """The slots of a pool by owner."""
@@ -41,7 +41,7 @@ def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slo
     if host is None:
         return {Tier.DEVICE: device}
     below = {
-        component: _owners_of(pool, component, config, Tier.HOST, _host_parts(host, component))
+        component: _owners_of(pool, component, config, Tier.HOST, _host_parts(snapshot, host, component))
         for component, pool in host.pools.items()
     }
     return {Tier.DEVICE: device, Tier.HOST: below}
@@ -65,8 +65,10 @@ def _device_parts(snapshot: Snapshot, component: str, held: Mapping[str, Slots])
     return parts
 
 
-def _host_parts(host: HostView, component: str) -> Parts:
+def _host_parts(snapshot: Snapshot, host: HostView, component: str) -> Parts:
+    fetches = () if snapshot.storage is None else snapshot.storage.fetches
     return {
+        FETCH: [fetch.host[component] for fetch in fetches if component in fetch.host],
         FREE: [host.pools[component].free],
         TREE: node_slots(host.nodes, component),
         TRANSFER: targets(host, TransferKind.BACKUP, component),
@@ -120,7 +122,7 @@ def _require_whole_pages(place: str, owners: Owners, parts: Parts, page_size: in
     if torn.any():
         page = int(torn.argmax())
         raise violation("POOL-4", f"{place}, page {page}", "one owner", [OWNER_NAMES[owner] for owner in pages[page]])
-    for owner in (TREE, TRANSFER):
+    for owner in (TREE, TRANSFER, FETCH):
         for slots in batches(parts.get(owner, ())):
             require_pages(slots, page_size, f"{place}, slots of {OWNER_NAMES[owner]}")
 

@@ -35,9 +35,12 @@ def check_transfers(table: NodeTable, host: HostView, owners: Ownership) -> None
         _require_pins(table, columns, [one for one in host.transfers if SOURCE[one.kind] is columns.tier])
 
 
-def check_idle(table: NodeTable, host: HostView) -> None:
-    """FLOW-7: with nothing under way and no load that somebody waits for, nothing is pinned and nothing is kept."""
-    for columns in table.tiers:
+def check_idle(table: NodeTable, host: HostView, *, is_persisting: bool) -> None:
+    """FLOW-7: with nothing under way and no load that somebody waits for, nothing is pinned and nothing is kept.
+
+    `is_persisting`: storage may be reading from the host.
+    """
+    for columns in [table.device] if is_persisting else table.tiers:
         for component, pins in columns.pins.items():
             expected = f"no pins of {component}{columns.where} while nothing is under way"
             table.require("FLOW-7", pins == 0, expected, pins.__getitem__)

@@ -19,6 +19,7 @@ from hicache.testing.plugin.hooks import FINAL_CHECK
 from hicache.testing.plugin.selection import select
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.plugin.tags import OPERATIONS, suite_of
+from hicache.testing.storage.scripted import store_of
 
 __all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
 
@@ -31,7 +32,10 @@ def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
 
 @pytest.fixture
 def adapter(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[CacheAdapter]:
-    """A cache of its own for the test, opened and closed."""
+    """A cache of its own for the test, opened over empty storage, and closed."""
+    store = store_of(config)
+    if store is not None:
+        store.empty()
     opened = adapter_type(config)
     yield opened
     opened.close()
@@ -49,6 +53,8 @@ def driver(
     request.node.stash[FINAL_CHECK] = driver.check
     yield driver
     record_property(OPERATIONS, driver.operations)
+    if driver.adapter is not adapter:
+        driver.adapter.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -34,7 +34,7 @@ class Store:
     """Objects by full key: scope, slash, key. Any thread may call.
 
     `objects`: what is there. `written`: every key under which there was once a whole object. `offered`: every key that
-    a `set` was asked to keep. `calls`: all verbs so far, the oldest first.
+    a `set` was asked to keep. `has_refused`: some were not kept. `calls`: all verbs so far, the oldest first.
     """
 
     def __init__(self) -> None:
@@ -47,6 +47,7 @@ class Store:
             self.objects: dict[str, bytes] = {}
             self.written: set[str] = set()
             self.offered: set[str] = set()
+            self.has_refused = False
             self.calls: list[Call] = []
             self.faults = Faults()
             self._spoilt: dict[str, str] = {}
@@ -60,6 +61,11 @@ class Store:
         """Which objects can be read whole, key by key. `has` knows less."""
         with self._lock:
             return [key in self.objects and key not in self._spoilt for key in keys]
+
+    def was_written(self, key: str) -> bool:
+        """Whether there was ever a whole object under a key."""
+        with self._lock:
+            return key in self.written
 
     def has(self, key: str) -> bool:
         """Whether an object seems to be there."""
@@ -83,6 +89,7 @@ class Store:
             is_failing = self.faults.failing_sets > 0
             self.faults.failing_sets -= is_failing
             if is_failing or key in self.faults.refused:
+                self.has_refused = True
                 return "refused"
             self.objects[key] = content
             self.written.add(key)
@@ -100,6 +107,7 @@ class Store:
         with self._lock:
             self.calls.append(call)
             if call.verb in self.faults.raising:
+                self.has_refused |= call.verb == "set"
                 raise RuntimeError(f"{call.verb} of {len(call.keys)} keys raises, as a test wants it")
 
     def _reason(self, key: str, size: int) -> str:

@@ -13,10 +13,12 @@ from hicache.testing.contract import Checks, clause
 from hicache.testing.host_configurations import USUAL_LAYOUTS
 from hicache.testing.plugin.selection import select, select_clauses
 from hicache.tests.kit.flat_cache import FlatCache
+from hicache.types import StopPolicy
 
 STANDARD = standard_configurations(frozenset(Capability))
 OF_DEVICE = [config for config in STANDARD if config.host is None]
-OF_HOST = [config for config in STANDARD if config.host is not None]
+OF_HOST = [config for config in STANDARD if config.host is not None and config.storage is None]
+OF_STORAGE = [config for config in STANDARD if config.storage is not None]
 
 
 class Everything(FlatCache):
@@ -126,6 +128,36 @@ OF_HOST_CHOICES = {
 def test_a_test_runs_on_a_host_tier_where(names: list[str], fits: Any) -> None:
     expected = [one.name for one in OF_HOST if fits(one)]
     assert 0 < len(expected) < len(OF_HOST), f"the choice leaves some of {len(OF_HOST)}, but not all: {expected}"
+    assert names == expected, f"expected {expected}, got {names}"
+
+
+def _stops(config: CacheConfig, policy: StopPolicy) -> bool:
+    return config.storage is not None and config.storage.stop_policy is policy
+
+
+def _has_threshold(config: CacheConfig) -> bool:
+    return config.storage is not None and config.storage.extra.prefetch_threshold > 0
+
+
+OF_STORAGE_CHOICES = {
+    "its clause is of the storage tier": (_names("FETCH-2"), lambda one: not _has_threshold(one)),
+    "one of its clauses is of the storage tier": (
+        _names("HOST-2", "FETCH-2"),
+        lambda one: not _has_threshold(one),
+    ),
+    "it needs storage itself": (_names("KEY-1", needs=[Capability.STORAGE]), lambda one: not _has_threshold(one)),
+    "it asks for a stop policy": (
+        _names("FETCH-2", stop_policies=[StopPolicy.TIMEOUT]),
+        lambda one: _stops(one, StopPolicy.TIMEOUT),
+    ),
+    "it asks for a threshold": (_names("FETCH-1", prefetch_threshold=True), _has_threshold),
+}
+
+
+@pytest.mark.parametrize(("names", "fits"), OF_STORAGE_CHOICES.values(), ids=OF_STORAGE_CHOICES)
+def test_a_test_runs_on_storage_where(names: list[str], fits: Any) -> None:
+    expected = [one.name for one in OF_STORAGE if fits(one)]
+    assert 0 < len(expected) < len(OF_STORAGE), f"the choice leaves some of {len(OF_STORAGE)}, not all: {expected}"
     assert names == expected, f"expected {expected}, got {names}"
 
 
