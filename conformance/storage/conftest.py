@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hicache.testing.plugin.backends import place, pytest_generate_tests, store
+from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
 
-__all__ = ["place", "pytest_generate_tests", "store"]
+__all__ = ["place", "pytest_generate_tests", "store", "writers"]

@@ -21,8 +21,9 @@ from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.place import Place
 from hicache.testing.storage.shipped import SHIPPED, read_subject
 from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.writers import Writers
 
-__all__ = ["place", "pytest_generate_tests", "store"]
+__all__ = ["place", "pytest_generate_tests", "store", "writers"]
 
 
 def backends_of(config: pytest.Config) -> tuple[BackendSubject, ...]:
@@ -61,6 +62,14 @@ def store(place: Place, record_property: Callable[[str, object], None]) -> Itera
     driver = StorageDriver(place)
     yield driver
     record_property(OPERATIONS, driver.operations)
+
+
+@pytest.fixture(scope="session")
+def writers() -> Iterator[Writers]:
+    """Other processes that write to a backend."""
+    opened = Writers()
+    yield opened
+    opened.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

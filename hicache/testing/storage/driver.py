@@ -141,10 +141,12 @@ class StorageDriver:
             raise violation("STORE-6", f"{verb} of {len(keys)} keys and another number of pages", "False each", answers)
 
     def _versions_of(self, key: str, data: bytes) -> list[int]:
-        versions = [version for version in self._versions if data == self.bytes_of(key, version)]
-        if not versions:
-            raise violation("STORE-3", f"get of {key}", "bytes of a version of it", self._described(data))
-        return versions
+        # Those that may be there first: the rest is only looked at to say whose bytes these are.
+        for candidates in (self.model.may_hold(key), self._versions):
+            versions = [one for one in candidates if one is not None and data == self.bytes_of(key, one)]
+            if versions:
+                return versions
+        raise violation("STORE-3", f"get of {key}", "bytes of a version of it", self._described(data))
 
     def _described(self, data: bytes) -> str:
         """Whose bytes these are, as far as that can be told."""

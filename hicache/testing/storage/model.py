@@ -53,6 +53,10 @@ class StorageModel:
         held = self.may_hold(key)
         self._held[key] = held | {version} if None in held else held
 
+    def was_damaged(self, key: str) -> None:
+        """What may be there may be unreadable: then it is absent from the next answer on."""
+        self._held[key] = self.may_hold(key) | ABSENT
+
     def was_got(self, key: str, versions: Iterable[int] | None) -> None:
         """`get` answered: with bytes that are those of some versions, or with False (None)."""
         held = self.may_hold(key)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from hicache.storage.registry import backend_class
 from hicache.tables import read_table
-from hicache.testing.storage.subject import CAPACITY_BYTES, UNIQUE, BackendSubject
+from hicache.testing.storage.subject import CAPACITY_BYTES, DIRECTORY, UNIQUE, BackendSubject
 
-SHIPPED = (BackendSubject("memory", {"store": UNIQUE, "capacity_bytes": CAPACITY_BYTES}),)
+SHIPPED = (
+    BackendSubject("memory", {"store": UNIQUE, "capacity_bytes": CAPACITY_BYTES}),
+    BackendSubject("file", {"root": DIRECTORY, "capacity_bytes": CAPACITY_BYTES}),
+)
 
 
 def read_subject(name: str, config: str | None) -> BackendSubject:

@@ -1,0 +1,110 @@
+"""STORE: what is kept is bounded, and nothing is removed while it is read; a page is not copied on its way."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hicache.storage.base import Pieces, StorageBackend
+from hicache.testing.contract import clause
+from hicache.testing.storage.damage import disk_bytes
+from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.page_bytes import Sheet, cut_evenly
+from hicache.testing.storage.place import Place
+
+from .names import page_keys
+
+PAGE = 4096
+ROOM = 64
+LARGE = 1 << 18
+
+
+@pytest.fixture
+def small(place: Place, tmp_path: Path) -> Iterator[Place]:
+    """A place with room for 64 pages."""
+    if not place.subject.is_bounded:
+        pytest.skip(f"no option of {place.subject.name} is its capacity: it cannot be told to keep little")
+    with closing(Place(place.subject, tmp_path, page_bytes=PAGE, capacity_bytes=ROOM * PAGE)) as opened:
+        yield opened
+
+
+@clause("STORE-8")
+def test_capacity_is_bounded(small: Place) -> None:
+    store = StorageDriver(small, forgets=True)
+    keys = page_keys(6 * ROOM)
+    for begin in range(0, len(keys), 8):
+        store.set(keys[begin : begin + 8])
+        kept = store.instances[0].stats().object_bytes
+        assert kept <= ROOM * PAGE, f"STORE-8: {kept} bytes are kept, at most {ROOM * PAGE} may be"
+    there = store.get_all(keys)
+    assert sum(there) <= ROOM, f"STORE-8: {sum(there)} pages can be read, there is room for {ROOM}"
+    assert sum(there) >= ROOM // 4, f"STORE-8: only {sum(there)} pages can be read, there is room for {ROOM}"
+    found = store.instances[0].stats()
+    assert found.removed + sum(found.refused.values()) > 0, f"STORE-8: pages went, or were refused: got {found}"
+    assert disk_bytes(small.directory) <= 2 * ROOM * PAGE + (1 << 20), "STORE-8: the files stay small as well"
+
+
+@clause("STORE-8")
+def test_a_page_finds_room_again_and_again(small: Place) -> None:
+    store = StorageDriver(small, forgets=True)
+    for key in page_keys(3 * ROOM):
+        assert store.set([key]) == store.get([key]), f"STORE-8: {key} was kept, and is there at once, or was refused"
+    store.clear()
+    keys = page_keys(ROOM // 2, prompt=1)
+    assert store.set(keys) == [True] * len(keys), "STORE-8: after a clear there is room"
+    assert store.get(keys) == [True] * len(keys), "STORE-8: half of the room is enough for them"
+
+
+@clause("STORE-8")
+def test_capacity_is_bounded_after_it_was_opened_again(small: Place) -> None:
+    store = StorageDriver(small, forgets=True)
+    keys = page_keys(4 * ROOM)
+    for begin in range(0, len(keys), 16):
+        store.set(keys[begin : begin + 16])
+        store.reopen()
+    there = store.get_all(keys)
+    assert sum(there) <= ROOM, f"STORE-8: {sum(there)} pages can be read, there is room for {ROOM}"
+
+
+@clause("STORE-8")
+def test_a_page_larger_than_all_the_room_is_refused(small: Place) -> None:
+    store = StorageDriver(small, page_size=(ROOM + 1) * PAGE, forgets=True)
+    assert store.set(page_keys(1)) == [False], "STORE-8: it cannot be kept"
+    assert store.get(page_keys(1)) == [False], "STORE-8: it was not kept"
+
+
+def most_memory(act: Callable[[], list[bool]]) -> int:
+    """The most bytes that a call held beyond those that it left behind."""
+    tracemalloc.start()
+    try:
+        answers = act()
+        left, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(answers), f"STORE-9: only what succeeds is measured, got {answers}"
+    return most - left
+
+
+@clause("STORE-9")
+@pytest.mark.parametrize("pieces", [1, 32])
+def test_no_page_is_copied_on_its_way(place: Place, tmp_path: Path, pieces: int) -> None:
+    with closing(Place(place.subject, tmp_path, page_bytes=LARGE)) as large:
+        backend = large.open(large.scope("a"))
+        first, keys = page_keys(1, prompt=1), page_keys(16)
+        sheet = Sheet([cut_evenly(LARGE, pieces)] * 16)
+        # What is made once, such as files that are opened, is made before.
+        backend.set(first, sheet.pages[:1], [])
+        backend.get(first, sheet.pages[:1], [])
+        written, read = measured(backend, keys, sheet.pages)
+    assert written < LARGE // 2, f"STORE-9: set of 16 pages of {LARGE} bytes needs no copy, got {written} bytes"
+    assert read < LARGE // 2, f"STORE-9: get of 16 pages of {LARGE} bytes needs no copy, got {read} bytes"
+
+
+def measured(backend: StorageBackend, keys: list[str], pages: list[list[memoryview]]) -> tuple[int, int]:
+    """The memory that a set and a get of these pages hold at most."""
+    given: list[Pieces] = list(pages)
+    return most_memory(lambda: backend.set(keys, given, [])), most_memory(lambda: backend.get(keys, given, []))

@@ -1,0 +1,92 @@
+"""STORE: a writer that is killed, or finds the disk full, leaves whole pages or none."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hicache.testing.contract import clause
+from hicache.testing.plugin.tags import OPERATIONS
+from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.kills import KillRuns
+from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.writers import Writers, reaches_others, task_of
+
+from .names import page_keys
+
+KILLS = 12
+
+
+@clause("STORE-4")
+def test_a_writer_that_is_killed_leaves_whole_pages(
+    backend: BackendSubject, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with closing(KillRuns(backend, tmp_path)) as runs:
+        if not runs.reach_others:
+            pytest.skip(f"what one process keeps in {backend.name}, no other can see: a kill leaves nothing to look at")
+        for seed in range(KILLS):
+            runs.run(seed)
+        assert runs.counts.kills, f"STORE-4: of {KILLS} writers at least one is killed in time, got {runs.counts}"
+        record_property(OPERATIONS, runs.operations)
+
+
+@clause("STORE-4")
+@pytest.mark.parametrize("limit_bytes", [1000, 20_000, 300_000])
+def test_files_that_may_not_grow_hold_whole_pages(store: StorageDriver, writers: Writers, limit_bytes: int) -> None:
+    if not reaches_others(store, writers):
+        pytest.skip(f"what one process keeps in {store.place.subject.name}, no other can see")
+    store.set(["before/0"])
+    task = task_of(store, "limited", version=1, count=100, batch=9, file_limit_bytes=limit_bytes)
+    writer = writers.start(task)
+    writers.wait_for_end(writer)
+    assert len(writer.answers) == task.count, f"STORE-4: an answer for each of 100 pages, got {len(writer.answers)}"
+    store.model.forgets = True
+    for key, answer in zip(task.keys, writer.answers, strict=True):
+        store.model.was_set(key, 1, answer)
+    store.model.forgets = False
+    store.get_all(task.keys)
+    assert store.get(["before/0"]) == [True], "STORE-4: what was there is as it was"
+    assert store.set(task.keys, 2) == [True] * task.count, "STORE-4: with room again, all find it"
+    assert store.get(task.keys) == [True] * task.count, "STORE-4: with room again, all can be read"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of half a megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    if mount is None or umount is None:
+        pytest.skip("there is no mount on this machine, to make a small disk with")
+    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"a small disk cannot be made here: {made.stderr.decode().strip()}")
+    yield folder
+    subprocess.run([umount, "-l", folder], check=True)
+
+
+@clause("STORE-4")
+def test_a_full_disk_holds_whole_pages(backend: BackendSubject, small_disk: Path) -> None:
+    if not backend.is_on_disk:
+        pytest.skip(f"no option of {backend.name} is a folder: it cannot be put on a small disk")
+    with closing(Place(backend, small_disk, page_bytes=4096, capacity_bytes=1 << 30)) as place:
+        try:
+            store = StorageDriver(place, forgets=True)
+        except (OSError, ValueError):
+            # It wants all its room at once, and says so: nothing was kept that could be torn.
+            return
+        keys = page_keys(300)
+        for begin in range(0, len(keys), 10):
+            store.set(keys[begin : begin + 10])
+        there = store.get_all(keys)
+        assert 0 < sum(there) < len(keys), f"STORE-4: half a megabyte holds some of 300 pages, got {sum(there)}"
+        assert store.clear(), "STORE-7: a full disk can be cleared"
+        store.model.forgets = False
+        assert store.set(keys[:20], 1) == [True] * 20, "STORE-4: with room again, all find it"
+        assert store.get(keys[:20]) == [True] * 20, "STORE-4: with room again, all can be read"

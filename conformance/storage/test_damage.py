@@ -1,0 +1,123 @@
+"""STORE: a damaged object is a miss, and can be written anew; nothing that lies on a disk is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.testing.contract import clause
+from hicache.testing.storage.damage import DAMAGES, Found, files_of, find_page
+from hicache.testing.storage.driver import StorageDriver
+
+from .names import page_keys
+
+KEYS = page_keys(6)
+DAMAGED = KEYS[2]
+
+
+def found_page(store: StorageDriver) -> Found:
+    """Where the page that will be damaged lies; the test is skipped where that cannot be seen."""
+    name = store.place.subject.name
+    if not store.place.subject.is_on_disk:
+        pytest.skip(f"no option of {name} is a folder: there is no file to damage")
+    found = find_page(store.place.directory, store.bytes_of(DAMAGED, 0))
+    if found is None:
+        pytest.skip(f"no file of {name} holds a page as it is: there is nothing to aim at")
+    return found
+
+
+def heals(store: StorageDriver) -> None:
+    """Hold a backend to it: what was damaged can be written anew, and read."""
+    store.get(KEYS)
+    store.has(KEYS)
+    assert store.set(KEYS, 1) == [True] * len(KEYS), "STORE-3: what was damaged can be written anew"
+    assert store.get(KEYS) == [True] * len(KEYS), "STORE-3: what was written anew can be read"
+
+
+@clause("STORE-3")
+@pytest.mark.parametrize("is_open", [True, False], ids=["while open", "while closed"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_object_is_a_miss_and_can_be_written_anew(
+    store: StorageDriver, damage: Callable[[Found], None], is_open: bool
+) -> None:
+    store.set(KEYS, 0)
+    found = found_page(store)
+    if not is_open:
+        store.instances[0].close()
+    damage(found)
+    # A file may hold more than one object, and what holds it together.
+    for key in KEYS:
+        store.model.was_damaged(key)
+    if not is_open:
+        store.reopen()
+    heals(store)
+
+
+@clause("STORE-3")
+def test_a_miss_by_damage_is_counted_and_the_others_are_read(store: StorageDriver) -> None:
+    store.set(KEYS, 0)
+    DAMAGES["a flipped bit"](found_page(store))
+    store.model.was_damaged(DAMAGED)
+    answers = store.get(KEYS)
+    assert answers == [key != DAMAGED for key in KEYS], f"STORE-3: one object is damaged, got {answers}"
+    misses = dict(store.instances[0].stats().misses)
+    assert sum(misses.values()) == 1, f"STORE-3: the miss is counted with its reason, got {misses}"
+    assert "absent" not in misses, f"STORE-3: a damaged object is not an absent one, got {misses}"
+    assert store.has(KEYS) == answers, "STORE-3: what nobody can read is there no more"
+
+
+@clause("STORE-3")
+@pytest.mark.parametrize(
+    "damage", ["a flipped bit", "a file that ends within the page", "an empty file", "a file that is gone"]
+)
+def test_any_damaged_file_costs_objects_and_nothing_else(store: StorageDriver, damage: str) -> None:
+    store.set(KEYS, 0)
+    found_page(store)
+    store.instances[0].close()
+    for number, _ in enumerate(files_of(store.place.directory)):
+        files = files_of(store.place.directory)
+        if number >= len(files) or not files[number].stat().st_size:
+            continue
+        DAMAGES[damage](Found(files[number], 0, files[number].stat().st_size))
+        for key in KEYS:
+            store.model.was_damaged(key)
+        store.reopen()
+        store.get(KEYS)
+        store.set(KEYS, number + 1)
+        assert store.get(KEYS) == [True] * len(KEYS), f"STORE-3: {damage}, {files[number].name}: can be written anew"
+        store.instances[0].close()
+
+
+@clause("STORE-3")
+def test_files_that_were_removed_under_it_are_misses(store: StorageDriver) -> None:
+    store.set(KEYS, 0)
+    found_page(store)
+    for path in files_of(store.place.directory):
+        path.unlink()
+    for key in KEYS:
+        store.model.was_damaged(key)
+    store.get(KEYS)
+    store.model.forgets = True
+    store.set(KEYS, 1)
+    store.get(KEYS)
+    store.clear()
+    store.model.forgets = False
+    for key in KEYS:
+        store.model.was_damaged(key)
+    store.reopen()
+    heals(store)
+
+
+@clause("STORE-3")
+def test_a_folder_in_the_place_of_a_file_is_a_miss(store: StorageDriver) -> None:
+    store.set(KEYS, 0)
+    found = found_page(store)
+    found.path.unlink()
+    found.path.mkdir()
+    store.model.forgets = True
+    assert store.get([DAMAGED]) == [False], "STORE-3: there is no file to be read"
+    store.get(KEYS)
+    store.has(KEYS)
+    store.set(KEYS, 1)
+    store.get(KEYS)
