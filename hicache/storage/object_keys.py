@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from hicache.config import CacheConfig
 from hicache.errors import KeyFormError
@@ -27,6 +28,7 @@ def check_scope(scope: str) -> str:
     return scope
 
 
+@lru_cache(maxsize=1 << 14)  # the keys of a prefix are asked for, and then read
 def check_key(key: str) -> str:
     """The key itself. Raises KeyFormError unless its segments, divided by slashes, are each as a scope is."""
     if len(key) > MOST_CHARACTERS or not _KEY.fullmatch(key):

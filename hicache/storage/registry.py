@@ -16,6 +16,7 @@ ENTRY_POINTS = "hicache.storage"
 BACKENDS: Mapping[str, str] = {
     "memory": "hicache.storage.memory:MemoryStorage",
     "file": "hicache.storage.file:FileStorage",
+    "slotfile": "hicache.storage.slotfile:SlotFileStorage",
 }
 """The names of our own."""
 
