@@ -1,0 +1,115 @@
+"""STORE-2, STORE-3: what is missing or damaged in storage is not brought, and nothing else is lost for it."""
+
+from __future__ import annotations
+
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Pool
+
+from .storages import PREFIXES, PROMPT
+from .stored import expected_pages, fetch, in_storage, objects, pools, put_in_storage_alone, store
+from .verbs import put
+
+
+@clause("STORE-2", page_sizes=[16])
+def test_without_any_one_object_the_longest_usable_prefix_comes(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    for pool in pools(driver):
+        for page in range(len(PROMPT)):
+            key = objects(driver, pool, PROMPT)[page]
+            content = store(driver).objects.pop(key)
+            expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
+            assert came == expected, f"STORE-2: without page {page} of {pool.value} {expected} pages, {came} came"
+            store(driver).objects[key] = content
+            driver.reset()
+
+
+@clause("STORE-2", page_sizes=[16])
+def test_without_any_two_objects_the_longest_usable_prefix_comes(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    names = [(pool, page) for pool in pools(driver) for page in range(1, len(PROMPT))]
+    pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
+    for pair in pairs:
+        keys = [objects(driver, pool, PROMPT)[page] for pool, page in pair]
+        contents = {key: store(driver).objects.pop(key) for key in keys}
+        expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
+        assert came == expected, f"STORE-2: without {pair} {expected} pages can be used, {came} came"
+        store(driver).objects.update(contents)
+        driver.reset()
+
+
+@clause("STORE-3", "FETCH-4", page_sizes=[16])
+def test_an_object_that_turns_out_to_be_damaged_is_no_data(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    contents = dict(store(driver).objects)
+    for pool in pools(driver):
+        for page in range(len(PROMPT)):
+            store(driver).spoil([objects(driver, pool, PROMPT)[page]], "corrupt")
+            expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
+            assert came == expected, (
+                f"STORE-3: page {page} of {pool.value} is damaged, {expected} pages can be used, {came} came"
+            )
+            store(driver).objects.update(contents)
+            driver.reset()
+
+
+@clause("STORE-3", page_sizes=[16])
+def test_an_object_of_another_length_is_no_data(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    key = objects(driver, Pool.KV, PROMPT)[2]
+    content = store(driver).objects[key]
+    for damaged in (content[:-1], content + b"\0", b""):
+        store(driver).objects[key] = damaged
+        came = fetch(driver, PROMPT)
+        assert came == 2, f"STORE-3: the third page has {len(damaged)} of {len(content)} bytes, {came} pages came"
+        driver.reset()
+
+
+@clause("STORE-3", "FETCH-9", page_sizes=[16])
+def test_what_was_damaged_is_written_anew_when_it_is_computed_again(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    whole = {pool: objects(driver, pool, PROMPT) for pool in pools(driver)}
+    for pool, keys in whole.items():
+        there = [key for key in keys if key in store(driver).objects]
+        store(driver).spoil(there[-1:])
+        came = fetch(driver, PROMPT)
+        assert came < len(PROMPT), f"STORE-3: the last page of {pool.value} is gone, and {came} pages came"
+        put(driver, PROMPT)
+        driver.evict("full", driver.config.capacity_tokens["full"])
+        driver.drain()
+        driver.restart()
+        came = fetch(driver, PROMPT)
+        assert came == len(PROMPT), (
+            f"STORE-3: {pool.value} was computed again, {in_storage(driver, PROMPT)} is there, {came} pages came"
+        )
+        driver.restart()
+
+
+@clause("STORE-3", page_sizes=[16])
+def test_a_backend_that_raises_has_nothing_and_takes_nothing(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    for verb in ("exists", "get"):
+        store(driver).faults.raising = {verb}
+        came = fetch(driver, PROMPT)
+        assert came == 0, f"STORE-3: {verb} raises, so that nothing is there, yet {came} pages came"
+    store(driver).faults.raising = {"set"}
+    other = (7, 8)
+    put(driver, other)
+    driver.evict("full", driver.config.capacity_tokens["full"])
+    driver.drain()
+    assert not any(in_storage(driver, other)[Pool.KV]), "STORE-3: set raises, so that nothing was kept"
+    store(driver).faults.raising = set()
+    came = fetch(driver, PROMPT)
+    assert came == len(PROMPT), f"STORE-3: nothing raises any more, {len(PROMPT)} pages are there, {came} came"
+
+
+@clause("STORE-5", page_sizes=[16])
+def test_what_is_in_storage_is_not_written_again(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    before = dict(store(driver).objects)
+    put(driver, PROMPT)
+    driver.evict("full", driver.config.capacity_tokens["full"])
+    driver.drain()
+    after = store(driver).objects
+    changed = [key for key, content in before.items() if after.get(key) is not content]
+    assert not changed, f"STORE-5: a restarted cache computed the prompt again, and wrote {changed} anew"
