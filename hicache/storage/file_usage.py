@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import EIO
 from struct import Struct
 
 COUNTS = Struct("<qq")
@@ -24,7 +25,10 @@ class FileUsage:
 
     def read(self) -> tuple[int, int]:
         """Objects and their bytes."""
-        objects, object_bytes = COUNTS.unpack(os.pread(self._file, COUNTS.size, 0))
+        counts = os.pread(self._file, COUNTS.size, 0)
+        if len(counts) != COUNTS.size:
+            raise OSError(EIO, f"{len(counts)} of {COUNTS.size} bytes of the counts could be read")
+        objects, object_bytes = COUNTS.unpack(counts)
         return objects, object_bytes
 
     def set(self, objects: int, object_bytes: int) -> None:

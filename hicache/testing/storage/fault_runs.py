@@ -1,0 +1,165 @@
+"""FaultRuns: short random sequences of verbs while the disk fails, each answer held to the model."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache.errors import InvariantError
+from hicache.testing.storage.disk_faults import DiskFaults
+from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.page_bytes import cut_evenly
+from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import BackendSubject
+from hicache.types import HitPolicy
+
+FAULT_PAGE = 256
+
+_PAGES = tuple(f"kv/{number}" for number in range(6))
+_STATES = tuple(f"mamba/{number}" for number in range(6))
+_LEAST_VERBS, _MOST_VERBS = 4, 14
+_SHARE_OF_FAULTS = 0.5
+_ROOM = 5
+"""Pages for which there is room in a run that is short of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCounts:
+    """`faults`: calls that were made to fail. `hits`, `misses`: pages that were asked for."""
+
+    runs: int
+    faults: int
+    operations: int
+    hits: int
+    misses: int
+
+    def __add__(self, other: FaultCounts) -> FaultCounts:
+        return FaultCounts(
+            self.runs + other.runs,
+            self.faults + other.faults,
+            self.operations + other.operations,
+            self.hits + other.hits,
+            self.misses + other.misses,
+        )
+
+
+NO_RUNS = FaultCounts(0, 0, 0, 0, 0)
+
+
+def fault_run(subject: BackendSubject, folder: Path, seed: int) -> FaultCounts:
+    """One run in a place of its own, which is gone afterwards; the same for the same seed.
+
+    Raises InvariantError naming the seed and the clause.
+    """
+    run = FaultRun(subject, folder, seed)
+    try:
+        run.run()
+    except InvariantError as error:
+        raise InvariantError(f"fault run with seed {seed}: {error}") from error
+    finally:
+        run.close()
+    return run.counts
+
+
+class FaultRun:
+    """One run: verbs, half of them with a disk that fails; then the same backend on a sound disk."""
+
+    def __init__(self, subject: BackendSubject, folder: Path, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self._is_short = subject.is_bounded and self._dice.random() < 1 / 3
+        room = _ROOM * FAULT_PAGE if self._is_short else 1 << 20
+        self._place = Place(subject, folder, page_bytes=FAULT_PAGE, capacity_bytes=room)
+        self._store = StorageDriver(self._place, forgets=True)
+        self._disk = DiskFaults(self._dice)
+        self._answers = [0, 0]
+
+    @property
+    def counts(self) -> FaultCounts:
+        """What was done."""
+        return FaultCounts(1, self._disk.injected, self._store.operations, self._answers[True], self._answers[False])
+
+    def run(self) -> None:
+        """All of it. Raises InvariantError naming the clause."""
+        verbs = (self._set, self._set, self._get, self._get, self._has, self._exists, self._clear, self._reopen)
+        self._set()
+        for _ in range(self._dice.randint(_LEAST_VERBS, _MOST_VERBS)):
+            self._dice.choice(verbs)()
+        self._recover()
+
+    def close(self) -> None:
+        """Close the backend, and remove its files."""
+        self._place.close()
+        shutil.rmtree(self._place.directory)
+
+    def _recover(self) -> None:
+        """With a sound disk, after it was opened again, there is room for each page and each can be read."""
+        for instance in range(len(self._store.instances)):
+            self._store.reopen(instance)
+        self._get_all()
+        for key in (*_PAGES, *_STATES):
+            self._store.model.was_damaged(key)
+            self._store.model.forgets = False
+            self._store.set([key], self._version())
+            self._store.get([key])
+            self._store.model.forgets = self._is_short
+        if not self._is_short:
+            self._get_all()
+
+    def _get_all(self) -> None:
+        self._count(self._store.get([*_PAGES, *_STATES], instance=self._instance()))
+
+    def _set(self) -> None:
+        keys, version, cuts, instance = self._keys(), self._version(), self._cuts(), self._instance()
+        with self._perhaps_faulty():
+            self._store.set(keys, version, cuts=cuts, instance=instance)
+
+    def _get(self) -> None:
+        keys, cuts, instance = self._keys(), self._cuts(), self._instance()
+        with self._perhaps_faulty():
+            answers = self._store.get(keys, cuts=cuts, instance=instance)
+        self._count(answers)
+
+    def _has(self) -> None:
+        keys, instance = self._keys(), self._instance()
+        with self._perhaps_faulty():
+            self._store.has(keys, instance=instance)
+
+    def _exists(self) -> None:
+        policy, instance = self._dice.choice(list(HitPolicy)), self._instance()
+        with self._perhaps_faulty():
+            self._store.exists(_PAGES, [(_STATES, policy, self._dice.randint(1, 3))], instance=instance)
+
+    def _clear(self) -> None:
+        instance = self._instance()
+        with self._perhaps_faulty():
+            self._store.clear(instance=instance)
+
+    def _reopen(self) -> None:
+        """Close and open, or open one more."""
+        if len(self._store.instances) == 1 and self._dice.random() < _SHARE_OF_FAULTS:
+            self._store.open()
+        else:
+            self._store.reopen(self._instance())
+
+    def _perhaps_faulty(self) -> AbstractContextManager[None]:
+        return self._disk.on() if self._dice.random() < _SHARE_OF_FAULTS else nullcontext()
+
+    def _keys(self) -> list[str]:
+        return self._dice.sample([*_PAGES, *_STATES], self._dice.randint(1, 5))
+
+    def _version(self) -> int:
+        return self._dice.randrange(4)
+
+    def _cuts(self) -> tuple[int, ...]:
+        return cut_evenly(FAULT_PAGE, self._dice.choice([1, 3, 16]))
+
+    def _instance(self) -> int:
+        return self._dice.randrange(len(self._store.instances))
+
+    def _count(self, answers: Sequence[bool]) -> None:
+        for answer in answers:
+            self._answers[answer] += 1

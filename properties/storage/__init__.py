@@ -1,0 +1,1 @@
+"""The contract of a storage backend under every interleaving that Hypothesis finds, and under faults."""
