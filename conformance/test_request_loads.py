@@ -12,6 +12,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
+from .lives import tokens_of
 from .pictures import picture
 from .rest import require_rest
 from .shortages import left
@@ -30,11 +31,14 @@ ENDS = pytest.mark.parametrize("end", [Driver.finish, Driver.abort], ids=["finis
 def test_a_request_does_not_go_on_before_its_load_has_ended(driver: Driver, stage: Stage) -> None:
     admission = waiting(driver)
     stage(driver, admission)
-    before = picture(driver.snapshot())
-    for _ in range(2):
+    for _ in range(3):
+        before = picture(driver.snapshot())
         ready = driver.resume(admission.request)
-        assert ready is None, f"FLOW-4: the load is {stage.__name__}, and the request goes on: {ready}"
+        assert ready is None, (
+            f"FLOW-4: the load was {stage.__name__} and has not ended, yet the request goes on: {ready}"
+        )
         assert picture(driver.snapshot()) == before, "REQ-2: a request asked how it stands, and the cache changed"
+        driver.step()
     driver.drain()
     ready = driver.resume(admission.request)
     assert ready is not None, "FLOW-4: the load has ended, and the request still waits"
@@ -53,6 +57,7 @@ def test_a_request_whose_load_failed_goes_on_with_what_the_device_had(driver: Dr
     expected = len(ON_DEVICE) * driver.config.page_size
     assert ready.cached_tokens == expected, f"FLOW-3: the device had {expected} tokens and no more came, got {ready}"
     assert not ready.loading, f"FLOW-4: the load has ended, got {ready}"
+    driver.checkpoint(admission.request, tokens_of(driver, len(ON_DEVICE) + 1))
     end(driver, admission.request)
     require_rest(driver, "the load of a request failed")
 
