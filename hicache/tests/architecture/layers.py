@@ -18,7 +18,7 @@ SHARED = (
 )
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 MOVING = ("hicache.transfer", "hicache.tiers")
-CACHE = ("hicache.cache", "hicache.request")
+CACHE = ("hicache.cache", "hicache.opening", "hicache.request")
 CORE = (
     *GROUND,
     "hicache.tree",
@@ -31,7 +31,10 @@ CORE = (
     *CACHE,
 )
 
-REFERENCE = tuple(f"hicache.testing.adapters.{name}" for name in ("reference", "reference_host", "reference_storage", "reference_view"))
+REFERENCE = tuple(
+    f"hicache.testing.adapters.{name}"
+    for name in ("reference", "reference_host", "reference_storage", "reference_view")
+)
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),

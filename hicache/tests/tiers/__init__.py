@@ -1,0 +1,1 @@
+"""What moves between the tiers and storage, tested from inside."""
