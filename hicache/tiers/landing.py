@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hicache.components.base import TreeComponent
 from hicache.components.ensemble import Ensemble
+from hicache.components.holding import FULL
 from hicache.keys import RadixKey
 from hicache.tree.node import Node
 from hicache.types import Component, EventKind, Slots, Tier
@@ -69,8 +71,14 @@ class Landing:
             ):
                 component.host.hold(node, part)
                 self._left[component.name] = np.setdiff1d(self._left[component.name], part, assume_unique=True)
-                node.persisted |= 1 << component.index
-                component.report(Tier.STORAGE, EventKind.STORED, node)
+                self._mark(component, node)
+
+    def _mark(self, component: TreeComponent, node: Node) -> None:
+        """Storage has it already; where it may lack what comes before, the node is offered again in its turn."""
+        parent = node.parent
+        if parent is not None and (parent.parent is None or parent.persisted & 1 << FULL):
+            node.persisted |= 1 << component.index
+            component.report(Tier.STORAGE, EventKind.STORED, node)
 
     def _part(self, name: str, node: Node) -> Slots | None:
         """What came of a component for a node, in an array of its own."""
