@@ -279,13 +279,7 @@ class UnifiedRadixCache:
         return {component.name: self._host_hit(component, found) for component in self._components[1:]}
 
     def _host_hit(self, component: TreeComponent, found: Found) -> int:
-        """How much of what a reader up to the best match needs of a component is on the host alone."""
-        if found.best is found.anchor:
-            return 0
-        index, place = component.index, component.host.place
-        stretches = [(step.values[index], step.values[place], pages) for step, pages in component.needed(found.best)]
-        pages = sum(min(pages, len(copy)) for held, copy, pages in stretches if held is None and copy is not None)
-        return pages * self._units[component.name]
+        return found.pages_on_host(component) * self._units[component.name]
 
     def _branching(self, found: Found) -> int | None:
         chunk = self.config.mamba_chunk_size

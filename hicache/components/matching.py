@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hicache.components.base import TreeComponent
 from hicache.components.ensemble import Ensemble, all_valid
 from hicache.keys import RadixKey
 from hicache.tree.node import Node
@@ -23,6 +24,14 @@ class Found:
     best: Node
     anchor_steps: int
     reached_end: int
+
+    def pages_on_host(self, component: TreeComponent) -> int:
+        """How much of what a reader up to the best match needs of a component is on the host alone."""
+        if self.best is self.anchor:
+            return 0
+        index, place = component.index, component.host.place
+        stretches = [(step.values[index], step.values[place], pages) for step, pages in component.needed(self.best)]
+        return sum(min(pages, len(copy)) for held, copy, pages in stretches if held is None and copy is not None)
 
 
 def find(ensemble: Ensemble, key: RadixKey) -> Found:
