@@ -1,0 +1,119 @@
+"""FETCH-9, FLOW-4: what storage refuses does not count as persisted; it is offered again, and not for ever."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Pool
+
+from .storages import OTHER, PAIR, PROMPT
+from .stored import expected_pages, fetch, in_storage, objects, persisted, pools, store, storing
+from .verbs import FULL, evict_all, put
+
+THROUGH = [WritePolicy.WRITE_THROUGH]
+LONG = tuple(range(1, 301))
+"""Pages that take three batches."""
+USES = 10
+
+
+@clause("FETCH-9", "FLOW-4", write_policies=THROUGH, page_sizes=[16])
+def test_a_node_of_which_a_page_was_refused_does_not_count(driver: Driver) -> None:
+    for pool in pools(driver):
+        driver.reset()
+        store(driver).empty()
+        kept = objects(driver, pool, PAIR)
+        store(driver).faults.refused = set(kept[-1:])
+        put(driver, PAIR)
+        driver.drain()
+        marks = persisted(driver)
+        assert marks == {PAIR: frozenset()}, f"FETCH-9: a page of {pool.value} was refused, got {marks}"
+        store(driver).faults.refused = set()
+        put(driver, PAIR)
+        driver.drain()
+        marks = persisted(driver)
+        assert marks == {PAIR: frozenset(driver.config.components)}, (
+            f"FLOW-4: nothing is refused any more, and it was used again, got {marks}"
+        )
+        assert expected_pages(driver, PAIR) == len(PAIR), f"FETCH-9: in storage is {in_storage(driver, PAIR)}"
+
+
+@clause("FETCH-9", "FLOW-4", write_policies=THROUGH, page_sizes=[16])
+def test_a_match_is_a_use_after_which_it_is_offered_again(driver: Driver) -> None:
+    store(driver).faults.failing_sets = 1
+    put(driver, PAIR)
+    driver.drain()
+    driver.match(driver.key(driver.prompt(PAIR)))
+    driver.drain()
+    assert persisted(driver)[PAIR], "FLOW-4: it was refused once, and a request used it since"
+
+
+@clause("FLOW-9", "FETCH-9", write_policies=THROUGH, page_sizes=[16])
+def test_what_is_below_a_refused_node_waits_for_it(driver: Driver) -> None:
+    store(driver).faults.refused = set(objects(driver, Pool.KV, PROMPT)[1:2])
+    put(driver, PROMPT[:2])
+    put(driver, PROMPT)
+    driver.drain()
+    below = set(objects(driver, Pool.KV, PROMPT)[2:])
+    assert not below & store(driver).offered, "FLOW-9: its parent was refused, and it was given to storage"
+    store(driver).faults.refused = set()
+    put(driver, PROMPT)
+    driver.drain()
+    assert below <= store(driver).written, "FLOW-4: nothing is refused any more, both are offered with the next use"
+
+
+@clause("FLOW-4", "FETCH-9", write_policies=THROUGH, page_sizes=[16])
+def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) -> None:
+    key = objects(driver, Pool.KV, PROMPT)[0]
+    store(driver).faults.refused = {key}
+    for _ in range(USES):
+        put(driver, PROMPT)
+        driver.drain()
+    tries = sum(key in call.keys for call in store(driver).calls if call.verb == "set")
+    assert 1 < tries < USES, f"FLOW-4: {USES} uses, each time refused: again, and not for ever; {tries} tries"
+    put(driver, OTHER)
+    driver.drain()
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-4: another prompt is not refused, and has to be persisted"
+
+
+@clause("FETCH-9", "FLOW-9", write_policies=THROUGH, page_sizes=[1], needs=[Capability.STEPPED])
+def test_of_many_batches_one_that_fails_does_not_end_the_others_for_good(driver: Driver) -> None:
+    for lost in (0, 130, 299):
+        with long_prompts(driver) as roomy:
+            key = objects(roomy, Pool.KV, LONG)[lost]
+            store(roomy).empty()
+            store(roomy).faults.refused = {key}
+            put(roomy, LONG)
+            roomy.drain()
+            assert not any(persisted(roomy).values()), f"FETCH-9: page {lost} of {len(LONG)} was refused"
+            store(roomy).faults.refused = set()
+            put(roomy, LONG)
+            roomy.drain()
+            missing = [page for page, there in enumerate(in_storage(roomy, LONG)[Pool.KV]) if not there]
+            assert not missing, f"FLOW-4: page {lost} was refused once, of the second offer lack {missing}"
+            evict_all(roomy)
+            roomy.restart()
+            came = fetch(roomy, LONG)
+            assert came == len(LONG), f"FLOW-9: {len(LONG)} pages are in storage, {came} came"
+
+
+def long_prompts(driver: Driver) -> AbstractContextManager[Driver]:
+    """A cache with room for the long prompt on both tiers."""
+    tokens = dict.fromkeys(driver.config.components, 320 * driver.config.page_size)
+    return storing(driver, host={"capacity_tokens": tokens}, capacity_tokens=tokens, storage={"limit_tokens": 1000})
+
+
+@clause("EVENT-1", "EVENT-2", needs=[Capability.EVENTS, Capability.STORAGE, Capability.COUNTERS], page_sizes=[16])
+def test_a_refused_node_is_not_reported(driver: Driver) -> None:
+    store(driver).faults.refused = set(objects(driver, Pool.KV, PAIR)[-1:])
+    put(driver, PAIR)
+    driver.evict(FULL, driver.config.capacity_tokens[FULL])
+    driver.drain()
+    told = [event for event in driver.adapter.events() if event.tier == "storage"]
+    assert not told, f"EVENT-1: storage has only a part of the node, reported is {told}"
+    counters = driver.adapter.counters()
+    assert counters["bytes_persisted"] == 0, f"EVENT-2: nothing was persisted, counted are {counters}"
+    assert counters["persists_failed"] == 1, f"EVENT-2: one persist failed, counted are {counters}"
