@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
 from hicache.storage.base import Pieces
+from hicache.storage.slot_index import Place
 from hicache.storage.vectors import read_into, write_from
 
 BLOCK_BYTES = 4_096
@@ -17,38 +17,25 @@ RUN_BYTES = 1 << 20
 """The most that is moved at a time: a checksum after it finds the bytes in the processor's cache."""
 
 
-class Span(NamedTuple):
-    """The bytes of one page in a file: which of a batch it is, the slot size and the slot, its length and memory."""
-
-    number: int
-    slot_bytes: int
-    slot: int
-    length: int
-    pieces: Pieces
-
-
 def slot_bytes_of(length: int) -> int:
     """The slot size of pages of this length: whole blocks."""
     return max(1, -(-length // BLOCK_BYTES)) * BLOCK_BYTES
 
 
-def in_runs(spans: Iterable[Span]) -> Iterator[list[Span]]:
-    """Neighbours that can be moved in one go, together."""
-    run: list[Span] = []
-    moved = 0
-    for span in spans:
-        if run and not (_follows(run[-1], span) and moved + span.length <= RUN_BYTES):
-            yield run
+def in_runs(places: Mapping[int, Place]) -> Iterator[list[int]]:
+    """The keys of places, those together whose bytes can be moved in one go."""
+    run: list[int] = []
+    next_slot, size, moved = -1, 0, 0
+    for number, (_, _, slot_bytes, slot, length, _) in places.items():
+        if slot != next_slot or slot_bytes != size or moved + length > RUN_BYTES:
+            if run:
+                yield run
             run, moved = [], 0
-        run.append(span)
-        moved += span.length
+        run.append(number)
+        moved += length
+        next_slot, size = slot + 1 if length == slot_bytes else -1, slot_bytes
     if run:
         yield run
-
-
-def _follows(before: Span, span: Span) -> bool:
-    is_full = before.length == before.slot_bytes
-    return is_full and span.slot == before.slot + 1 and span.slot_bytes == before.slot_bytes
 
 
 class SlotFiles:
@@ -59,26 +46,21 @@ class SlotFiles:
         self._files: dict[int, int] = {}
         self._lock = Lock()
 
-    def allocate(self, slot_bytes: int, slots: int) -> bool:
-        """Make a file so many slots long; False when the disk has no room for it."""
+    def allocate(self, slot_bytes: int, first: int, count: int) -> bool:
+        """Add slots to a file after its first so many; False when the disk has no room for them."""
         try:
-            os.posix_fallocate(self._file(slot_bytes), 0, slots * slot_bytes)
+            os.posix_fallocate(self._file(slot_bytes), first * slot_bytes, count * slot_bytes)
         except OSError:
             return False
         return True
 
-    def read(self, run: Sequence[Span]) -> int:
-        """Read a run into its memory; how many of its pages came whole. Raises OSError."""
-        found = read_into(self._file(run[0].slot_bytes), _pieces(run), run[0].slot * run[0].slot_bytes)
-        whole = 0
-        for span in run:
-            found -= span.length
-            whole += found >= 0
-        return whole
+    def read(self, first: Place, pieces: Pieces) -> int:
+        """Read from where a place begins; the bytes read, which are fewer only where the file ends. Raises OSError."""
+        return read_into(self._file(first.slot_bytes), pieces, first.slot * first.slot_bytes)
 
-    def write(self, run: Sequence[Span]) -> None:
-        """Write a run from its memory. Raises OSError."""
-        write_from(self._file(run[0].slot_bytes), _pieces(run), run[0].slot * run[0].slot_bytes)
+    def write(self, first: Place, pieces: Pieces) -> None:
+        """Write from where a place begins. Raises OSError."""
+        write_from(self._file(first.slot_bytes), pieces, first.slot * first.slot_bytes)
 
     def synchronise(self, slot_bytes: int) -> None:
         """Have what was written survive a loss of power. Raises OSError."""
@@ -98,7 +80,3 @@ class SlotFiles:
                 path = self._folder / f"slots-{slot_bytes}"
                 self._files[slot_bytes] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             return self._files[slot_bytes]
-
-
-def _pieces(run: Sequence[Span]) -> Pieces:
-    return run[0].pieces if len(run) == 1 else [piece for span in run for piece in span.pieces]

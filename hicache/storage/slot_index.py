@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
@@ -23,7 +22,10 @@ WHERE key IN (SELECT value FROM json_each(?))
 
 
 class Place(NamedTuple):
-    """Where an object lies, and what it should be. `generation`: unlike that of any other object there ever was."""
+    """Where an object lies, and what it should be.
+
+    `generation`: unlike that of any other object that there ever was; 0 for a page in a slot that is still reserved.
+    """
 
     key: str
     generation: int
@@ -40,17 +42,16 @@ class Reserved(NamedTuple):
     removed: int
 
 
-class Written(NamedTuple):
-    """A page that lies in a reserved slot by now."""
+class Loan(NamedTuple):
+    """What is being read or counted on, and must stay: keys, where their objects lie, and the generations of those."""
 
-    key: str
-    slot: int
-    length: int
-    checksum: int
+    keys: Sequence[str]
+    places: Sequence[Place | None]
+    generations: Sequence[int]
 
 
-Allocate = Callable[[int, int], bool]
-"""Make the file of a slot size so many slots long; whether there was room for it."""
+Allocate = Callable[[int, int, int], bool]
+"""Add slots to the file of a slot size, after its first so many; whether the disk has room for them."""
 
 
 class SlotIndex:
@@ -68,7 +69,7 @@ class SlotIndex:
         self._lock = RLock()
         self._known: dict[str, Place] = {}
         self._version = -1
-        self._reading: Counter[int] = Counter()
+        self._loans: list[Loan] = []
         self._used_ns: dict[int, int] = {}
         self._last_ns = 0
 
@@ -79,29 +80,26 @@ class SlotIndex:
             if version != self._version or len(self._known) + len(keys) > MOST_KNOWN:
                 self._known.clear()
                 self._version = version
-            unknown = [key for key in keys if key not in self._known]
-            if unknown:
-                self._known.update((row[0], Place(*row)) for row in self._tables.execute(FIND, (json.dumps(unknown),)))
-            return [self._known.get(key) for key in keys]
+            places = list(map(self._known.get, keys))
+            if None not in places:
+                return places
+            unknown = json.dumps([key for key, place in zip(keys, places, strict=True) if place is None])
+            self._known.update((row[0], Place(*row)) for row in self._tables.execute(FIND, (unknown,)))
+            return list(map(self._known.get, keys))
 
-    def borrow(self, keys: Sequence[str]) -> list[Place | None]:
+    def borrow(self, keys: Sequence[str]) -> Loan:
         """As `find`; what is found is kept in its slot until it is given back, by this process at least."""
         with self._lock:
             places = self.find(keys)
-            self._reading.update([place.generation for place in places if place])
-            return places
+            self._loans.append(Loan(keys, places, [place.generation for place in places if place]))
+            return self._loans[-1]
 
-    def give_back(self, places: Sequence[Place | None]) -> list[bool]:
-        """End what `borrow` began; whether each object was there all the time. Those that were are used by this."""
+    def give_back(self, loan: Loan) -> bool:
+        """End what `borrow` began, which is a use; whether all that was found then was there all the time."""
         with self._lock:
-            held = [place for place in places if place]
-            self._reading.subtract([place.generation for place in held])
-            self._reading = +self._reading
-            now = self.find([place.key for place in held])
-            kept = {place.generation for place in now if place}
-            for place in held:
-                self._used_ns[place.generation] = self._tick()
-            return [place is not None and place.generation in kept for place in places]
+            self._loans = [other for other in self._loans if other is not loan]
+            self._used_ns.update(zip(loan.generations, self._ticks(len(loan.generations)), strict=True))
+            return self.find(loan.keys) == loan.places
 
     def reserve(self, slot_bytes: int, count: int) -> Reserved:
         """Slots to write: free ones, new ones, then those of the least recently used objects; perhaps fewer."""
@@ -119,10 +117,10 @@ class SlotIndex:
             tables.executemany("INSERT INTO reserved VALUES (?, ?, ?)", rows_reserved)
             return Reserved(sorted(slots), len(evicted))
 
-    def confirm(self, slot_bytes: int, pages: Sequence[Written]) -> list[bool]:
+    def confirm(self, pages: Sequence[Place]) -> list[bool]:
         """Make what was written visible; False where there was an object already, and the slot is free again."""
         with self._lock, self._changing():
-            return [self._confirm_one(slot_bytes, page) for page in pages]
+            return [self._confirm_one(*each) for each in zip(pages, self._ticks(len(pages)), strict=True)]
 
     def release(self, slot_bytes: int, slots: Sequence[int]) -> None:
         """Free reserved slots that were not written."""
@@ -182,10 +180,11 @@ class SlotIndex:
                 self._tables.execute("ROLLBACK")
             raise
 
-    def _tick(self) -> int:
-        """The time; never the same twice."""
-        self._last_ns = max(time.time_ns(), self._last_ns + 1)
-        return self._last_ns
+    def _ticks(self, count: int) -> range:
+        """The time, so often; never the same twice."""
+        first = max(time.time_ns(), self._last_ns + 1)
+        self._last_ns = first + count
+        return range(first, first + count)
 
     def _note_uses(self) -> None:
         uses = [(used_ns, generation) for generation, used_ns in self._used_ns.items()]
@@ -196,7 +195,7 @@ class SlotIndex:
         row = self._tables.execute("SELECT slots FROM classes WHERE slot_bytes = ?", (slot_bytes,)).fetchone()
         slots = row[0] if row else 0
         step = min(self._capacity_slots - slots, max(wanted, GROWTH_BYTES // slot_bytes))
-        if wanted <= 0 or step <= 0 or not self._allocate(slot_bytes, slots + step):
+        if wanted <= 0 or step <= 0 or not self._allocate(slot_bytes, slots, step):
             return []
         self._tables.execute("INSERT OR REPLACE INTO classes VALUES (?, ?)", (slot_bytes, slots + step))
         new = list(range(slots, slots + step))
@@ -206,22 +205,23 @@ class SlotIndex:
     def _evict(self, slot_bytes: int, wanted: int) -> list[int]:
         if wanted <= 0:
             return []
+        held = {generation for loan in self._loans for generation in loan.generations}
         oldest = self._tables.execute(
             "SELECT generation, key, slot FROM objects WHERE slot_bytes = ? ORDER BY used_ns LIMIT ?",
-            (slot_bytes, wanted + len(self._reading)),
+            (slot_bytes, wanted + len(held)),
         )
-        victims = [row for row in oldest if row[0] not in self._reading][:wanted]
+        victims = [row for row in oldest if row[0] not in held][:wanted]
         for generation, key, _ in victims:
             self._tables.execute("DELETE FROM objects WHERE generation = ?", (generation,))
             self._known.pop(key, None)
         return [slot for _, _, slot in victims]
 
-    def _confirm_one(self, slot_bytes: int, page: Written) -> bool:
-        self._free(slot_bytes, page.slot)
-        row = (page.key, slot_bytes, page.slot, page.length, page.checksum, self._tick())
+    def _confirm_one(self, page: Place, used_ns: int) -> bool:
+        self._free(page.slot_bytes, page.slot)
+        row = (page.key, page.slot_bytes, page.slot, page.length, page.checksum, used_ns)
         added = self._tables.execute("INSERT OR IGNORE INTO objects VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).rowcount
         if added:
-            self._tables.execute("DELETE FROM free WHERE slot_bytes = ? AND slot = ?", (slot_bytes, page.slot))
+            self._tables.execute("DELETE FROM free WHERE slot_bytes = ? AND slot = ?", (page.slot_bytes, page.slot))
         return bool(added)
 
     def _free(self, slot_bytes: int, slot: int) -> None:

@@ -11,8 +11,8 @@ from hicache.storage.checksums import checksum
 from hicache.storage.options import Options
 from hicache.storage.paged import PagedStorage
 from hicache.storage.scope_folder import ScopeFolder
-from hicache.storage.slot_files import SlotFiles, Span, in_runs, slot_bytes_of
-from hicache.storage.slot_index import Place, SlotIndex, Written
+from hicache.storage.slot_files import SlotFiles, in_runs, slot_bytes_of
+from hicache.storage.slot_index import Loan, Place, SlotIndex
 from hicache.storage.slot_schema import connect
 from hicache.storage.tally import page_bytes
 
@@ -47,62 +47,72 @@ class SlotFileStorage(PagedStorage):
         return [place is not None for place in self._index.find(keys)]
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
-        places = self._index.borrow(keys)
+        loan = self._index.borrow(keys)
         answers = [Answer.ABSENT] * len(keys)
         try:
-            self._read_places(places, targets, answers)
+            places = self._fitting(loan.places, targets, answers)
+            for run in in_runs(places):
+                self._read_run(run, places, targets, answers)
         finally:
-            kept = self._index.give_back(places)
-        for number, place in enumerate(places):
-            if place is not None and not kept[number]:
-                answers[number] = Answer.ABSENT
-            elif place is not None and answers[number].is_damage:
-                self._index.remove(place)
+            are_kept = self._index.give_back(loan)
+        if not are_kept or answers.count(Answer.DONE) < len(answers):
+            self._look_again(loan, answers)
         return answers
 
-    def _read_places(self, places: Sequence[Place | None], targets: Sequence[Pieces], answers: list[Answer]) -> None:
-        spans: list[Span] = []
-        for number, (place, pieces) in enumerate(zip(places, targets, strict=True)):
-            if place is None:
-                continue
-            wanted = page_bytes(pieces)
-            if wanted == place.length:
-                spans.append(Span(number, place.slot_bytes, place.slot, wanted, pieces))
-            else:
-                answers[number] = Answer.SHORT if place.length < wanted else Answer.LONG
-        for run in in_runs(spans):
-            try:
-                whole = self._files.read(run)
-            except OSError as error:
-                whole = -1
-                self.failed(error)
-            for position, span in enumerate(run):
-                place = places[span.number]
-                assert place is not None, "only what has a place is read"
-                if whole < 0:
-                    answers[span.number] = Answer.ERROR
-                elif position >= whole:
-                    answers[span.number] = Answer.SHORT
-                else:
-                    answers[span.number] = self._verified(place, span.pieces)
+    def _look_again(self, loan: Loan, answers: list[Answer]) -> None:
+        """What another process took away while it was read is no data; what is damaged goes."""
+        for number, (before, now) in enumerate(zip(loan.places, self._index.find(loan.keys), strict=True)):
+            if before is None or before != now:
+                answers[number] = Answer.ABSENT
+            elif answers[number].is_damage:
+                self._index.remove(before)
 
-    def _verified(self, place: Place, pieces: Pieces) -> Answer:
-        is_right = not self._is_verified or checksum(pieces, SEED) == place.checksum
-        return Answer.DONE if is_right else Answer.CORRUPT
+    def _fitting(
+        self, places: Sequence[Place | None], targets: Sequence[Pieces], answers: list[Answer]
+    ) -> dict[int, Place]:
+        """What has the size of its target; the rest is answered."""
+        fitting: dict[int, Place] = {}
+        for number, place in enumerate(places):
+            if place is not None:
+                wanted = page_bytes(targets[number])
+                if place.length == wanted:
+                    fitting[number] = place
+                else:
+                    answers[number] = Answer.SHORT if place.length < wanted else Answer.LONG
+        return fitting
+
+    def _read_run(
+        self, run: Sequence[int], places: Mapping[int, Place], targets: Sequence[Pieces], answers: list[Answer]
+    ) -> None:
+        try:
+            found = self._files.read(places[run[0]], _joined(run, targets))
+        except OSError as error:
+            for number in run:
+                answers[number] = self.failed(error)
+            return
+        for number in run:
+            place = places[number]
+            found -= place.length
+            if found < 0:
+                answers[number] = Answer.SHORT
+            elif self._is_verified and checksum(targets[number], SEED) != place.checksum:
+                answers[number] = Answer.CORRUPT
+            else:
+                answers[number] = Answer.DONE
 
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
         # What the batch found there already is held, so that its new pages cannot push it out.
-        places = self._index.borrow(keys)
+        loan = self._index.borrow(keys)
         try:
-            answers = [Answer.PRESENT if place else Answer.FULL for place in places]
+            answers = [Answer.PRESENT if place else Answer.FULL for place in loan.places]
             sizes: dict[int, list[int]] = {}
-            for number, place in enumerate(places):
+            for number, place in enumerate(loan.places):
                 if place is None:
                     sizes.setdefault(slot_bytes_of(page_bytes(sources[number])), []).append(number)
             for slot_bytes, numbers in sizes.items():
                 self._write_size(slot_bytes, numbers, keys, sources, answers)
         finally:
-            self._index.give_back(places)
+            self._index.give_back(loan)
         return answers
 
     def _write_size(
@@ -113,24 +123,30 @@ class SlotFileStorage(PagedStorage):
         sources: Sequence[Pieces],
         answers: list[Answer],
     ) -> None:
-        """Write the pages of one slot size; those that got no slot are answered already."""
+        """Write the pages of one slot size; those that get no slot are answered already."""
         slots, removed = self._index.reserve(slot_bytes, len(numbers))
         self.tally.removed(removed)
-        spans = [
-            Span(number, slot_bytes, slot, page_bytes(sources[number]), sources[number])
+        places = {
+            number: Place(keys[number], 0, slot_bytes, slot, page_bytes(sources[number]), 0)
             for number, slot in zip(numbers, slots, strict=False)
-        ]
+        }
         try:
-            for run in in_runs(spans):
-                self._files.write(run)
+            written = {
+                number: place for run in in_runs(places) for number, place in self._written(run, places, sources)
+            }
             if self._is_synced:
                 self._files.synchronise(slot_bytes)
-            pages = [Written(keys[s.number], s.slot, s.length, checksum(s.pieces, SEED)) for s in spans]
         except BaseException:
             self._index.release(slot_bytes, slots)
             raise
-        for span, is_new in zip(spans, self._index.confirm(slot_bytes, pages), strict=True):
-            answers[span.number] = Answer.DONE if is_new else Answer.PRESENT
+        for number, is_new in zip(written, self._index.confirm(list(written.values())), strict=True):
+            answers[number] = Answer.DONE if is_new else Answer.PRESENT
+
+    def _written(
+        self, run: Sequence[int], places: Mapping[int, Place], sources: Sequence[Pieces]
+    ) -> list[tuple[int, Place]]:
+        self._files.write(places[run[0]], _joined(run, sources))
+        return [(number, places[number]._replace(checksum=checksum(sources[number], SEED))) for number in run]
 
     def _remove_all(self) -> bool:
         self._index.clear()
@@ -143,3 +159,7 @@ class SlotFileStorage(PagedStorage):
         self._index.close()
         self._files.close()
         self._folder.close()
+
+
+def _joined(run: Sequence[int], pages: Sequence[Pieces]) -> Pieces:
+    return pages[run[0]] if len(run) == 1 else [piece for number in run for piece in pages[number]]

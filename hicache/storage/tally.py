@@ -24,16 +24,16 @@ class Tally:
 
     def read(self, answers: Sequence[Answer], targets: Sequence[Pieces]) -> None:
         """Count the pages of a get."""
-        moved = _bytes_done(answers, targets)
+        counts, moved = _counted(answers, targets)
         with self._lock:
-            self._read.update(answer.value for answer in answers)
+            self._read.update(counts)
             self._bytes_read += moved
 
     def wrote(self, answers: Sequence[Answer], sources: Sequence[Pieces]) -> None:
         """Count the pages of a set."""
-        moved = _bytes_done(answers, sources)
+        counts, moved = _counted(answers, sources)
         with self._lock:
-            self._written.update(answer.value for answer in answers)
+            self._written.update(counts)
             self._bytes_written += moved
 
     def removed(self, objects: int) -> None:
@@ -60,11 +60,14 @@ class Tally:
 
 def page_bytes(pieces: Pieces) -> int:
     """The size of a page."""
-    return sum([piece.nbytes for piece in pieces])
+    return pieces[0].nbytes if len(pieces) == 1 else sum([piece.nbytes for piece in pieces])
 
 
-def _bytes_done(answers: Sequence[Answer], pages: Sequence[Pieces]) -> int:
-    return sum([page_bytes(page) for answer, page in zip(answers, pages, strict=False) if answer is Answer.DONE])
+def _counted(answers: Sequence[Answer], pages: Sequence[Pieces]) -> tuple[dict[str, int], int]:
+    """How often there is each answer, and the bytes of the pages that are done."""
+    counts = {answer.value: count for answer in Answer if (count := answers.count(answer))}
+    done = [page for answer, page in zip(answers, pages, strict=False) if answer is Answer.DONE]
+    return counts, sum([piece.nbytes for page in done for piece in page])
 
 
 def _reasons(counted: Counter[str]) -> dict[str, int]:

@@ -33,6 +33,8 @@ def write_from(file: int, pieces: Sequence[memoryview], offset: int) -> None:
 
 def _after(pieces: Sequence[memoryview], count: int) -> Sequence[memoryview]:
     """What is left of pieces after so many bytes; empty pieces behind them go too."""
+    if count >= sum([piece.nbytes for piece in pieces]):
+        return ()
     for number, piece in enumerate(pieces):
         if count < piece.nbytes:
             return [piece[count:], *islice(pieces, number + 1, None)]

@@ -1,0 +1,269 @@
+"""SlotFileStorage: slots that are given away and reused, by this process and by others, and never the wrong bytes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from errno import EIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.storage.base import Pieces
+from hicache.storage.slot_index import Place
+
+from .asking import put, take
+from .conftest import Open
+from .pages import PAGE_BYTES, SCOPE, keys_of, page
+
+SLOT_BYTES = 12_288
+"""Of a page of PAGE_BYTES: whole blocks of 4 KiB."""
+
+DIE_IN_A_SET = f"""
+import os, signal
+from hicache.storage.slotfile import SlotFileStorage
+storage = SlotFileStorage({SCOPE!r}, {{"root": ".", "capacity_slots": 2}})
+storage._index.confirm = lambda pages: os.kill(os.getpid(), signal.SIGKILL)
+storage.set(["a", "b"], [[memoryview(bytes({PAGE_BYTES}))]] * 2, ())
+"""
+
+
+def slots_file(root: Path, slot_bytes: int = SLOT_BYTES) -> Path:
+    return root / SCOPE / f"slots-{slot_bytes}"
+
+
+def while_reading(monkeypatch: pytest.MonkeyPatch, backend: Any, act: Any) -> None:
+    """Once, when a backend is about to read the bytes of an object, something else happens."""
+    read = backend._files.read
+
+    def read_late(first: Place, pieces: Pieces) -> int:
+        monkeypatch.setattr(backend._files, "read", read)
+        act()
+        found: int = read(first, pieces)
+        return found
+
+    monkeypatch.setattr(backend._files, "read", read_late)
+
+
+def test_objects_outlive_the_instance_in_one_file_for_each_size(open_in: Open, tmp_path: Path) -> None:
+    first = open_in("slotfile", capacity_slots=4)
+    put(first, a=page(1), b=page(2), c=page(3, 4_096), d=b"")
+    first.close()
+    second = open_in("slotfile", capacity_slots=4)
+    assert [take(second, "a"), take(second, "b"), take(second, "c", 4_096), take(second, "d", 0)] == [
+        *(page(1), page(2), page(3, 4_096), b"")
+    ], "FLOW-9: what was kept is there after a restart"
+    assert slots_file(tmp_path).stat().st_size == 4 * SLOT_BYTES, "slots are there before they are written"
+    assert slots_file(tmp_path, 4_096).exists(), "and pages of another size lie in another file"
+
+
+def test_an_object_that_is_there_is_kept(open_in: Open) -> None:
+    backend = open_in("slotfile", capacity_slots=4)
+    put(backend, a=page(1))
+    assert put(backend, a=page(2)) == [True], "STORE-5: there is an object under this key"
+    assert (backend.stats().written, backend.stats().present) == (1, 1), f"STORE-5: counted so: {backend.stats()}"
+    assert take(backend, "a") == page(1), "STORE-5: the old bytes"
+
+
+def test_a_key_twice_in_a_batch_takes_one_slot(open_in: Open) -> None:
+    backend, source = open_in("slotfile", capacity_slots=2), [memoryview(page(1))]
+    assert backend.set(["a", "a"], [source, source], ()) == [True, True], "STORE-5: the second finds the first"
+    assert put(backend, b=page(2)) == [True], "the other slot is free again"
+    assert backend.has(["a", "b"]) == [True, True], "STORE-8: so nothing had to go"
+
+
+def test_the_least_recently_used_make_room(open_in: Open) -> None:
+    backend = open_in("slotfile", capacity_slots=3)
+    put(backend, a=page(1), b=page(2), c=page(3))
+    take(backend, "a")
+    assert put(backend, d=page(4)) == [True], "STORE-8: the oldest makes room"
+    assert backend.has(list("abcd")) == [True, False, True, True], "STORE-8: b was used least recently"
+    put(backend, c=page(3))
+    assert put(backend, e=page(5), f=page(6)) == [True, True], "STORE-8: the two oldest make room"
+    assert backend.has(list("acdef")) == [False, True, False, True, True], "STORE-8: c was used by a set"
+    stats = backend.stats()
+    assert (stats.objects, stats.object_bytes, stats.removed) == (3, 3 * PAGE_BYTES, 3), f"three slots: {stats}"
+
+
+def test_a_batch_does_not_push_out_its_own_pages(open_in: Open) -> None:
+    backend = open_in("slotfile", capacity_slots=2)
+    put(backend, a=page(1))
+    assert put(backend, a=page(1), b=page(2), c=page(3)) == [True, True, False], "STORE-8: there is room for two"
+    assert backend.has(["a", "b", "c"]) == [True, True, False], "what was answered True is there"
+    assert backend.stats().refused == {"full": 1}, f"counted with its reason: {backend.stats()}"
+
+
+def test_what_is_being_read_is_not_removed(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, answers = open_in("slotfile", capacity_slots=1), list[bool]()
+    put(backend, a=page(1))
+    while_reading(monkeypatch, backend, lambda: answers.extend(put(backend, b=page(2))))
+    assert take(backend, "a") == page(1), "STORE-8: who has begun to read gets it whole"
+    assert answers == [False], "STORE-8: the only slot was being read"
+    assert put(backend, b=page(2)) == [True], "and afterwards it may go"
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_slot_that_another_process_reuses_is_no_data(
+    open_in: Open, monkeypatch: pytest.MonkeyPatch, verify: bool
+) -> None:
+    mine, theirs = (open_in("slotfile", capacity_slots=1, verify=verify) for _ in range(2))
+    put(mine, a=page(1))
+    while_reading(monkeypatch, mine, lambda: put(theirs, b=page(2)))
+    assert take(mine, "a") is None, "STORE-3: by then the slot holds another object"
+    assert mine.stats().misses == {"absent": 1}, f"it is gone, not damaged: {mine.stats()}"
+    assert take(mine, "b") == page(2), "STORE-8: what took its place is untouched"
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_an_object_that_came_back_with_other_bytes_meanwhile_is_no_data(
+    open_in: Open, monkeypatch: pytest.MonkeyPatch, verify: bool
+) -> None:
+    mine, theirs = (open_in("slotfile", capacity_slots=1, verify=verify) for _ in range(2))
+    put(mine, a=page(1))
+    while_reading(monkeypatch, mine, lambda: (theirs.clear(), put(theirs, a=page(2))))
+    assert take(mine, "a") is None, "STORE-3: the row is another, though key and slot are the same"
+    assert take(mine, "a") == page(2), "STORE-3: and is read next"
+
+
+def test_what_another_process_changed_is_seen(open_in: Open) -> None:
+    mine, theirs = (open_in("slotfile", capacity_slots=4) for _ in range(2))
+    put(mine, a=page(1), b=page(2))
+    assert take(mine, "a") == page(1), "from now on this process knows where it is"
+    theirs.clear()
+    put(theirs, c=page(3), a=page(4))
+    assert mine.has(["a", "b", "c"]) == [True, False, True], "STORE-3: what was remembered is not believed"
+    assert take(mine, "a") == page(4), "STORE-3: the bytes that are there now"
+
+
+def damage(path: Path, size: int | None, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        old = file.read(1)
+        file.seek(offset)
+        file.write(bytes([old[0] ^ 1]))
+        if size is not None:
+            file.truncate(size)
+
+
+@pytest.mark.parametrize(("size", "reason"), [(PAGE_BYTES - 1, "short"), (None, "corrupt")])
+def test_a_damaged_object_is_a_miss_and_goes(open_in: Open, tmp_path: Path, size: int | None, reason: str) -> None:
+    backend = open_in("slotfile", capacity_slots=2)
+    put(backend, a=page(1))
+    damage(slots_file(tmp_path), size, 77)
+    assert take(backend, "a") is None, "STORE-3: these are not the bytes that were kept"
+    assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
+    assert backend.has(["a"]) == [False], "PF13: a damaged object is removed by the get that found it"
+    assert put(backend, a=page(2)) == [True], "PF13: so it can be written anew"
+    assert take(backend, "a") == page(2), "PF13: and read"
+
+
+@pytest.mark.parametrize(("size", "reason"), [(PAGE_BYTES + 1, "short"), (PAGE_BYTES - 1, "long")])
+def test_an_object_of_another_size_is_a_miss_and_goes(open_in: Open, size: int, reason: str) -> None:
+    backend = open_in("slotfile", capacity_slots=2)
+    put(backend, a=page(1), b=page(2))
+    assert take(backend, "a", size) is None, f"STORE-3: the object is no page of {size} bytes"
+    assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
+    assert backend.has(["a", "b"]) == [False, True], "it can be written anew, and its neighbour stays"
+
+
+def test_one_damaged_page_spoils_no_other_of_its_batch(open_in: Open, tmp_path: Path) -> None:
+    backend, keys, size = open_in("slotfile", capacity_slots=8), keys_of(8), 4_096
+    contents = [page(number, size) for number in range(8)]
+    backend.set(keys, [[memoryview(content)] for content in contents], ())
+    damage(slots_file(tmp_path, size), None, 3 * size)
+    targets = [bytearray(size) for _ in keys]
+    got = backend.get(keys, [[memoryview(target)] for target in targets], ())
+    assert got == [number != 3 for number in range(8)], "STORE-3: the answer is page by page"
+    right = [target == content for target, content in zip(targets, contents, strict=True)]
+    assert right == got, "STORE-3: those that were answered True are there, though all were read in one go"
+
+
+def test_what_a_dead_writer_reserved_is_free_again(open_in: Open, tmp_path: Path) -> None:
+    dead = subprocess.run([sys.executable, "-c", DIE_IN_A_SET], cwd=tmp_path, check=False)
+    assert dead.returncode < 0, f"the writer is killed by a signal, got {dead.returncode}"
+    backend = open_in("slotfile", capacity_slots=2)
+    assert backend.has(["a", "b"]) == [False, False], "STORE-10: a page that was not confirmed is not visible"
+    assert put(backend, c=page(1), d=page(2)) == [True, True], "STORE-4: both of its slots are free"
+
+
+def test_what_a_live_writer_reserved_is_let_be(open_in: Open) -> None:
+    mine = open_in("slotfile", capacity_slots=1)
+    slots, _ = mine._index.reserve(SLOT_BYTES, 1)
+    theirs = open_in("slotfile", capacity_slots=1)
+    assert put(theirs, a=page(1)) == [False], "STORE-10: the only slot is being written by another process"
+    assert mine._index.confirm([Place("b", 0, SLOT_BYTES, slots[0], PAGE_BYTES, 0)]) == [True], "which confirms it"
+    assert theirs.has(["b"]) == [True], "STORE-10: now it is visible"
+
+
+def test_a_write_that_fails_leaves_nothing(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_in("slotfile", capacity_slots=1)
+
+    def fail(*_: object) -> None:
+        raise OSError(EIO, os.strerror(EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(backend._files, "write", fail)
+        assert put(backend, a=page(1)) == [False], "STORE-4: it was not written"
+    assert backend.stats().refused == {"error": 1}, f"counted with its reason: {backend.stats()}"
+    assert put(backend, b=page(2)) == [True], "STORE-4: its slot is free again"
+
+
+def test_a_full_disk_makes_the_oldest_go(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, room = 1 << 20, 16
+    backend = open_in("slotfile", capacity_slots=10_000)
+    monkeypatch.setattr(backend._index, "_allocate", lambda _, first, count: first + count <= room)
+    keys, source = keys_of(room + 1), [memoryview(page(1, size))]
+    assert backend.set(keys, [source] * len(keys), ()) == [False] * len(keys), "STORE-4: not even the first file fits"
+    assert backend.stats().refused == {"full": len(keys)}, f"counted with its reason: {backend.stats()}"
+    assert backend.set(keys[:room], [source] * room, ()) == [True] * room, "there is room for so many"
+    assert put(backend, a=page(2, size)) == [True], "STORE-8: one makes room, where the disk has none"
+    assert backend.has([keys[0], keys[1], "a"]) == [False, True, True], "STORE-8: the oldest"
+
+
+def test_clear_removes_this_scope_alone(open_in: Open) -> None:
+    mine, theirs = open_in("slotfile", capacity_slots=2), open_in("slotfile", "other-1", capacity_slots=2)
+    for backend in (mine, theirs):
+        put(backend, a=page(1), b=page(2))
+    assert mine.clear(), "all can be removed"
+    assert (mine.has(["a", "b"]), mine.stats().objects) == ([False, False], 0), "STORE-7: nothing is left"
+    assert (take(theirs, "a"), theirs.stats().objects) == (page(1), 2), "STORE-7: another scope is untouched"
+    assert put(mine, c=page(3), d=page(4)) == [True, True], "and all slots are free"
+
+
+def test_existence_is_one_statement_for_any_number_of_keys(open_in: Open) -> None:
+    backend, statements = open_in("slotfile", capacity_slots=2), list[str]()
+    put(backend, a=page(1))
+    backend._index._tables.set_trace_callback(statements.append)
+    assert backend.has(["a", *keys_of(1_000)]) == [True, *[False] * 1_000], "one of the keys is there"
+    asked = [statement for statement in statements if "SELECT" in statement]
+    assert len(asked) == 1, f"one statement asks for all keys, got {len(asked)}"
+    plan = backend._index._tables.execute(f"EXPLAIN QUERY PLAN {asked[0]}").fetchall()
+    assert any("SEARCH objects USING INDEX" in row[3] for row in plan), f"which looks each up in an index: {plan}"
+
+
+def test_an_index_of_another_version_is_refused(open_in: Open, tmp_path: Path) -> None:
+    open_in("slotfile", capacity_slots=2).close()
+    with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as tables:
+        tables.execute("PRAGMA user_version = 2")
+    with pytest.raises(ConfigurationError, match="has version 2, expected 1"):
+        open_in("slotfile", capacity_slots=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "'capacity_slots': got nothing"),
+        ({"capacity_slots": True}, "'capacity_slots': got True (bool)"),
+        ({"capacity_slots": 1, "verify": 0}, "'verify': got 0 (int)"),
+        ({"capacity_slots": 1, "root": ""}, "'root': got '' (str)"),
+    ],
+)
+def test_options_that_cannot_be_are_named(open_in: Open, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        open_in("slotfile", **options)
+    assert said in str(raised.value), f"CONF-4: expected {said!r} in {raised.value}"
