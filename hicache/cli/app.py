@@ -9,9 +9,11 @@ import typer
 from hicache.cli.explain import explain_command
 from hicache.cli.replay import replay_command
 from hicache.cli.verify import verify_command
+from hicache.cli.verify_storage import verify_storage_command
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command("verify")(verify_command)
+app.command("verify-storage")(verify_storage_command)
 app.command("replay")(replay_command)
 app.command("explain")(explain_command)
 

@@ -1,0 +1,47 @@
+"""What `hicache verify-storage` shows besides its stages: the clauses, and what was counted and measured."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from hicache.testing.report.matrix import Status
+from hicache.testing.report.overview import Overview, overview
+from hicache.testing.report.run import RunRecord
+from hicache.testing.storage.clauses import BACKEND_CLAUSES
+
+STYLES = {Status.PASSED: "green", Status.FAILED: "red", Status.SKIPPED: "yellow"}
+
+FIGURES = ("faults of", "kills of", "throughput of")
+
+
+def show_storage(record: RunRecord, console: Console) -> None:
+    """Print how each clause stands with each backend, the counts and figures, and what was skipped, with the reason."""
+    view = overview(record, BACKEND_CLAUSES)
+    console.print(_clauses(view))
+    figures = Table("figure", "measured")
+    for name, value in record.environment.items():
+        if name.startswith(FIGURES):
+            figures.add_row(name, value)
+    if figures.row_count:
+        console.print(figures)
+    for group in view.skips:
+        _say(console, f"{group.executions} skipped: {group.reason}")
+    silent = [clause.id for clauses in view.silent.values() for clause in clauses]
+    if silent:
+        _say(console, f"not executed: {', '.join(silent)}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _clauses(view: Overview) -> Table:
+    matrix = view.matrix
+    table = Table("clause", *(name.partition("/")[2] or name for name in matrix.configurations))
+    table.add_column("what it says", no_wrap=True)
+    for section in matrix.sections:
+        for row in section.rows:
+            cells = [f"[{STYLES.get(cell.status, 'white')}]{cell.status.value}[/]" for cell in row.cells]
+            table.add_row(row.clause.id, *cells, row.clause.sentence)
+    return table
