@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool
 
+from .long_prompts import LONG, roomy
 from .storages import OTHER, PAIR, PROMPT
-from .stored import expected_pages, fetch, in_storage, objects, persisted, pools, store, storing
+from .stored import expected_pages, fetch, in_storage, objects, persisted, pools, store
 from .verbs import FULL, evict_all, put
 
 THROUGH = [WritePolicy.WRITE_THROUGH]
-LONG = tuple(range(1, 301))
-"""Pages that take three batches."""
 USES = 10
 
 
@@ -82,28 +79,22 @@ def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) ->
 @clause("FETCH-9", "FLOW-9", write_policies=THROUGH, page_sizes=[1], needs=[Capability.STEPPED])
 def test_of_many_batches_one_that_fails_does_not_end_the_others_for_good(driver: Driver) -> None:
     for lost in (0, 130, 299):
-        with long_prompts(driver) as roomy:
-            key = objects(roomy, Pool.KV, LONG)[lost]
-            store(roomy).empty()
-            store(roomy).faults.refused = {key}
-            put(roomy, LONG)
-            roomy.drain()
-            assert not any(persisted(roomy).values()), f"FETCH-9: page {lost} of {len(LONG)} was refused"
-            store(roomy).faults.refused = set()
-            put(roomy, LONG)
-            roomy.drain()
-            missing = [page for page, there in enumerate(in_storage(roomy, LONG)[Pool.KV]) if not there]
+        with roomy(driver) as long:
+            key = objects(long, Pool.KV, LONG)[lost]
+            store(long).empty()
+            store(long).faults.refused = {key}
+            put(long, LONG)
+            long.drain()
+            assert not any(persisted(long).values()), f"FETCH-9: page {lost} of {len(LONG)} was refused"
+            store(long).faults.refused = set()
+            put(long, LONG)
+            long.drain()
+            missing = [page for page, there in enumerate(in_storage(long, LONG)[Pool.KV]) if not there]
             assert not missing, f"FLOW-4: page {lost} was refused once, of the second offer lack {missing}"
-            evict_all(roomy)
-            roomy.restart()
-            came = fetch(roomy, LONG)
+            evict_all(long)
+            long.restart()
+            came = fetch(long, LONG)
             assert came == len(LONG), f"FLOW-9: {len(LONG)} pages are in storage, {came} came"
-
-
-def long_prompts(driver: Driver) -> AbstractContextManager[Driver]:
-    """A cache with room for the long prompt on both tiers."""
-    tokens = dict.fromkeys(driver.config.components, 320 * driver.config.page_size)
-    return storing(driver, host={"capacity_tokens": tokens}, capacity_tokens=tokens, storage={"limit_tokens": 1000})
 
 
 @clause("EVENT-1", "EVENT-2", needs=[Capability.EVENTS, Capability.STORAGE, Capability.COUNTERS], page_sizes=[16])
