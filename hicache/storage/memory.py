@@ -78,24 +78,29 @@ class MemoryStorage(PagedStorage):
         return Answer.DONE
 
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
-        return [self._write_one(key, pieces) for key, pieces in zip(keys, sources, strict=True)]
+        held = set(keys)
+        return [self._write_one(key, pieces, held) for key, pieces in zip(keys, sources, strict=True)]
 
-    def _write_one(self, key: str, pieces: Pieces) -> Answer:
+    def _write_one(self, key: str, pieces: Pieces, held: set[str]) -> Answer:
         with self._shelf.lock:
             if self._shelf.use(key) is not None:
                 return Answer.PRESENT
-            if not self._make_room(page_bytes(pieces)):
+            if not self._make_room(page_bytes(pieces), held):
                 return Answer.FULL
             self._shelf.put(key, b"".join(pieces))
             return Answer.DONE
 
-    def _make_room(self, wanted: int) -> bool:
+    def _make_room(self, wanted: int, held: set[str]) -> bool:
+        """Whether there is room now, without a page of the same batch, which was answered or will be."""
         if self._capacity_bytes is None:
             return True
         if wanted > self._capacity_bytes:
             return False
         while self._shelf.object_bytes + wanted > self._capacity_bytes:
-            self._shelf.remove(next(iter(self._shelf.objects)))
+            oldest = next((key for key in self._shelf.objects if key not in held), None)
+            if oldest is None:
+                return False
+            self._shelf.remove(oldest)
             self.tally.removed(1)
         return True
 

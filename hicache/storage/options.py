@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
 from hicache.errors import ConfigurationError
@@ -50,6 +50,22 @@ class Options:
         value = self._given.get(name, default)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
         return float(value) if is_number else self.refuse(name, value, f"a number from 0 to {most}")
+
+    def whole(self, name: str, default: int) -> int:
+        """An integer that is 0 or more."""
+        value = self._given.get(name, default)
+        is_whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return int(value) if is_whole else self.refuse(name, value, "an integer that is 0 or more")
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """A table; empty where nothing is given."""
+        value = self._given.get(name, {})
+        return value if isinstance(value, Mapping) else self.refuse(name, value, "a table")
+
+    def function(self, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        """Something to call."""
+        value: Callable[..., Any] | None = self._given.get(name, default)
+        return value if callable(value) else self.refuse(name, value, "a function")
 
     def refuse(self, name: str, value: object, expected: str) -> NoReturn:
         """Raise."""

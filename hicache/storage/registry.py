@@ -17,8 +17,11 @@ BACKENDS: Mapping[str, str] = {
     "memory": "hicache.storage.memory:MemoryStorage",
     "file": "hicache.storage.file:FileStorage",
     "slotfile": "hicache.storage.slotfile:SlotFileStorage",
+    "audited": "hicache.storage.audited:AuditedStorage",
+    "faulty": "hicache.storage.faulty:FaultyStorage",
+    "metered": "hicache.storage.metered:MeteredStorage",
 }
-"""The names of our own."""
+"""The names of our own. The last three wrap another backend, their option `inner`."""
 
 
 def open_backend(name: str, scope: str, options: Mapping[str, Any]) -> StorageBackend:

@@ -162,6 +162,13 @@ def test_a_batch_does_not_push_out_its_own_pages(open_in: Open) -> None:
     assert backend.stats().refused == {"full": 1}, f"counted with its reason: {backend.stats()}"
 
 
+def test_what_no_capacity_can_hold_is_refused(open_in: Open) -> None:
+    backend = open_in("file", capacity_bytes=PAGE_BYTES - 1)
+    put(backend, b=page(2, 1))
+    assert put(backend, a=page(1)) == [False], "STORE-8: a page is larger than the capacity"
+    assert backend.has(["b"]) == [True], "STORE-8: so nothing has to go"
+
+
 def test_an_object_is_whole_for_who_is_reading_it(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_in("file", capacity_bytes=PAGE_BYTES)
     put(backend, a=page(1))

@@ -39,9 +39,18 @@ def test_the_least_recently_used_make_room() -> None:
     )
 
 
+def test_a_batch_does_not_push_out_its_own_pages() -> None:
+    backend = MemoryStorage(SCOPE, {"capacity_bytes": 2 * PAGE_BYTES})
+    put(backend, a=page(1))
+    assert put(backend, a=page(1), b=page(2), c=page(3)) == [True, True, False], "STORE-8: there is room for two"
+    assert backend.has(["a", "b", "c"]) == [True, True, False], "what was answered True is there"
+
+
 def test_what_no_capacity_can_hold_is_refused() -> None:
     backend = MemoryStorage(SCOPE, {"capacity_bytes": PAGE_BYTES - 1})
+    put(backend, b=page(2, 1))
     assert put(backend, a=page(1)) == [False], "STORE-8: a page is larger than the capacity"
+    assert backend.has(["b"]) == [True], "STORE-8: so nothing has to go"
     assert backend.stats().refused == {"full": 1}, f"it is counted as full: {backend.stats()}"
 
 

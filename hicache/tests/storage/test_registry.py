@@ -49,7 +49,15 @@ def test_each_name_of_ours_leads_to_a_class(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("mooncake", ("'mooncake' is unknown", "known: memory, file, slotfile", "theirs", "module:Class")),
+        (
+            "mooncake",
+            (
+                "'mooncake' is unknown",
+                "known: memory, file, slotfile, audited, faulty, metered",
+                "theirs",
+                "module:Class",
+            ),
+        ),
         (":Class", ("':Class' is unknown",)),
         ("no_such_module:Class", ("No module named 'no_such_module'",)),
         (f"{__name__}:Nothing", ("has no attribute 'Nothing'",)),
