@@ -216,8 +216,10 @@ class Fetches:
         return min(fetch.whole.get(pool, 0) for pool in self._requests.prefix_pools)
 
     def _finish(self, fetch: Fetch) -> None:
-        """Land all that is tried. Where the anchor's own copy is under way, it waits for that."""
-        if fetch.anchor.arriving[self._ensemble.components[FULL].host.place] is None:
+        """Land all that is tried. Where the copy of what it goes on from is under way, it waits for that."""
+        place = self._ensemble.components[FULL].host.place
+        joined = [fetch.anchor, *self._ensemble.tree.walk(fetch.key)]
+        if all(node.arriving[place] is None for node in joined):
             self._land(fetch, fetch.length)
 
     def _land(self, fetch: Fetch, length: int) -> None:
