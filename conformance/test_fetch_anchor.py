@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, StorageKind, Tier, TransferKind
 
+from .fetch_stages import STAGES, Stage
 from .host_eviction import evict_host
 from .host_trees import pins
 from .reach import reach
 from .storages import PAIR, PROMPT
-from .stored import answer, asked, begin, check, fetch, put_in_storage_alone
+from .stored import answer, begin, check, fetch, put_in_storage_alone
 from .trees import nodes
 from .under_way import pending
 from .verbs import FULL, evict_all, put
 
-Stage = Callable[[Driver], None]
-
-
-def queued(_: Driver) -> None:
-    """Storage was not asked yet."""
-
-
-def querying(driver: Driver) -> None:
-    """Storage is asked what it has."""
-    driver.step()
-    asked(driver, StorageKind.QUERY)
-
-
-def fetching(driver: Driver) -> None:
-    """Storage is asked for pages."""
-    querying(driver)
-    answer(driver, StorageKind.QUERY)
-    asked(driver, StorageKind.FETCH)
-
-
-def arrived(driver: Driver) -> None:
-    """All pages have come, and were not taken over."""
-    fetching(driver)
-    driver.complete_storage(asked(driver, StorageKind.FETCH).ticket)
-
-
-STAGES = pytest.mark.parametrize("stage", [queued, querying, fetching, arrived], ids=lambda stage: stage.__name__)
 STEPPED = [Capability.STEPPED]
 
 
