@@ -87,7 +87,7 @@ class HostMachine(LoadMachine):
 
     def give_back(self) -> None:
         """Of those who wait for loads some leave at once, the others wait for what they asked for."""
-        for ticket in self.tickets.waiting[::2]:
+        for ticket in self.tickets.waiting[1::2]:
             self.abandon(ticket)
         self.drain()
         for ticket in list(self.tickets.waiting):

@@ -27,7 +27,7 @@ from hicache.types import (
 from .prompt_machine import FULL, PromptMachine
 from .situation import Situation
 from .ticket_book import Ticket, TicketBook
-from .tier_machine import PLACE, pick
+from .tier_machine import PLACE, SOON, Instant, pick
 
 
 class LoadMachine(PromptMachine):
@@ -39,12 +39,20 @@ class LoadMachine(PromptMachine):
         self.outdated: list[Callable[[], object]] = []
         self.readers: list[Handle] = []
 
-    @rule(place=PLACE, pages=st.integers(1, 6), quota=st.sampled_from([None, None, None, 1, 0]), pressed=st.booleans())
-    def load_back(self, place: int, pages: int, quota: int | None, pressed: bool) -> None:
+    @rule(
+        place=PLACE,
+        pages=st.integers(1, 6),
+        quota=st.sampled_from([None, None, None, 1, 0]),
+        pressed=st.booleans(),
+        soon=SOON,
+    )
+    def load_back(self, place: int, pages: int, quota: int | None, pressed: bool, soon: list[Instant]) -> None:
         """Somebody asks for what the host has of a prompt, which may have left the device just now."""
         if pressed:
             self.evict(Tier.DEVICE, FULL, 8, 0)
-        key = self._loadable(place, pages)
+        if not self._loadable(pages):
+            self.strand()
+        key = pick(self._loadable(pages), place) or self.earlier(place, pages)
         found, expected = self.find(key)
         tokens = None if quota is None else quota * self.config.page_size
         before = self.driver.snapshot()
@@ -56,6 +64,7 @@ class LoadMachine(PromptMachine):
             return
         self.tickets.granted(load.ticket, found.best_match, cut(key, expected.best, self.config), load.indices)
         self._require_share(before, expected)
+        self.pass_time(soon)
 
     # For those who inherit.
 
@@ -114,11 +123,10 @@ class LoadMachine(PromptMachine):
 
     # Inside.
 
-    def _loadable(self, place: int, pages: int) -> Key:
-        """A prompt that came before of which the host has more than the device, if there is one."""
+    def _loadable(self, pages: int) -> list[Key]:
+        """The prompts that came before of which the host has more than the device."""
         keys = [self.earlier(other, pages) for other in range(len(self.prompts))]
-        keys = [key for key in keys if any(self.model.expected_match(key).host_hits.values())]
-        return pick(keys, place) or self.earlier(place, pages)
+        return [key for key in keys if any(self.model.expected_match(key).host_hits.values())]
 
     def _require_answer(
         self, expected: ExpectedMatch, quota: int | None, before: Snapshot, load: LoadBack | None

@@ -15,7 +15,7 @@ from .load_machine import loads_of
 from .prompt_machine import FULL, USED, Prompt
 from .request_machine import RequestMachine
 from .situation import Situation
-from .tier_machine import PLACE, TierMachine, pick
+from .tier_machine import PLACE, SOON, Instant, TierMachine, pick
 
 
 class LoadingMachine(TierMachine, RequestMachine):
@@ -37,15 +37,18 @@ class LoadingMachine(TierMachine, RequestMachine):
         self.drain()
         self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
 
-    @rule(target=RequestMachine.requests, place=PLACE, tail=st.integers(1, 2), pressed=st.booleans())
-    def admit_again(self, place: int, tail: int, pressed: bool) -> object:
+    @rule(target=RequestMachine.requests, place=PLACE, tail=st.integers(1, 2), pressed=st.booleans(), soon=SOON)
+    def admit_again(self, place: int, tail: int, pressed: bool, soon: list[Instant]) -> object:
         """A prompt that came before comes again and goes on; it may have left the device just now."""
         if pressed:
             self.evict(Tier.DEVICE, FULL, 8, 0)
-        earlier = pick(list(self.keys.values()), place)
+        if not self._loadable():
+            self.strand()
+        earlier = pick(self._loadable() or list(self.keys.values()), place)
         if earlier is None:
             return multiple()
         number = self.start(self.driver.key([*earlier.tokens.tolist(), *range(tail)], earlier.namespace))
+        self.pass_time(soon)
         return multiple() if number is None else number
 
     # For those who inherit.
@@ -110,7 +113,7 @@ class LoadingMachine(TierMachine, RequestMachine):
 
     def give_back(self) -> None:
         """Some requests leave at once, the others wait for what they asked for and are computed."""
-        for number in list(self.handles)[::2]:
+        for number in list(self.handles)[1::2]:
             self.end(number, is_finished=False)
         self.drain()
         for _ in list(self.anchors):
@@ -133,6 +136,10 @@ class LoadingMachine(TierMachine, RequestMachine):
         else:
             self.reached(Situation.REQUEST_RESUMED)
         self.computed[number] = given
+
+    def _loadable(self) -> list[Key]:
+        """The prompts that came before of which the host has more than the device."""
+        return [key for key in self.keys.values() if any(self.model.expected_match(key).host_hits.values())]
 
     def _is_loading(self) -> bool:
         return bool(loads_of(self.driver.snapshot()))

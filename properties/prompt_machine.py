@@ -15,7 +15,7 @@ from hicache.types import SHARED, Component, Key, MatchResult, Namespace, Slots,
 
 from .eviction_order import UseLog
 from .hit_count import hits_by_page, require_hits
-from .tier_machine import PLACE, TierMachine, pick
+from .tier_machine import PLACE, SOON, Instant, TierMachine, pick
 from .tiny import NAMESPACE, PAGES, TAIL
 
 FULL = Component.FULL.value
@@ -50,11 +50,14 @@ class PromptMachine(TierMachine):
             anchor = self.prefix(key, len(found.device_indices))
             self.promises.used(key.namespace, anchor, self.driver.snapshot())
 
-    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=st.integers(0, 6), with_state=st.booleans())
-    def put(self, pages: list[int], tail: int, namespace: Namespace, passed: int, with_state: bool) -> None:
+    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=st.integers(0, 6), with_state=st.booleans(), soon=SOON)
+    def put(
+        self, pages: list[int], tail: int, namespace: Namespace, passed: int, with_state: bool, soon: list[Instant]
+    ) -> None:
         """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
         self.prompts.append((pages, namespace))
         self._put(self.key(pages, tail, namespace), passed, with_state)
+        self.pass_time(soon)
 
     @rule(place=PLACE, pages=st.integers(1, 6), passed=st.integers(0, 6), with_state=st.booleans())
     def put_again(self, place: int, pages: int, passed: int, with_state: bool) -> None:

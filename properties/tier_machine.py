@@ -42,10 +42,20 @@ class Moment(str, Enum):
     STEP = "what has ended is taken over, and what waits begins"
     ADVANCE = "one moves a layer"
     COMPLETE = "one moves all that is left"
+    REVERSE = "all begin and end, the youngest first, and none is taken over"
     FAIL = "one fails"
     DRAIN = "all end, and are taken over"
     CLAIM = "somebody who waits looks how it stands"
     ABANDON = "somebody who waits is gone"
+
+
+Instant = tuple[Moment, int, int]
+"""What happens at once, to which of several, and how many parts of it arrive, where it fails."""
+
+INSTANT = st.tuples(st.sampled_from([*Moment, Moment.STEP, Moment.STEP]), PLACE, st.integers(0, 3))
+
+SOON = st.lists(INSTANT, max_size=3)
+"""What happens next: left to chance, most of what was begun would not move before the run is over."""
 
 
 class TierMachine(CacheMachine):
@@ -66,23 +76,11 @@ class TierMachine(CacheMachine):
     # Rules are few, and say what in their arguments: Hypothesis leaves some rules out of each run, and what a run must
     # meet takes several of them.
 
-    @rule(moment=st.sampled_from(Moment), place=PLACE, parts=st.integers(0, 3))
-    def pass_time(self, moment: Moment, place: int, parts: int) -> None:
+    @rule(instants=st.lists(INSTANT, min_size=1, max_size=4))
+    def pass_time(self, instants: list[Instant]) -> None:
         """Transfers go on: any of them, as far as anybody likes, to any end; and who waits for them does so or not."""
-        if moment is Moment.DRAIN:
-            self.drain()
-        elif moment is Moment.CLAIM:
-            self.look_after(place)
-        elif moment is Moment.ABANDON:
-            self.give_up(place)
-        elif moment is Moment.STEP or self.executor is not ExecutorKind.STEPPED:
-            self.step()
-        elif moment is Moment.ADVANCE:
-            self._move(place, lambda one: self.driver.advance(one.ticket))
-        elif moment is Moment.COMPLETE:
-            self._move(place, lambda one: self.driver.complete(one.ticket))
-        else:
-            self._fail(place, parts)
+        for moment, place, parts in instants:
+            self._pass(moment, place, parts)
 
     @rule(tier=TIER, component=COMPONENT, pages=st.sampled_from([1, 2, 3, 8]), failing=st.sampled_from([0, 0, 0, 1, 2]))
     def evict(self, tier: Tier, component: str, pages: int, failing: int) -> None:
@@ -114,6 +112,11 @@ class TierMachine(CacheMachine):
         is_told = Capability.COUNTERS in self.adapter_type.capabilities
         refusals = (lambda: self.adapter.counters()["backups_refused"]) if is_told else None
         self.promises = WritePromises(self.host, refusals)
+
+    def strand(self) -> None:
+        """What was copied is on the host alone from now on, if nobody holds it on the device."""
+        self.drain()
+        self.evict(Tier.DEVICE, Component.FULL, 8, 0)
 
     def look_after(self, place: int) -> None:
         """Somebody who waits for a load looks how it stands, and takes over what has come."""
@@ -151,6 +154,8 @@ class TierMachine(CacheMachine):
         self.promises.look(snapshot, self.model.held[Tier.HOST])
         if self.config.events:
             self.events.look(self.adapter.events(), snapshot)
+        if self.promises.is_refused:
+            self.reached(Situation.BACKUP_REFUSED)
         for situation in set(situations_of(snapshot)):
             self.reached(situation)
 
@@ -175,6 +180,29 @@ class TierMachine(CacheMachine):
         self._empty()
 
     # Inside.
+
+    def _pass(self, moment: Moment, place: int, parts: int) -> None:
+        if moment is Moment.DRAIN:
+            self.drain()
+        elif moment is Moment.CLAIM:
+            self.look_after(place)
+        elif moment is Moment.ABANDON:
+            self.give_up(place)
+        elif moment is Moment.STEP or self.executor is not ExecutorKind.STEPPED:
+            self.step()
+        elif moment is Moment.ADVANCE:
+            self._move(place, lambda one: self.driver.advance(one.ticket))
+        elif moment is Moment.REVERSE:
+            self._reverse()
+        elif moment is Moment.COMPLETE:
+            self._move(place, lambda one: self.driver.complete(one.ticket))
+        else:
+            self._fail(place, parts)
+
+    def _reverse(self) -> None:
+        self.step()
+        while self.driver.pending():
+            self._move(-1, lambda one: self.driver.complete(one.ticket))
 
     def _fail(self, place: int, parts: int) -> None:
         one = self._move(place, lambda one: self.driver.fail(one.ticket, parts % one.parts))

@@ -25,6 +25,11 @@ class WritePromises:
         self._has_lost = False
         self._has_failed = False
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the cache told that it refused a copy."""
+        return self._refusals is not None and self._refusals() > self._refused_before
+
     def failed(self) -> None:
         """A copy was made to fail."""
         self._has_failed = True
@@ -85,8 +90,8 @@ class WritePromises:
 
     def _is_free(self) -> bool:
         """Whether no copy failed or was refused, and none had to make room for another."""
-        is_refused = self._refusals is None or self._refusals() > self._refused_before
-        return not (self._has_failed or self._has_lost or is_refused)
+        is_told = self._refusals is not None
+        return is_told and not (self._has_failed or self._has_lost or self.is_refused)
 
 
 def _host_slots(snapshot: Snapshot, component: str) -> set[int]:
