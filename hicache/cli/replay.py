@@ -10,8 +10,10 @@ from rich.console import Console
 
 from hicache.cli.adapter_class import REFERENCE, adapter_class
 from hicache.cli.host_options import HostCapacity, HostExecutor, HostLayout, HostWrites
+from hicache.cli.storage_options import QueueSteps, RestartAt, StorageBackendName, StorageExtra, StorageStops
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.errors import ConfigurationError, TraceError
+from hicache.types import StopPolicy
 
 
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
@@ -26,6 +28,11 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     write_policy: HostWrites = WritePolicy.WRITE_THROUGH,
     host_layout: HostLayout = Layout.PAGE_FIRST,
     executor: HostExecutor = ExecutorKind.THREADED,
+    storage: StorageBackendName = None,
+    storage_config: StorageExtra = "{}",
+    stop_policy: StorageStops = StopPolicy.WAIT_COMPLETE,
+    queue_steps: QueueSteps = 4,
+    restart_at: RestartAt = 0.5,
     running: Annotated[int, typer.Option(help="Requests that run at the same time.")] = 8,
     check_every: Annotated[int, typer.Option(help="Check the whole cache at each N-th request; 0: at the end.")] = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
@@ -37,7 +44,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     Ends with 1 when the cache breaks a law, and with 2 when it cannot be opened or the trace cannot be read.
     """
     from hicache.cli.replay_view import replay_with_progress, show_outcome
-    from hicache.testing.replay import HostSettings, ReplaySettings, write_report
+    from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings, write_report
     from hicache.testing.traces import Trace
 
     console = Console()
@@ -51,6 +58,9 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             running=running,
             check_every=check_every,
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
+            storage=None
+            if storage is None
+            else StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at),
         )
         requests = Trace(trace, skip_bad=skip_bad, limit=limit)
         outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)

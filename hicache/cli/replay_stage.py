@@ -1,4 +1,4 @@
-"""ReplayStage: a generated trace, replayed in this process; with a host tier too, where the cache has one."""
+"""ReplayStage: a generated trace, replayed in this process; on each tier that the cache has."""
 
 from __future__ import annotations
 
@@ -106,6 +106,14 @@ class ReplayStage:
                 "host-layout": host.layout.value,
                 "executor": host.executor.value,
             }
+        if (storage := settings.storage) is not None:
+            options |= {
+                "storage": storage.backend,
+                "storage-config": storage.extra,
+                "stop-policy": storage.stop_policy.value,
+                "queue-steps": storage.queue_steps,
+                "restart-at": storage.restart_at,
+            }
         words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         return shlex.join(["hicache", "replay", str(self.verification.directory / "trace.jsonl"), *words])
 
@@ -126,6 +134,8 @@ def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tup
         checked.append("FLOW-10")
     if outcome.host is not None and outcome.checks:
         checked.append("FLOW-7")
+    if outcome.storage is not None and outcome.checks:
+        checked += ["FETCH-8", "FLOW-9"]
     return tuple(checked)
 
 

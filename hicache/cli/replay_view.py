@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, replay
+from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay
 from hicache.testing.traces import Trace
 
 
@@ -24,8 +24,10 @@ def replay_with_progress(
 
 
 def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
-    """Print two tables: the totals beside their limits, and the latency of each verb."""
+    """Print tables: the totals beside their limits, with storage the parts, and the latency of each verb."""
     console.print(_totals(outcome))
+    if outcome.storage is not None:
+        console.print(_parts(outcome.storage))
     console.print(_latencies(outcome))
 
 
@@ -45,6 +47,7 @@ def _totals(outcome: ReplayOutcome) -> Table:
         "offline optimum": f"{outcome.optimal_hit_rate:.2%}",
         "evicted": _tokens(outcome.evicted_tokens),
         **({} if outcome.host is None else _moved(outcome.host)),
+        **({} if outcome.storage is None else _stored(outcome.storage)),
         "checks": _checks(outcome),
         "took": f"{outcome.seconds:.1f} s, at most {outcome.peak_rss_bytes / 2**30:.2f} GiB",
     }
@@ -80,6 +83,33 @@ def _bytes(count: int | None, bytes_per_token: int | None) -> str:
         return "not known"
     in_tokens = f", as much as {count // bytes_per_token:,} tokens of full" if bytes_per_token else ""
     return f"{count:,} bytes{in_tokens}"
+
+
+def _stored(storage: StorageOutcome) -> dict[str, str]:
+    """What went to and from storage, as the cache counts, and the prefetches."""
+    counts = {
+        "persisted": f"{_count(storage.total('bytes_persisted'))} bytes",
+        "fetched": f"{_count(storage.total('bytes_fetched'))} bytes, {_count(storage.total('fetched_tokens'))} tokens",
+        "prefetches": f"{_count(storage.total('prefetches'))}, refused {_count(storage.total('prefetches_refused'))}",
+    }
+    return {**counts, "with nothing lost": f"{storage.unbounded_hit_rate:.2%}"}
+
+
+def _parts(storage: StorageOutcome) -> Table:
+    """Hits by tier before and after the restart, or the middle."""
+    table = Table(
+        "", title=f"{storage.backend}, {storage.stop_policy}, " + ("a restart" if storage.restarted else "no restart")
+    )
+    for heading in ("requests", *storage.parts[0].hit_rates, "all tiers", "nothing lost", "s"):
+        table.add_column(heading, justify="right")
+    for number, (part, limit) in enumerate(zip(storage.parts, storage.unbounded_hit_rates, strict=True), start=1):
+        rates = [f"{rate:.2%}" for rate in (*part.hit_rates.values(), part.hit_rate, limit)]
+        table.add_row(f"part {number}", f"{part.requests:,}", *rates, f"{part.seconds:.1f}")
+    return table
+
+
+def _count(count: int | None) -> str:
+    return "not known" if count is None else f"{count:,}"
 
 
 def _checks(outcome: ReplayOutcome) -> str:

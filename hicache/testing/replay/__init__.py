@@ -4,18 +4,25 @@ from hicache.testing.replay.configuration import UNLIMITED, HostSettings, Replay
 from hicache.testing.replay.lru import lru_hit_tokens
 from hicache.testing.replay.optimum import optimal_hit_tokens
 from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome
+from hicache.testing.replay.part import Part
 from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import replay
 from hicache.testing.replay.sample import Sample, replay_sample, samples
+from hicache.testing.replay.storage import NEVER, StorageSettings
+from hicache.testing.replay.storage_outcome import StorageOutcome
 from hicache.testing.replay.survey import Survey, survey
 
 __all__ = [
+    "NEVER",
     "UNLIMITED",
     "HostOutcome",
     "HostSettings",
+    "Part",
     "ReplayOutcome",
     "ReplaySettings",
     "Sample",
+    "StorageOutcome",
+    "StorageSettings",
     "Survey",
     "lru_hit_tokens",
     "optimal_hit_tokens",

@@ -9,6 +9,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.counters import check_host_sizes, check_partners, check_sizes
+from hicache.testing.laws.storage import check_no_fetch
 from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, Component, Slots, Tier
 
@@ -32,17 +33,26 @@ class Audit:
             self.checks += 1
         self._adapter.sanity_check()
 
+    def check_at_rest(self) -> None:
+        """With nothing running and nothing under way, read back every byte of the tree.
+
+        Raises InvariantError unless the bytes are right (REQ-3), and no slot is held for a fetch (FETCH-8).
+        """
+        self.check(self._nothing())
+        if Capability.SNAPSHOT in self._adapter.capabilities:
+            snapshot = self._adapter.snapshot()
+            if snapshot.storage is not None:
+                check_no_fetch(snapshot)
+            self._contents.verify_tree(snapshot)
+
     def check_drained(self) -> None:
-        """With nothing running and nothing under way, read back every byte of the tree, then evict all of every tier.
+        """The same, and then evict all of every tier.
 
         Raises InvariantError unless the bytes are right (REQ-3) and all slots come back (POOL-1, FLOW-7).
         """
-        nothing = dict.fromkeys(self._config.components, NO_SLOTS)
-        self.check(nothing)
-        if Capability.SNAPSHOT in self._adapter.capabilities:
-            self._contents.verify_tree(self._adapter.snapshot())
+        self.check_at_rest()
         self._evict_all()
-        self.check(nothing)
+        self.check(self._nothing())
         if Capability.SIZES not in self._adapter.capabilities:
             return
         for tier, capacity in self._capacities().items():
@@ -58,6 +68,12 @@ class Audit:
             evict = self._adapter.evict if tier is Tier.DEVICE else self._adapter.evict_host
             for component, tokens in capacity.items():
                 evict(component, tokens)
+            if self._config.storage is not None:
+                # What was backed up just now is on its way to storage, and pinned.
+                self._adapter.drain()
+
+    def _nothing(self) -> dict[str, Slots]:
+        return dict.fromkeys(self._config.components, NO_SLOTS)
 
     def _capacities(self) -> dict[Tier, dict[str, int]]:
         capacities = {Tier.DEVICE: dict(self._config.capacity_tokens)}

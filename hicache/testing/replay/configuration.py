@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hicache.config import (
     SINGLE_RANK,
@@ -15,6 +16,7 @@ from hicache.config import (
     WritePolicy,
 )
 from hicache.errors import ConfigurationError
+from hicache.testing.replay.storage import StorageSettings, storage_config
 from hicache.testing.replay.survey import Survey
 from hicache.types import Component, Pool
 
@@ -55,6 +57,7 @@ class ReplaySettings:
     `capacity`: tokens, a share of the trace's footprint such as "25%", or "unlimited". `components`: components and
     sidecars. `running`: requests that run at the same time. `check_every`: check the whole cache at each so many
     requests; 0 checks at the end alone. `sliding_window_size`: tokens, for SWA. `host`: None for the device alone.
+    `storage`: None for none; it needs a host.
     """
 
     page_size: int
@@ -65,16 +68,27 @@ class ReplaySettings:
     running: int
     check_every: int
     host: HostSettings | None
+    storage: StorageSettings | None
 
     def __post_init__(self) -> None:
         for field, least in (("page_size", 1), ("sliding_window_size", 1), ("running", 1), ("check_every", 0)):
             value = getattr(self, field)
             if value < least:
                 raise ConfigurationError(f"{field} must be {least} or more, got {value!r}")
+        if self.storage is not None and self.host is None:
+            raise ConfigurationError(f"storage {self.storage.backend!r} needs a host tier, and there is none")
 
 
-def cache_config(settings: ReplaySettings, totals: Survey) -> CacheConfig:
-    """The configuration to open."""
+def cache_config(settings: ReplaySettings, totals: Survey, directory: Path) -> CacheConfig:
+    """The configuration to open. `directory`: for storage, of this replay alone."""
+    config = _two_tiers(settings, totals)
+    if settings.storage is None or config.host is None:
+        return config
+    storage = storage_config(settings.storage, config.host, totals, settings.page_size, directory)
+    return replace(config, storage=storage)
+
+
+def _two_tiers(settings: ReplaySettings, totals: Survey) -> CacheConfig:
     sidecars = tuple(name for name in settings.components if name == Pool.INDEXER)
     components = tuple(name for name in settings.components if name not in sidecars)
     return CacheConfig(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hicache.config import ExecutorKind, HostConfig
+from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.violation import violation
@@ -22,18 +22,22 @@ class Delivery:
 class HostLoader:
     """Drives the transfers of one cache."""
 
-    def __init__(self, adapter: CacheAdapter, config: HostConfig, stopwatch: Stopwatch) -> None:
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig, stopwatch: Stopwatch) -> None:
         self._adapter = adapter
-        self._is_stepped = config.executor is ExecutorKind.STEPPED
+        self._is_stepped = config.host is not None and config.host.executor is ExecutorKind.STEPPED
+        self._is_storage_stepped = config.storage is not None and config.storage.executor is ExecutorKind.STEPPED
         self._time = stopwatch.time
 
     def step(self) -> None:
         """Let the cache take over what has ended, and start what is queued.
 
-        Transfers that move in steps have ended by the step after the one that started them.
+        Transfers that move in steps have ended by the step after the one that started them. Storage that is asked in
+        steps does one batch in each.
         """
         for one in self._adapter.pending() if self._is_stepped else ():
             self._time(self._adapter.complete, one.ticket)
+        for asked in self._adapter.pending_storage() if self._is_storage_stepped else ():
+            self._time(self._adapter.advance_storage, asked.ticket)
         self._time(self._adapter.step)
 
     def drain(self) -> None:

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hicache.testing.replay.latency import Latency
+from hicache.testing.replay.storage_outcome import StorageOutcome
 from hicache.testing.replay.timeline import Window
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Goes up when a field of `replay.json` is added, removed or changes its meaning.
 
 1: the device alone. 2: `host`, `hit_rates`, `device_lru_hit_rate`; a window's hits and occupancy are by tier.
+3: `storage`; a third tier in `hit_tokens` and `hit_rates`.
 """
 
 
@@ -38,12 +40,13 @@ class ReplayOutcome:
     """One replay. Rates are shares of `input_tokens`, from 0 to 1.
 
     `capacity_tokens`: of the device, by component. `hit_tokens`, `hit_rates`: by tier; what is loaded back for a
-    request is a hit of the host. `too_large`: requests passed over because they do not fit an empty cache.
-    `skipped_lines`: malformed lines. `optimal_hit_rate`: Belady's optimum for the capacity of all tiers together.
+    request is a hit of the host, or of storage where it had been fetched for it. `too_large`: requests passed over
+    because they do not fit an empty cache. `skipped_lines`: malformed lines. `optimal_hit_rate`: Belady's optimum for
+    the capacity of device and host together.
     `lru_hit_rate`: a block-level LRU of that capacity that shares no code with the cache; `device_lru_hit_rate`: of
     the device's alone. `evicted_tokens`: of FULL from the device, or None when the adapter has no size counters.
     `latency`: by verb. `checks`: audits of the whole cache. `broken`: the message of the law that ended the replay,
-    or None. `host`: None without a host tier.
+    or None. `host`, `storage`: None without that tier.
     """
 
     schema_version: int
@@ -71,6 +74,7 @@ class ReplayOutcome:
     peak_rss_bytes: int
     timeline: tuple[Window, ...]
     host: HostOutcome | None
+    storage: StorageOutcome | None
 
 
 def write_outcome(outcome: ReplayOutcome, path: Path) -> None:

@@ -14,9 +14,13 @@ from matplotlib.figure import Figure
 from hicache.testing.replay.outcome import ReplayOutcome
 from hicache.types import Component, Tier
 
-_FAINT = {Tier.DEVICE.value: "#c6dbef", Tier.HOST.value: "#fdd0a2"}
-_STRONG = {Tier.DEVICE.value: "#1f5f99", Tier.HOST.value: "#c2571a"}
-_PLACE = {Tier.DEVICE.value: "on the device", Tier.HOST.value: "and on the host"}
+_FAINT = {Tier.DEVICE.value: "#c6dbef", Tier.HOST.value: "#fdd0a2", Tier.STORAGE.value: "#dadaeb"}
+_STRONG = {Tier.DEVICE.value: "#1f5f99", Tier.HOST.value: "#c2571a", Tier.STORAGE.value: "#6a51a3"}
+_PLACE = {
+    Tier.DEVICE.value: "on the device",
+    Tier.HOST.value: "and on the host",
+    Tier.STORAGE.value: "and in storage",
+}
 _LIMIT, _SECOND = "#2a7f3f", "#6b6b6b"
 _MS_PER_MINUTE = 60_000
 _MILLION = 1e6
@@ -55,9 +59,26 @@ def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> Non
     best, lru = outcome.optimal_hit_rate, outcome.lru_hit_rate
     axes.axhline(100 * best, color=_LIMIT, linestyle="--", label=f"offline optimum {best:.2%}")
     axes.axhline(100 * lru, color=_SECOND, linestyle=":", label=f"LRU by blocks {lru:.2%}")
+    _draw_storage(axes, outcome)
     axes.set_ylabel("hit rate, %\n(areas: for a while, lines: so far)")
     axes.set_ylim(0, 100)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize="small")
+    axes.legend(
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=3 if outcome.storage else 4,
+        frameon=False,
+        fontsize="small",
+    )
+
+
+def _draw_storage(axes: Axes, outcome: ReplayOutcome) -> None:
+    """What no eviction would hit, and the moment of the restart."""
+    if (storage := outcome.storage) is None:
+        return
+    rate = storage.unbounded_hit_rate
+    axes.axhline(100 * rate, color=_LIMIT, linestyle="-", label=f"nothing lost {rate:.2%}")
+    if storage.restarted and storage.middle_ms is not None:
+        axes.axvline(storage.middle_ms / _MS_PER_MINUTE, color=_SECOND, label="restart")
 
 
 def _draw_occupancy(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> None:

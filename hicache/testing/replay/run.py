@@ -6,6 +6,8 @@ import resource
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from hicache.config import CacheConfig, ExecutorKind
@@ -14,9 +16,12 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.replay.configuration import ReplaySettings, cache_config
 from hicache.testing.replay.limits import limits
+from hicache.testing.replay.lives import Lives
 from hicache.testing.replay.outcome import SCHEMA_VERSION, HostOutcome, ReplayOutcome
-from hicache.testing.replay.passage import Passage
-from hicache.testing.replay.survey import survey
+from hicache.testing.replay.part import share
+from hicache.testing.replay.storage import NEVER, StorageSettings
+from hicache.testing.replay.storage_outcome import StorageOutcome, storage_outcome
+from hicache.testing.replay.survey import Survey, survey
 from hicache.testing.traces import Trace
 from hicache.types import Pool
 
@@ -29,23 +34,25 @@ def replay(
 ) -> ReplayOutcome:
     """Drive a new cache with a trace. A broken law ends the replay, and stands in the outcome's `broken`.
 
-    Streams the file five times, and once more with a host tier; memory is that of the cache, and some bytes for each
-    block of the trace. Raises TraceError on a malformed line or an empty trace, and ConfigurationError when the
-    settings can't be served.
+    Streams the file five times, once more with a host tier, and four times more with storage; memory is that of the
+    cache, and some bytes for each block of the trace. Raises TraceError on a malformed line or an empty trace, and
+    ConfigurationError when the settings can't be served.
     """
     begin = perf_counter()
     totals = survey(trace, settings.page_size)
     if not totals.requests:
         raise TraceError(f"{trace.path}: there is no request to replay")
-    config = cache_config(settings, totals)
-    _require_served(config, adapter)
-    with closing(adapter(config)) as cache:
-        passage = Passage(cache, config, settings)
-        broken = _broken(passage, lambda: _drive(passage, trace, totals.requests, progress))
-        # What the last check moves is not the trace's.
-        host = _host_outcome(cache, config)
-        broken = broken or _broken(passage, passage.check_drained)
-    tally, reached = passage.tally, limits(trace, config)
+    with TemporaryDirectory(prefix="hicache-replay-") as directory:
+        config = cache_config(settings, totals, Path(directory))
+        _require_served(config, adapter)
+        with closing(Lives(adapter, config, settings)) as lives:
+            broken = _broken(lives, lambda: _drive(lives, trace, totals.requests, settings.storage, progress))
+            if broken is not None:
+                lives.note_part()
+            # What the last check moves is not the trace's.
+            host = _host_outcome(lives, config)
+            broken = broken or _broken(lives, lives.check_drained)
+    tally, reached = lives.tally, limits(trace, config)
     return ReplayOutcome(
         schema_version=SCHEMA_VERSION,
         trace=trace.path.name,
@@ -59,36 +66,44 @@ def replay(
         skipped_lines=trace.skipped,
         input_tokens=tally.input_tokens,
         hit_tokens=dict(tally.hit_tokens),
-        hit_rate=_share(sum(tally.hit_tokens.values()), tally.input_tokens),
-        hit_rates={tier: _share(tokens, tally.input_tokens) for tier, tokens in tally.hit_tokens.items()},
-        lru_hit_rate=_share(reached.lru_tokens, totals.input_tokens),
-        device_lru_hit_rate=_share(reached.device_lru_tokens, totals.input_tokens),
-        optimal_hit_rate=_share(reached.optimal_tokens, totals.input_tokens),
+        hit_rate=share(sum(tally.hit_tokens.values()), tally.input_tokens),
+        hit_rates={tier: share(tokens, tally.input_tokens) for tier, tokens in tally.hit_tokens.items()},
+        lru_hit_rate=share(reached.lru_tokens, totals.input_tokens),
+        device_lru_hit_rate=share(reached.device_lru_tokens, totals.input_tokens),
+        optimal_hit_rate=share(reached.optimal_tokens, totals.input_tokens),
         evicted_tokens=tally.evicted_tokens,
-        latency=passage.stopwatch.summaries(),
-        checks=passage.audit.checks,
+        latency=lives.stopwatch.summaries(),
+        checks=lives.checks,
         broken=broken,
         seconds=round(perf_counter() - begin, 3),
         peak_rss_bytes=_peak_rss_bytes(),
         timeline=tuple(tally.timeline.windows),
         host=host,
+        storage=_storage_outcome(lives, config, trace, totals, settings),
     )
 
 
-def _drive(passage: Passage, trace: Trace, requests: int, progress: Progress | None) -> None:
-    for number, request in enumerate(trace, start=1):
-        passage.serve(request)
+def _drive(
+    lives: Lives, trace: Trace, requests: int, storage: StorageSettings | None, progress: Progress | None
+) -> None:
+    middle = None if storage is None else storage.middle(requests)
+    for number, request in enumerate(trace):
+        if number == middle:
+            lives.end_part()
+            if storage is not None and storage.restart_at < NEVER:
+                lives.restart()
+        lives.serve(request)
         if progress is not None:
-            progress(number, requests)
-    passage.end()
+            progress(number + 1, requests)
+    lives.end_part()
 
 
-def _broken(passage: Passage, act: Callable[[], None]) -> str | None:
+def _broken(lives: Lives, act: Callable[[], None]) -> str | None:
     """The message of the law that an act was found to break, or None."""
     try:
         act()
     except InvariantError as error:
-        return f"after {passage.tally.requests} requests: {error}"
+        return f"after {lives.tally.requests} requests: {error}"
     return None
 
 
@@ -98,16 +113,18 @@ def _require_served(config: CacheConfig, adapter: type[CacheAdapter]) -> None:
         raise ConfigurationError(reason)
     if config.host is None:
         return
-    is_stepped = config.host.executor is ExecutorKind.STEPPED
-    for need in (Capability.HOST, *((Capability.STEPPED,) if is_stepped else ())):
+    needs = [Capability.HOST]
+    needs += [Capability.STEPPED] if config.host.executor is ExecutorKind.STEPPED else []
+    needs += [Capability.STORAGE] if config.storage is not None else []
+    for need in needs:
         if need not in adapter.capabilities:
-            raise ConfigurationError(f"host {config.host.name}: {adapter.__qualname__} does not declare {need.name}")
+            raise ConfigurationError(f"{config.name}: {adapter.__qualname__} does not declare {need.name}")
 
 
-def _host_outcome(cache: CacheAdapter, config: CacheConfig) -> HostOutcome | None:
+def _host_outcome(lives: Lives, config: CacheConfig) -> HostOutcome | None:
     if config.host is None:
         return None
-    counters = cache.counters() if Capability.COUNTERS in cache.capabilities else {}
+    cache, counters = lives.cache, lives.counters()
     return HostOutcome(
         capacity_tokens=dict(config.host.capacity_tokens),
         bytes_backed_up=counters.get("bytes_backed_up"),
@@ -117,13 +134,18 @@ def _host_outcome(cache: CacheAdapter, config: CacheConfig) -> HostOutcome | Non
     )
 
 
+def _storage_outcome(
+    lives: Lives, config: CacheConfig, trace: Trace, totals: Survey, settings: ReplaySettings
+) -> StorageOutcome | None:
+    if config.storage is None or settings.storage is None:
+        return None
+    restarted = settings.storage.restart_at < NEVER
+    return storage_outcome(config.storage, trace, totals, config.page_size, lives.parts, restarted=restarted)
+
+
 def _bytes_per_token(cache: CacheAdapter) -> int:
     layers = {pool: cache.layers(pool) for pool in (Pool.KV, Pool.INDEXER)}
     return sum(count * cache.slot_bytes(pool) for pool, count in layers.items() if count)
-
-
-def _share(tokens: int, of: int) -> float:
-    return tokens / of if of else 0.0
 
 
 def _peak_rss_bytes() -> int:

@@ -11,8 +11,10 @@ from hicache.testing.replay.configuration import HostSettings, ReplaySettings
 from hicache.testing.replay.outcome import ReplayOutcome
 from hicache.testing.replay.report import write_report
 from hicache.testing.replay.run import Progress, replay
+from hicache.testing.replay.storage import StorageSettings
+from hicache.testing.storage.scripted import BACKEND as SCRIPTED
 from hicache.testing.traces import BLOCK_TOKENS, SHORT_TRACE, Trace, generate_trace, write_trace
-from hicache.types import Component, Pool
+from hicache.types import Component, Pool, StopPolicy
 
 _NEEDS = {
     Component.SWA.value: Capability.SWA,
@@ -33,7 +35,7 @@ class Sample:
 
 
 def samples(adapter: type[CacheAdapter]) -> list[Sample]:
-    """All components that the adapter declares, in so little room that there is eviction; with a host, on each tier."""
+    """All components that the adapter declares, in so little room that there is eviction; on each tier that it has."""
     device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,
         capacity="25%",
@@ -43,6 +45,7 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
         running=8,
         check_every=SHORT_TRACE.requests // _CHECKS,
         host=None,
+        storage=None,
     )
     found = [Sample("replay", "generated trace", device)]
     if Capability.HOST in adapter.capabilities:
@@ -54,6 +57,10 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
         page_size = BLOCK_TOKENS if Capability.PAGED in adapter.capabilities else 1
         both = replace(device, page_size=page_size, capacity="5%", host=host)
         found.append(Sample("replay-host", "generated trace, device and host", both))
+        if Capability.STORAGE in adapter.capabilities:
+            storage = StorageSettings(SCRIPTED, '{"prefetch_threshold": 0}', StopPolicy.WAIT_COMPLETE, 2, 0.5)
+            three = replace(both, storage=storage)
+            found.append(Sample("replay-storage", "generated trace, device, host and storage, a restart", three))
     return found
 
 

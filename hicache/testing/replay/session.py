@@ -13,6 +13,8 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.prompts import aligned_count, cut
+from hicache.testing.replay.configuration import ReplaySettings
+from hicache.testing.replay.fetch import StorageFetcher
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.replay.load_back import Delivery, HostLoader
 from hicache.testing.violation import violation
@@ -25,7 +27,8 @@ T = TypeVar("T")
 class Served:
     """What a prompt found, in tokens by tier, and how many tokens the tree has more on the device since.
 
-    `fits`: it could be served; otherwise it finds nothing.
+    Of what was loaded for it, what had been fetched for it is a hit of storage. `fits`: it could be served; otherwise
+    it finds nothing.
     """
 
     hit_tokens: Mapping[str, int]
@@ -44,26 +47,40 @@ class _Running:
 
 
 class Session:
-    """One cache and the requests that run on it, at most `running` at the same time."""
+    """One cache and the requests that run on it, at most `settings.running` at the same time.
 
-    def __init__(self, adapter: CacheAdapter, config: CacheConfig, stopwatch: Stopwatch, *, running: int) -> None:
+    `fetcher`: what brings prompts from storage, or None without it.
+    """
+
+    def __init__(
+        self, adapter: CacheAdapter, config: CacheConfig, settings: ReplaySettings, stopwatch: Stopwatch
+    ) -> None:
         self._adapter = adapter
         self._config = config
         self._time = stopwatch.time
-        self._most_running = running
+        self._most_running = settings.running
         self._running: deque[_Running] = deque()
         self._contents = Contents(adapter, config)
         self._has_states = Component.MAMBA in config.components
-        self._host = HostLoader(adapter, config.host, stopwatch) if config.host is not None else None
+        self._host = HostLoader(adapter, config, stopwatch) if config.host is not None else None
+        self.fetcher = (
+            StorageFetcher(adapter, config, settings.storage, self._host.step, stopwatch)
+            if self._host is not None and settings.storage is not None
+            else None
+        )
 
     def serve(self, key: Key, *, checked: bool) -> Served:
         """Admit a request, load back what the host has of it, compute the rest, cache it; unless it is too large.
 
+        What only storage has of it is fetched to the host before.
+
         The oldest requests finish when too many run, or when they leave too little room. With `checked` the bytes of
-        the hit are read back, and after the insert those of the whole prompt; InvariantError when they differ.
+        the hit are read back, and after the insert those of the whole prompt; InvariantError when they differ. What
+        came from storage is always read back.
         """
         if self._host is not None:
             self._host.step()
+        fetched = 0 if self.fetcher is None else self.fetcher.bring(key, checked=checked)
         if len(self._running) >= self._most_running:
             self._finish_oldest()
         found = self._time(self._adapter.match, key, chunked=False)
@@ -72,14 +89,16 @@ class Session:
         request = self._begin(key, found)
         on_device = len(found.device_indices)
         loaded = request.cached - on_device
-        if checked and loaded:
+        if loaded and (checked or fetched):
             self._verify_load(request)
         gained = found.host_hit_length if loaded else 0
         if not self._take_slots(request):
             return Served({}, gained, fits=False)
         gained += self._compute(request, found.branching_seqlen, checked=checked)
         self._running.append(request)
-        return Served({Tier.DEVICE.value: on_device, Tier.HOST.value: loaded}, gained, fits=True)
+        from_storage = min(fetched, loaded)
+        hits = {Tier.DEVICE: on_device, Tier.HOST: loaded - from_storage, Tier.STORAGE: from_storage}
+        return Served({tier.value: tokens for tier, tokens in hits.items()}, gained, fits=True)
 
     def finish_all(self) -> None:
         """Let every running request end, and every transfer."""

@@ -25,6 +25,10 @@ class Tally:
         self.timeline = Timeline()
         self._gained_tokens = 0
 
+    def forget_held(self) -> None:
+        """The cache is closed, and the next one is empty: nothing of that was evicted."""
+        self._gained_tokens = self.evicted_tokens or 0
+
     def add(self, request: TraceRequest, served: Served, occupied_tokens: Mapping[str, int]) -> None:
         """Count one request. `occupied_tokens`: what the tree holds now, by tier."""
         self.requests += 1

@@ -31,6 +31,7 @@ def settings(capacity: str, *, host: HostSettings | None = HOST, running: int = 
         running=running,
         check_every=1,
         host=host,
+        storage=None,
     )
 
 

@@ -52,6 +52,7 @@ def replayed(
         running=4,
         check_every=10,
         host=host,
+        storage=None,
     )
     return replay(Trace(path, skip_bad=False, limit=None), load_adapter(REFERENCE), settings, None)
 
@@ -133,7 +134,7 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     assert seen == [(done, total) for done in range(1, total + 1)], f"progress is told as {seen[:5]}"
     table = json.loads((tmp_path / "report" / f"{name}.json").read_text(encoding="ascii"))
     assert table == json.loads(json.dumps(asdict(outcome))), f"{name}.json does not hold the outcome"
-    assert table["schema_version"] == 2, f"{name}.json has schema {table['schema_version']}"
+    assert table["schema_version"] == 3, f"{name}.json has schema {table['schema_version']}"
     picture = (tmp_path / "report" / f"{name}.svg").read_text(encoding="utf-8")
     assert "<svg" in picture, f"{name}.svg begins with {picture[:80]}"
 

@@ -26,6 +26,7 @@ def settings(capacity: str, *, page_size: int = 512, running: int = 2, check_eve
         running=running,
         check_every=check_every,
         host=None,
+        storage=None,
     )
 
 
