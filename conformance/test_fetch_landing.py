@@ -159,7 +159,7 @@ def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
         driver.drain()
         came = check(driver, ticket)
         assert came == expected, f"FETCH-4: page {lost} was lost, {expected} pages can be used, {came} came"
-        store(driver).objects.update(kept)
+        store(driver).mend(kept)
 
 
 @clause("FETCH-4", "FLOW-4", page_sizes=[16])

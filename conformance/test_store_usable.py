@@ -34,7 +34,7 @@ def test_without_any_two_objects_the_longest_usable_prefix_comes(driver: Driver)
         contents = {key: store(driver).objects.pop(key) for key in keys}
         expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
         assert came == expected, f"STORE-2: without {pair} {expected} pages can be used, {came} came"
-        store(driver).objects.update(contents)
+        store(driver).mend(contents)
         driver.reset()
 
 
@@ -49,7 +49,7 @@ def test_an_object_that_turns_out_to_be_damaged_is_no_data(driver: Driver) -> No
             assert came == expected, (
                 f"STORE-3: page {page} of {pool.value} is damaged, {expected} pages can be used, {came} came"
             )
-            store(driver).objects.update(contents)
+            store(driver).mend(contents)
             driver.reset()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -56,6 +56,12 @@ class Store:
         """Let objects be lost or damaged, which nobody knows before they are read. Those that are not there stay so."""
         with self._lock:
             self._spoilt.update((key, reason) for key in keys if key in self.objects)
+
+    def mend(self, contents: Mapping[str, bytes]) -> None:
+        """Put objects back as they were; none is lost or damaged any more."""
+        with self._lock:
+            self.objects.update(contents)
+            self._spoilt.clear()
 
     def readable(self, keys: Iterable[str]) -> list[bool]:
         """Which objects can be read whole, key by key. `has` knows less."""
