@@ -1,0 +1,159 @@
+"""What it costs to keep and fetch pages beside a plain file of the same bytes, and to ask what is there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from hicache.storage.registry import open_backend
+
+from .pages import KIB, MIB, Pages
+from .turns import Turns
+
+SCOPE = "bench-1"
+PAGE_BYTES = (64 * KIB, MIB, 4 * MIB)
+TOTAL_BYTES = 32 * MIB
+SMOKE_PAGES = 2
+ROUNDS = 50
+
+BACKENDS: Mapping[str, Mapping[str, Any]] = {
+    "file": {},
+    "slotfile": {"capacity_slots": TOTAL_BYTES // min(PAGE_BYTES)},
+    "slotfile, unverified": {"capacity_slots": TOTAL_BYTES // min(PAGE_BYTES), "verify": False},
+}
+
+SHARES = {
+    ("slotfile", 64 * KIB): 0.7,
+    ("slotfile", MIB): 0.8,
+    ("slotfile", 4 * MIB): 0.8,
+    ("slotfile, unverified", 64 * KIB): 0.8,
+}
+"""Of the speed of preadv: what a get reaches. A checksum costs 1.5 to 2 us for 64 KiB, where preadv takes 8 to 11."""
+
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 150
+
+FEW_OBJECTS, MANY_OBJECTS, ASKED = 1_000, 1_000_000, 10_000
+LIMIT = 4.0
+"""What a thousand times as many objects may cost: an index of them is two levels deeper, and no longer in a cache."""
+
+OpenPages = Callable[[str, int, int], Pages]
+
+
+@pytest.fixture
+def open_pages(tmp_path: Path) -> Iterator[OpenPages]:
+    """Opens pages of a size on a backend of its own until the test ends."""
+    opened: list[Pages] = []
+
+    def open_one(name: str, page_bytes: int, total_bytes: int) -> Pages:
+        backend = open_backend(name.partition(",")[0], SCOPE, {"root": str(tmp_path), **BACKENDS[name]})
+        opened.append(Pages(backend, tmp_path, page_bytes, total_bytes))
+        return opened[-1]
+
+    yield open_one
+    for pages in opened:
+        pages.close()
+
+
+@pytest.fixture(params=PAGE_BYTES, ids=lambda size: f"{size // KIB}KiB")
+def page_bytes(request: pytest.FixtureRequest) -> int:
+    """The size of a page."""
+    size: int = request.param
+    return size
+
+
+@pytest.fixture(params=BACKENDS)
+def pages(request: pytest.FixtureRequest, open_pages: OpenPages, page_bytes: int, benchmark: BenchmarkFixture) -> Pages:
+    """Pages on each backend; two of them when nothing is measured."""
+    return open_pages(request.param, page_bytes, TOTAL_BYTES if benchmark.enabled else SMOKE_PAGES * page_bytes)
+
+
+@pytest.fixture
+def measure(benchmark: BenchmarkFixture, page_bytes: int) -> Callable[..., None]:
+    """Does the same again and again, each time after the plain file, and notes how much of its speed that is."""
+
+    def measure_each(prepare: Callable[[], None], plain: Callable[[], None], act: Callable[[], None]) -> None:
+        turns = Turns()
+
+        def set_up() -> None:
+            prepare()
+            turns.take("plain", lambda _: plain(), [None])
+
+        benchmark.group = f"storage, pages of {page_bytes // KIB} KiB, {plain.__name__}"
+        benchmark.pedantic(  # type: ignore[no-untyped-call]
+            lambda: turns.take("storage", lambda _: act(), [None]),
+            setup=set_up,
+            rounds=ROUNDS if benchmark.enabled else 1,
+        )
+        if benchmark.enabled:
+            share = turns.least_us["plain"] / turns.least_us["storage"]
+            benchmark.extra_info["share of a plain file"] = round(share, 2)
+
+    return measure_each
+
+
+def test_set(pages: Pages, measure: Callable[..., None]) -> None:
+    measure(pages.forget, pages.write_plainly, pages.keep)
+
+
+def test_get(pages: Pages, measure: Callable[..., None]) -> None:
+    pages.keep()
+    measure(lambda: None, pages.read_plainly, pages.fetch)
+
+
+@pytest.mark.parametrize(("name", "size"), SHARES, ids=str)
+def test_a_get_is_nearly_as_fast_as_preadv(name: str, size: int, open_pages: OpenPages) -> None:
+    pages, turns, share = open_pages(name, size, TOTAL_BYTES), Turns(), 0.0
+    pages.keep()
+    for taken in range(MOST_ROUNDS):
+        turns.take("preadv", lambda _: pages.read_plainly(), [None])
+        turns.take("get", lambda _: pages.fetch(), [None])
+        share = turns.least_us["preadv"] / turns.least_us["get"]
+        if taken >= FEWEST_ROUNDS and share >= SHARES[name, size]:
+            break
+    assert share >= SHARES[name, size], f"{name}, pages of {size} bytes: {share:.2f} of the speed of preadv"
+
+
+def fill_index(root: Path, keys: Sequence[str]) -> None:
+    """Say in a backend's index that objects are there, whose bytes nobody wrote. `keys`: ascending."""
+    with closing(sqlite3.connect(root / SCOPE / "index.sqlite")) as tables, tables:
+        # Nobody asks in this order, and it takes as long again.
+        tables.execute("DROP INDEX objects_by_use")
+        rows = ((key, slot) for slot, key in enumerate(keys))
+        tables.executemany("INSERT INTO objects VALUES (NULL, ?, 4096, ?, 4096, 0, 0)", rows)
+
+
+def keys_of(count: int, shift: int) -> list[str]:
+    """Names such as a cache gives, ascending, as far from each other as can be; another shift gives others."""
+    step = (1 << 64) // count
+    return [f"kv.tp0of1.cp0of1.pp0of1/{number * step + shift:016x}{number:048x}" for number in range(count)]
+
+
+def test_existence_costs_as_much_among_many_objects_as_among_few(tmp_path: Path) -> None:
+    asked = sorted([*keys_of(FEW_OBJECTS, 0), *keys_of(ASKED - FEW_OBJECTS, 1)], key=lambda key: key[::-1])
+    turns = {FEW_OBJECTS: Turns(), MANY_OBJECTS: Turns()}
+    for objects in turns:
+        open_backend("slotfile", SCOPE, options_of(tmp_path, objects)).close()
+        others = keys_of(objects - FEW_OBJECTS, 2) if objects > FEW_OBJECTS else []
+        fill_index(tmp_path / str(objects), sorted([*keys_of(FEW_OBJECTS, 0), *others]))
+    for _ in range(FEWEST_ROUNDS):
+        for objects, taken in turns.items():
+            with closing(open_backend("slotfile", SCOPE, options_of(tmp_path, objects))) as backend:
+                taken.take("the first time", backend.has, [asked])
+                taken.take("again", backend.has, [asked])
+                assert sum(backend.has(asked)) == FEW_OBJECTS, f"so many of the {ASKED} keys are there"
+    few, many = (turns[objects].least_us for objects in (FEW_OBJECTS, MANY_OBJECTS))
+    for time, least_us in many.items():
+        assert least_us <= LIMIT * few[time], (
+            f"{ASKED} keys took {least_us:.0f} us {time} among {MANY_OBJECTS} objects, {few[time]:.0f} us among "
+            f"{FEW_OBJECTS}: expected at most {LIMIT} times as long"
+        )
+
+
+def options_of(folder: Path, objects: int) -> Mapping[str, Any]:
+    return {"root": str(folder / str(objects)), "capacity_slots": objects}
