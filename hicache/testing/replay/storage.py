@@ -53,7 +53,7 @@ class StorageSettings:
 def storage_config(
     settings: StorageSettings, host: HostConfig, totals: Survey, page_size: int, directory: Path
 ) -> StorageConfig:
-    """The configuration to open; prefetches may bring half of what the host holds at a time.
+    """The configuration to open; prefetches may bring at a time what the host has room for.
 
     `directory`: of this replay alone. Raises ConfigurationError for an extra configuration that cannot be.
     """
@@ -67,7 +67,7 @@ def storage_config(
         is_mla=False,
         stop_policy=settings.stop_policy,
         timeout_cap_s=_LONGEST_WAIT_S,
-        limit_tokens=max(page_size, host.capacity_tokens[Component.FULL] // 2),
+        limit_tokens=host.capacity_tokens[Component.FULL],
         executor=ExecutorKind.STEPPED if is_stepped else ExecutorKind.THREADED,
     )
 

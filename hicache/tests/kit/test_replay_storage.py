@@ -1,0 +1,404 @@
+"""Replays over storage: what is counted, before and after a restart, and what a tier gone wrong is caught at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hicache.cli.app import app
+from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
+from hicache.errors import ConfigurationError
+from hicache.storage.answers import Answer
+from hicache.storage.base import Pieces
+from hicache.storage.memory import MemoryStorage
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.replay import (
+    NEVER,
+    UNLIMITED,
+    HostSettings,
+    ReplayOutcome,
+    ReplaySettings,
+    StorageOutcome,
+    StorageSettings,
+    replay,
+)
+from hicache.testing.snapshot import FetchView, Snapshot
+from hicache.testing.traces import SHORT_TRACE, Trace, TraceRequest, generate_trace, write_trace
+from hicache.tests.kit.hosted_cache import HostedCache
+from hicache.tiers.fetch import Fetch
+from hicache.types import NO_SLOTS, Component, StopPolicy
+
+HOST = HostSettings("1024", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
+STORAGE = StorageSettings("memory", '{"prefetch_threshold": 0}', StopPolicy.WAIT_COMPLETE, 0, NEVER)
+SMALL = replace(SHORT_TRACE, requests=40, system_length_median=300, message_length_median=200, longest_input=2048)
+
+
+def settings(storage: StorageSettings, capacity: str = "1024", host: HostSettings | None = HOST) -> ReplaySettings:
+    return ReplaySettings(
+        page_size=512,
+        capacity=capacity,
+        components=("full",),
+        policy=EvictionPolicy.LRU,
+        sliding_window_size=512,
+        running=1,
+        check_every=1,
+        host=host,
+        storage=storage,
+    )
+
+
+def roomy(storage: StorageSettings) -> ReplaySettings:
+    """Nothing is ever evicted."""
+    return settings(storage, UNLIMITED, replace(HOST, capacity=UNLIMITED))
+
+
+def replayed(
+    directory: Path,
+    requests: Sequence[TraceRequest],
+    asked: ReplaySettings,
+    adapter: type[CacheAdapter] = ReferenceAdapter,
+) -> ReplayOutcome:
+    path = directory / "trace.jsonl"
+    write_trace(path, requests)
+    return replay(Trace(path, skip_bad=False, limit=None), adapter, asked, None)
+
+
+def request(*blocks: int, at_ms: int = 0) -> TraceRequest:
+    return TraceRequest(timestamp_ms=at_ms, input_length=512 * len(blocks), output_length=0, hash_ids=blocks)
+
+
+RETURNING = [request(0, 1), request(2, 3), request(4, 5), request(0, 1)]
+"""A prompt that, with room for two pages on each tier, has left both when it comes again."""
+
+TWICE = [request(0, 1, 2, 3), request(0, 1, 2, 3)]
+
+
+def hits(outcome: ReplayOutcome) -> tuple[int, ...]:
+    """Pages hit on the device, on the host and in storage, of a replay that broke no law."""
+    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    return tuple(outcome.hit_tokens[tier] // 512 for tier in ("device", "host", "storage"))
+
+
+def stored(outcome: ReplayOutcome) -> StorageOutcome:
+    """The storage tier of a replay that has one."""
+    assert outcome.storage is not None, "storage is not told of"
+    return outcome.storage
+
+
+def test_what_left_both_tiers_comes_back_from_storage(tmp_path: Path) -> None:
+    outcome = replayed(tmp_path, RETURNING, settings(STORAGE))
+    assert hits(outcome) == (0, 0, 2), f"two pages come back from storage: {outcome.hit_tokens}"
+    assert outcome.hit_rates["storage"] == outcome.hit_rate == 2 / 8, f"2 of 8 pages: {outcome.hit_rates}"
+    storage = stored(outcome)
+    totals = {name: storage.total(name) for name in ("bytes_persisted", "bytes_fetched", "fetched_tokens")}
+    expected = {"bytes_persisted": 6 * 512 * 8, "bytes_fetched": 2 * 512 * 8, "fetched_tokens": 2 * 512}
+    assert totals == expected, f"six pages of 512 tokens of 8 bytes went down and two came up: {totals}"
+    assert (storage.total("prefetches"), storage.total("prefetches_refused")) == (4, 0), f"got {storage}"
+    assert storage.total("unheard of") is None, "a count that no cache gave"
+
+
+def test_what_a_tier_above_has_is_no_hit_of_storage(tmp_path: Path) -> None:
+    assert hits(replayed(tmp_path, TWICE, roomy(STORAGE))) == (4, 0, 0), "all is on the device"
+    two = [request(0, 1), request(2, 3), request(0, 1)]
+    outcome = replayed(tmp_path, two, settings(STORAGE, host=replace(HOST, capacity="2048")))
+    assert hits(outcome) == (0, 2, 0), f"all is on the host: {outcome.hit_tokens}"
+    more = [request(0), request(1), request(2), request(3, 4), request(0, 1), request(1, 0)]
+    outcome = replayed(tmp_path, more, settings(STORAGE, host=replace(HOST, capacity="2048")))
+    assert sum(hits(outcome)) == 2, f"a page of (0, 1), and one of (1, 0): {outcome.hit_tokens}"
+
+
+def test_the_second_part_hits_what_the_first_left_in_storage(tmp_path: Path) -> None:
+    outcome = replayed(tmp_path, TWICE, roomy(replace(STORAGE, restart_at=0.5)))
+    assert hits(outcome) == (0, 0, 4), f"the device and the host of the second cache were empty: {outcome.hit_tokens}"
+    storage = stored(outcome)
+    assert storage.restarted, "there was a restart"
+    assert [part.hit_rates["storage"] for part in storage.parts] == [0.0, 1.0], f"got {storage.parts}"
+    assert [part.hit_rate for part in storage.parts] == list(storage.unbounded_hit_rates), "nothing was lost"
+    assert storage.unbounded_hit_rate == outcome.hit_rate == 0.5, f"4 of 8 pages: {storage}"
+    assert [part.counters["bytes_persisted"] for part in storage.parts] == [4 * 512 * 8, 0], f"got {storage.parts}"
+    assert [part.counters["bytes_fetched"] for part in storage.parts] == [0, 4 * 512 * 8], f"got {storage.parts}"
+    assert outcome.host is not None, "the host tier is not told of"
+    assert outcome.host.bytes_backed_up == 4 * 512 * 8, f"by the first cache: {outcome.host.bytes_backed_up}"
+    assert outcome.evicted_tokens == 0, f"what went with the first cache was not evicted: {outcome.evicted_tokens}"
+
+
+def test_without_a_restart_the_parts_are_the_halves(tmp_path: Path) -> None:
+    requests = [request(0, at_ms=0), request(0, 1, at_ms=10), request(2, at_ms=70), request(2, at_ms=80)]
+    storage = stored(replayed(tmp_path, requests, roomy(STORAGE)))
+    assert not storage.restarted, "there was none"
+    assert storage.middle_ms == 70, f"the third of four arrives at 70 ms: {storage.middle_ms}"
+    figures = [(part.requests, part.input_tokens, part.hit_tokens["device"]) for part in storage.parts]
+    assert figures == [(2, 1536, 512), (2, 1024, 512)], f"one page is hit in each half: {figures}"
+    assert storage.unbounded_hit_rates == (1 / 3, 1 / 2), f"got {storage.unbounded_hit_rates}"
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.25, 1), (0.75, 3), (0.99, 3)])
+def test_the_share_says_when_the_restart_is(tmp_path: Path, share: float, first: int) -> None:
+    storage = stored(replayed(tmp_path, RETURNING, roomy(replace(STORAGE, restart_at=share))))
+    assert [part.requests for part in storage.parts] == [first, 4 - first], f"after {share} of 4: {storage.parts}"
+
+
+@pytest.mark.parametrize("backend", ["memory", "file", "slotfile"])
+def test_each_backend_keeps_its_pages_for_the_replay_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    for _ in range(2):
+        outcome = replayed(tmp_path, TWICE, roomy(replace(STORAGE, backend=backend, restart_at=0.5)))
+        assert hits(outcome) == (0, 0, 4), f"{backend} outlives the first cache, and no replay: {outcome.hit_tokens}"
+    assert not list(folder.iterdir()), f"{backend} left {list(folder.iterdir())}"
+
+
+def test_options_say_where_and_how_much(tmp_path: Path) -> None:
+    told = replace(STORAGE, backend="file", extra=json.dumps({"root": str(tmp_path / "kept"), "prefetch_threshold": 0}))
+    replayed(tmp_path, TWICE, roomy(told))
+    outcome = replayed(tmp_path, TWICE, roomy(told))
+    assert hits(outcome) == (4, 0, 4), f"the first prompt hits what an earlier replay kept: {outcome.hit_tokens}"
+    bounded = replace(STORAGE, extra='{"prefetch_threshold": 0, "capacity_bytes": 4096}')
+    outcome = replayed(tmp_path, RETURNING, settings(bounded))
+    assert hits(outcome) == (0, 0, 0), f"one page fits, the last one persisted: {outcome.hit_tokens}"
+
+
+@pytest.mark.parametrize(("queue_steps", "pages"), [(0, 0), (2, 0), (3, 4)])
+def test_best_effort_gets_what_came_in_line(tmp_path: Path, queue_steps: int, pages: int) -> None:
+    asked = replace(STORAGE, stop_policy=StopPolicy.BEST_EFFORT, queue_steps=queue_steps, restart_at=0.5)
+    outcome = replayed(tmp_path, TWICE, roomy(asked))
+    assert hits(outcome) == (0, 0, pages), f"one step to ask, one to be told, one to read: {outcome.hit_tokens}"
+
+
+@pytest.mark.parametrize(("base_s", "pages"), [(0.0, 0), (0.0015, 0), (0.01, 4)])
+def test_a_timeout_runs_by_the_steps(tmp_path: Path, base_s: float, pages: int) -> None:
+    extra = {"prefetch_threshold": 0, "prefetch_timeout_base": base_s, "prefetch_timeout_per_ki_token": 0}
+    asked = StorageSettings("memory", json.dumps(extra), StopPolicy.TIMEOUT, 0, 0.5)
+    outcome = replayed(tmp_path, TWICE, roomy(asked))
+    assert hits(outcome) == (0, 0, pages), f"a step is a millisecond, three are needed: {outcome.hit_tokens}"
+
+
+def test_what_is_not_worth_it_is_refused(tmp_path: Path) -> None:
+    asked = replace(STORAGE, extra='{"prefetch_threshold": 2049}', restart_at=0.5)
+    outcome = replayed(tmp_path, TWICE, roomy(asked))
+    assert hits(outcome) == (0, 0, 0), f"2048 tokens are below the threshold: {outcome.hit_tokens}"
+    refused = stored(outcome).total("prefetches_refused")
+    assert refused == 2, f"both prompts are too short: {refused}"
+
+
+def test_threads_keep_the_laws_and_lose_nothing(tmp_path: Path) -> None:
+    host = replace(HOST, capacity=UNLIMITED, executor=ExecutorKind.THREADED)
+    outcome = replayed(tmp_path, TWICE, settings(replace(STORAGE, restart_at=0.5), UNLIMITED, host))
+    assert hits(outcome) == (0, 0, 4), f"what is waited for comes: {outcome.hit_tokens}"
+
+
+@pytest.mark.parametrize("stops", StopPolicy)
+@pytest.mark.parametrize("components", [("full",), ("full", "swa", "mamba", "indexer")])
+@pytest.mark.parametrize("policy", [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_BACK])
+def test_the_reference_keeps_the_laws_on_three_tiers(
+    tmp_path: Path, policy: WritePolicy, components: tuple[str, ...], stops: StopPolicy
+) -> None:
+    storage = replace(STORAGE, stop_policy=stops, queue_steps=2, restart_at=0.5)
+    asked = settings(storage, "20%", replace(HOST, capacity="20%", write_policy=policy))
+    asked = replace(asked, page_size=64, components=components, sliding_window_size=256, running=4, check_every=4)
+    outcome = replayed(tmp_path, list(generate_trace(SMALL, 7)), asked)
+    assert outcome.broken is None, f"{components}, {policy.value}, {stops.value}: {outcome.broken}"
+    assert outcome.checks == 10 + 1 + 2, f"every fourth of 40, at the restart, twice at the end: {outcome.checks}"
+    assert outcome.hit_rate <= stored(outcome).unbounded_hit_rate, f"more than there ever was: {outcome.hit_rates}"
+
+
+def test_storage_with_room_for_all_loses_nothing(tmp_path: Path) -> None:
+    asked = settings(replace(STORAGE, restart_at=0.5), "20%", replace(HOST, capacity="50%"))
+    outcome = replayed(tmp_path, list(generate_trace(SMALL, 7)), replace(asked, page_size=64))
+    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.hit_rate == stored(outcome).unbounded_hit_rate > 0, f"got {outcome.hit_rates}, {stored(outcome)}"
+
+
+def test_steps_repeat_a_replay(tmp_path: Path) -> None:
+    asked = replace(settings(replace(STORAGE, restart_at=0.5), "20%", replace(HOST, capacity="20%")), page_size=64)
+    one, other = (replayed(tmp_path, list(generate_trace(SMALL, 7)), asked) for _ in range(2))
+    assert one.timeline == other.timeline, "the same replay found something else"
+    parts = [[replace(part, seconds=0) for part in stored(outcome).parts] for outcome in (one, other)]
+    assert parts[0] == parts[1], f"the same replay moved something else: {parts}"
+
+
+class GivesOtherPages(MemoryStorage):
+    """Reads the right objects into each other's places."""
+
+    def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
+        return super()._read(keys, targets[::-1])
+
+
+class KeepsOtherPages(MemoryStorage):
+    """Keeps pages under each other's keys."""
+
+    def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
+        return super()._write(keys, sources[::-1])
+
+
+class ReadsNothing(MemoryStorage):
+    """Says that it read what it never touched."""
+
+    def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
+        return [Answer.DONE] * len(targets)
+
+
+@pytest.mark.parametrize("check_every", [0, 1])
+@pytest.mark.parametrize("backend", [GivesOtherPages, KeepsOtherPages, ReadsNothing])
+def test_wrong_bytes_from_storage_are_caught(tmp_path: Path, backend: type[MemoryStorage], check_every: int) -> None:
+    extra = '{"store": "{directory}", "prefetch_threshold": 0}'
+    asked = StorageSettings(f"{__name__}:{backend.__qualname__}", extra, StopPolicy.WAIT_COMPLETE, 0, 0.5)
+    outcome = replayed(tmp_path, TWICE, replace(roomy(asked), check_every=check_every))
+    assert outcome.broken is not None, f"{backend.__name__} was replayed without a finding"
+    assert outcome.broken.startswith("after 1 requests: REQ-3"), f"{backend.__name__}: {outcome.broken}"
+    assert [part.requests for part in stored(outcome).parts] == [1, 0], f"until then: {stored(outcome)}"
+
+
+class ClaimsMore(ReferenceAdapter):
+    """Reports a page more than a prefetch brought."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        came = super().check_prefetch(ticket)
+        return came + 512 if came else came
+
+
+class ClaimsLess(ReferenceAdapter):
+    """Reports a page less than a prefetch brought."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        came = super().check_prefetch(ticket)
+        return came - 512 if came else came
+
+
+class NeverSays(ReferenceAdapter):
+    """Lets every request wait for ever."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        return None
+
+
+class LosesHostPages(ReferenceAdapter):
+    """Takes a host page with each prefetch, and forgets it."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        assert self.cache.host is not None, "the host tier is missing"
+        self.cache.host.bank.allocators[Component.FULL].allocate(1)
+        return super().check_prefetch(ticket)
+
+
+class KeepsFetches(ReferenceAdapter):
+    """Goes on with a prefetch that nobody waits for, at rest."""
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        assert snapshot.storage is not None, "storage is missing"
+        return replace(snapshot, storage=replace(snapshot.storage, fetches=(FetchView({"full": NO_SLOTS}),)))
+
+
+class MarksTooMuch(ReferenceAdapter):
+    """Says that leaves are in storage, and not what comes before them."""
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        assert snapshot.storage is not None, "storage is missing"
+        marks = [frozenset({"full"} if node.parent >= 0 else ()) for node in snapshot.nodes]
+        return replace(snapshot, storage=replace(snapshot.storage, persisted=tuple(marks)))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "finding"),
+    [
+        (ClaimsMore, "FLOW-10: a prefetch for 2048 tokens"),
+        (ClaimsLess, "FLOW-10: a prefetch for 2048 tokens"),
+        (NeverSays, "FETCH-3: check of a prefetch"),
+        (LosesHostPages, "POOL-1: host pool"),
+        (KeepsFetches, "FETCH-8: host slots of fetches"),
+        (MarksTooMuch, "FLOW-9: "),
+    ],
+)
+def test_a_broken_storage_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], finding: str) -> None:
+    requests = [request(0, 1, 2, 3), request(0, 1, 5), *TWICE]
+    outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)), adapter)
+    assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
+    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
+
+
+class ForgetsStorage(ReferenceAdapter):
+    """Takes what storage has along when it is closed."""
+
+    def close(self) -> None:
+        self.clear_storage()
+        super().close()
+
+
+def test_storage_that_does_not_outlive_a_cache_is_seen_in_the_second_part(tmp_path: Path) -> None:
+    storage = stored(replayed(tmp_path, TWICE, roomy(replace(STORAGE, restart_at=0.5)), ForgetsStorage))
+    rates = (storage.parts[1].hit_rate, storage.unbounded_hit_rates[1])
+    assert rates == (0.0, 1.0), f"nothing was hit of what could be: {rates}"
+
+
+def test_a_tier_that_is_not_declared_is_not_replayed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not declare STORAGE"):
+        replayed(tmp_path, TWICE, settings(STORAGE), HostedCache)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"restart_at": 0.0}, "restart_at"),
+        ({"restart_at": 1.5}, "restart_at"),
+        ({"queue_steps": -1}, "queue_steps"),
+    ],
+)
+def test_settings_name_the_number_that_is_out_of_range(change: dict[str, float], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{expected} must be"):
+        replace(STORAGE, **change)
+
+
+ARGUMENTS = ["--capacity", "20%", "--host", "30%", "--executor", "stepped", "--storage", "memory"]
+
+
+@pytest.fixture(name="path", scope="module")
+def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replay") / "generated.jsonl"
+    write_trace(path, generate_trace(SMALL, 7))
+    return path
+
+
+def test_the_command_tells_of_both_parts(path: Path, tmp_path: Path) -> None:
+    arguments = ["replay", str(path), *ARGUMENTS, "--report", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
+    assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
+    table = json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))
+    storage = table["storage"]
+    assert (storage["backend"], storage["stop_policy"], storage["restarted"]) == ("memory", "wait_complete", True)
+    assert [part["requests"] for part in storage["parts"]] == [20, 20], f"a restart in the middle: {storage}"
+    assert storage["parts"][1]["hit_tokens"]["storage"] > 0, f"the second half hits storage: {storage['parts'][1]}"
+    second = storage["parts"][1]["hit_rates"]["storage"]
+    for expected in ("hits on storage", "part 2", "with nothing lost", "a restart", "persisted", f"{second:.2%}"):
+        assert expected in result.output, f"{expected!r} is missing from: {result.output}"
+    picture = (tmp_path / "replay.svg").read_text(encoding="utf-8")
+    assert "<!-- restart -->" in picture, "the restart is not in the picture"
+    assert "<!-- and in storage" in picture, "the hits of storage are not in the picture"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--storage", "memory"], "needs a host tier"),
+        ([*ARGUMENTS, "--storage", "nowhere"], "nowhere"),
+        ([*ARGUMENTS, "--storage-config", '{"prefetch_threshold": "many"}'], "prefetch_threshold"),
+        ([*ARGUMENTS, "--storage-config", '{"room": 1}'], "room"),
+        ([*ARGUMENTS, "--storage-config", "@nowhere.json"], "nowhere.json"),
+        ([*ARGUMENTS, "--restart-at", "2"], "restart_at"),
+        ([*ARGUMENTS, "--stop-policy", "soon"], "soon"),
+    ],
+)
+def test_what_cannot_be_opened_ends_with_2(path: Path, tmp_path: Path, arguments: list[str], expected: str) -> None:
+    result = CliRunner().invoke(app, ["replay", str(path), "--report", str(tmp_path), *arguments])
+    assert result.exit_code == 2, f"exit code {result.exit_code}: {result.output}"
+    assert expected in result.output, f"{expected!r} is missing from: {result.output}"
