@@ -104,8 +104,16 @@ class Persists:
             self._let_go(persist)
         self._used.clear()
 
+    def removed(self) -> None:
+        """Storage was told to remove all that it was given."""
+        for node in self._ensemble.tree.nodes():
+            for component in self._ensemble.components:
+                if node.persisted & 1 << component.index:
+                    component.report(Tier.STORAGE, EventKind.REMOVED, node)
+        self.forget()
+
     def forget(self) -> None:
-        """Storage has nothing any more, or is another one."""
+        """Storage is another one, or has nothing any more."""
         for node in self._ensemble.tree.nodes():
             node.persisted = node.refusals = 0
 

@@ -129,7 +129,7 @@ class StorageTier:
         """Remove all that the cache has in storage; False while anything is under way, or when it cannot be done."""
         if not self.is_idle or not self._worker.clear():
             return False
-        self.persists.forget()
+        self.persists.removed()
         return True
 
     def abort(self) -> None:
