@@ -115,8 +115,6 @@ class StorageTierVerbs(TransferVerbs):
     def _operate(self, verb: str, act: Callable[[], bool]) -> bool:
         before = self.snapshot() if self.can_look else None
         is_done = act()
-        if is_done and self.fetches and verb != "attach_storage":
-            raise violation("FLOW-12", verb, "False, as somebody waits for a fetch", True)
         if before is not None:
             self._require_as_before("FLOW-12", f"{verb}, which answered {is_done}", before)
             marks = _marks(self.snapshot())

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend
@@ -35,7 +37,7 @@ def store_of(config: CacheConfig) -> Store | None:
 
 
 class ScriptedStorage(StorageBackend):
-    """Keeps pages in the store that the option `store` names. `regions`: what was registered."""
+    """Keeps pages in the store that the option `store` names, and sees which memory they come from and go to."""
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         for option, value in options.items():
@@ -49,7 +51,7 @@ class ScriptedStorage(StorageBackend):
         self._counts: Counter[str] = Counter()
         self._misses: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self.regions: tuple[memoryview, ...] = ()
+        self._regions: list[tuple[int, int]] = []
 
     def has(self, keys: Sequence[str]) -> list[bool]:
         self._note("has", keys, ())
@@ -97,9 +99,10 @@ class ScriptedStorage(StorageBackend):
         self._note("close", (), ())
 
     def register(self, regions: Sequence[memoryview]) -> None:
-        self.regions = tuple(regions)
+        self._regions = [_extent(region) for region in regions]
 
     def _read(self, key: str, target: Pieces) -> bool:
+        self._watch(target)
         wanted = sum(len(piece) for piece in target)
         content, reason = self._store.get(key, wanted)
         _scatter(bytes([NOISE]) * wanted if reason else content, target)
@@ -110,6 +113,7 @@ class ScriptedStorage(StorageBackend):
         return not reason
 
     def _write(self, key: str, source: Pieces) -> bool:
+        self._watch(source)
         content = b"".join(source)
         outcome = self._store.set(key, content)
         if outcome == "refused":
@@ -118,11 +122,22 @@ class ScriptedStorage(StorageBackend):
         self._counts.update({outcome: 1, "bytes_written": len(content) if outcome == "written" else 0})
         return True
 
+    def _watch(self, pieces: Pieces) -> None:
+        extents = [_extent(piece) for piece in pieces]
+        strays = sum(not any(low <= first and last <= high for low, high in self._regions) for first, last in extents)
+        self._store.moved(len(extents), strays)
+
     def _full(self, keys: Iterable[str]) -> list[str]:
         return [f"{self._scope}/{check_key(key)}" for key in keys]
 
     def _note(self, verb: str, keys: Iterable[str], prefix_keys: Iterable[str]) -> None:
         self._store.note(Call(verb, tuple(self._full(keys)), tuple(prefix_keys)))
+
+
+def _extent(memory: memoryview) -> tuple[int, int]:
+    """Where memory begins and ends."""
+    first = int(np.frombuffer(memory, dtype=np.uint8).ctypes.data) if len(memory) else 0
+    return first, first + len(memory)
 
 
 def _scatter(content: bytes, target: Pieces) -> None:

@@ -35,6 +35,8 @@ class Store:
 
     `objects`: what is there. `written`: every key under which there was once a whole object. `offered`: every key that
     a `set` was asked to keep. `has_refused`: some were not kept. `calls`: all verbs so far, the oldest first.
+    `moved_pieces`: runs of memory that pages were read from or written to; `stray_pieces`: those of them that lay
+    outside the memory that had been registered.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,7 @@ class Store:
             self.written: set[str] = set()
             self.offered: set[str] = set()
             self.has_refused = False
+            self.moved_pieces = self.stray_pieces = 0
             self.calls: list[Call] = []
             self.faults = Faults()
             self._spoilt: dict[str, str] = {}
@@ -100,6 +103,12 @@ class Store:
             self.objects[key] = content
             self.written.add(key)
             return "written"
+
+    def moved(self, pieces: int, strays: int) -> None:
+        """A page was moved from or to so many runs of memory."""
+        with self._lock:
+            self.moved_pieces += pieces
+            self.stray_pieces += strays
 
     def remove(self, scope: str) -> None:
         """Remove the objects of a scope."""

@@ -1,0 +1,138 @@
+"""FLOW-9: what storage has is found again, whether the rest was evicted or is of a cache that is no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Pool, StorageKind
+
+from .host_eviction import evict_host
+from .reach import reach
+from .storages import OTHER, PAIR, PREFIXES, PROMPT
+from .stored import (
+    asked,
+    expected_pages,
+    fetch,
+    in_storage,
+    lose_tiers,
+    objects,
+    persisted,
+    put_in_storage,
+    store,
+)
+from .trees import nodes
+from .verbs import FULL, evict_all, key_of, put
+
+BRANCHES = [PAIR, PROMPT, (1, 5, 6), (1, 5, 7), OTHER]
+ASKED = [*BRANCHES, (1,), (1, 5), (1, 2, 3), (*PROMPT, 5), (5, 6)]
+
+
+def gains(driver: Driver, prompts: Sequence[Sequence[int]]) -> dict[tuple[int, ...], int]:
+    """How far each prompt hits when it is fetched, from a cache with nothing but storage."""
+    found: dict[tuple[int, ...], int] = {}
+    for pages in prompts:
+        driver.reset()
+        found[tuple(pages)] = fetch(driver, pages)
+    return found
+
+
+@clause("FLOW-9")
+def test_a_prompt_hits_as_far_after_its_eviction_as_after_a_restart(driver: Driver) -> None:
+    put_in_storage(driver, *BRANCHES)
+    after_eviction: dict[tuple[int, ...], int] = {}
+    for pages in ASKED:
+        lose_tiers(driver)
+        after_eviction[tuple(pages)] = fetch(driver, pages)
+    driver.restart()
+    after_restart = gains(driver, ASKED)
+    assert after_eviction == after_restart, (
+        f"FLOW-9: storage has the same for both, evicted: {after_eviction}, restarted: {after_restart}"
+    )
+    for pages in BRANCHES:
+        assert after_restart[pages] == len(pages), f"FLOW-9: all of {pages} was persisted, got {after_restart}"
+
+
+@clause("FLOW-9", write_policies=[WritePolicy.WRITE_THROUGH])
+def test_what_left_the_host_alone_still_counts_as_persisted(driver: Driver) -> None:
+    put(driver, PAIR)
+    driver.drain()
+    evict_host(driver)
+    assert persisted(driver)[PAIR], "FLOW-9: it is in storage and on the device"
+    evict_all(driver)
+    assert not nodes(driver), f"EVICT-1: it had no copy on the host, left are {nodes(driver).keys()}"
+    assert fetch(driver, PAIR) == len(PAIR), "FLOW-9: storage has it"
+
+
+@clause("FLOW-9", needs=[Capability.STEPPED], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_what_left_the_host_before_storage_had_it_is_lost_with_all_below(driver: Driver) -> None:
+    store(driver).faults.refused = set(objects(driver, Pool.KV, PROMPT))
+    put(driver, PAIR)
+    put(driver, PROMPT)
+    driver.drain()
+    evict_all(driver)
+    evict_host(driver)
+    store(driver).faults.refused = set()
+    put(driver, OTHER)
+    driver.drain()
+    assert not any(in_storage(driver, PROMPT)[Pool.KV]), f"FLOW-9: it is nowhere, got {in_storage(driver, PROMPT)}"
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-9: another prompt is persisted as ever"
+
+
+@clause("FLOW-9", write_policies=[WritePolicy.WRITE_BACK])
+def test_with_write_back_what_is_in_storage_has_no_gap_at_any_moment(driver: Driver) -> None:
+    for pages in BRANCHES:
+        put(driver, pages)
+    for _ in range(len(BRANCHES) * 4):
+        driver.evict(FULL, 1)
+        driver.drain()
+        for pages in BRANCHES:
+            there = in_storage(driver, pages)[Pool.KV]
+            assert there == sorted(there, reverse=True), f"FLOW-9: of {pages} in storage is {there}"
+    for pages in BRANCHES:
+        assert all(in_storage(driver, pages)[Pool.KV]), f"FLOW-9: all left the device, {pages} is not in storage"
+
+
+@pytest.mark.parametrize("lives", [1, 2, 3])
+@clause("FLOW-9", "FETCH-9")
+def test_one_life_goes_on_with_what_another_left(driver: Driver, lives: int) -> None:
+    long = tuple(range(1, lives + 2))
+    for count in range(2, len(long) + 1):
+        pages = long[:count]
+        if count > 2:
+            assert fetch(driver, pages) == count - 1, f"FLOW-9: {count - 1} pages are of the life before"
+            driver.load(key_of(driver, pages))
+        put_in_storage(driver, pages)
+        driver.restart()
+    assert expected_pages(driver, long) == len(long), f"FLOW-9: in storage is {in_storage(driver, long)}"
+    assert fetch(driver, long) == len(long), "FLOW-9: all of it was persisted, a page in each life"
+
+
+@clause("FLOW-9", "EVICT-9", needs=[Capability.STEPPED], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
+    put(driver, PAIR)
+    driver.step()
+    driver.complete_all()
+    asked(driver, StorageKind.PERSIST)
+    driver.reset()
+    driver.drain()
+    assert not driver.pending_storage(), f"EVICT-9: of the old life {driver.pending_storage()} is pending"
+    put(driver, OTHER)
+    driver.drain()
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "EVICT-9: the new life is persisted as ever"
+    assert reach(driver, PAIR) == (0, 0), "EVICT-9: nothing of the old life is in the tree"
+    assert fetch(driver, PAIR) == expected_pages(driver, PAIR), "FLOW-9: what is in storage can be fetched"
+
+
+@clause("FLOW-9", "FETCH-4")
+def test_each_beginning_is_found_where_it_can_be_used(driver: Driver) -> None:
+    put_in_storage(driver, *PREFIXES)
+    driver.restart()
+    found = gains(driver, PREFIXES)
+    expected = {pages: len(pages) for pages in PREFIXES}
+    assert found == expected, f"FLOW-9: each beginning was persisted, {expected}, got {found}"

@@ -1,0 +1,177 @@
+"""FLOW-12, STORE-7, STORE-11: what an operator does with the backend of a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hicache.config import WritePolicy
+from hicache.errors import ConfigurationError
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Pool, StorageKind
+
+from .fetch_stages import STAGES, Stage
+from .reach import reach
+from .residences import put_on_host
+from .storages import OTHER, PAIR, PROMPT
+from .stored import (
+    answer,
+    asked,
+    begin,
+    check,
+    fetch,
+    in_storage,
+    persisted,
+    put_in_storage,
+    put_in_storage_alone,
+    store,
+    storing,
+)
+from .verbs import key_of, put
+
+Operation = Callable[[Driver], bool]
+
+
+def detach(driver: Driver) -> bool:
+    """Close the backend."""
+    return driver.detach_storage()
+
+
+def clear(driver: Driver) -> bool:
+    """Remove the cache's objects."""
+    return driver.clear_storage()
+
+
+OPERATIONS = pytest.mark.parametrize("operation", [detach, clear], ids=lambda operation: operation.__name__)
+STEPPED = [Capability.STEPPED]
+
+
+@OPERATIONS
+@STAGES
+@clause("FLOW-12", needs=STEPPED, page_sizes=[16])
+def test_nothing_is_done_while_a_fetch_is_open(driver: Driver, stage: Stage, operation: Operation) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin(driver, PROMPT)
+    stage(driver)
+    assert not operation(driver), f"FLOW-12: a fetch is {stage.__name__}, and it was done"
+    driver.drain()
+    assert check(driver, ticket) == len(PROMPT), "FLOW-12: the fetch goes on as if nothing had been asked"
+    assert operation(driver), "FLOW-12: nothing is under way any more"
+
+
+@OPERATIONS
+@clause("FLOW-12", needs=STEPPED, page_sizes=[16])
+def test_nothing_is_done_while_an_aborted_fetch_is_written(driver: Driver, operation: Operation) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin(driver, PROMPT)
+    driver.step()
+    answer(driver, StorageKind.QUERY)
+    driver.abort_prefetch(ticket)
+    assert not operation(driver), "FLOW-12: storage is still writing to host memory, and it was done"
+    driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    driver.step()
+    assert operation(driver), "FLOW-12: the batch has ended"
+
+
+@OPERATIONS
+@clause("FLOW-12", needs=STEPPED, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_nothing_is_done_while_something_goes_to_storage(driver: Driver, operation: Operation) -> None:
+    put(driver, PAIR)
+    driver.step()
+    driver.complete_all()
+    asked(driver, StorageKind.PERSIST)
+    assert not operation(driver), "FLOW-12: a node is on its way to storage, and it was done"
+    answer(driver, StorageKind.PERSIST)
+    assert operation(driver), "FLOW-12: storage has taken it"
+
+
+@clause("FLOW-12", page_sizes=[16])
+def test_without_a_backend_the_cache_does_without_storage(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    assert driver.detach_storage(), "FLOW-12: nothing is under way"
+    assert not driver.detach_storage(), "FLOW-12: none is attached"
+    assert not driver.clear_storage(), "FLOW-12: none is attached, and nothing can be removed"
+    before = len(store(driver).calls)
+    assert driver.prefetch(key_of(driver, OTHER)) is None, "FETCH-1: there is no storage to fetch from"
+    put_on_host(driver, OTHER)
+    assert reach(driver, OTHER) == (0, len(OTHER)), f"FLOW-12: the host tier goes on, got {reach(driver, OTHER)}"
+    called = [call.verb for call in store(driver).calls[before:]]
+    assert not called, f"FLOW-12: no backend is attached, and it was asked {called}"
+
+
+@clause("FLOW-12", page_sizes=[16])
+def test_what_is_attached_again_serves_again(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    assert not driver.attach_storage(), "FLOW-12: it is attached already"
+    for _ in range(3):
+        assert driver.detach_storage(), "FLOW-12: nothing is under way"
+        assert driver.attach_storage(), "FLOW-12: it was detached"
+    put_in_storage(driver, OTHER)
+    driver.reset()
+    for pages in (PROMPT, OTHER):
+        came = fetch(driver, pages)
+        assert came == len(pages), f"FLOW-12: {pages} is in storage, {came} pages came"
+
+
+@clause("FLOW-12", "FETCH-9", page_sizes=[16])
+def test_after_a_clear_what_is_used_goes_to_storage_again(driver: Driver) -> None:
+    for forget in (clear, reattach_to_nothing):
+        put_in_storage(driver, PAIR)
+        assert forget(driver), "FLOW-12: nothing is under way"
+        assert not any(persisted(driver).values()), f"FLOW-12: storage has nothing, persisted is {persisted(driver)}"
+        put(driver, PAIR)
+        driver.evict("full", driver.config.capacity_tokens["full"])
+        driver.drain()
+        assert all(in_storage(driver, PAIR)[Pool.KV]), f"FETCH-9: used again, got {in_storage(driver, PAIR)}"
+
+
+@clause("STORE-7", page_sizes=[16])
+def test_a_clear_removes_the_objects_of_this_cache_alone(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    with storing(driver, storage={"model": "another"}) as other:
+        put_in_storage(other, PROMPT)
+        assert driver.clear_storage(), "FLOW-12: nothing is under way"
+        assert not any(in_storage(driver, PROMPT)[Pool.KV]), f"STORE-7: left is {in_storage(driver, PROMPT)}"
+        other.reset()
+        came = fetch(other, PROMPT)
+        assert came == len(PROMPT), f"STORE-7: another model's objects are not this one's to remove, {came} pages came"
+    driver.reset()
+    assert fetch(driver, PROMPT) == 0, "STORE-7: its own are gone"
+
+
+@clause("STORE-11", page_sizes=[16])
+def test_a_backend_that_does_not_exist_is_refused_by_name(driver: Driver) -> None:
+    for backend in ("no such backend", "no_such_module:Backend", "hicache.config:CacheConfig", "json:NoSuchClass"):
+        name = backend.rpartition(":")[2]
+        with (
+            pytest.raises((ConfigurationError, ImportError), match=name),
+            storing(driver, storage={"backend": backend}),
+        ):
+            pass
+
+
+@clause("STORE-11", page_sizes=[16])
+def test_options_go_to_the_backend_which_refuses_what_it_does_not_know(driver: Driver) -> None:
+    for options, wrong in (({"store": 7}, "store"), ({}, "store"), ({"store": "s", "colour": "red"}, "colour")):
+        with pytest.raises(ConfigurationError, match=wrong), storing(driver, extra={"options": options}):
+            pass
+
+
+@clause("STORE-9", page_sizes=[16])
+def test_pages_go_straight_from_and_to_the_memory_of_the_host_tier(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
+    moved = store(driver).moved_pieces
+    assert moved > 0, "the scene moves pages"
+    strays = store(driver).stray_pieces
+    assert strays == 0, f"STORE-9: of {moved} pieces {strays} lay outside the memory that was registered"
+
+
+def reattach_to_nothing(driver: Driver) -> bool:
+    """Another backend takes the place of the first, and has nothing."""
+    is_detached = driver.detach_storage()
+    store(driver).empty()
+    return is_detached and driver.attach_storage()
