@@ -60,7 +60,7 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
         if Capability.STORAGE in adapter.capabilities:
             storage = StorageSettings(SCRIPTED, '{"prefetch_threshold": 0}', StopPolicy.WAIT_COMPLETE, 2, 0.5)
             three = replace(both, storage=storage)
-            found.append(Sample("replay-storage", "generated trace, device, host and storage, a restart", three))
+            found.append(Sample("replay-storage", "generated trace, three tiers and a restart", three))
     return found
 
 

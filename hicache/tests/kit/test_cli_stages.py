@@ -15,8 +15,9 @@ from hicache.cli.app import app
 from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import StageResult, Verification
 from hicache.cli.suite_stage import SuiteStage, follow, suite_folder
+from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.plugin.known_failures import KnownFailure
-from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, replay_sample, samples
+from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
 from hicache.testing.report import Execution, Outcome, write_run
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.hosted_cache import HostedCache
@@ -24,6 +25,7 @@ from hicache.tests.kit.run_records import execution, record
 
 FLAT = "hicache.tests.kit.flat_cache:FlatCache"
 HOSTED = "hicache.tests.kit.hosted_cache:HostedCache"
+REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
 BROKEN = "after 3 requests: POOL-1: slot 7: expected one owner, got two"
 
 
@@ -185,7 +187,20 @@ def test_a_host_tier_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcom
     )
 
 
-@pytest.mark.parametrize("number", [0, 1])
+def test_storage_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
+    host = HostOutcome({"full": 1024}, None, None, None, bytes_per_token=None)
+    storage = StorageOutcome("memory", "wait_complete", 1024, True, None, 0.5, (), ())
+    told = replace(outcome, checks=12, host=host, storage=storage)
+    monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda *_: told)
+    record = ReplayStage(Verification(REFERENCE, False, Path("reports"), None), ReferenceAdapter, ()).run(ignore).record
+    assert record is not None, "the replays are told as a run"
+    titles = [one.node_id for one in record.executions]
+    assert titles[2:] == ["replay::generated trace, three tiers and a restart"], f"the third of three: {titles}"
+    clauses = set(record.executions[2].clauses)
+    assert clauses == {"REQ-4", "POOL-1", "REQ-3", "FLOW-10", "FLOW-7", "FETCH-8", "FLOW-9"}, f"looked at: {clauses}"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_command_of_a_replay_runs_it_again(
     monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome, tmp_path: Path, number: int
 ) -> None:
@@ -198,12 +213,12 @@ def test_the_command_of_a_replay_runs_it_again(
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda *_: outcome)
     monkeypatch.setattr("hicache.cli.replay_view.replay_with_progress", replayed)
     (tmp_path / "trace.jsonl").touch()
-    record = ReplayStage(Verification(HOSTED, False, tmp_path, None), HostedCache, ()).run(ignore).record
+    record = ReplayStage(Verification(REFERENCE, False, tmp_path, None), ReferenceAdapter, ()).run(ignore).record
     assert record is not None, "the replays are told as a run"
     command = shlex.split(record.executions[number].replay)
     result = CliRunner().invoke(app, [*command[1:], "--report", str(tmp_path)])
     assert result.exit_code == 0, f"{command} ended with {result.exit_code}: {result.output}"
-    expected = replace(samples(HostedCache)[number].settings, check_every=1)
+    expected = replace(samples(ReferenceAdapter)[number].settings, check_every=1)
     assert asked == [expected], f"{command} asks for {asked}"
 
 

@@ -121,7 +121,7 @@ def test_full_without_limit_and_with_lru_matches_the_counts(path: Path) -> None:
     assert abs(small.hit_rate - small.lru_hit_rate) < 0.01, f"LRU {small.lru_hit_rate:.2%}, cache {small.hit_rate:.2%}"
 
 
-@pytest.mark.parametrize("name", ["replay", "replay-host"])
+@pytest.mark.parametrize("name", ["replay", "replay-host", "replay-storage"])
 def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     adapter = load_adapter(REFERENCE)
     sample = next(one for one in samples(adapter) if one.name == name)

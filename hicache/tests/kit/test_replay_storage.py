@@ -346,17 +346,15 @@ def test_a_tier_that_is_not_declared_is_not_replayed(tmp_path: Path) -> None:
         replayed(tmp_path, TWICE, settings(STORAGE), HostedCache)
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"restart_at": 0.0}, "restart_at"),
-        ({"restart_at": 1.5}, "restart_at"),
-        ({"queue_steps": -1}, "queue_steps"),
-    ],
-)
-def test_settings_name_the_number_that_is_out_of_range(change: dict[str, float], expected: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{expected} must be"):
-        replace(STORAGE, **change)
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_a_restart_is_within_the_trace_or_never(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="restart_at must be above 0"):
+        replace(STORAGE, restart_at=share)
+
+
+def test_a_request_waits_no_negative_steps() -> None:
+    with pytest.raises(ConfigurationError, match="queue_steps must be 0 or more"):
+        replace(STORAGE, queue_steps=-1)
 
 
 ARGUMENTS = ["--capacity", "20%", "--host", "30%", "--executor", "stepped", "--storage", "memory"]
