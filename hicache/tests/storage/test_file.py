@@ -154,6 +154,50 @@ def test_the_least_recently_used_of_all_processes_goes(open_in: Open) -> None:
     assert (stats.objects, stats.object_bytes) == (4, 4 * PAGE_BYTES), f"STORE-8: both count together: {stats}"
 
 
+def test_a_use_after_the_folder_was_read_counts(open_in: Open) -> None:
+    mine, theirs = (open_in("file", capacity_bytes=3 * PAGE_BYTES) for _ in range(2))
+    put(mine, a=page(1), b=page(2), c=page(3))
+    put(mine, d=page(4))
+    assert take(theirs, "b") == page(2), "a made room, and b is used"
+    put(mine, e=page(5))
+    assert mine.has(list("bcde")) == [True, False, True, True], "STORE-8: c was used least recently"
+
+
+def test_an_object_that_came_after_the_folder_was_read_counts(open_in: Open) -> None:
+    backend = open_in("file", capacity_bytes=3 * PAGE_BYTES)
+    put(backend, a=page(1), b=page(2), c=page(3))
+    put(backend, d=page(4))
+    assert [take(backend, key) for key in "bc"] == [page(2), page(3)], "a made room, and b and c are used"
+    put(backend, e=page(5))
+    assert backend.has(list("bcde")) == [True, True, False, True], "STORE-8: d was used least recently"
+
+
+def test_what_was_spared_is_still_the_oldest(open_in: Open) -> None:
+    backend = open_in("file", capacity_bytes=2 * PAGE_BYTES)
+    put(backend, a=page(1), b=page(2))
+    assert put(backend, a=page(1), b=page(2), c=page(3)) == [True, True, False], "STORE-8: a batch spares its own"
+    put(backend, d=page(4))
+    assert backend.has(["a", "b", "d"]) == [False, True, True], "STORE-8: a was used before b"
+
+
+def test_what_took_the_place_of_a_damaged_object_stays(
+    open_in: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = open_in("file"), open_in("file")
+    put(mine, a=page(1))
+    flip(the_file(tmp_path))
+
+    def read_while_it_is_renewed(file: int, pieces: Any, seed: int) -> Any:
+        monkeypatch.setattr(module, "read_object", read_object)
+        assert take(theirs, "a") is None, "another process finds the damage first"
+        assert put(theirs, a=page(2)) == [True], "and writes the object anew"
+        return read_object(file, pieces, seed)
+
+    monkeypatch.setattr(module, "read_object", read_while_it_is_renewed)
+    assert take(mine, "a") is None, "STORE-3: the file that was opened is damaged"
+    assert take(mine, "a") == page(2), "PF13: the one in its place is not"
+
+
 def test_a_batch_does_not_push_out_its_own_pages(open_in: Open) -> None:
     backend = open_in("file", capacity_bytes=2 * PAGE_BYTES)
     put(backend, a=page(1))

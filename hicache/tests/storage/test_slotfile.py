@@ -213,6 +213,20 @@ def test_a_write_that_fails_leaves_nothing(open_in: Open, monkeypatch: pytest.Mo
     assert put(backend, b=page(2)) == [True], "STORE-4: its slot is free again"
 
 
+def test_a_writer_that_was_taken_for_dead_confirms_nothing(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = (open_in("slotfile", capacity_slots=1) for _ in range(2))
+    write = mine._files.write
+
+    def write_late(first: Place, pieces: Pieces) -> None:
+        theirs._index.reclaim(set())
+        assert put(theirs, b=page(2)) == [True], "the slot is given to another"
+        write(first, pieces)
+
+    monkeypatch.setattr(mine._files, "write", write_late)
+    assert put(mine, a=page(1)) == [False], "STORE-10: the slot was not this writer's any more"
+    assert (mine.has(["a"]), take(mine, "b")) == ([False], None), "STORE-3: what it spoilt is found, and is no data"
+
+
 def test_a_full_disk_makes_the_oldest_go(open_in: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     size, room = 1 << 20, 16
     backend = open_in("slotfile", capacity_slots=10_000)
