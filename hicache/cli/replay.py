@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from hicache.cli.storage_options import QueueSteps, RestartAt, StorageBackendNam
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.errors import ConfigurationError, TraceError
 from hicache.types import StopPolicy
+
+if TYPE_CHECKING:
+    from hicache.testing.replay import ReplayOutcome
 
 
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
@@ -43,11 +46,12 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
     Ends with 1 when the cache breaks a law, and with 2 when it cannot be opened or the trace cannot be read.
     """
-    from hicache.cli.replay_view import replay_with_progress, show_outcome
-    from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings, write_report
+    from hicache.cli.replay_view import replay_with_progress
+    from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
     from hicache.testing.traces import Trace
 
     console = Console()
+    told = storage_config, stop_policy, queue_steps, restart_at
     try:
         settings = ReplaySettings(
             page_size=page_size,
@@ -58,15 +62,21 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             running=running,
             check_every=check_every,
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
-            storage=None
-            if storage is None
-            else StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at),
+            storage=None if storage is None else StorageSettings(storage, *told),
         )
         requests = Trace(trace, skip_bad=skip_bad, limit=limit)
         outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)
     except (TraceError, ConfigurationError) as error:
         _say(Console(stderr=True), f"{type(error).__name__}: {error}", style="red")
         raise typer.Exit(2) from error
+    _tell(console, outcome, report)
+
+
+def _tell(console: Console, outcome: ReplayOutcome, report: Path) -> None:
+    """Write the report and show it. Ends with 1 when a law is broken."""
+    from hicache.cli.replay_view import show_outcome
+    from hicache.testing.replay import write_report
+
     write_report(outcome, report)
     show_outcome(console, outcome)
     _say(console, f"report: {report / 'replay.json'} and {report / 'replay.svg'}", style=None)

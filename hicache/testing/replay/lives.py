@@ -53,9 +53,13 @@ class Lives:
         counted.update(self._passage.counters())
         return counted
 
-    def end_part(self) -> None:
-        """Finish what runs and what is under way, and note a part. Raises InvariantError when a law is broken."""
+    def finish(self) -> None:
+        """Finish what runs and what is under way. Raises InvariantError when a law is broken."""
         self._passage.session.finish_all()
+
+    def end_part(self) -> None:
+        """The same, and then a part has ended."""
+        self.finish()
         self.note_part()
 
     def note_part(self) -> None:

@@ -47,8 +47,6 @@ def replay(
         _require_served(config, adapter)
         with closing(Lives(adapter, config, settings)) as lives:
             broken = _broken(lives, lambda: _drive(lives, trace, totals.requests, settings.storage, progress))
-            if broken is not None:
-                lives.note_part()
             # What the last check moves is not the trace's.
             host = _host_outcome(lives, config)
             broken = broken or _broken(lives, lives.check_drained)
@@ -87,15 +85,18 @@ def _drive(
     lives: Lives, trace: Trace, requests: int, storage: StorageSettings | None, progress: Progress | None
 ) -> None:
     middle = None if storage is None else storage.middle(requests)
-    for number, request in enumerate(trace):
-        if number == middle:
-            lives.end_part()
-            if storage is not None and storage.restart_at < NEVER:
-                lives.restart()
-        lives.serve(request)
-        if progress is not None:
-            progress(number + 1, requests)
-    lives.end_part()
+    try:
+        for number, request in enumerate(trace):
+            if number == middle:
+                lives.end_part()
+                if storage is not None and storage.restart_at < NEVER:
+                    lives.restart()
+            lives.serve(request)
+            if progress is not None:
+                progress(number + 1, requests)
+        lives.finish()
+    finally:
+        lives.note_part()
 
 
 def _broken(lives: Lives, act: Callable[[], None]) -> str | None:

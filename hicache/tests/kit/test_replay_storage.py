@@ -1,94 +1,30 @@
-"""Replays over storage: what is counted, before and after a restart, and what a tier gone wrong is caught at."""
+"""Replays over storage: what is counted, tier by tier, before and after a restart."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hicache.cli.app import app
-from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
-from hicache.errors import ConfigurationError
-from hicache.storage.answers import Answer
-from hicache.storage.base import Pieces
-from hicache.storage.memory import MemoryStorage
-from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.testing.replay import (
-    NEVER,
-    UNLIMITED,
-    HostSettings,
-    ReplayOutcome,
-    ReplaySettings,
-    StorageOutcome,
-    StorageSettings,
-    replay,
+from hicache.config import ExecutorKind, WritePolicy
+from hicache.testing.replay import UNLIMITED, StorageSettings
+from hicache.testing.traces import generate_trace
+from hicache.tests.kit.stored_replays import (
+    HOST,
+    RETURNING,
+    SMALL,
+    STORAGE,
+    TWICE,
+    hits,
+    replayed,
+    request,
+    roomy,
+    settings,
+    stored,
 )
-from hicache.testing.snapshot import FetchView, Snapshot
-from hicache.testing.traces import SHORT_TRACE, Trace, TraceRequest, generate_trace, write_trace
-from hicache.tests.kit.hosted_cache import HostedCache
-from hicache.tiers.fetch import Fetch
-from hicache.types import NO_SLOTS, Component, StopPolicy
-
-HOST = HostSettings("1024", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
-STORAGE = StorageSettings("memory", '{"prefetch_threshold": 0}', StopPolicy.WAIT_COMPLETE, 0, NEVER)
-SMALL = replace(SHORT_TRACE, requests=40, system_length_median=300, message_length_median=200, longest_input=2048)
-
-
-def settings(storage: StorageSettings, capacity: str = "1024", host: HostSettings | None = HOST) -> ReplaySettings:
-    return ReplaySettings(
-        page_size=512,
-        capacity=capacity,
-        components=("full",),
-        policy=EvictionPolicy.LRU,
-        sliding_window_size=512,
-        running=1,
-        check_every=1,
-        host=host,
-        storage=storage,
-    )
-
-
-def roomy(storage: StorageSettings) -> ReplaySettings:
-    """Nothing is ever evicted."""
-    return settings(storage, UNLIMITED, replace(HOST, capacity=UNLIMITED))
-
-
-def replayed(
-    directory: Path,
-    requests: Sequence[TraceRequest],
-    asked: ReplaySettings,
-    adapter: type[CacheAdapter] = ReferenceAdapter,
-) -> ReplayOutcome:
-    path = directory / "trace.jsonl"
-    write_trace(path, requests)
-    return replay(Trace(path, skip_bad=False, limit=None), adapter, asked, None)
-
-
-def request(*blocks: int, at_ms: int = 0) -> TraceRequest:
-    return TraceRequest(timestamp_ms=at_ms, input_length=512 * len(blocks), output_length=0, hash_ids=blocks)
-
-
-RETURNING = [request(0, 1), request(2, 3), request(4, 5), request(0, 1)]
-"""A prompt that, with room for two pages on each tier, has left both when it comes again."""
-
-TWICE = [request(0, 1, 2, 3), request(0, 1, 2, 3)]
-
-
-def hits(outcome: ReplayOutcome) -> tuple[int, ...]:
-    """Pages hit on the device, on the host and in storage, of a replay that broke no law."""
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
-    return tuple(outcome.hit_tokens[tier] // 512 for tier in ("device", "host", "storage"))
-
-
-def stored(outcome: ReplayOutcome) -> StorageOutcome:
-    """The storage tier of a replay that has one."""
-    assert outcome.storage is not None, "storage is not told of"
-    return outcome.storage
+from hicache.types import StopPolicy
 
 
 def test_what_left_both_tiers_comes_back_from_storage(tmp_path: Path) -> None:
@@ -224,179 +160,3 @@ def test_steps_repeat_a_replay(tmp_path: Path) -> None:
     assert one.timeline == other.timeline, "the same replay found something else"
     parts = [[replace(part, seconds=0) for part in stored(outcome).parts] for outcome in (one, other)]
     assert parts[0] == parts[1], f"the same replay moved something else: {parts}"
-
-
-class GivesOtherPages(MemoryStorage):
-    """Reads the right objects into each other's places."""
-
-    def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
-        return super()._read(keys, targets[::-1])
-
-
-class KeepsOtherPages(MemoryStorage):
-    """Keeps pages under each other's keys."""
-
-    def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
-        return super()._write(keys, sources[::-1])
-
-
-class ReadsNothing(MemoryStorage):
-    """Says that it read what it never touched."""
-
-    def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
-        return [Answer.DONE] * len(targets)
-
-
-@pytest.mark.parametrize("check_every", [0, 1])
-@pytest.mark.parametrize("backend", [GivesOtherPages, KeepsOtherPages, ReadsNothing])
-def test_wrong_bytes_from_storage_are_caught(tmp_path: Path, backend: type[MemoryStorage], check_every: int) -> None:
-    extra = '{"store": "{directory}", "prefetch_threshold": 0}'
-    asked = StorageSettings(f"{__name__}:{backend.__qualname__}", extra, StopPolicy.WAIT_COMPLETE, 0, 0.5)
-    outcome = replayed(tmp_path, TWICE, replace(roomy(asked), check_every=check_every))
-    assert outcome.broken is not None, f"{backend.__name__} was replayed without a finding"
-    assert outcome.broken.startswith("after 1 requests: REQ-3"), f"{backend.__name__}: {outcome.broken}"
-    assert [part.requests for part in stored(outcome).parts] == [1, 0], f"until then: {stored(outcome)}"
-
-
-class ClaimsMore(ReferenceAdapter):
-    """Reports a page more than a prefetch brought."""
-
-    def check_prefetch(self, ticket: Fetch) -> int | None:
-        came = super().check_prefetch(ticket)
-        return came + 512 if came else came
-
-
-class ClaimsLess(ReferenceAdapter):
-    """Reports a page less than a prefetch brought."""
-
-    def check_prefetch(self, ticket: Fetch) -> int | None:
-        came = super().check_prefetch(ticket)
-        return came - 512 if came else came
-
-
-class NeverSays(ReferenceAdapter):
-    """Lets every request wait for ever."""
-
-    def check_prefetch(self, ticket: Fetch) -> int | None:
-        return None
-
-
-class LosesHostPages(ReferenceAdapter):
-    """Takes a host page with each prefetch, and forgets it."""
-
-    def check_prefetch(self, ticket: Fetch) -> int | None:
-        assert self.cache.host is not None, "the host tier is missing"
-        self.cache.host.bank.allocators[Component.FULL].allocate(1)
-        return super().check_prefetch(ticket)
-
-
-class KeepsFetches(ReferenceAdapter):
-    """Goes on with a prefetch that nobody waits for, at rest."""
-
-    def snapshot(self) -> Snapshot:
-        snapshot = super().snapshot()
-        assert snapshot.storage is not None, "storage is missing"
-        return replace(snapshot, storage=replace(snapshot.storage, fetches=(FetchView({"full": NO_SLOTS}),)))
-
-
-class MarksTooMuch(ReferenceAdapter):
-    """Says that leaves are in storage, and not what comes before them."""
-
-    def snapshot(self) -> Snapshot:
-        snapshot = super().snapshot()
-        assert snapshot.storage is not None, "storage is missing"
-        marks = [frozenset({"full"} if node.parent >= 0 else ()) for node in snapshot.nodes]
-        return replace(snapshot, storage=replace(snapshot.storage, persisted=tuple(marks)))
-
-
-@pytest.mark.parametrize(
-    ("adapter", "finding"),
-    [
-        (ClaimsMore, "FLOW-10: a prefetch for 2048 tokens"),
-        (ClaimsLess, "FLOW-10: a prefetch for 2048 tokens"),
-        (NeverSays, "FETCH-3: check of a prefetch"),
-        (LosesHostPages, "POOL-1: host pool"),
-        (KeepsFetches, "FETCH-8: host slots of fetches"),
-        (MarksTooMuch, "FLOW-9: "),
-    ],
-)
-def test_a_broken_storage_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], finding: str) -> None:
-    requests = [request(0, 1, 2, 3), request(0, 1, 5), *TWICE]
-    outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)), adapter)
-    assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
-    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
-
-
-class ForgetsStorage(ReferenceAdapter):
-    """Takes what storage has along when it is closed."""
-
-    def close(self) -> None:
-        self.clear_storage()
-        super().close()
-
-
-def test_storage_that_does_not_outlive_a_cache_is_seen_in_the_second_part(tmp_path: Path) -> None:
-    storage = stored(replayed(tmp_path, TWICE, roomy(replace(STORAGE, restart_at=0.5)), ForgetsStorage))
-    rates = (storage.parts[1].hit_rate, storage.unbounded_hit_rates[1])
-    assert rates == (0.0, 1.0), f"nothing was hit of what could be: {rates}"
-
-
-def test_a_tier_that_is_not_declared_is_not_replayed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="does not declare STORAGE"):
-        replayed(tmp_path, TWICE, settings(STORAGE), HostedCache)
-
-
-@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
-def test_a_restart_is_within_the_trace_or_never(share: float) -> None:
-    with pytest.raises(ConfigurationError, match="restart_at must be above 0"):
-        replace(STORAGE, restart_at=share)
-
-
-def test_a_request_waits_no_negative_steps() -> None:
-    with pytest.raises(ConfigurationError, match="queue_steps must be 0 or more"):
-        replace(STORAGE, queue_steps=-1)
-
-
-ARGUMENTS = ["--capacity", "20%", "--host", "30%", "--executor", "stepped", "--storage", "memory"]
-
-
-@pytest.fixture(name="path", scope="module")
-def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("replay") / "generated.jsonl"
-    write_trace(path, generate_trace(SMALL, 7))
-    return path
-
-
-def test_the_command_tells_of_both_parts(path: Path, tmp_path: Path) -> None:
-    arguments = ["replay", str(path), *ARGUMENTS, "--report", str(tmp_path)]
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
-    assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
-    table = json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))
-    storage = table["storage"]
-    assert (storage["backend"], storage["stop_policy"], storage["restarted"]) == ("memory", "wait_complete", True)
-    assert [part["requests"] for part in storage["parts"]] == [20, 20], f"a restart in the middle: {storage}"
-    assert storage["parts"][1]["hit_tokens"]["storage"] > 0, f"the second half hits storage: {storage['parts'][1]}"
-    second = storage["parts"][1]["hit_rates"]["storage"]
-    for expected in ("hits on storage", "part 2", "with nothing lost", "a restart", "persisted", f"{second:.2%}"):
-        assert expected in result.output, f"{expected!r} is missing from: {result.output}"
-    picture = (tmp_path / "replay.svg").read_text(encoding="utf-8")
-    assert "<!-- restart -->" in picture, "the restart is not in the picture"
-    assert "<!-- and in storage" in picture, "the hits of storage are not in the picture"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--storage", "memory"], "needs a host tier"),
-        ([*ARGUMENTS, "--storage", "nowhere"], "nowhere"),
-        ([*ARGUMENTS, "--storage-config", '{"prefetch_threshold": "many"}'], "prefetch_threshold"),
-        ([*ARGUMENTS, "--storage-config", '{"room": 1}'], "room"),
-        ([*ARGUMENTS, "--storage-config", "@nowhere.json"], "nowhere.json"),
-        ([*ARGUMENTS, "--restart-at", "2"], "restart_at"),
-        ([*ARGUMENTS, "--stop-policy", "soon"], "soon"),
-    ],
-)
-def test_what_cannot_be_opened_ends_with_2(path: Path, tmp_path: Path, arguments: list[str], expected: str) -> None:
-    result = CliRunner().invoke(app, ["replay", str(path), "--report", str(tmp_path), *arguments])
-    assert result.exit_code == 2, f"exit code {result.exit_code}: {result.output}"
-    assert expected in result.output, f"{expected!r} is missing from: {result.output}"

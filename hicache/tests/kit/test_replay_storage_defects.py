@@ -1,0 +1,135 @@
+"""Replays over storage that does wrong, and of caches that do wrong with it: what each is caught at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hicache.storage.answers import Answer
+from hicache.storage.base import Pieces
+from hicache.storage.memory import MemoryStorage
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.replay import StorageSettings
+from hicache.testing.snapshot import FetchView, Snapshot
+from hicache.tests.kit.stored_replays import STORAGE, TWICE, replayed, request, roomy, stored
+from hicache.tiers.fetch import Fetch
+from hicache.types import NO_SLOTS, Component, StopPolicy
+
+
+class GivesOtherPages(MemoryStorage):
+    """Reads the right objects into each other's places."""
+
+    def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
+        return super()._read(keys, targets[::-1])
+
+
+class KeepsOtherPages(MemoryStorage):
+    """Keeps pages under each other's keys."""
+
+    def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
+        return super()._write(keys, sources[::-1])
+
+
+class ReadsNothing(MemoryStorage):
+    """Says that it read what it never touched."""
+
+    def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
+        return [Answer.DONE] * len(targets)
+
+
+@pytest.mark.parametrize("check_every", [0, 1])
+@pytest.mark.parametrize("backend", [GivesOtherPages, KeepsOtherPages, ReadsNothing])
+def test_wrong_bytes_from_storage_are_caught(tmp_path: Path, backend: type[MemoryStorage], check_every: int) -> None:
+    extra = '{"store": "{directory}", "prefetch_threshold": 0}'
+    asked = StorageSettings(f"{__name__}:{backend.__qualname__}", extra, StopPolicy.WAIT_COMPLETE, 0, 0.5)
+    outcome = replayed(tmp_path, TWICE, replace(roomy(asked), check_every=check_every))
+    assert outcome.broken is not None, f"{backend.__name__} was replayed without a finding"
+    assert outcome.broken.startswith("after 1 requests: REQ-3"), f"{backend.__name__}: {outcome.broken}"
+    assert [part.requests for part in stored(outcome).parts] == [1, 0], f"until then: {stored(outcome)}"
+
+
+class ClaimsMore(ReferenceAdapter):
+    """Reports a page more than a prefetch brought."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        came = super().check_prefetch(ticket)
+        return came + 512 if came else came
+
+
+class ClaimsLess(ReferenceAdapter):
+    """Reports a page less than a prefetch brought."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        came = super().check_prefetch(ticket)
+        return came - 512 if came else came
+
+
+class NeverSays(ReferenceAdapter):
+    """Lets every request wait for ever."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        return None
+
+
+class LosesHostPages(ReferenceAdapter):
+    """Takes a host page with each prefetch, and forgets it."""
+
+    def check_prefetch(self, ticket: Fetch) -> int | None:
+        assert self.cache.host is not None, "the host tier is missing"
+        self.cache.host.bank.allocators[Component.FULL].allocate(1)
+        return super().check_prefetch(ticket)
+
+
+class KeepsFetches(ReferenceAdapter):
+    """Goes on with a prefetch that nobody waits for, at rest."""
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        assert snapshot.storage is not None, "storage is missing"
+        return replace(snapshot, storage=replace(snapshot.storage, fetches=(FetchView({"full": NO_SLOTS}),)))
+
+
+class MarksTooMuch(ReferenceAdapter):
+    """Says that leaves are in storage, and not what comes before them."""
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        assert snapshot.storage is not None, "storage is missing"
+        marks = [frozenset({"full"} if node.parent >= 0 else ()) for node in snapshot.nodes]
+        return replace(snapshot, storage=replace(snapshot.storage, persisted=tuple(marks)))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "finding"),
+    [
+        (ClaimsMore, "FLOW-10: a prefetch for 2048 tokens"),
+        (ClaimsLess, "FLOW-10: a prefetch for 2048 tokens"),
+        (NeverSays, "FETCH-3: check of a prefetch"),
+        (LosesHostPages, "POOL-1: host pool"),
+        (KeepsFetches, "FETCH-8: host slots of fetches"),
+        (MarksTooMuch, "FLOW-9: "),
+    ],
+)
+def test_a_broken_storage_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], finding: str) -> None:
+    requests = [request(0, 1, 2, 3), request(0, 1, 5), *TWICE]
+    outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)), adapter)
+    assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
+    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
+
+
+class ForgetsStorage(ReferenceAdapter):
+    """Takes what storage has along when it is closed."""
+
+    def close(self) -> None:
+        self.clear_storage()
+        super().close()
+
+
+def test_storage_that_does_not_outlive_a_cache_is_seen_in_the_second_part(tmp_path: Path) -> None:
+    storage = stored(replayed(tmp_path, TWICE, roomy(replace(STORAGE, restart_at=0.5)), ForgetsStorage))
+    rates = (storage.parts[1].hit_rate, storage.unbounded_hit_rates[1])
+    assert rates == (0.0, 1.0), f"nothing was hit of what could be: {rates}"
