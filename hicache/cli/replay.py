@@ -50,8 +50,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
     from hicache.testing.traces import Trace
 
-    console = Console()
-    told = storage_config, stop_policy, queue_steps, restart_at
+    console, told = Console(), (storage_config, stop_policy, queue_steps, restart_at)
     try:
         settings = ReplaySettings(
             page_size=page_size,
