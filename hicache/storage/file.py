@@ -56,7 +56,7 @@ class FileStorage(PagedStorage):
         self._usage = FileUsage(self._folder.lock_file)
         self._recency = FileRecency(self._scan)
         self._numbers = count()
-        with self._folder.locked():
+        with self._folder.opening():
             if self._folder.bury() or not self._usage.is_known:
                 list(self._scan())
 

@@ -55,7 +55,10 @@ class PagedStorage(StorageBackend):
 
     def close(self) -> None:
         if self._gate.close():
-            self._release()
+            try:
+                self._release()
+            except OPERATING_ERRORS as error:
+                self.failed(error)
 
     def failed(self, error: Exception) -> Answer:
         """The answer for what could not be done; the first failure is logged."""

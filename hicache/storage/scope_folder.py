@@ -49,6 +49,16 @@ class ScopeFolder:
             finally:
                 flock(self.lock_file, LOCK_UN)
 
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """The lock, for what a backend does when it is opened; where that fails the folder is closed."""
+        try:
+            with self.locked():
+                yield
+        except BaseException:
+            self.close()
+            raise
+
     def bury(self) -> bool:
         """Remove what dead writers left; whether there was any. Under the lock."""
         dead = [path for path in (self.path / WRITERS).iterdir() if path != self.unfinished and _is_dead(path)]
@@ -63,7 +73,7 @@ class ScopeFolder:
     def close(self) -> None:
         """Let go of the folder. What was not finished goes."""
         with self.locked():
-            shutil.rmtree(self.unfinished)
+            shutil.rmtree(self.unfinished, ignore_errors=True)
         os.close(self._alive)
         os.close(self.lock_file)
 

@@ -124,9 +124,10 @@ class SlotIndex:
 
     def release(self, slot_bytes: int, slots: Sequence[int]) -> None:
         """Free reserved slots that were not written."""
-        with self._lock, self._changing():
+        with self._lock, self._changing() as tables:
             for slot in slots:
-                self._free(slot_bytes, slot)
+                self._take_back(slot_bytes, slot)
+                tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))
 
     def remove(self, place: Place) -> None:
         """Remove an object, unless it is gone."""
@@ -217,17 +218,16 @@ class SlotIndex:
         return [slot for _, _, slot in victims]
 
     def _confirm_one(self, page: Place, used_ns: int) -> bool:
-        self._free(page.slot_bytes, page.slot)
+        self._take_back(page.slot_bytes, page.slot)
         row = (page.key, page.slot_bytes, page.slot, page.length, page.checksum, used_ns)
         added = self._tables.execute("INSERT OR IGNORE INTO objects VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).rowcount
-        if added:
-            self._tables.execute("DELETE FROM free WHERE slot_bytes = ? AND slot = ?", (page.slot_bytes, page.slot))
+        if not added:
+            self._tables.execute("INSERT INTO free VALUES (?, ?)", (page.slot_bytes, page.slot))
         return bool(added)
 
-    def _free(self, slot_bytes: int, slot: int) -> None:
-        """Take back a slot of this writer's. Raises sqlite3.Error when it is no longer the writer's."""
+    def _take_back(self, slot_bytes: int, slot: int) -> None:
+        """End a reservation. Raises sqlite3.Error when it is no longer this writer's."""
         row = (slot_bytes, slot, self._writer)
         mine = "DELETE FROM reserved WHERE slot_bytes = ? AND slot = ? AND writer = ?"
         if not self._tables.execute(mine, row).rowcount:
             raise sqlite3.IntegrityError(f"slot {slot} of {slot_bytes} bytes is not reserved by {self._writer}")
-        self._tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))

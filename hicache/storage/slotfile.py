@@ -37,7 +37,7 @@ class SlotFileStorage(PagedStorage):
         self._is_synced = told.flag("fsync", False)
         self._folder = ScopeFolder(told.text("root"), scope)
         self._files = SlotFiles(self._folder.path)
-        with self._folder.locked():
+        with self._folder.opening():
             tables = connect(self._folder.path / "index.sqlite", self._is_synced)
             self._index = SlotIndex(tables, self._folder.writer, capacity_slots, self._files.allocate)
             self._folder.bury()
@@ -156,9 +156,11 @@ class SlotFileStorage(PagedStorage):
         return self._index.totals()
 
     def _release(self) -> None:
-        self._index.close()
-        self._files.close()
-        self._folder.close()
+        try:
+            self._index.close()
+        finally:
+            self._files.close()
+            self._folder.close()
 
 
 def _joined(run: Sequence[int], pages: Sequence[Pieces]) -> Pieces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -266,6 +267,15 @@ def test_an_index_of_another_version_is_refused(open_in: Open, tmp_path: Path) -
         tables.execute("PRAGMA user_version = 2")
     with pytest.raises(ConfigurationError, match="has version 2, expected 1"):
         open_in("slotfile", capacity_slots=2)
+    assert not list((tmp_path / SCOPE / "writers").iterdir()), "nothing is left of who could not open it"
+
+
+def test_a_folder_that_is_gone_can_be_closed(open_in: Open, tmp_path: Path) -> None:
+    backend = open_in("slotfile", capacity_slots=2)
+    put(backend, a=page(1))
+    shutil.rmtree(tmp_path / SCOPE)
+    backend.close()
+    assert backend.has(["a"]) == [False], "it is closed"
 
 
 @pytest.mark.parametrize(
