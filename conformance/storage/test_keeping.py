@@ -56,6 +56,7 @@ def test_clear_removes_the_objects_of_its_scope_and_no_others(place: Place) -> N
     keys = page_keys(10)
     for version, store in enumerate(stores):
         store.set(keys, version)
+        assert store.has(keys) == [True] * 10, "STORE-7: they were kept"
     assert stores[0].clear(), "STORE-7: all are gone"
     assert stores[0].has(keys) == [False] * 10, "STORE-7: all are gone"
     assert stores[0].get(keys) == [False] * 10, "STORE-7: all are gone"
@@ -79,6 +80,7 @@ def test_what_one_instance_clears_is_gone_for_all(store: StorageDriver) -> None:
     keys = page_keys(4)
     store.set(keys, instance=0)
     assert store.get(keys, instance=1) == [True] * 4, "STORE-7: instances of one scope have the same objects"
+    assert store.has(keys, instance=0) == [True] * 4, "STORE-7: instances of one scope have the same objects"
     store.clear(instance=1)
     assert store.has(keys, instance=0) == [False] * 4, "STORE-7: cleared by the other instance"
     assert store.get(keys, instance=0) == [False] * 4, "STORE-7: cleared by the other instance"

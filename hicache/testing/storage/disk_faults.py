@@ -14,7 +14,7 @@ READS = ("read", "readv", "pread", "preadv")
 WRITES = ("write", "writev", "pwrite", "pwritev")
 OTHERS = (
     *("open", "fsync", "fdatasync", "ftruncate", "truncate", "posix_fallocate", "mkdir", "makedirs"),
-    *("replace", "rename", "link", "symlink", "unlink", "remove", "listdir", "scandir", "stat", "utime"),
+    *("replace", "rename", "link", "symlink", "unlink", "remove", "listdir", "scandir", "stat", "lstat", "utime"),
 )
 _BUFFERS = 1
 """Where each call that moves bytes takes its buffer, or its buffers, or how many bytes it reads."""

@@ -23,6 +23,10 @@ _PAGES = tuple(f"kv/{number}" for number in range(6))
 _STATES = tuple(f"mamba/{number}" for number in range(6))
 _LEAST_VERBS, _MOST_VERBS = 4, 14
 _SHARE_OF_FAULTS = 0.5
+_FAULTS = ("error", "partial", "short", "torn", "gone")
+_RATE = 0.08
+"""Of the wrapper: what it lets happen, and how likely each of it is."""
+
 _ROOM = 5
 """Pages for which there is room in a run that is short of it."""
 
@@ -60,19 +64,25 @@ def fault_run(subject: BackendSubject, folder: Path, seed: int) -> FaultCounts:
         run.run()
     except InvariantError as error:
         raise InvariantError(f"fault run with seed {seed}: {error}") from error
+    else:
+        return run.counts
     finally:
         run.close()
-    return run.counts
 
 
 class FaultRun:
-    """One run: verbs, half of them with a disk that fails; then the same backend on a sound disk."""
+    """One run: verbs, half of them with a disk that fails, half of the runs through a wrapper that lets them fail.
+
+    At its end the same backend has a sound disk and no wrapper.
+    """
 
     def __init__(self, subject: BackendSubject, folder: Path, seed: int) -> None:
         self._dice = random.Random(seed)
         self._is_short = subject.is_bounded and self._dice.random() < 1 / 3
         room = _ROOM * FAULT_PAGE if self._is_short else 1 << 20
         self._place = Place(subject, folder, page_bytes=FAULT_PAGE, capacity_bytes=room)
+        if self._dice.random() < _SHARE_OF_FAULTS:
+            self._place.faults = {"seed": seed, **dict.fromkeys(_FAULTS, _RATE)}
         self._store = StorageDriver(self._place, forgets=True)
         self._disk = DiskFaults(self._dice)
         self._answers = [0, 0]
@@ -80,7 +90,8 @@ class FaultRun:
     @property
     def counts(self) -> FaultCounts:
         """What was done."""
-        return FaultCounts(1, self._disk.injected, self._store.operations, self._answers[True], self._answers[False])
+        faults = self._disk.injected + self._place.injected
+        return FaultCounts(1, faults, self._store.operations, self._answers[True], self._answers[False])
 
     def run(self) -> None:
         """All of it. Raises InvariantError naming the clause."""
@@ -97,6 +108,7 @@ class FaultRun:
 
     def _recover(self) -> None:
         """With a sound disk, after it was opened again, there is room for each page and each can be read."""
+        self._place.faults = {}
         for instance in range(len(self._store.instances)):
             self._store.reopen(instance)
         self._get_all()
@@ -115,7 +127,12 @@ class FaultRun:
     def _set(self) -> None:
         keys, version, cuts, instance = self._keys(), self._version(), self._cuts(), self._instance()
         with self._perhaps_faulty():
-            self._store.set(keys, version, cuts=cuts, instance=instance)
+            answers = self._store.set(keys, version, cuts=cuts, instance=instance)
+        if not (self._is_short or self._place.faults):
+            # On a sound disk that has room, what was promised is there.
+            self._store.model.forgets = False
+            self._store.get([key for key, answer in zip(keys, answers, strict=True) if answer])
+            self._store.model.forgets = True
 
     def _get(self) -> None:
         keys, cuts, instance = self._keys(), self._cuts(), self._instance()

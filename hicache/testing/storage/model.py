@@ -74,9 +74,11 @@ class StorageModel:
         held = self.may_hold(key)
         if answer and held == ABSENT:
             raise violation("STORE-7", f"has of {key}", "False: it was never kept, or is gone since", "True")
-        if not answer:
-            self._must_be_absent(f"has of {key}", held)
-        self._held[key] = held - ABSENT if answer else ABSENT
+        if answer:
+            self._held[key] = held - ABSENT
+            return
+        self._must_be_absent(f"has of {key}", held)
+        self._held[key] = held if self.forgets else ABSENT
 
     def was_cleared(self, answer: bool) -> None:
         """`clear` answered."""

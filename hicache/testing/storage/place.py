@@ -8,11 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from hicache.storage.base import StorageBackend
+from hicache.storage.faulty import FaultyStorage
 from hicache.storage.registry import open_backend
-from hicache.testing.storage.subject import CAPACITY_BYTES, DIRECTORY, PAGE_BYTES, UNIQUE, BackendSubject
+from hicache.testing.storage.subject import (
+    CAPACITY_BYTES,
+    CAPACITY_PAGES,
+    DIRECTORY,
+    PAGE_BYTES,
+    UNIQUE,
+    BackendSubject,
+)
 
 PAGE = 4096
 AMPLE = 256 << 20
+
+_MOST_PAGES = 1 << 16
 
 _numbers = itertools.count()
 
@@ -21,7 +31,8 @@ class Place:
     """A fresh place. `directory`: the folder of the backend, which is made inside `folder`.
 
     `page_bytes`, `capacity_bytes`: what a backend is told that has options for them. The scopes have names of their
-    own, so that a backend that is told no place is fresh as well.
+    own, so that a backend that is told no place is fresh as well. `faults`: options of the wrapper that lets instances
+    fail which are opened from now on; none unless there are some.
     """
 
     def __init__(
@@ -37,8 +48,10 @@ class Place:
             UNIQUE: self.name,
             PAGE_BYTES: page_bytes,
             CAPACITY_BYTES: capacity_bytes,
+            CAPACITY_PAGES: min(capacity_bytes // page_bytes, _MOST_PAGES),
         }
         self.options: dict[str, Any] = subject.options_for(values)
+        self.faults: dict[str, Any] = {}
         self._opened: list[StorageBackend] = []
 
     def scope(self, name: str) -> str:
@@ -47,9 +60,17 @@ class Place:
 
     def open(self, scope: str) -> StorageBackend:
         """One more instance. It is closed with the place, if not before."""
-        backend = open_backend(self.subject.name, scope, self.options)
+        name, options = self.subject.name, self.options
+        if self.faults:
+            name, options = "faulty", {"inner": name, "inner_options": options, **self.faults}
+        backend = open_backend(name, scope, options)
         self._opened.append(backend)
         return backend
+
+    @property
+    def injected(self) -> int:
+        """How often an instance that is open was made to fail."""
+        return sum(sum(one.injected.values()) for one in self._opened if isinstance(one, FaultyStorage))
 
     def close(self) -> None:
         """Close every instance."""

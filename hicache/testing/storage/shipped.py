@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hicache.storage.registry import backend_class
 from hicache.tables import read_table
-from hicache.testing.storage.subject import CAPACITY_BYTES, DIRECTORY, UNIQUE, BackendSubject
+from hicache.testing.storage.subject import CAPACITY_BYTES, CAPACITY_PAGES, DIRECTORY, UNIQUE, BackendSubject
 
 SHIPPED = (
     BackendSubject("memory", {"store": UNIQUE, "capacity_bytes": CAPACITY_BYTES}),
     BackendSubject("file", {"root": DIRECTORY, "capacity_bytes": CAPACITY_BYTES}),
+    BackendSubject("slotfile", {"root": DIRECTORY, "capacity_slots": CAPACITY_PAGES}),
 )
 
 

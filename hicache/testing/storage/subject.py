@@ -15,6 +15,9 @@ UNIQUE = "{unique}"
 CAPACITY_BYTES = "{capacity_bytes}"
 """Stands for an option: how much the backend may keep, an integer."""
 
+CAPACITY_PAGES = "{capacity_pages}"
+"""Stands for an option: the same as a number of pages, an integer."""
+
 PAGE_BYTES = "{page_bytes}"
 """Stands for an option: the size of the largest page that will be kept, an integer."""
 
@@ -34,6 +37,11 @@ class BackendSubject:
     @property
     def is_bounded(self) -> bool:
         """Whether it is told how much it may keep."""
+        return self.counts_bytes or _mentions(self.options, CAPACITY_PAGES)
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it is told so in bytes, whatever the sizes of pages are."""
         return _mentions(self.options, CAPACITY_BYTES)
 
     def options_for(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""FolderStorage: a storage backend that is right, a file for each object; others are made from it that are not."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hicache.storage.base import Pieces, StorageBackend
+from hicache.storage.object_keys import check_key, check_scope
+from hicache.storage.stats import StorageStats
+
+DIGEST_BYTES = 32
+
+_numbers = count()
+
+
+class FolderStorage(StorageBackend):
+    """Options: `directory`. A file is the page, and behind it the digest of its key and its bytes."""
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        self.folder = Path(options["directory"], check_scope(scope))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.counts: Counter[str] = Counter()
+
+    def path(self, key: str) -> Path:
+        """Where an object lies."""
+        return self.folder / sha256(quote(check_key(key)).encode()).hexdigest()
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        return [self.guarded(lambda path, _: path.exists(), self.path(key), ()) for key in keys]
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        paths = [self.path(key) for key in keys]
+        if len(keys) != len(targets):
+            return [False] * len(keys)
+        return [self.guarded(self.read, path, pieces) for path, pieces in zip(paths, targets, strict=True)]
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        paths = [self.path(key) for key in keys]
+        if len(keys) != len(sources):
+            return [False] * len(keys)
+        return [self.guarded(self.write, path, pieces) for path, pieces in zip(paths, sources, strict=True)]
+
+    def guarded(self, act: Any, path: Path, pieces: Pieces) -> bool:
+        """What fails is an answer."""
+        try:
+            return bool(act(path, pieces))
+        except OSError:
+            return False
+
+    def read(self, path: Path, pieces: Pieces) -> bool:
+        """Read an object, and remove it unless it is whole."""
+        file = os.open(path, os.O_RDONLY)
+        try:
+            size, digest = os.fstat(file).st_size, bytearray(DIGEST_BYTES)
+            moved = sum(self.moved(os.readv, file, piece) for piece in (*pieces, memoryview(digest)) if len(piece))
+        finally:
+            os.close(file)
+        is_whole = size == moved == sum(map(len, pieces)) + DIGEST_BYTES and digest == self.digest(path, pieces)
+        if not is_whole:
+            self.spoiled(path)
+        return is_whole
+
+    def write(self, path: Path, pieces: Pieces) -> bool:
+        """Write an object beside its place, and move it there when it is whole."""
+        if path.exists():
+            return True
+        beside = path.with_name(f"{path.name}.{os.getpid()}.{next(_numbers)}")
+        try:
+            self.write_to(beside, pieces, self.digest(path, pieces))
+            os.link(beside, path)
+        except FileExistsError:
+            return True
+        finally:
+            beside.unlink(missing_ok=True)
+        return True
+
+    def write_to(self, path: Path, pieces: Pieces, digest: bytes) -> None:
+        """Write a file. Raises OSError unless it is whole."""
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            for piece in (*pieces, memoryview(digest)):
+                if self.moved(os.writev, file, piece) != len(piece):
+                    raise OSError(f"{path} is full")
+        finally:
+            os.close(file)
+
+    def moved(self, call: Any, file: int, piece: memoryview) -> int:
+        """The bytes that one call moved."""
+        return int(call(file, [piece])) if len(piece) else 0
+
+    def digest(self, path: Path, pieces: Pieces) -> bytes:
+        """What stands behind the bytes of an object."""
+        found = sha256(str(path).encode())
+        for piece in pieces:
+            found.update(piece)
+        return found.digest()
+
+    def spoiled(self, path: Path) -> None:
+        """Remove what nobody can read."""
+        path.unlink()
+
+    def clear(self) -> bool:
+        try:
+            for path in self.folder.iterdir():
+                path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def stats(self) -> StorageStats:
+        raise NotImplementedError("no test of those that are made from it asks for counts")
+
+    def close(self) -> None:
+        """Nothing is open."""
