@@ -44,7 +44,7 @@ def _totals(outcome: ReplayOutcome) -> Table:
         },
         "hit rate": f"{outcome.hit_rate:.2%}",
         "LRU by blocks": _lru(outcome),
-        "offline optimum": f"{outcome.optimal_hit_rate:.2%}",
+        "offline optimum": f"{outcome.optimal_hit_rate:.2%}{_above(outcome)}",
         "evicted": _tokens(outcome.evicted_tokens),
         **({} if outcome.host is None else _moved(outcome.host)),
         **({} if outcome.storage is None else _stored(outcome.storage)),
@@ -67,7 +67,11 @@ def _tokens(count: int | None) -> str:
 
 def _lru(outcome: ReplayOutcome) -> str:
     device_alone = "" if outcome.host is None else f", {outcome.device_lru_hit_rate:.2%} with the device alone"
-    return f"{outcome.lru_hit_rate:.2%}{device_alone}"
+    return f"{outcome.lru_hit_rate:.2%}{_above(outcome)}{device_alone}"
+
+
+def _above(outcome: ReplayOutcome) -> str:
+    return "" if outcome.storage is None else " on device and host"
 
 
 def _moved(host: HostOutcome) -> dict[str, str]:

@@ -56,9 +56,9 @@ def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> Non
         totals = zip(accumulate(hits), so_far, strict=True)
         axes.plot(minutes, _percent(totals), color=_STRONG[tier], label=f"{_PLACE[tier]} {rate:.2%}")
         below = top
-    best, lru = outcome.optimal_hit_rate, outcome.lru_hit_rate
-    axes.axhline(100 * best, color=_LIMIT, linestyle="--", label=f"offline optimum {best:.2%}")
-    axes.axhline(100 * lru, color=_SECOND, linestyle=":", label=f"LRU by blocks {lru:.2%}")
+    best, lru, above = outcome.optimal_hit_rate, outcome.lru_hit_rate, " above storage" if outcome.storage else ""
+    axes.axhline(100 * best, color=_LIMIT, linestyle="--", label=f"offline optimum{above} {best:.2%}")
+    axes.axhline(100 * lru, color=_SECOND, linestyle=":", label=f"LRU by blocks{above} {lru:.2%}")
     _draw_storage(axes, outcome)
     axes.set_ylabel("hit rate, %\n(areas: for a while, lines: so far)")
     axes.set_ylim(0, 100)

@@ -15,9 +15,10 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.replay import StorageSettings
 from hicache.testing.snapshot import FetchView, Snapshot
-from hicache.tests.kit.stored_replays import STORAGE, TWICE, replayed, request, roomy, stored
+from hicache.tests.kit.stored_replays import STORAGE, TWICE, hits, replayed, request, roomy, stored
 from hicache.tiers.fetch import Fetch
-from hicache.types import NO_SLOTS, Component, StopPolicy
+from hicache.tree.node import Node
+from hicache.types import NO_SLOTS, Component, LoadBack, StopPolicy
 
 
 class GivesOtherPages(MemoryStorage):
@@ -119,6 +120,20 @@ def test_a_broken_storage_tier_is_caught(tmp_path: Path, adapter: type[CacheAdap
     outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)), adapter)
     assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
     assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
+
+
+class RefusesLoads(ReferenceAdapter):
+    """Leaves on the host what is there."""
+
+    def load_back(self, handle: Node, *, quota: int | None) -> LoadBack | None:
+        return None
+
+
+def test_what_was_fetched_in_vain_is_no_hit(tmp_path: Path) -> None:
+    outcome = replayed(tmp_path, TWICE, roomy(replace(STORAGE, restart_at=0.5)), RefusesLoads)
+    assert hits(outcome) == (0, 0, 0), f"four pages came to the host, and no further: {outcome.hit_tokens}"
+    fetched = stored(outcome).total("fetched_tokens")
+    assert fetched == 4 * 512, f"four pages came to the host: {fetched} tokens"
 
 
 class ForgetsStorage(ReferenceAdapter):
