@@ -19,24 +19,23 @@ from .turns import Turns
 SCOPE = "bench-1"
 PAGE_BYTES = (64 * KIB, MIB, 4 * MIB)
 TOTAL_BYTES = 32 * MIB
+SHARED_BYTES = 64 * MIB
+"""More than the processor's caches hold, so that neither of the two finds its bytes there."""
+
 SMOKE_PAGES = 2
 ROUNDS = 50
 
 BACKENDS: Mapping[str, Mapping[str, Any]] = {
     "file": {},
-    "slotfile": {"capacity_slots": TOTAL_BYTES // min(PAGE_BYTES)},
-    "slotfile, unverified": {"capacity_slots": TOTAL_BYTES // min(PAGE_BYTES), "verify": False},
+    "slotfile": {"capacity_slots": SHARED_BYTES // min(PAGE_BYTES)},
+    "slotfile, unverified": {"capacity_slots": SHARED_BYTES // min(PAGE_BYTES), "verify": False},
 }
 
-SHARES = {
-    ("slotfile", 64 * KIB): 0.7,
-    ("slotfile", MIB): 0.8,
-    ("slotfile", 4 * MIB): 0.8,
-    ("slotfile, unverified", 64 * KIB): 0.8,
-}
-"""Of the speed of preadv: what a get reaches. A checksum costs 1.5 to 2 us for 64 KiB, where preadv takes 8 to 11."""
+SHARES = {"slotfile": 0.7, "slotfile, unverified": 0.8}
+"""Of the speed of preadv: what a get reaches. The rest of the first one is the checksum: 1.5 to 2 us for 64 KiB, which
+preadv reads in 8 to 11; for larger pages about 0.85 is left on a quiet machine."""
 
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 150
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 100
 
 FEW_OBJECTS, MANY_OBJECTS, ASKED = 1_000, 1_000_000, 10_000
 LIMIT = 4.0
@@ -106,17 +105,19 @@ def test_get(pages: Pages, measure: Callable[..., None]) -> None:
     measure(lambda: None, pages.read_plainly, pages.fetch)
 
 
-@pytest.mark.parametrize(("name", "size"), SHARES, ids=str)
-def test_a_get_is_nearly_as_fast_as_preadv(name: str, size: int, open_pages: OpenPages) -> None:
-    pages, turns, share = open_pages(name, size, TOTAL_BYTES), Turns(), 0.0
+@pytest.mark.parametrize("name", SHARES)
+def test_a_get_is_nearly_as_fast_as_preadv(name: str, page_bytes: int, open_pages: OpenPages) -> None:
+    pages, turns, share = open_pages(name, page_bytes, SHARED_BYTES), Turns(), 0.0
     pages.keep()
     for taken in range(MOST_ROUNDS):
         turns.take("preadv", lambda _: pages.read_plainly(), [None])
         turns.take("get", lambda _: pages.fetch(), [None])
         share = turns.least_us["preadv"] / turns.least_us["get"]
-        if taken >= FEWEST_ROUNDS and share >= SHARES[name, size]:
+        if taken >= FEWEST_ROUNDS and share >= SHARES[name]:
             break
-    assert share >= SHARES[name, size], f"{name}, pages of {size} bytes: {share:.2f} of the speed of preadv"
+    assert share >= SHARES[name], (
+        f"{name}, pages of {page_bytes // KIB} KiB: {share:.2f} of the speed of preadv, expected {SHARES[name]}"
+    )
 
 
 def fill_index(root: Path, keys: Sequence[str]) -> None:
