@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,6 +70,8 @@ def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console
     from hicache.testing.storage.clauses import BACKEND_CLAUSES
 
     directory.mkdir(parents=True, exist_ok=True)
+    # A backend is right to log the faults that are made here, and nobody has to read them.
+    logging.getLogger().addHandler(logging.NullHandler())
     results = run_with_progress(stages, console)
     # The suites name the cache that they would test as well.
     records = [replace(one.record, implementation=title, capabilities=()) for one in results if one.record is not None]

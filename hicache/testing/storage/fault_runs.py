@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,8 @@ class FaultRun:
         self._place = Place(subject, folder, page_bytes=FAULT_PAGE, capacity_bytes=room)
         if self._dice.random() < _SHARE_OF_FAULTS:
             self._place.faults = {"seed": seed, **dict.fromkeys(_FAULTS, _RATE)}
-        self._store = StorageDriver(self._place, forgets=True)
+        self._forgets = self._is_short or bool(self._place.faults)
+        self._store = StorageDriver(self._place, forgets=self._forgets)
         self._disk = DiskFaults(self._dice)
         self._answers = [0, 0]
 
@@ -113,7 +114,8 @@ class FaultRun:
             self._store.reopen(instance)
         self._get_all()
         for key in (*_PAGES, *_STATES):
-            self._store.model.was_damaged(key)
+            if self._forgets:
+                self._store.model.was_damaged(key)
             self._store.model.forgets = False
             self._store.set([key], self._version())
             self._store.get([key])
@@ -127,12 +129,7 @@ class FaultRun:
     def _set(self) -> None:
         keys, version, cuts, instance = self._keys(), self._version(), self._cuts(), self._instance()
         with self._perhaps_faulty():
-            answers = self._store.set(keys, version, cuts=cuts, instance=instance)
-        if not (self._is_short or self._place.faults):
-            # On a sound disk that has room, what was promised is there.
-            self._store.model.forgets = False
-            self._store.get([key for key, answer in zip(keys, answers, strict=True) if answer])
-            self._store.model.forgets = True
+            self._store.set(keys, version, cuts=cuts, instance=instance)
 
     def _get(self) -> None:
         keys, cuts, instance = self._keys(), self._cuts(), self._instance()
@@ -162,8 +159,16 @@ class FaultRun:
         else:
             self._store.reopen(self._instance())
 
-    def _perhaps_faulty(self) -> AbstractContextManager[None]:
-        return self._disk.on() if self._dice.random() < _SHARE_OF_FAULTS else nullcontext()
+    @contextmanager
+    def _perhaps_faulty(self) -> Iterator[None]:
+        """The disk for one verb. Only while it fails may objects be lost for which there is room."""
+        if self._dice.random() >= _SHARE_OF_FAULTS:
+            yield
+            return
+        self._store.model.forgets = True
+        with self._disk.on():
+            yield
+        self._store.model.forgets = self._forgets
 
     def _keys(self) -> list[str]:
         return self._dice.sample([*_PAGES, *_STATES], self._dice.randint(1, 5))
