@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -120,28 +121,41 @@ def test_a_get_is_nearly_as_fast_as_preadv(name: str, page_bytes: int, open_page
     )
 
 
-def fill_index(root: Path, keys: Sequence[str]) -> None:
-    """Say in a backend's index that objects are there, whose bytes nobody wrote. `keys`: ascending."""
+FILL = """
+WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :objects)
+INSERT INTO objects SELECT NULL, printf('kv.tp0of1/%064x', n * :gap), 4096, n, 4096, 0, 0 FROM numbers
+"""
+
+
+def gap(objects: int) -> int:
+    """How far the numbers of so many keys are from each other; a part of many are those of few."""
+    return (MANY_OBJECTS // objects) << 32
+
+
+def fill_index(root: Path, objects: int) -> None:
+    """Say in a backend's index that so many objects are there, whose bytes nobody wrote."""
     with closing(sqlite3.connect(root / SCOPE / "index.sqlite")) as tables, tables:
         # Nobody asks in this order, and it takes as long again.
         tables.execute("DROP INDEX objects_by_use")
-        rows = ((key, slot) for slot, key in enumerate(keys))
-        tables.executemany("INSERT INTO objects VALUES (NULL, ?, 4096, ?, 4096, 0, 0)", rows)
+        tables.execute(FILL, {"objects": objects, "gap": gap(objects)})
 
 
-def keys_of(count: int, shift: int) -> list[str]:
-    """Names such as a cache gives, ascending, as far from each other as can be; another shift gives others."""
-    step = (1 << 64) // count
-    return [f"kv.tp0of1.cp0of1.pp0of1/{number * step + shift:016x}{number:048x}" for number in range(count)]
+def asked_keys() -> list[str]:
+    """Keys in no order: all that are there where there are few, and others that are nowhere."""
+    few = [number * gap(FEW_OBJECTS) for number in range(FEW_OBJECTS)]
+    nowhere = [number * gap(ASKED) + 1 for number in range(ASKED - FEW_OBJECTS)]
+    return sorted([f"kv.tp0of1/{number:064x}" for number in few + nowhere], key=hash_of)
+
+
+def hash_of(key: str) -> bytes:
+    return sha256(key.encode()).digest()
 
 
 def test_existence_costs_as_much_among_many_objects_as_among_few(tmp_path: Path) -> None:
-    asked = sorted([*keys_of(FEW_OBJECTS, 0), *keys_of(ASKED - FEW_OBJECTS, 1)], key=lambda key: key[::-1])
-    turns = {FEW_OBJECTS: Turns(), MANY_OBJECTS: Turns()}
+    asked, turns = asked_keys(), {FEW_OBJECTS: Turns(), MANY_OBJECTS: Turns()}
     for objects in turns:
         open_backend("slotfile", SCOPE, options_of(tmp_path, objects)).close()
-        others = keys_of(objects - FEW_OBJECTS, 2) if objects > FEW_OBJECTS else []
-        fill_index(tmp_path / str(objects), sorted([*keys_of(FEW_OBJECTS, 0), *others]))
+        fill_index(tmp_path / str(objects), objects)
     for _ in range(FEWEST_ROUNDS):
         for objects, taken in turns.items():
             with closing(open_backend("slotfile", SCOPE, options_of(tmp_path, objects))) as backend:
