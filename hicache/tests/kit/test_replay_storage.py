@@ -110,12 +110,29 @@ def test_best_effort_gets_what_came_in_line(tmp_path: Path, queue_steps: int, pa
     assert hits(outcome) == (0, 0, pages), f"one step to ask, one to be told, one to read: {outcome.hit_tokens}"
 
 
+@pytest.mark.parametrize(("queue_steps", "pages"), [(3, 128), (4, 136)])
+def test_in_steps_storage_reads_a_batch_at_a_time(tmp_path: Path, queue_steps: int, pages: int) -> None:
+    prompt = request(*range(17))
+    asked = replace(STORAGE, stop_policy=StopPolicy.BEST_EFFORT, queue_steps=queue_steps, restart_at=0.5)
+    outcome = replayed(tmp_path, [prompt, prompt], replace(roomy(asked), page_size=64))
+    fetched = outcome.hit_tokens["storage"] // 64
+    assert fetched == pages, f"batches are of 128 pages, and 17 blocks are 136 of them: {fetched}"
+
+
 @pytest.mark.parametrize(("base_s", "pages"), [(0.0, 0), (0.0015, 0), (0.01, 4)])
 def test_a_timeout_runs_by_the_steps(tmp_path: Path, base_s: float, pages: int) -> None:
     extra = {"prefetch_threshold": 0, "prefetch_timeout_base": base_s, "prefetch_timeout_per_ki_token": 0}
     asked = StorageSettings("memory", json.dumps(extra), StopPolicy.TIMEOUT, 0, 0.5)
     outcome = replayed(tmp_path, TWICE, roomy(asked))
     assert hits(outcome) == (0, 0, pages), f"a step is a millisecond, three are needed: {outcome.hit_tokens}"
+
+
+def test_what_all_prefetches_brought_is_added_up(tmp_path: Path) -> None:
+    requests = [request(0, 1), request(2), request(0, 1), request(2)]
+    outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)))
+    assert hits(outcome) == (0, 0, 3), f"two pages and one come back: {outcome.hit_tokens}"
+    fetched = [part.counters["fetched_tokens"] for part in stored(outcome).parts]
+    assert fetched == [0, 3 * 512], f"two prefetches of the second part bring three pages: {fetched} tokens"
 
 
 def test_what_is_not_worth_it_is_refused(tmp_path: Path) -> None:
