@@ -161,7 +161,8 @@ class FileStorage(PagedStorage):
         while self._usage.read()[1] + wanted > self._capacity_bytes:
             oldest = self._recency.take_oldest()
             if oldest is None:
-                return False
+                # Nothing is left that could go, and all was counted anew on the way: only now the count is sure.
+                return self._usage.read()[1] + wanted <= self._capacity_bytes
             if oldest[0] in held:
                 self._recency.put_back(*oldest)
                 return False
