@@ -23,7 +23,9 @@ class EventReplay:
     def look(self, events: Sequence[Event], snapshot: Snapshot) -> None:
         """Take in what is new. What was stored is not stored again, and the log comes to what there is (EVENT-1)."""
         for event in events[self._seen :]:
-            self._apply(event)
+            # Storage keeps what the tree has long forgotten: nothing here could be held against that.
+            if event.tier is not Tier.STORAGE:
+                self._apply(event)
         self._seen = len(events)
         told = Counter(holder for holder, _, _ in self._present)
         held = self._held(snapshot)

@@ -17,6 +17,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import Model
+from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots
 
 from .tiny import configurations
@@ -35,6 +36,9 @@ class CacheMachine(RuleBasedStateMachine):
         """A fresh cache of a drawn configuration."""
         self.config: CacheConfig = data.draw(self.caches())
         note(f"configuration: {self.config}")
+        store = store_of(self.config)
+        if store is not None:
+            store.empty()
         self.adapter = self.adapter_type(self.config)
         self.driver = Driver(self.adapter, self.config)
         self.model = Model(

@@ -15,10 +15,13 @@ from hicache.config import (
     ExecutorKind,
     HostConfig,
     Layout,
+    StorageConfig,
     WritePolicy,
 )
+from hicache.extra_config import ExtraConfig
 from hicache.testing.adapter import Capability
-from hicache.types import SHARED, Component, Namespace
+from hicache.testing.storage.scripted import BACKEND
+from hicache.types import SHARED, Component, Namespace, StopPolicy
 
 NAMESPACE = st.sampled_from([SHARED, Namespace(lora="a", salt=None, tenant=None), Namespace(None, "a", None)])
 
@@ -67,6 +70,34 @@ def with_hosts(draw: st.DrawFn, devices: st.SearchStrategy[CacheConfig], executo
         executor=executor,
     )
     return replace(config, host=host)
+
+
+@st.composite
+def with_storage(draw: st.DrawFn, hosts: st.SearchStrategy[CacheConfig], executor: ExecutorKind) -> CacheConfig:
+    """One of these caches with storage below it, in a store that is known by its name."""
+    config = draw(hosts)
+    page = config.page_size
+    assert config.host is not None, "storage lies below a host tier"
+    # What has no room on the host never comes to storage.
+    least = {component: 3 * (1 if component == Component.MAMBA else page) for component in config.components}
+    capacity = {component: max(size, least[component]) for component, size in config.host.capacity_tokens.items()}
+    storage = StorageConfig(
+        backend=BACKEND,
+        extra=ExtraConfig(
+            prefetch_threshold=draw(st.sampled_from([0, 0, 0, 2 * page])),
+            prefetch_timeout_base=1.0,
+            prefetch_timeout_per_ki_token=0.0,
+            hicache_storage_pass_prefix_keys=draw(st.booleans()),
+            options={"store": "properties"},
+        ),
+        model="tiny",
+        is_mla=False,
+        stop_policy=draw(st.sampled_from(StopPolicy)),
+        timeout_cap_s=10.0,
+        limit_tokens=draw(st.sampled_from([12, 12, 3])) * page,
+        executor=executor,
+    )
+    return replace(config, host=replace(config.host, capacity_tokens=capacity), storage=storage)
 
 
 PAGES = st.lists(st.integers(1, 3), max_size=6)

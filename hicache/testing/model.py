@@ -60,6 +60,7 @@ class Model:
         self._steps: list[tuple[int, Namespace | bytes]] = []
         self.held: dict[Tier, Held] = {tier: self._nothing() for tier in TIERS}
         self._arriving: set[int] = set()
+        self._announced: Held = self._nothing()
 
     def expected_match(self, key: Key) -> ExpectedMatch:
         """What a match must find: the deepest page at whose end every component is valid, on each count of tiers."""
@@ -98,6 +99,12 @@ class Model:
         for pages in self.held[Tier.DEVICE].values():
             pages.update(self._pages(key))
 
+    def announce(self, key: Key, present: Mapping[str, Sequence[bool]]) -> None:
+        """What storage has of a key may come to the host until the next `sync`. `present`: page by page."""
+        for component, are_there in present.items():
+            pages = zip(self._pages(key), are_there, strict=True)
+            self._announced[component].update(page for page, is_there in pages if is_there)
+
     def sync(self, snapshot: Snapshot) -> None:
         """Forget what was evicted, and take in what moved between the tiers.
 
@@ -106,10 +113,11 @@ class Model:
         content = self._content(snapshot)
         for tier, by_component in content.items():
             for component, pages in by_component.items():
-                new = pages - self.held[Tier.DEVICE][component] - self.held[Tier.HOST][component]
+                known = self.held[Tier.DEVICE][component] | self.held[Tier.HOST][component]
+                new = pages - known - (self._announced[component] if tier is Tier.HOST else set())
                 if new:
                     raise InvariantError(f"EVICT-1: {component}: {self._named(new)} appeared on the {tier.value}")
-        self.held = content
+        self.held, self._announced = content, self._nothing()
         self._arriving = self._window_under_way(snapshot)
 
     def adopt(self, snapshot: Snapshot) -> None:

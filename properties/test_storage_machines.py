@@ -1,0 +1,52 @@
+"""Runs the state machine of three tiers over every combination of components that the adapter can serve."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from hicache.config import ExecutorKind
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clause
+from hicache.testing.plugin.tags import OPERATIONS
+
+from .situation import Situation
+from .storage_machine import StorageMachine
+from .test_machines import COMBINED, LOOKING, search
+from .test_situations import SEARCH
+
+NEEDS = (*LOOKING, Capability.EVENTS, Capability.HOST, Capability.STORAGE)
+CLAUSES = ("FETCH-1", "FETCH-4", "FETCH-6", "FETCH-8", "FETCH-9", "FLOW-9", "FLOW-12", "EVICT-9", "POOL-1", "STORE-3")
+MET = {
+    *(Situation.FETCH, Situation.FETCH_REFUSED, Situation.FETCH_BROUGHT, Situation.FETCH_BESIDE),
+    *(Situation.FETCH_RETRIED, Situation.FETCH_CUT, Situation.FETCH_ABORTED, Situation.FETCH_LINGERS),
+    *(Situation.FETCH_RESET, Situation.PERSIST_FAILED, Situation.OPERATOR, Situation.OPERATOR_REFUSED),
+}
+
+
+@pytest.mark.parametrize("executor", [ExecutorKind.STEPPED, ExecutorKind.THREADED], ids=["stepped", "threaded"])
+@clause(*CLAUSES, needs=(*NEEDS, Capability.STEPPED))
+@COMBINED
+def test_any_order_of_verbs_and_answers_of_storage(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    executor: ExecutorKind,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Whatever a scheduler does, and whatever storage loses, refuses or gives late, what comes is what was kept."""
+    bound = {"executor": executor, "met": Counter()}
+    record_property(OPERATIONS, search(StorageMachine, adapter_type, components, sidecars, share=5, **bound))
+
+
+@clause(needs=(*NEEDS, Capability.STEPPED))
+def test_a_search_meets_what_it_is_for(adapter_type: type[CacheAdapter]) -> None:
+    met = Counter[Situation]()
+    bound = {"adapter_type": adapter_type, "components": ("full",), "sidecars": (), "operations": []}
+    bound |= {"executor": ExecutorKind.STEPPED, "met": met}
+    run_state_machine_as_test(type(StorageMachine.__name__, (StorageMachine,), bound), settings=SEARCH)
+    missed = sorted(situation.value for situation in MET - met.keys())
+    assert not missed, f"{SEARCH.max_examples} examples never came to this: {missed}; they met {dict(met)}"
