@@ -10,6 +10,14 @@ from .storages import PREFIXES, PROMPT
 from .stored import expected_pages, fetch, in_storage, objects, pools, put_in_storage_alone, store
 from .verbs import put
 
+LONG = (1, 2, 3, 4, 5, 6, 7)
+"""Longer than what trying one page less each time would come to."""
+
+
+def queries(driver: Driver) -> int:
+    """How often storage was asked how far it can give."""
+    return sum(call.verb == "exists" for call in store(driver).calls)
+
 
 @clause("STORE-2", page_sizes=[16])
 def test_without_any_one_object_the_longest_usable_prefix_comes(driver: Driver) -> None:
@@ -36,6 +44,21 @@ def test_without_any_two_objects_the_longest_usable_prefix_comes(driver: Driver)
         assert came == expected, f"STORE-2: without {pair} {expected} pages can be used, {came} came"
         store(driver).mend(contents)
         driver.reset()
+
+
+@clause("STORE-2", page_sizes=[16])
+def test_how_far_a_prefix_can_be_used_is_asked_of_all_pools_at_once(driver: Driver) -> None:
+    put_in_storage_alone(driver, LONG[:1], LONG)
+    kept = dict(store(driver).objects)
+    for pool in pools(driver)[1:]:
+        driver.reset()
+        for key in objects(driver, pool, LONG)[1:]:
+            store(driver).objects.pop(key, None)
+        asked = queries(driver)
+        came = fetch(driver, LONG)
+        assert came == 1, f"STORE-2: {pool.value} has the first page of {len(LONG)} alone, {came} pages came"
+        assert queries(driver) == asked + 1, f"STORE-2: storage says so at once, it was asked {queries(driver) - asked}"
+        store(driver).mend(kept)
 
 
 @clause("STORE-3", "FETCH-4", page_sizes=[16])
