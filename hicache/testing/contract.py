@@ -15,10 +15,10 @@ from hicache.tables import read_table
 from hicache.testing.adapter import Capability
 from hicache.types import StopPolicy
 
-TIERS = ("device", "host", "storage", "ranks", "config")
+TIERS = ("device", "host", "storage", "metadata", "ranks", "config")
 """What has to exist before a clause can be tested."""
 
-IMPLEMENTED_TIERS = frozenset({"device", "host", "config"})
+IMPLEMENTED_TIERS = frozenset({"device", "host", "storage", "config"})
 """The tiers whose clauses the suites test by now."""
 
 LEVELS = ("MUST", "SHOULD")
