@@ -62,15 +62,15 @@ class StorageMachine(HostMachine):
             move = self.driver.advance_storage if answer is Answer.ADVANCE else self.driver.complete_storage
             move(asked.ticket)
 
-    @rule(place=PLACE, pages=st.integers(1, 6), pressed=PRESSED, then=st.lists(ANSWER, max_size=5))
-    def prefetch(self, place: int, pages: int, pressed: bool, then: list[Answer]) -> None:
-        """Somebody comes for whom something may be fetched; the host may have lost it just now. Then time passes."""
+    @rule(place=PLACE, pages=st.integers(1, 6), pressed=PRESSED, moves=st.integers(0, 5), then=ANSWER)
+    def prefetch(self, place: int, pages: int, pressed: bool, moves: int, then: Answer) -> None:
+        """Somebody comes for whom something may be fetched that the host lost just now. It goes on for a while."""
         if pressed:
             self._press()
-        begun = self._begin(self._fetchable(place, pages))
-        for answer in then if begun is not None else ():
-            self.step()
-            self.answer(answer, len(self.prefetches) - 1)
+        if self._begin(self._fetchable(place, pages)) is not None:
+            for move in range(moves):
+                self.step() if move % 2 == 0 else self.answer(Answer.COMPLETE, -1)
+            self.answer(then, -1)
 
     @rule(place=PLACE, pages=st.integers(1, 6), pressed=PRESSED, lost=st.lists(st.integers(0, 5), max_size=2))
     def fetch(self, place: int, pages: int, pressed: bool, lost: list[int]) -> None:
@@ -89,8 +89,8 @@ class StorageMachine(HostMachine):
         if fetch is None:
             return
         expected, is_sure = self.shelf.expected_pages(key, fetch.before), self._is_sure(fetch)
-        if expected * self.config.page_size < self.storage.extra.prefetch_threshold:
-            expected = 0
+        # What came before the rest was found to be lost may be kept, also where it is less than would be asked for.
+        is_sure &= expected * self.config.page_size >= self.storage.extra.prefetch_threshold
         self.drain()
         tokens = self._end(fetch)
         gained = tokens // self.config.page_size

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from hicache.config import ExecutorKind
@@ -16,10 +17,13 @@ from hicache.testing.plugin.tags import OPERATIONS
 from .situation import Situation
 from .storage_machine import StorageMachine
 from .test_machines import COMBINED, LOOKING, search
-from .test_situations import SEARCH
+from .test_situations import SEARCH as LONG_SEARCH
 
 NEEDS = (*LOOKING, Capability.EVENTS, Capability.HOST, Capability.STORAGE)
 CLAUSES = ("FETCH-1", "FETCH-4", "FETCH-6", "FETCH-8", "FETCH-9", "FLOW-9", "FLOW-12", "EVICT-9", "POOL-1", "STORE-3")
+SEARCH = settings(LONG_SEARCH, max_examples=40)
+"""Each example of three tiers costs two of those of two."""
+
 MET = {
     *(Situation.FETCH, Situation.FETCH_REFUSED, Situation.FETCH_BROUGHT, Situation.FETCH_BESIDE),
     *(Situation.FETCH_RETRIED, Situation.FETCH_CUT, Situation.FETCH_ABORTED, Situation.FETCH_LINGERS),
