@@ -6,20 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from hicache.config import (
-    SINGLE_RANK,
-    TINY_MODEL,
-    CacheConfig,
-    EvictionPolicy,
-    ExecutorKind,
-    HostConfig,
-    Layout,
-    WritePolicy,
-)
+from hicache.config import WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Component, Pool
+
+from .fixed import fixed
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 
@@ -41,30 +34,7 @@ def drive(
     write_policy: WritePolicy,
 ) -> Driver:
     """A driver of a cache with pages of one token, and a window of one page. `device`, `host`: its pools."""
-    config = CacheConfig(
-        components=tuple(device),
-        sidecars=(),
-        page_size=1,
-        capacity_tokens=device,
-        sliding_window_size=1 if SWA in device else None,
-        mamba_chunk_size=1 if MAMBA in device else None,
-        policy=EvictionPolicy.LRU,
-        bigram=False,
-        events=False,
-        layout=Layout.LAYER_FIRST,
-        device="cpu",
-        model=TINY_MODEL,
-        topology=SINGLE_RANK,
-        host=HostConfig(
-            capacity_tokens=host,
-            layout=Layout.LAYER_FIRST,
-            write_policy=write_policy,
-            selective_hits=1,
-            load_back_threshold_tokens=0,
-            executor=ExecutorKind.STEPPED,
-        ),
-        storage=None,
-    )
+    config = fixed(device, host, write_policy, events=False)
     opened.append(adapter_type(config))
     return Driver(opened[-1], config)
 

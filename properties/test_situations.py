@@ -1,4 +1,4 @@
-"""The searches over two tiers meet what they are for, or they would prove nothing."""
+"""The searches over two tiers come to what they are for, or they would prove nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from hypothesis import Phase, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from hicache.config import ExecutorKind
@@ -13,10 +14,12 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.types import Component
 
+from .fixed import fixed
 from .host_machine import HostMachine
 from .loading_machine import LoadingMachine
 from .situation import Situation
 from .tier_machine import TierMachine
+from .walks import WALKS
 
 NEEDS = (
     *(Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES, Capability.EVENTS),
@@ -28,7 +31,7 @@ OF_LOADS = {
     *(Situation.LOAD_ABANDONED, Situation.LAYERS_READ, Situation.RESET),
 }
 OF_REQUESTS = {Situation.REQUEST_RESUMED, Situation.REQUEST_ABORTED}
-"""What a search meets within few examples; the other situations are rarer."""
+"""What a search finds by itself within few examples. To every situation, the rare ones too, it is led by a walk."""
 
 SEARCH = settings(
     max_examples=80,
@@ -40,6 +43,9 @@ SEARCH = settings(
 )
 """The same examples each time, whatever the profile."""
 
+PAGES = 4
+"""Of each component's pool, on each tier, where a search goes on from a walk."""
+
 
 @clause(needs=NEEDS)
 @pytest.mark.parametrize(
@@ -48,16 +54,34 @@ SEARCH = settings(
 def test_a_search_meets_what_it_is_for(
     adapter_type: type[CacheAdapter], machine: type[TierMachine], expected: set[Situation]
 ) -> None:
-    met = Counter[Situation]()
-    bound = {
-        "adapter_type": adapter_type,
-        "components": (Component.FULL.value,),
-        "sidecars": (),
-        "operations": [],
-        "executor": ExecutorKind.STEPPED,
-        "met": met,
-    }
-    opened: type[TierMachine] = type(machine.__name__, (machine,), bound)
+    opened = bind(machine, adapter_type, (Component.FULL.value,))
     run_state_machine_as_test(opened, settings=SEARCH)
-    missed = sorted(situation.value for situation in expected - met.keys())
-    assert not missed, f"{SEARCH.max_examples} examples never came to this: {missed}; they met {dict(met)}"
+    missed = sorted(situation.value for situation in expected - opened.met.keys())
+    assert not missed, f"{SEARCH.max_examples} examples never came to this: {missed}; they met {dict(opened.met)}"
+
+
+@clause(needs=NEEDS)
+@pytest.mark.parametrize("situation", WALKS, ids=lambda situation: situation.name.lower())
+def test_a_search_goes_on_from_each_situation(adapter_type: type[CacheAdapter], situation: Situation) -> None:
+    walk = WALKS[situation]
+    if Component.MAMBA in walk.components and Capability.MAMBA not in adapter_type.capabilities:
+        pytest.skip(f"{adapter_type.__name__} does not declare MAMBA: {Capability.MAMBA.value}")
+    pages = dict.fromkeys(walk.components, PAGES)
+
+    def walked(machine: TierMachine, data: st.DataObject) -> None:
+        TierMachine.opened(machine, data)
+        walk.steps(machine)
+        assert situation in machine.met, f"{situation.value}: the walk led to {dict(machine.met)}"
+
+    caches = st.just(fixed(pages, pages, walk.write_policy, events=True))
+    machine = bind(walk.machine, adapter_type, walk.components, opened=walked, caches=lambda _: caches)
+    run_state_machine_as_test(machine, settings=settings(SEARCH, max_examples=3))
+
+
+def bind(
+    machine: type[TierMachine], adapter_type: type[CacheAdapter], components: tuple[str, ...], **more: object
+) -> type[TierMachine]:
+    """The machine over a cache of these components. `more`: what else differs."""
+    bound = {"adapter_type": adapter_type, "components": components, "sidecars": (), "operations": []}
+    bound |= {"executor": ExecutorKind.STEPPED, "met": Counter[Situation]()}
+    return type(machine.__name__, (machine,), bound | more)
