@@ -164,6 +164,18 @@ def require_joined(driver: Driver, component: str) -> None:
         assert not missing, f"HOST-2: all of 1, 2 was on the host or on its way there, {missing} is gone"
 
 
+@clause("HOST-2", "FLOW-5", write_policies=THROUGH, executors=STEPPED)
+def test_the_copy_of_a_parent_stays_while_its_child_is_copied(driver: Driver) -> None:
+    put(driver, [1])
+    driver.drain()
+    put(driver, [1, 2])
+    evict_host(driver)
+    found = set(held_below(driver, FULL))
+    assert found == prefixes(1), f"FLOW-5: 2 is on its way to the host and goes below 1, of which is left {found}"
+    found = backed_up(driver)
+    assert found == prefixes(1, 2), f"HOST-2: 1 was on the host and 2 on its way there, of both is left {found}"
+
+
 @clause("HOST-2", "EVICT-8", write_policies=FORWARD)
 def test_room_is_made_for_a_copy(driver: Driver) -> None:
     with another(driver, host={"capacity_tokens": room(driver.config, 2, 2)}) as small:
@@ -203,6 +215,18 @@ def test_nothing_is_copied_below_a_node_that_was_refused(driver: Driver) -> None
         assert not gaps, f"HOST-2: there is no room for all of 1, 2, 3, and below a gap is {gaps}"
         assert (1, 2, 3, 4) not in found, f"HOST-2: there is no room for 1, 2, 3, yet 4 is among {found}"
         small.unlock_host(receipt)
+
+
+@clause("HOST-2", "FLOW-4", write_policies=THROUGH, executors=STEPPED)
+def test_nothing_is_copied_below_a_node_that_failed_too_often(driver: Driver) -> None:
+    for attempt in range(3):
+        put(driver, [1])
+        assert let_fail(driver) == 1, f"FLOW-4: 1 failed {attempt} times, and is to be tried again with its next use"
+    put(driver, [1, 2])
+    driver.step()
+    assert not queued(driver), f"HOST-2: 1 failed three times and has no copy, yet below it {queued(driver)} is made"
+    found = held_below(driver, FULL)
+    assert not found, f"HOST-2: a copy below 1 could not be reached, yet the host has {found}"
 
 
 @clause("HOST-2", write_policies=FORWARD)

@@ -6,7 +6,7 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import LoadBack, TransferKind
+from hicache.types import LoadBack, TransferKind, TransferPhase
 
 from .host_trees import held_below
 from .losses import lose_on_device
@@ -15,7 +15,7 @@ from .residences import put_on_host
 from .stages import STAGES, Stage
 from .tombstones import TOMBSTONE
 from .trees import held
-from .under_way import free_on_device, operations, queue_load
+from .under_way import free_on_device, operations, pending, queue_load, start_load
 from .verbs import FULL, MAMBA, SWA, key_of, offer, put
 from .volume import moved, volume_below
 
@@ -39,6 +39,22 @@ def test_an_insert_over_a_load_takes_the_fresh_slots_and_readers_keep_theirs(dri
     assert held(driver, FULL) == there, f"INS-3: the tree's slots {there} became {held(driver, FULL)}"
     given_back = free_on_device(driver)[FULL] - free
     assert given_back == len(load.indices), f"FLOW-1: {len(load.indices)} slots were kept, {given_back} were given back"
+
+
+@clause("FLOW-10", "FLOW-3", "INS-3", page_sizes=[16])
+def test_an_insert_over_a_load_that_fails_keeps_its_own_and_the_load_says_that_it_failed(driver: Driver) -> None:
+    """Who waits may have read the promised slots already, and they never got their bytes."""
+    put_on_host(driver, WHOLE)
+    load = start_load(driver, WHOLE)
+    offer(driver, WHOLE)
+    there = held(driver, FULL)
+    driver.fail(pending(driver, TransferKind.LOAD).ticket, parts_done=0)
+    driver.step()
+    phase = driver.load_phase(load.ticket)
+    assert phase is TransferPhase.FAILED, f"FLOW-10: nothing came to the {len(load.indices)} slots, got {phase.value}"
+    assert driver.claim(load.ticket) is None, "FLOW-10: a load that failed delivers nothing"
+    assert held(driver, FULL) == there, f"INS-3: the tree's slots {there} became {held(driver, FULL)}"
+    assert reach(driver, WHOLE) == (3, 0), f"INS-3: three pages were computed, got {reach(driver, WHOLE)}"
 
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
