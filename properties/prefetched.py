@@ -51,6 +51,13 @@ class Shelf:
         present = {pool: self._store.readable(names)[before:] for pool, names in self.objects(key).items()}
         return restorable_pages(present, self._window)
 
+    def seeming_pages(self, key: Key, before: int) -> int:
+        """The pages past a match that storage says it can give."""
+        present = {
+            pool: [self._store.has(name) for name in names[before:]] for pool, names in self.objects(key).items()
+        }
+        return restorable_pages(seeming, self._window)
+
     def needed_pages(self, pages: int) -> dict[str, int]:
         """Host pages that a prefix of so many pages takes, by component."""
         needed = {Component.FULL.value: pages, Component.SWA.value: min(pages, self._window), Component.MAMBA.value: 1}
@@ -60,7 +67,3 @@ class Shelf:
         """Objects that seem to be there, and cannot be read."""
         names = [name for names in self.objects(key).values() for name in names]
         return sum(map(self._store.has, names)) - sum(self._store.readable(names))
-
-    def queries(self) -> int:
-        """How often storage was asked what it has."""
-        return sum(call.verb == "exists" for call in self._store.calls)

@@ -20,6 +20,11 @@ class Answer(str, Enum):
 
 ANSWER = st.sampled_from(Answer)
 
+ENDING = st.sampled_from([Answer.CHECK, Answer.CHECK, Answer.ABORT, Answer.COMPUTE, Answer.TIME])
+
+MOVES = st.sampled_from([0, 1, 3, 3, 3, 5])
+"""Steps of the cache and answers of storage by turns: after three of them storage is asked for pages."""
+
 PRESSED = st.sampled_from([True, True, False])
 """Whether both tiers lose what they can first, without which there is little to fetch."""
 

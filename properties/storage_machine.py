@@ -19,7 +19,7 @@ from .host_machine import HostMachine
 from .prefetched import Prefetched, Shelf
 from .prompt_machine import FULL
 from .situation import Situation
-from .storage_choices import ANSWER, PRESSED, Answer, Operation, Trouble
+from .storage_choices import ANSWER, ENDING, MOVES, PRESSED, Answer, Operation, Trouble
 from .ticket_book import TicketBook
 from .tier_machine import PLACE, pick
 from .tiny import with_storage
@@ -62,11 +62,11 @@ class StorageMachine(HostMachine):
             move = self.driver.advance_storage if answer is Answer.ADVANCE else self.driver.complete_storage
             move(asked.ticket)
 
-    @rule(place=PLACE, pages=st.integers(1, 6), pressed=PRESSED, moves=st.integers(0, 5), then=ANSWER)
+    @rule(place=PLACE, pages=st.integers(1, 6), pressed=PRESSED, moves=MOVES, then=ENDING)
     def prefetch(self, place: int, pages: int, pressed: bool, moves: int, then: Answer) -> None:
         """Somebody comes for whom something may be fetched that the host lost just now. It goes on for a while."""
         if pressed:
-            self._press()
+            self._press(place)
         if self._begin(self._fetchable(place, pages)) is not None:
             for move in range(moves):
                 self.step() if move % 2 == 0 else self.answer(Answer.COMPLETE, -1)
@@ -80,15 +80,15 @@ class StorageMachine(HostMachine):
         for one in list(self.prefetches):
             self._end(one)
         if pressed:
-            self._press()
-            self.drain()
-        key, asked = self._fetchable(place, pages), self.shelf.queries()
+            self._press(place)
+        key = self._fetchable(place, pages)
         for page in lost:
             self._lose(key, page)
         fetch = self._begin(key)
         if fetch is None:
             return
         expected, is_sure = self.shelf.expected_pages(key, fetch.before), self._is_sure(fetch)
+        seeming = self.shelf.seeming_pages(key, fetch.before)
         # What came before the rest was found to be lost may be kept, also where it is less than would be asked for.
         is_sure &= expected * self.config.page_size >= self.storage.extra.prefetch_threshold
         self.drain()
@@ -96,7 +96,7 @@ class StorageMachine(HostMachine):
         gained = tokens // self.config.page_size
         reason = f"{expected} pages of {fetch} are in storage, {gained} came"
         assert gained == expected or (not is_sure and gained < expected), f"FETCH-4: {reason}"
-        if self.shelf.queries() > asked + 1:
+        if 0 < gained < seeming:
             self.reached(Situation.FETCH_RETRIED)
 
     @rule(trouble=st.sampled_from(Trouble), place=PLACE, page=st.integers(0, 5))
@@ -252,10 +252,12 @@ class StorageMachine(HostMachine):
             partial(verb, one.ticket) for verb in (self.adapter.check_prefetch, self.adapter.abort_prefetch)
         ]
 
-    def _press(self) -> None:
-        """Both tiers lose all that they can."""
+    def _press(self, place: int) -> None:
+        """A prompt is used once more, and then both tiers lose all that they can."""
+        self._put(self.earlier(place, 6), 0, with_state=True)
+        self.drain()
         self.evict(Tier.DEVICE, FULL, 8, 0)
-        self.step()
+        self.drain()
         self.evict(Tier.HOST, FULL, 12, 0)
 
     def _is_sure(self, fetch: Prefetched) -> bool:
