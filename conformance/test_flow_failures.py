@@ -70,6 +70,24 @@ def test_of_a_load_that_fails_the_parts_before_the_failure_are_on_the_device(dri
     assert parts > 1, f"HOST-4: {LINKS} are several nodes, and were loaded in {parts} part"
 
 
+@clause("FLOW-3", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_copy_that_arrives_below_one_that_failed_does_not_count(driver: Driver) -> None:
+    for pages in LINKS[:2]:
+        put(driver, pages)
+        driver.step()
+    parents, children = [one for one in driver.pending() if one.kind is TransferKind.BACKUP]
+    driver.complete(children.ticket)
+    driver.fail(parents.ticket, parts_done=0)
+    driver.step()
+    below = held_below(driver, FULL)
+    assert not below, f"FLOW-3: the copy of 1 failed, and what arrived below it could not be reached: {below}"
+    assert reach(driver, LINKS[1]) == (2, 0), f"FLOW-3: a backup that fails costs nothing: {reach(driver, LINKS[1])}"
+    put(driver, LINKS[1])
+    driver.drain()
+    below = held_below(driver, FULL)
+    assert below.keys() == prefixes(*LINKS[1]), f"FLOW-4: both are copied with their next use, the host has {below}"
+
+
 @clause("FLOW-3", "FLOW-4", page_sizes=[16])
 def test_of_two_loads_in_one_transfer_the_first_may_be_done_and_the_second_fail(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [8, 9])
