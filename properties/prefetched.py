@@ -53,9 +53,7 @@ class Shelf:
 
     def seeming_pages(self, key: Key, before: int) -> int:
         """The pages past a match that storage says it can give."""
-        present = {
-            pool: [self._store.has(name) for name in names[before:]] for pool, names in self.objects(key).items()
-        }
+        seeming = {pool: list(map(self._store.has, names))[before:] for pool, names in self.objects(key).items()}
         return restorable_pages(seeming, self._window)
 
     def needed_pages(self, pages: int) -> dict[str, int]:
