@@ -120,8 +120,9 @@ def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
     driver.complete_all()
     asked(driver, StorageKind.PERSIST)
     driver.reset()
-    driver.drain()
     assert not driver.pending_storage(), f"EVICT-9: of the old life {driver.pending_storage()} is pending"
+    assert driver.detach_storage(), "FLOW-12: everything was dropped, so that nothing is under way"
+    assert driver.attach_storage(), "FLOW-12: it was detached"
     put(driver, OTHER)
     driver.drain()
     assert all(in_storage(driver, OTHER)[Pool.KV]), "EVICT-9: the new life is persisted as ever"
