@@ -142,6 +142,17 @@ def test_a_clear_removes_the_objects_of_this_cache_alone(driver: Driver) -> None
     assert fetch(driver, PROMPT) == 0, "STORE-7: its own are gone"
 
 
+@clause("FLOW-12", "STORE-3", page_sizes=[16])
+def test_a_clear_that_fails_is_an_answer_and_changes_nothing(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    store(driver).faults.raising = {"clear"}
+    assert not driver.clear_storage(), "FLOW-12: the backend raises, and nothing was removed"
+    store(driver).faults.raising = set()
+    driver.reset()
+    assert fetch(driver, PROMPT) == len(PROMPT), "FLOW-12: all of it is in storage still"
+    assert driver.clear_storage(), "FLOW-12: the backend does not raise any more"
+
+
 @clause("STORE-11", page_sizes=[16])
 def test_a_backend_that_does_not_exist_is_refused_by_name(driver: Driver) -> None:
     for backend in ("no such backend", "no_such_module:Backend", "hicache.config:CacheConfig", "json:NoSuchClass"):

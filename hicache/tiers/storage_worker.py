@@ -37,8 +37,14 @@ class BackendWorker:
             self._backend = None
 
     def clear(self) -> bool:
-        """Remove all that the cache has in storage."""
-        return self._backend is not None and self._backend.clear()
+        """Remove all that the cache has in storage; False when there is no backend, or when it cannot."""
+        if self._backend is None:
+            return False
+        try:
+            return self._backend.clear()
+        except Exception:
+            LOG.exception("storage raised when it was told to remove what it has")
+            return False
 
     def work(self, job: StorageJob, batch: PageBatch | PrefixQuery) -> int:
         """Do one batch; how many of its first pages are whole, or can be used."""
