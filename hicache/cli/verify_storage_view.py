@@ -38,8 +38,11 @@ def _say(console: Console, text: str) -> None:
 
 def _clauses(view: Overview) -> Table:
     matrix = view.matrix
-    table = Table("clause", *(name.partition("/")[2] or name for name in matrix.configurations))
-    table.add_column("what it says", no_wrap=True)
+    table = Table(expand=True)
+    for heading in ("clause", *(name.partition("/")[2] or name for name in matrix.configurations)):
+        table.add_column(heading, no_wrap=True, min_width=len(Status.FAILED.value))
+    # A sentence gives way: what stands in the columns before it is what was asked.
+    table.add_column("what it says", no_wrap=True, ratio=1)
     for section in matrix.sections:
         for row in section.rows:
             cells = [f"[{STYLES.get(cell.status, 'white')}]{cell.status.value}[/]" for cell in row.cells]

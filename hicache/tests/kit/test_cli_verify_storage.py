@@ -18,9 +18,9 @@ OPTIONS = '{"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}'
 BROKEN = "hicache.tests.kit.broken_backends:Overwrites"
 
 
-def run_app(*arguments: str) -> tuple[int, str]:
-    """The exit code and the output of `hicache verify-storage`."""
-    result = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["verify-storage", *arguments])
+def run_app(*arguments: str, columns: int = 400) -> tuple[int, str]:
+    """The exit code and the output of `hicache verify-storage`, on a terminal of so many columns."""
+    result = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, ["verify-storage", *arguments])
     return result.exit_code, result.output
 
 
@@ -36,6 +36,12 @@ def test_counts_stand_in_the_report(tmp_path: Path) -> None:
     assert [one.outcome for one in run.executions] == [Outcome.PASSED] * 2, f"got {run.executions}"
     assert "not executed: KEY-2" in output, f"what was not executed is said: {output}"
     assert "LOCK-1" not in (tmp_path / "report.md").read_text(), "of a backend no clause of a cache is asked"
+
+
+def test_a_narrow_terminal_cuts_the_sentences_and_nothing_else(tmp_path: Path) -> None:
+    stages = ("--only", "faults", "--fault-runs", "5")
+    _, output = run_app("--backend", "memory", "--report", str(tmp_path), *stages, columns=80)
+    assert "│ STORE-3  │ passed       │ get and set" in output, f"clause and outcome can be read: {output}"
 
 
 def test_a_backend_that_no_kill_can_reach_is_skipped_with_the_reason(tmp_path: Path) -> None:
