@@ -21,6 +21,7 @@ SLIM_MODEL = ModelShape(
     state_elements=1,
     index_dim=1,
     dtype="float32",
+    is_mla=False,
 )
 """As little data a slot as can be: what is measured is the tree and the allocators, not the tensors."""
 

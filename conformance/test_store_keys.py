@@ -104,7 +104,7 @@ def test_ranks_that_share_a_page_share_its_object(
     driver: Driver, axis: str, first: dict[str, int], second: dict[str, int]
 ) -> None:
     for is_mla in (False, True):
-        changes: dict[str, Any] = {"storage": {"is_mla": is_mla}, "model": DIVISIBLE}
+        changes: dict[str, Any] = {"model": replace(DIVISIBLE, is_mla=is_mla)}
         with (
             storing(driver, **changes, topology=replace(SINGLE_RANK, **first)) as one,
             storing(driver, **changes, topology=replace(SINGLE_RANK, **second)) as other,
@@ -120,7 +120,7 @@ def test_ranks_that_share_a_page_share_its_object(
 
 @clause("STORE-1", page_sizes=[16])
 def test_what_one_rank_of_an_mla_model_wrote_another_reads(driver: Driver) -> None:
-    mla: dict[str, Any] = {"storage": {"is_mla": True}, "model": DIVISIBLE}
+    mla: dict[str, Any] = {"model": replace(DIVISIBLE, is_mla=True, kv_heads=1)}
     with storing(driver, **mla, topology=replace(SINGLE_RANK, tp_size=2)) as writer:
         put_in_storage(writer, PROMPT)
     with storing(driver, **mla, topology=replace(SINGLE_RANK, tp_size=2, tp_rank=1)) as reader:

@@ -76,7 +76,10 @@ SINGLE_RANK = Topology(tp_rank=0, tp_size=1, cp_rank=0, cp_size=1, pp_rank=0, pp
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What one model stores: layers by kind, sizes in elements, and torch's name of the dtype ("float32")."""
+    """What one model stores: layers by kind, sizes in elements, and torch's name of the dtype ("float32").
+
+    `is_mla`: all ranks of a tensor-parallel group hold the same KV, undivided.
+    """
 
     full_layers: int
     swa_layers: int
@@ -87,6 +90,7 @@ class ModelShape:
     state_elements: int
     index_dim: int
     dtype: str
+    is_mla: bool
 
 
 TINY_MODEL = ModelShape(
@@ -99,6 +103,7 @@ TINY_MODEL = ModelShape(
     state_elements=8,
     index_dim=4,
     dtype="float32",
+    is_mla=False,
 )
 
 
@@ -135,15 +140,14 @@ class StorageConfig:
     """The storage tier of a cache, below its host tier.
 
     `backend`: a registered name, an entry point or `module:Class`. `extra`: what the backend and the prefetches are
-    told. `model`: name of the model and its weights, part of every key. `is_mla`: all ranks of a tensor-parallel group
-    hold the same KV. `timeout_cap_s`: the longest that a prefetch is waited for. `limit_tokens`: FULL tokens that
-    prefetches may bring at a time. `executor`: who asks the backend, stepped or threaded.
+    told. `model`: name of the model and its weights, part of every key. `timeout_cap_s`: the longest that a prefetch is
+    waited for. `limit_tokens`: FULL tokens that prefetches may bring at a time. `executor`: who asks the backend,
+    stepped or threaded.
     """
 
     backend: str
     extra: ExtraConfig
     model: str
-    is_mla: bool
     stop_policy: StopPolicy
     timeout_cap_s: float
     limit_tokens: int

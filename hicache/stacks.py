@@ -41,7 +41,8 @@ def layer_order(specs: Mapping[Pool, PoolSpec]) -> tuple[tuple[tuple[Pool, int],
 
 
 def _attention(config: CacheConfig, pool: Pool, layers: int) -> PoolSpec:
-    shape = (_share(config, "kv_heads", config.model.kv_heads), config.model.head_dim)
+    heads = config.model.kv_heads
+    shape = (heads if config.model.is_mla else _share(config, "kv_heads", heads), config.model.head_dim)
     # Keys and values lie side by side, so that a page of a layer is one run: half as many pieces to copy.
     buffers = (BufferSpec("kv", (2, *shape), _dtype(config)),)
     return PoolSpec(pool, _stage(config, layers), buffers, config.layout)

@@ -91,7 +91,6 @@ def with_storage(draw: st.DrawFn, hosts: st.SearchStrategy[CacheConfig], executo
             options={"store": "properties"},
         ),
         model="tiny",
-        is_mla=False,
         stop_policy=draw(st.sampled_from(StopPolicy)),
         timeout_cap_s=10.0,
         limit_tokens=draw(st.sampled_from([12, 12, 3])) * page,

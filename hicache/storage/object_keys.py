@@ -72,8 +72,7 @@ class StorageKeys:
 
 def _shard(config: CacheConfig, pool: Pool) -> str:
     ranks = config.topology
-    assert config.storage is not None, "shards are of a storage tier"
     # A state is divided over the ranks whatever the model's attention does.
-    is_shared = config.storage.is_mla and pool is not Pool.MAMBA
+    is_shared = config.model.is_mla and pool is not Pool.MAMBA
     tensor = "all" if is_shared else f"{ranks.tp_rank}of{ranks.tp_size}"
     return f"tp{tensor}.cp{ranks.cp_rank}of{ranks.cp_size}.pp{ranks.pp_rank}of{ranks.pp_size}"

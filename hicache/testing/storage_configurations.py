@@ -64,7 +64,6 @@ def with_storage(
             options={"store": f"{config.name}/{stop_policy.value}"},
         ),
         model="tiny",
-        is_mla=False,
         stop_policy=stop_policy,
         timeout_cap_s=TIMEOUT_CAP_S,
         limit_tokens=LIMIT_PAGES * config.page_size,

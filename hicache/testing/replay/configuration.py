@@ -30,6 +30,7 @@ SMALLEST_MODEL = ModelShape(
     state_elements=1,
     index_dim=1,
     dtype="float32",
+    is_mla=False,
 )
 """Eight bytes per token and component."""
 

@@ -64,7 +64,6 @@ def storage_config(
         backend=settings.backend,
         extra=replace(extra, options={name: _placed(value, directory) for name, value in told.items()}),
         model="replay",
-        is_mla=False,
         stop_policy=settings.stop_policy,
         timeout_cap_s=_LONGEST_WAIT_S,
         limit_tokens=host.capacity_tokens[Component.FULL],

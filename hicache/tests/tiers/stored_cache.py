@@ -23,7 +23,6 @@ def stored_config(stop_policy: StopPolicy = StopPolicy.WAIT_COMPLETE, **options:
         backend="memory",
         extra=extra,
         model="tiny",
-        is_mla=False,
         stop_policy=stop_policy,
         timeout_cap_s=10.0,
         limit_tokens=100,
