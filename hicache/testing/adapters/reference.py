@@ -37,7 +37,9 @@ class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
 
     @classmethod
     def delayed(cls) -> type[CacheAdapter]:
-        delayed: type[CacheAdapter] = type(cls.__name__, (cls,), {"longest_pause_s": LONGEST_PAUSE_S})
+        # Another process finds it by its module and name, without the delays.
+        named = {"__module__": cls.__module__, "longest_pause_s": LONGEST_PAUSE_S}
+        delayed: type[CacheAdapter] = type(cls.__name__, (cls,), named)
         return delayed
 
     @classmethod

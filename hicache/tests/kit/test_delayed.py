@@ -14,6 +14,7 @@ def test_the_delayed_class_is_the_same_cache(adapter: type[CacheAdapter]) -> Non
     delayed = adapter.delayed()
     assert issubclass(delayed, adapter), f"tests are to open the class that was named, got {delayed.__mro__}"
     assert delayed.__name__ == adapter.__name__, f"a test names {adapter.__name__}, got {delayed.__name__}"
+    assert delayed.__module__ == adapter.__module__, f"another process finds it there, got {delayed.__module__}"
 
 
 def test_the_reference_is_delayed_for_tests_alone() -> None:
