@@ -160,3 +160,19 @@ def storing(
         other.check()
     finally:
         other.adapter.close()
+
+
+def fetch_without(driver: Driver, prompt: Pages, pool: Pool, page: int) -> tuple[int, int]:
+    """Begin to fetch a prompt on an empty cache, and lose one page's object on the way.
+
+    The pages that came, and those that can be used without it. Afterwards all is in storage again.
+    """
+    driver.reset()
+    kept = dict(store(driver).objects)
+    ticket = begin(driver, prompt)
+    store(driver).spoil([objects(driver, pool, prompt)[page]])
+    expected = expected_pages(driver, prompt)
+    driver.drain()
+    came = check(driver, ticket)
+    store(driver).mend(kept)
+    return came, expected

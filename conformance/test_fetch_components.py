@@ -14,8 +14,8 @@ from .stored import (
     asked,
     begin,
     check,
-    expected_pages,
     fetch,
+    fetch_without,
     held_by_fetches,
     objects,
     pools,
@@ -76,15 +76,8 @@ def test_when_less_is_hit_the_window_and_the_state_are_those_of_its_end(driver: 
 def test_kv_without_its_sidecar_is_of_no_use(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     for lost in range(len(PROMPT)):
-        driver.reset()
-        kept = dict(store(driver).objects)
-        ticket = begin(driver, PROMPT)
-        store(driver).spoil([objects(driver, Pool.INDEXER, PROMPT)[lost]])
-        expected = expected_pages(driver, PROMPT)
-        driver.drain()
-        came = check(driver, ticket)
+        came, expected = fetch_without(driver, PROMPT, Pool.INDEXER, lost)
         assert came == expected, f"FETCH-5: the sidecar of page {lost} is lost: {expected} pages, {came} came"
-        store(driver).mend(kept)
 
 
 @clause("FETCH-6", components=(SWA,), page_sizes=[16])
@@ -101,16 +94,9 @@ def test_a_window_is_fetched_whole_or_not_at_all(driver: Driver) -> None:
 def test_where_a_page_of_the_window_is_lost_none_of_it_is_kept(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     for lost in range(len(PROMPT) - window_pages(driver.config), len(PROMPT)):
-        driver.reset()
-        kept = dict(store(driver).objects)
-        ticket = begin(driver, PROMPT)
-        store(driver).spoil([objects(driver, Pool.SWA, PROMPT)[lost]])
-        expected = expected_pages(driver, PROMPT)
-        driver.drain()
-        came = check(driver, ticket)
+        came, expected = fetch_without(driver, PROMPT, Pool.SWA, lost)
         assert came == expected, f"FETCH-6: page {lost} of the window is lost: {expected} pages, {came} came"
         assert not held_by_fetches(driver), f"FETCH-6: the whole window is freed, held is {held_by_fetches(driver)}"
-        store(driver).mend(kept)
 
 
 @clause("FETCH-6", components=(SWA,), page_sizes=[16])

@@ -21,10 +21,10 @@ from .stored import (
     check,
     expected_pages,
     fetch,
+    fetch_without,
     held_by_fetches,
     in_storage,
     lose_tiers,
-    objects,
     put_in_storage,
     put_in_storage_alone,
     store,
@@ -151,15 +151,8 @@ def test_without_room_for_a_window_nothing_comes(driver: Driver) -> None:
 def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     for lost in range(len(PROMPT)):
-        driver.reset()
-        kept = dict(store(driver).objects)
-        ticket = begin(driver, PROMPT)
-        store(driver).spoil([objects(driver, Pool.KV, PROMPT)[lost]])
-        expected = expected_pages(driver, PROMPT)
-        driver.drain()
-        came = check(driver, ticket)
+        came, expected = fetch_without(driver, PROMPT, Pool.KV, lost)
         assert came == expected, f"FETCH-4: page {lost} was lost, {expected} pages can be used, {came} came"
-        store(driver).mend(kept)
 
 
 @clause("FETCH-4", "FLOW-4", page_sizes=[16])
