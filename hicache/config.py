@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -156,8 +157,9 @@ class StorageConfig:
     def __post_init__(self) -> None:
         if not self.backend or not self.model:
             raise ConfigurationError(f"storage needs a backend and a model, got {self.backend!r} and {self.model!r}")
-        if not self.timeout_cap_s >= 0:
-            raise ConfigurationError(f"storage.timeout_cap_s must be 0 or more, got {self.timeout_cap_s!r}")
+        cap: object = self.timeout_cap_s
+        if isinstance(cap, bool) or not isinstance(cap, int | float) or not 0 <= cap < math.inf:
+            raise ConfigurationError(f"storage.timeout_cap_s must be a number of seconds, 0 or more, got {cap!r}")
         if not _is_positive(self.limit_tokens):
             raise ConfigurationError(f"storage.limit_tokens must be positive, got {self.limit_tokens!r}")
         if self.executor is ExecutorKind.STREAMS:
