@@ -49,6 +49,13 @@ class Pages:
         for target, offset in zip(self._targets, self._offsets, strict=True):
             os.preadv(self._file, target, offset)
 
+    def read_from(self, path: Path) -> None:
+        """Have another file be the plain one, which holds the pages one after the other."""
+        os.close(self._file)
+        self._file = os.open(path, os.O_RDONLY)
+        self.read_plainly()
+        assert self._targets == self._sources, f"{path} holds the same bytes"
+
     def keep(self) -> None:
         """Give the backend all pages."""
         assert all(self._asked(self.backend.set, self._sources)), "the backend has room for all pages"

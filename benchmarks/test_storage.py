@@ -32,15 +32,15 @@ BACKENDS: Mapping[str, Mapping[str, Any]] = {
     "slotfile, unverified": {"capacity_slots": SHARED_BYTES // min(PAGE_BYTES), "verify": False},
 }
 
-SHARES = {"slotfile": 0.7, "slotfile, unverified": 0.8}
-"""Of the speed of preadv: what a get reaches. The rest of the first one is the checksum: 1.5 to 2 us for 64 KiB, which
-preadv reads in 8 to 11; for larger pages about 0.85 is left on a quiet machine."""
+SHARES = {"slotfile": 0.8, "slotfile, unverified": 0.9}
+"""Of the speed of preadv: what a get reaches. What the first one lacks is mostly the checksum: 1.5 to 2 us for 64 KiB,
+which preadv reads in 10 to 12."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 100
 
 FEW_OBJECTS, MANY_OBJECTS, ASKED = 1_000, 1_000_000, 10_000
-LIMIT = 4.0
-"""What a thousand times as many objects may cost: an index of them is two levels deeper, and no longer in a cache."""
+LIMIT = 1.3
+"""What a thousand times as many objects may cost: the same work, in memory that is in no cache of the processor."""
 
 OpenPages = Callable[[str, int, int], Pages]
 
@@ -107,9 +107,11 @@ def test_get(pages: Pages, measure: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("name", SHARES)
-def test_a_get_is_nearly_as_fast_as_preadv(name: str, page_bytes: int, open_pages: OpenPages) -> None:
+def test_a_get_is_nearly_as_fast_as_preadv(name: str, page_bytes: int, open_pages: OpenPages, tmp_path: Path) -> None:
     pages, turns, share = open_pages(name, page_bytes, SHARED_BYTES), Turns(), 0.0
     pages.keep()
+    # The same bytes of the same file: how a file lies in the machine's memory decides how fast it is read.
+    pages.read_from(tmp_path / SCOPE / f"slots-{page_bytes}")
     for taken in range(MOST_ROUNDS):
         turns.take("preadv", lambda _: pages.read_plainly(), [None])
         turns.take("get", lambda _: pages.fetch(), [None])
@@ -135,6 +137,7 @@ def gap(objects: int) -> int:
 def fill_index(root: Path, objects: int) -> None:
     """Say in a backend's index that so many objects are there, whose bytes nobody wrote."""
     with closing(sqlite3.connect(root / SCOPE / "index.sqlite")) as tables, tables:
+        tables.execute("UPDATE state SET changes = changes + 1")
         # Nobody asks in this order, and it takes as long again.
         tables.execute("DROP INDEX objects_by_use")
         tables.execute(FILL, {"objects": objects, "gap": gap(objects)})

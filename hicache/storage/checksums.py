@@ -12,6 +12,10 @@ def identity(scope: str, key: str) -> int:
     return xxh3_64_intdigest(f"{scope}/{key}".encode())
 
 
+SLOT_SEED = 0
+"""Of the checksums of pages in slots: the index knows whose bytes they are."""
+
+
 def checksum(pieces: Pieces, seed: int) -> int:
     """63 bits of XXH3 over the bytes of a page, wherever it is cut."""
     if len(pieces) == 1:

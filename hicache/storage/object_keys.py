@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 
 from hicache.config import CacheConfig
 from hicache.errors import KeyFormError
@@ -20,6 +19,10 @@ _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _SCOPE = re.compile(_SEGMENT)
 _KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 
+MOST_CHECKED = 1 << 14
+_checked = set[str]()
+"""The keys of a prefix are asked for, and then read."""
+
 
 def check_scope(scope: str) -> str:
     """The scope itself. Raises KeyFormError unless it is one segment of letters, digits and `._-`, no dot in front."""
@@ -28,12 +31,19 @@ def check_scope(scope: str) -> str:
     return scope
 
 
-@lru_cache(maxsize=1 << 14)  # the keys of a prefix are asked for, and then read
 def check_key(key: str) -> str:
     """The key itself. Raises KeyFormError unless its segments, divided by slashes, are each as a scope is."""
     if len(key) > MOST_CHARACTERS or not _KEY.fullmatch(key):
         raise KeyFormError(f"{key!r} is no key: segments of letters, digits and ._- with slashes between them are")
     return key
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Raises KeyFormError where one of them is no key."""
+    if not _checked.issuperset(keys):
+        if len(_checked) > MOST_CHECKED:
+            _checked.clear()
+        _checked.update(map(check_key, keys))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from hicache.storage.answers import Answer
 from hicache.storage.base import Pieces, StorageBackend
 from hicache.storage.gate import Gate
-from hicache.storage.object_keys import check_key, check_scope
+from hicache.storage.object_keys import check_keys, check_scope
 from hicache.storage.stats import StorageStats
 from hicache.storage.tally import Tally
 
@@ -33,14 +33,14 @@ class PagedStorage(StorageBackend):
         self._has_failed = False
 
     def has(self, keys: Sequence[str]) -> list[bool]:
-        for key in keys:
-            check_key(key)
+        check_keys(keys)
         return self._guarded(lambda: self._present(keys), [False] * len(keys))
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         answers = self._answers(keys, targets, self._read)
         self.tally.read(answers, targets)
-        return [answer is Answer.DONE for answer in answers]
+        done = Answer.DONE
+        return [answer is done for answer in answers]
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         answers = self._answers(keys, sources, self._write)
@@ -73,8 +73,7 @@ class PagedStorage(StorageBackend):
         pages: Sequence[Pieces],
         act: Callable[[Sequence[str], Sequence[Pieces]], list[Answer]],
     ) -> list[Answer]:
-        for key in keys:
-            check_key(key)
+        check_keys(keys)
         if len(keys) != len(pages):
             return [Answer.MISMATCH] * len(keys)
         return self._guarded(lambda: act(keys, pages), [Answer.ERROR] * len(keys))

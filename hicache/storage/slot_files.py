@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
 from hicache.storage.base import Pieces
-from hicache.storage.slot_index import Place
+from hicache.storage.places import Place
 from hicache.storage.vectors import read_into, write_from
 
 BLOCK_BYTES = 4_096
 
-RUN_BYTES = 1 << 20
-"""The most that is moved at a time: a checksum after it finds the bytes in the processor's cache."""
+RUN_BYTES = 1 << 22
+"""The most that is moved at a time, unless a page is longer: a checksum after it finds the bytes in the processor's
+last cache."""
 
 
 def slot_bytes_of(length: int) -> int:
@@ -22,20 +23,24 @@ def slot_bytes_of(length: int) -> int:
     return max(1, -(-length // BLOCK_BYTES)) * BLOCK_BYTES
 
 
-def in_runs(places: Mapping[int, Place]) -> Iterator[list[int]]:
-    """The keys of places, those together whose bytes can be moved in one go."""
-    run: list[int] = []
-    next_slot, size, moved = -1, 0, 0
-    for number, (_, _, slot_bytes, slot, length, _) in places.items():
+def in_runs(places: Sequence[Place | None]) -> Iterator[slice]:
+    """Which places lie together, so that their bytes can be moved in one go; None is in no run."""
+    start, next_slot, size, moved = 0, -1, 0, 0
+    for number, place in enumerate(places):
+        if place is None:
+            if start < number:
+                yield slice(start, number)
+            start, next_slot = number + 1, -1
+            continue
+        _, _, slot_bytes, slot, length, _ = place
         if slot != next_slot or slot_bytes != size or moved + length > RUN_BYTES:
-            if run:
-                yield run
-            run, moved = [], 0
-        run.append(number)
+            if start < number:
+                yield slice(start, number)
+            start, size, moved = number, slot_bytes, 0
         moved += length
-        next_slot, size = slot + 1 if length == slot_bytes else -1, slot_bytes
-    if run:
-        yield run
+        next_slot = slot + 1 if length == slot_bytes else -1
+    if start < len(places):
+        yield slice(start, len(places))
 
 
 class SlotFiles:

@@ -6,9 +6,11 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import RLock
-from typing import NamedTuple
+
+from hicache.storage.name_table import NameTable
+from hicache.storage.places import Change, Loan, Place, Reserved
 
 MOST_KNOWN = 1 << 18
 """Places that are remembered, about 400 bytes each."""
@@ -21,35 +23,6 @@ WHERE key IN (SELECT value FROM json_each(?))
 """
 
 
-class Place(NamedTuple):
-    """Where an object lies, and what it should be.
-
-    `generation`: unlike that of any other object that there ever was; 0 for a page in a slot that is still reserved.
-    """
-
-    key: str
-    generation: int
-    slot_bytes: int
-    slot: int
-    length: int
-    checksum: int
-
-
-class Reserved(NamedTuple):
-    """Slots that are to be written, ascending; and how many objects went to make room."""
-
-    slots: list[int]
-    removed: int
-
-
-class Loan(NamedTuple):
-    """What is being read or counted on, and must stay: keys, where their objects lie, and the generations of those."""
-
-    keys: Sequence[str]
-    places: Sequence[Place | None]
-    generations: Sequence[int]
-
-
 Allocate = Callable[[int, int, int], bool]
 """Add slots to the file of a slot size, after its first so many; whether the disk has room for them."""
 
@@ -57,31 +30,49 @@ Allocate = Callable[[int, int, int], bool]
 class SlotIndex:
     """Objects, free slots and reserved ones. Every change is one transaction, so a crash leaves no slot in between.
 
-    What was looked up is remembered until another process changes anything. What is being read here is not given away
-    here; another process may do so, which `give_back` tells.
+    What was looked up is remembered until another process changes objects. What is being read here is not given away
+    here; another process may do so, which `give_back` tells. Whether an object is there is asked of the names, which
+    say the same, or of the tables, where the names do not know.
     """
 
-    def __init__(self, connection: sqlite3.Connection, writer: str, capacity_slots: int, allocate: Allocate) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        names: NameTable,
+        writer: str,
+        capacity_slots: int,
+        allocate: Allocate,
+    ) -> None:
         self._tables = connection
+        self._names = names
         self._writer = writer
         self._capacity_slots = capacity_slots
         self._allocate = allocate
         self._lock = RLock()
         self._known: dict[str, Place] = {}
-        self._version = -1
+        self._changes = 0
         self._loans: list[Loan] = []
         self._used_ns: dict[int, int] = {}
         self._last_ns = 0
 
+    def holds(self, keys: Sequence[str]) -> list[bool]:
+        """Whether objects are there, key by key."""
+        with self._lock:
+            found = self._named(keys)
+            if None not in found:
+                return [bool(is_there) for is_there in found]
+            unsure = [key for key, is_there in zip(keys, found, strict=True) if is_there is None]
+            places = iter(self.find(unsure))
+            return [next(places) is not None if is_there is None else is_there for is_there in found]
+
     def find(self, keys: Sequence[str]) -> list[Place | None]:
         """Where objects lie, key by key. One statement for all that is not remembered."""
         with self._lock:
-            (version,) = self._tables.execute("PRAGMA data_version").fetchone()
-            if version != self._version or len(self._known) + len(keys) > MOST_KNOWN:
+            self._look()
+            if len(self._known) + len(keys) > MOST_KNOWN:
                 self._known.clear()
-                self._version = version
             places = list(map(self._known.get, keys))
-            if None not in places:
+            if all(places):
                 return places
             unknown = json.dumps([key for key, place in zip(keys, places, strict=True) if place is None])
             self._known.update((row[0], Place(*row)) for row in self._tables.execute(FIND, (unknown,)))
@@ -90,8 +81,10 @@ class SlotIndex:
     def borrow(self, keys: Sequence[str]) -> Loan:
         """As `find`; what is found is kept in its slot until it is given back, by this process at least."""
         with self._lock:
+            # Counted before: what changes in between is looked at again when it is given back.
+            changes = self._look()
             places = self.find(keys)
-            self._loans.append(Loan(keys, places, [place.generation for place in places if place]))
+            self._loans.append(Loan(keys, places, [place.generation for place in places if place], changes))
             return self._loans[-1]
 
     def give_back(self, loan: Loan) -> bool:
@@ -99,11 +92,12 @@ class SlotIndex:
         with self._lock:
             self._loans = [other for other in self._loans if other is not loan]
             self._used_ns.update(zip(loan.generations, self._ticks(len(loan.generations)), strict=True))
-            return self.find(loan.keys) == loan.places
+            return self._look() == loan.changes or self.find(loan.keys) == loan.places
 
     def reserve(self, slot_bytes: int, count: int) -> Reserved:
         """Slots to write: free ones, new ones, then those of the least recently used objects; perhaps fewer."""
-        with self._lock, self._changing() as tables:
+        with self._lock, self._changing() as change:
+            tables = change.tables
             self._note_uses()
             rows = tables.execute(
                 "SELECT slot FROM free WHERE slot_bytes = ? ORDER BY slot LIMIT ?", (slot_bytes, count)
@@ -111,7 +105,7 @@ class SlotIndex:
             slots = [slot for (slot,) in rows]
             tables.executemany("DELETE FROM free WHERE slot_bytes = ? AND slot = ?", [(slot_bytes, s) for s in slots])
             slots += self._grow(slot_bytes, count - len(slots))
-            evicted = self._evict(slot_bytes, count - len(slots))
+            evicted = self._evict(slot_bytes, count - len(slots), change)
             slots += evicted
             rows_reserved = [(slot_bytes, slot, self._writer) for slot in slots]
             tables.executemany("INSERT INTO reserved VALUES (?, ?, ?)", rows_reserved)
@@ -119,34 +113,39 @@ class SlotIndex:
 
     def confirm(self, pages: Sequence[Place]) -> list[bool]:
         """Make what was written visible; False where there was an object already, and the slot is free again."""
-        with self._lock, self._changing():
-            return [self._confirm_one(*each) for each in zip(pages, self._ticks(len(pages)), strict=True)]
+        with self._lock, self._changing() as change:
+            used_ns = self._ticks(len(pages))
+            answers = [self._confirm_one(*each) for each in zip(pages, used_ns, strict=True)]
+            change.added.extend(page.key for page, is_new in zip(pages, answers, strict=True) if is_new)
+            return answers
 
     def release(self, slot_bytes: int, slots: Sequence[int]) -> None:
         """Free reserved slots that were not written."""
-        with self._lock, self._changing() as tables:
+        with self._lock, self._changing() as change:
             for slot in slots:
                 self._take_back(slot_bytes, slot)
-                tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))
+                change.tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))
 
     def remove(self, place: Place) -> None:
         """Remove an object, unless it is gone."""
-        with self._lock, self._changing() as tables:
-            removed = tables.execute("DELETE FROM objects WHERE generation = ?", (place.generation,)).rowcount
-            if removed:
-                tables.execute("INSERT INTO free VALUES (?, ?)", (place.slot_bytes, place.slot))
-                self._known.pop(place.key, None)
+        with self._lock, self._changing() as change:
+            if change.tables.execute("DELETE FROM objects WHERE generation = ?", (place.generation,)).rowcount:
+                change.tables.execute("INSERT INTO free VALUES (?, ?)", (place.slot_bytes, place.slot))
+                change.removed.append(place.key)
 
     def clear(self) -> None:
         """Remove all objects."""
-        with self._lock, self._changing() as tables:
+        with self._lock, self._changing() as change:
+            change.tables.execute("INSERT INTO free SELECT slot_bytes, slot FROM objects")
+            change.tables.execute("DELETE FROM objects")
             self._known.clear()
-            tables.execute("INSERT INTO free SELECT slot_bytes, slot FROM objects")
-            tables.execute("DELETE FROM objects")
+            self._make_names(self._count())
 
     def reclaim(self, writers: set[str]) -> None:
-        """Free what all but these writers had reserved."""
-        with self._lock, self._changing() as tables:
+        """Free what all but these writers had reserved, and have the names say what the tables do."""
+        with self._lock, self._changing() as change:
+            tables = change.tables
+            self._check_names(self._look())
             rows = tables.execute("SELECT slot_bytes, slot, writer FROM reserved").fetchall()
             for slot_bytes, slot, writer in rows:
                 if writer not in writers:
@@ -167,19 +166,68 @@ class SlotIndex:
                     self._note_uses()
             finally:
                 self._tables.close()
+                self._names.close()
+
+    def _named(self, keys: Sequence[str]) -> Sequence[bool | None]:
+        """What the names know."""
+        with suppress(OSError):
+            return self._names.look_up(keys, self._look()) or [None] * len(keys)
+        return [None] * len(keys)
+
+    def _look(self) -> int:
+        """How often objects have changed; what was remembered is forgotten when another process did it."""
+        (changes,) = self._tables.execute("SELECT changes FROM state").fetchone()
+        if changes != self._changes:
+            self._known.clear()
+            self._changes = changes
+        return self._changes
 
     @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
+    def _changing(self) -> Iterator[Change]:
         """One transaction, which nobody else's overlaps."""
         self._tables.execute("BEGIN IMMEDIATE")
         try:
-            yield self._tables
+            change = Change(self._tables, [], [])
+            yield change
+            if change.added or change.removed:
+                self._publish(change)
             self._tables.execute("COMMIT")
         except BaseException:
             self._known.clear()
             if self._tables.in_transaction:
                 self._tables.execute("ROLLBACK")
             raise
+
+    def _publish(self, change: Change) -> None:
+        """Say that objects changed."""
+        for key in change.removed:
+            self._known.pop(key, None)
+        after = self._count()
+        is_along = False
+        with suppress(OSError):
+            is_along = self._names.change(after - 1, after, change.added, change.removed) and not self._names.is_crowded
+        if not is_along:
+            self._make_names(after)
+
+    def _count(self) -> int:
+        """Count a change of objects. Until the transaction ends nobody believes the names; nor when it fails."""
+        changes = self._look() + 1
+        self._tables.execute("UPDATE state SET changes = ?", (changes,))
+        self._changes = changes
+        return changes
+
+    def _check_names(self, changes: int) -> None:
+        """Make the names anew unless they say what the tables do."""
+        with suppress(OSError):
+            if self._names.changes == changes:
+                return
+        self._make_names(changes)
+
+    def _make_names(self, changes: int) -> None:
+        """Have the names say what the tables do. Where the disk has no room they are behind, and nobody asks them."""
+        with suppress(OSError):
+            (objects,) = self._tables.execute("SELECT COUNT(*) FROM objects").fetchone()
+            self._names.make(changes, objects, (key for (key,) in self._tables.execute("SELECT key FROM objects")))
 
     def _ticks(self, count: int) -> range:
         """The time, so often; never the same twice."""
@@ -203,7 +251,7 @@ class SlotIndex:
         self._tables.executemany("INSERT INTO free VALUES (?, ?)", [(slot_bytes, slot) for slot in new[wanted:]])
         return new[:wanted]
 
-    def _evict(self, slot_bytes: int, wanted: int) -> list[int]:
+    def _evict(self, slot_bytes: int, wanted: int, change: Change) -> list[int]:
         if wanted <= 0:
             return []
         held = {generation for loan in self._loans for generation in loan.generations}
@@ -214,7 +262,7 @@ class SlotIndex:
         victims = [row for row in oldest if row[0] not in held][:wanted]
         for generation, key, _ in victims:
             self._tables.execute("DELETE FROM objects WHERE generation = ?", (generation,))
-            self._known.pop(key, None)
+            change.removed.append(key)
         return [slot for _, _, slot in victims]
 
     def _confirm_one(self, page: Place, used_ns: int) -> bool:

@@ -7,17 +7,17 @@ from typing import Any
 
 from hicache.storage.answers import Answer
 from hicache.storage.base import Pieces
-from hicache.storage.checksums import checksum
+from hicache.storage.checksums import SLOT_SEED, checksum
+from hicache.storage.name_table import NameTable
 from hicache.storage.options import Options
 from hicache.storage.paged import PagedStorage
+from hicache.storage.places import Loan, Place
 from hicache.storage.scope_folder import ScopeFolder
 from hicache.storage.slot_files import SlotFiles, in_runs, slot_bytes_of
-from hicache.storage.slot_index import Loan, Place, SlotIndex
+from hicache.storage.slot_index import SlotIndex
+from hicache.storage.slot_reader import SlotReader
 from hicache.storage.slot_schema import connect
 from hicache.storage.tally import page_bytes
-
-SEED = 0
-"""Of checksums: the index knows whose bytes they are."""
 
 
 class SlotFileStorage(PagedStorage):
@@ -33,26 +33,24 @@ class SlotFileStorage(PagedStorage):
         super().__init__(scope)
         told = Options("slotfile", options, ("root", "capacity_slots", "verify", "fsync"))
         capacity_slots = told.count("capacity_slots")
-        self._is_verified = told.flag("verify", True)
         self._is_synced = told.flag("fsync", False)
         self._folder = ScopeFolder(told.text("root"), scope)
         self._files = SlotFiles(self._folder.path)
+        self._reader = SlotReader(self._files, told.flag("verify", True), self.failed)
         with self._folder.opening():
             tables = connect(self._folder.path / "index.sqlite", self._is_synced)
-            self._index = SlotIndex(tables, self._folder.writer, capacity_slots, self._files.allocate)
+            names = NameTable(self._folder.path / "names")
+            self._index = SlotIndex(tables, names, self._folder.writer, capacity_slots, self._files.allocate)
             self._folder.bury()
             self._index.reclaim(self._folder.writers())
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
-        return [place is not None for place in self._index.find(keys)]
+        return self._index.holds(keys)
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
         loan = self._index.borrow(keys)
-        answers = [Answer.ABSENT] * len(keys)
         try:
-            places = self._fitting(loan.places, targets, answers)
-            for run in in_runs(places):
-                self._read_run(run, places, targets, answers)
+            answers = self._reader.read(loan.places, targets)
         finally:
             are_kept = self._index.give_back(loan)
         if not are_kept or answers.count(Answer.DONE) < len(answers):
@@ -66,39 +64,6 @@ class SlotFileStorage(PagedStorage):
                 answers[number] = Answer.ABSENT
             elif answers[number].is_damage:
                 self._index.remove(before)
-
-    def _fitting(
-        self, places: Sequence[Place | None], targets: Sequence[Pieces], answers: list[Answer]
-    ) -> dict[int, Place]:
-        """What has the size of its target; the rest is answered."""
-        fitting: dict[int, Place] = {}
-        for number, place in enumerate(places):
-            if place is not None:
-                wanted = page_bytes(targets[number])
-                if place.length == wanted:
-                    fitting[number] = place
-                else:
-                    answers[number] = Answer.SHORT if place.length < wanted else Answer.LONG
-        return fitting
-
-    def _read_run(
-        self, run: Sequence[int], places: Mapping[int, Place], targets: Sequence[Pieces], answers: list[Answer]
-    ) -> None:
-        try:
-            found = self._files.read(places[run[0]], _joined(run, targets))
-        except OSError as error:
-            for number in run:
-                answers[number] = self.failed(error)
-            return
-        for number in run:
-            place = places[number]
-            found -= place.length
-            if found < 0:
-                answers[number] = Answer.SHORT
-            elif self._is_verified and checksum(targets[number], SEED) != place.checksum:
-                answers[number] = Answer.CORRUPT
-            else:
-                answers[number] = Answer.DONE
 
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
         # What the batch found there already is held, so that its new pages cannot push it out.
@@ -126,27 +91,22 @@ class SlotFileStorage(PagedStorage):
         """Write the pages of one slot size; those that get no slot are answered already."""
         slots, removed = self._index.reserve(slot_bytes, len(numbers))
         self.tally.removed(removed)
-        places = {
-            number: Place(keys[number], 0, slot_bytes, slot, page_bytes(sources[number]), 0)
-            for number, slot in zip(numbers, slots, strict=False)
-        }
+        chosen = list(zip(numbers, slots, strict=False))
+        pages = [sources[number] for number, _ in chosen]
+        places = [
+            Place(keys[number], 0, slot_bytes, slot, page_bytes(page), checksum(page, SLOT_SEED))
+            for (number, slot), page in zip(chosen, pages, strict=True)
+        ]
         try:
-            written = {
-                number: place for run in in_runs(places) for number, place in self._written(run, places, sources)
-            }
+            for run in in_runs(places):
+                self._files.write(places[run.start], [piece for page in pages[run] for piece in page])
             if self._is_synced:
                 self._files.synchronise(slot_bytes)
         except BaseException:
             self._index.release(slot_bytes, slots)
             raise
-        for number, is_new in zip(written, self._index.confirm(list(written.values())), strict=True):
+        for (number, _), is_new in zip(chosen, self._index.confirm(places), strict=True):
             answers[number] = Answer.DONE if is_new else Answer.PRESENT
-
-    def _written(
-        self, run: Sequence[int], places: Mapping[int, Place], sources: Sequence[Pieces]
-    ) -> list[tuple[int, Place]]:
-        self._files.write(places[run[0]], _joined(run, sources))
-        return [(number, places[number]._replace(checksum=checksum(sources[number], SEED))) for number in run]
 
     def _remove_all(self) -> bool:
         self._index.clear()
@@ -161,7 +121,3 @@ class SlotFileStorage(PagedStorage):
         finally:
             self._files.close()
             self._folder.close()
-
-
-def _joined(run: Sequence[int], pages: Sequence[Pieces]) -> Pieces:
-    return pages[run[0]] if len(run) == 1 else [piece for number in run for piece in pages[number]]

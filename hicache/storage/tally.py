@@ -65,9 +65,11 @@ def page_bytes(pieces: Pieces) -> int:
 
 def _counted(answers: Sequence[Answer], pages: Sequence[Pieces]) -> tuple[dict[str, int], int]:
     """How often there is each answer, and the bytes of the pages that are done."""
+    done = Answer.DONE
+    if answers.count(done) == len(pages):
+        return {done.value: len(pages)}, sum(map(page_bytes, pages))
     counts = {answer.value: count for answer in Answer if (count := answers.count(answer))}
-    done = [page for answer, page in zip(answers, pages, strict=False) if answer is Answer.DONE]
-    return counts, sum([piece.nbytes for page in done for piece in page])
+    return counts, sum([page_bytes(page) for answer, page in zip(answers, pages, strict=False) if answer is done])
 
 
 def _reasons(counted: Counter[str]) -> dict[str, int]:

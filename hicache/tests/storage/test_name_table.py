@@ -1,0 +1,113 @@
+"""NameTable: what it answers is right, or that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hicache.storage import name_table
+from hicache.storage.name_table import FEWEST_BUCKETS, ROOM, NameTable
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[NameTable]:
+    """A table of state 1, without names."""
+    with closing(NameTable(tmp_path / "names")) as opened:
+        opened.make(1, 0, ())
+        yield opened
+
+
+def names_of(count: int, first: int = 0) -> list[str]:
+    return [f"kv.all/{number}" for number in range(first, first + count)]
+
+
+def put_in_one_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on all names lie in the first bucket."""
+    monkeypatch.setattr(name_table, "_offset", lambda *_: name_table.HEADER.size)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_changes_it_knows_what_is_there(table: NameTable, seed: int) -> None:
+    random, there, state = Random(seed), set[str](), 1
+    for _ in range(60):
+        removed = random.sample(sorted(there), random.randint(0, len(there) // 2))
+        added = sorted(set(names_of(random.randint(0, 300), random.randrange(2_000))) - there)
+        assert table.change(state, state + 1, added, removed), f"seed {seed}: it goes along"
+        state, there = state + 1, there.difference(removed).union(added)
+        if table.is_crowded:
+            table.make(state, len(there), there)
+        asked = names_of(2_500)
+        answers = table.look_up(asked, state)
+        assert answers is not None, f"seed {seed}: it is of state {state}"
+        wrong = [name for name, answer in zip(asked, answers, strict=True) if answer not in (None, name in there)]
+        assert not wrong, f"seed {seed}: {wrong[:5]} of {len(there)} names are answered wrongly"
+        unsure = answers.count(None)
+        assert unsure < len(asked) // 10, f"seed {seed}: it does not know {unsure} of {len(asked)} names"
+
+
+@pytest.mark.parametrize("count", [0, 1, 10_000])
+def test_what_it_was_made_of_is_there(table: NameTable, count: int) -> None:
+    table.make(5, count, names_of(count))
+    answers = table.look_up(names_of(2 * count + 1), 5)
+    assert answers is not None, "it is of the state that it was made in"
+    assert False not in answers[:count], "each name is there, or was one too many for its bucket"
+    assert True not in answers[count:], "and no other"
+    assert answers.count(None) <= len(answers) // 100, f"it knows nearly all: {answers.count(None)} unsure"
+
+
+def test_of_another_state_it_says_nothing(table: NameTable) -> None:
+    assert table.look_up(["a"], 2) is None, "the index has changed since"
+    assert not table.change(2, 3, ["a"], []), "nor does it go along from there"
+    assert table.look_up(["a"], 1) == [False], "and nothing happened to it"
+
+
+def test_a_full_bucket_asks_for_the_index(table: NameTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_one_bucket(monkeypatch)
+    assert table.change(1, 2, names_of(ROOM), []), "there is room for these"
+    assert table.look_up(["other"], 2) == [False], "all that are in the bucket are known"
+    assert table.change(2, 3, ["one too many"], []), "it is counted"
+    assert table.look_up([*names_of(ROOM), "one too many", "other"], 3) == [*[True] * ROOM, None, None], "it may be any"
+    assert table.change(3, 4, [], ["one too many"]), "it is gone"
+    assert table.look_up(["one too many", "other"], 4) == [False, False], "and all are known again"
+
+
+def test_a_name_that_is_not_there_cannot_be_removed(table: NameTable) -> None:
+    assert not table.change(1, 2, [], ["nowhere"]), "it says something else than the index"
+    assert (table.look_up(["a"], 1), table.look_up(["a"], 2)) == (None, None), "and says nothing until it is made anew"
+
+
+def test_it_is_crowded_when_more_buckets_would_help(table: NameTable) -> None:
+    most = FEWEST_BUCKETS * ROOM // 2
+    assert table.change(1, 2, names_of(most), []), "it takes them"
+    crowded = [table.is_crowded]
+    assert table.change(2, 3, ["one more"], []), "it takes more than that"
+    crowded.append(table.is_crowded)
+    table.make(4, most + 1, [*names_of(most), "one more"])
+    assert [*crowded, table.is_crowded] == [False, True, False], "above half of its room; it has more when made anew"
+
+
+def test_what_changes_while_it_is_looked_up_is_no_answer(table: NameTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = table._row
+
+    def change_meanwhile(value: int, buckets: int) -> tuple[int, ...]:
+        monkeypatch.setattr(table, "_row", row)
+        table.make(2, 0, ())
+        return row(value, buckets)
+
+    monkeypatch.setattr(table, "_row", change_meanwhile)
+    assert table.look_up(["a"], 1) is None, "by now it is of another state"
+
+
+@pytest.mark.parametrize("size", [0, 63, 64, 100])
+def test_a_file_that_lost_its_end_is_survived(table: NameTable, tmp_path: Path, size: int) -> None:
+    table.change(1, 2, ["a"], [])
+    with (tmp_path / "names").open("r+b") as file:
+        file.truncate(size)
+    answers = table.look_up(["a"], 2)
+    assert answers in (None, [False]), f"nothing is there, nothing raises: {answers}"
+    table.make(2, 1, ["a"])
+    assert table.look_up(["a"], 2) == [True], "it is made anew"
