@@ -137,7 +137,7 @@ def gap(objects: int) -> int:
 def fill_index(root: Path, objects: int) -> None:
     """Say in a backend's index that so many objects are there, whose bytes nobody wrote."""
     with closing(sqlite3.connect(root / SCOPE / "index.sqlite")) as tables, tables:
-        tables.execute("UPDATE state SET changes = changes + 1")
+        tables.execute("UPDATE state SET mark = mark + 1")
         # Nobody asks in this order, and it takes as long again.
         tables.execute("DROP INDEX objects_by_use")
         tables.execute(FILL, {"objects": objects, "gap": gap(objects)})

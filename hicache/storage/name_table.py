@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from hicache.storage.vectors import read_into, write_from
+
 ROOM = 7
 """Names that a bucket has room for."""
 
@@ -26,19 +28,20 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Header(NamedTuple):
-    """`form`: of the file, and since when it is in memory. `buckets`, and the `names` in them. `changes`: see below."""
+    """`form`: of the file, and since when it is in memory. `buckets`, and the `names` in them. `mark`: see below."""
 
     form: int
     buckets: int
     names: int
-    changes: int
+    mark: int
 
 
 class NameTable:
     """A file with the fingerprints of all names, read by any process at any time and changed by one at a time.
 
-    It says the same as an index, which counts its changes: it is right while it has the same number. Where it fails it
-    has the number 0, and can be made anew. After a loss of power it is not believed, since nobody synchronises it.
+    It says the same as an index, which has another mark whenever it changes, and none twice: it is right while it has
+    the same mark. Where it fails it has the mark 0, or one of the past, and can be made anew. After a loss of power it
+    is not believed, since nobody synchronises it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,9 +49,9 @@ class NameTable:
         self._form = xxh3_64_intdigest(b"names 1 " + BOOT.read_bytes())
 
     @property
-    def changes(self) -> int:
-        """Which state of the index this is."""
-        return self._header().changes
+    def mark(self) -> int:
+        """Which state of the index this is. Raises OSError."""
+        return self._header().mark
 
     @property
     def is_crowded(self) -> bool:
@@ -56,34 +59,34 @@ class NameTable:
         header = self._header()
         return header.names * 2 > header.buckets * ROOM
 
-    def look_up(self, names: Sequence[str], changes: int) -> list[bool | None] | None:
+    def look_up(self, names: Sequence[str], mark: int) -> list[bool | None] | None:
         """Whether each name is there, None where the index has to be asked; None in all when this is another state.
 
         Raises OSError.
         """
         header = self._header()
-        if header.changes != changes:
+        if header.mark != mark:
             return None
         answers = [_answer(self._row(value, header.buckets), value) for value in map(_fingerprint, names)]
-        # If it was changed meanwhile, the number tells.
+        # If it was changed meanwhile, the mark tells.
         return answers if self._header() == header else None
 
     def change(self, before: int, after: int, added: Sequence[str], removed: Sequence[str]) -> bool:
         """Go from one state to the next; False when it has to be made anew. Raises OSError, and has to as well."""
         header = self._header()
-        if header.changes != before:
+        if header.mark != before:
             return False
-        self._put_header(header._replace(changes=0))
+        self._put_header(header._replace(mark=0))
         for name in removed:
             if not self._replace(_fingerprint(name), 0, header.buckets):
                 return False
         for name in added:
             self._replace(0, _fingerprint(name), header.buckets)
-        self._put_header(header._replace(names=header.names + len(added) - len(removed), changes=after))
+        self._put_header(header._replace(names=header.names + len(added) - len(removed), mark=after))
         return True
 
-    def make(self, changes: int, count: int, names: Iterable[str]) -> None:
-        """Take over so many names. Raises OSError when the disk has no room for them, and is as it was."""
+    def make(self, mark: int, count: int, names: Iterable[str]) -> None:
+        """Take over so many names. Raises OSError when the disk has no room for them, or fails."""
         buckets = FEWEST_BUCKETS
         while count * 4 > buckets * ROOM:
             buckets *= 2
@@ -92,23 +95,34 @@ class NameTable:
         self._put_header(Header(self._form, 0, 0, 0))
         rows = _rows(np.fromiter(map(_fingerprint, names), np.uint64, count), buckets)
         os.ftruncate(self._file, size)
-        os.pwrite(self._file, rows.tobytes(), HEADER.size)
-        self._put_header(Header(self._form, buckets, count, changes))
+        self._write(rows.tobytes(), HEADER.size)
+        self._put_header(Header(self._form, buckets, count, mark))
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _header(self) -> Header:
-        header = Header(*HEADER.unpack(os.pread(self._file, HEADER.size, 0).ljust(HEADER.size, b"\0")))
+        header = Header(*HEADER.unpack(self._read(HEADER.size, 0)))
         return header if header.form == self._form else Header(self._form, 0, 0, 0)
 
     def _put_header(self, header: Header) -> None:
-        os.pwrite(self._file, HEADER.pack(*header), 0)
+        self._write(HEADER.pack(*header), 0)
 
     def _row(self, value: int, buckets: int) -> tuple[int, ...]:
-        # Somebody may be making the table anew, so that there is no such bucket any more.
-        return ROW.unpack(os.pread(self._file, ROW.size, _offset(value, buckets)).ljust(ROW.size, b"\0"))
+        return ROW.unpack(self._read(ROW.size, _offset(value, buckets)))
+
+    def _read(self, size: int, offset: int) -> bytes:
+        """So many bytes, those behind the end of the file as zeros. Raises OSError."""
+        read = os.pread(self._file, size, offset)
+        if len(read) < size:
+            rest = bytearray(size - len(read))
+            read_into(self._file, [memoryview(rest)], offset + len(read))
+            read += rest
+        return read
+
+    def _write(self, data: bytes, offset: int) -> None:
+        write_from(self._file, [memoryview(data)], offset)
 
     def _replace(self, old: int, new: int, buckets: int) -> bool:
         """Put one fingerprint in the place of another, or count what has no place; False for what is not there."""
@@ -119,7 +133,7 @@ class NameTable:
         else:
             crowd += 1 if new else -1
         if crowd >= 0:
-            os.pwrite(self._file, ROW.pack(crowd, *values), _offset(value, buckets))
+            self._write(ROW.pack(crowd, *values), _offset(value, buckets))
         return crowd >= 0
 
 

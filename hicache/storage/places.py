@@ -32,13 +32,13 @@ class Reserved(NamedTuple):
 class Loan(NamedTuple):
     """What is being read or counted on, and must stay: keys, where their objects lie, and the generations of those.
 
-    `changes`: how often objects had changed by then.
+    `mark`: of the state that was seen.
     """
 
     keys: Sequence[str]
     places: Sequence[Place | None]
     generations: Sequence[int]
-    changes: int
+    mark: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +51,7 @@ class SlotIndex:
         self._allocate = allocate
         self._lock = RLock()
         self._known: dict[str, Place] = {}
-        self._changes = 0
+        self._mark = 0
         self._loans: list[Loan] = []
         self._used_ns: dict[int, int] = {}
         self._last_ns = 0
@@ -81,10 +82,10 @@ class SlotIndex:
     def borrow(self, keys: Sequence[str]) -> Loan:
         """As `find`; what is found is kept in its slot until it is given back, by this process at least."""
         with self._lock:
-            # Counted before: what changes in between is looked at again when it is given back.
-            changes = self._look()
+            # Seen before: what changes in between is looked at again when it is given back.
+            mark = self._look()
             places = self.find(keys)
-            self._loans.append(Loan(keys, places, [place.generation for place in places if place], changes))
+            self._loans.append(Loan(keys, places, [place.generation for place in places if place], mark))
             return self._loans[-1]
 
     def give_back(self, loan: Loan) -> bool:
@@ -92,7 +93,7 @@ class SlotIndex:
         with self._lock:
             self._loans = [other for other in self._loans if other is not loan]
             self._used_ns.update(zip(loan.generations, self._ticks(len(loan.generations)), strict=True))
-            return self._look() == loan.changes or self.find(loan.keys) == loan.places
+            return self._look() == loan.mark or self.find(loan.keys) == loan.places
 
     def reserve(self, slot_bytes: int, count: int) -> Reserved:
         """Slots to write: free ones, new ones, then those of the least recently used objects; perhaps fewer."""
@@ -139,7 +140,7 @@ class SlotIndex:
             change.tables.execute("INSERT INTO free SELECT slot_bytes, slot FROM objects")
             change.tables.execute("DELETE FROM objects")
             self._known.clear()
-            self._make_names(self._count())
+            self._make_names(self._new_mark())
 
     def reclaim(self, writers: set[str]) -> None:
         """Free what all but these writers had reserved, and have the names say what the tables do."""
@@ -175,12 +176,12 @@ class SlotIndex:
         return [None] * len(keys)
 
     def _look(self) -> int:
-        """How often objects have changed; what was remembered is forgotten when another process did it."""
-        (changes,) = self._tables.execute("SELECT changes FROM state").fetchone()
-        if changes != self._changes:
+        """The mark of the objects; what was remembered is forgotten when another process changed them."""
+        (mark,) = self._tables.execute("SELECT mark FROM state").fetchone()
+        if mark != self._mark:
             self._known.clear()
-            self._changes = changes
-        return self._changes
+            self._mark = mark
+        return self._mark
 
     @contextmanager
     def _changing(self) -> Iterator[Change]:
@@ -202,32 +203,33 @@ class SlotIndex:
         """Say that objects changed."""
         for key in change.removed:
             self._known.pop(key, None)
-        after = self._count()
+        before = self._look()
+        after = self._new_mark()
         is_along = False
         with suppress(OSError):
-            is_along = self._names.change(after - 1, after, change.added, change.removed) and not self._names.is_crowded
+            is_along = self._names.change(before, after, change.added, change.removed) and not self._names.is_crowded
         if not is_along:
             self._make_names(after)
 
-    def _count(self) -> int:
-        """Count a change of objects. Until the transaction ends nobody believes the names; nor when it fails."""
-        changes = self._look() + 1
-        self._tables.execute("UPDATE state SET changes = ?", (changes,))
-        self._changes = changes
-        return changes
+    def _new_mark(self) -> int:
+        """Mark a change of objects. A mark of a transaction that failed comes no second time: the names may have it."""
+        self._look()
+        self._mark = 1 + secrets.randbits(62)
+        self._tables.execute("UPDATE state SET mark = ?", (self._mark,))
+        return self._mark
 
-    def _check_names(self, changes: int) -> None:
+    def _check_names(self, mark: int) -> None:
         """Make the names anew unless they say what the tables do."""
         with suppress(OSError):
-            if self._names.changes == changes:
+            if self._names.mark == mark:
                 return
-        self._make_names(changes)
+        self._make_names(mark)
 
-    def _make_names(self, changes: int) -> None:
-        """Have the names say what the tables do. Where the disk has no room they are behind, and nobody asks them."""
+    def _make_names(self, mark: int) -> None:
+        """Have the names say what the tables do. Where the disk fails they are behind, and nobody believes them."""
         with suppress(OSError):
             (objects,) = self._tables.execute("SELECT COUNT(*) FROM objects").fetchone()
-            self._names.make(changes, objects, (key for (key,) in self._tables.execute("SELECT key FROM objects")))
+            self._names.make(mark, objects, (key for (key,) in self._tables.execute("SELECT key FROM objects")))
 
     def _ticks(self, count: int) -> range:
         """The time, so often; never the same twice."""

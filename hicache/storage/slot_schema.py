@@ -13,7 +13,7 @@ PATIENCE_S = 60
 """Until a process that cannot write, because another does, gives up."""
 
 TABLES = """
-CREATE TABLE state (changes INTEGER NOT NULL);
+CREATE TABLE state (mark INTEGER NOT NULL);
 INSERT INTO state VALUES (1);
 CREATE TABLE classes (slot_bytes INTEGER PRIMARY KEY, slots INTEGER NOT NULL);
 CREATE TABLE free (slot_bytes INTEGER, slot INTEGER, PRIMARY KEY (slot_bytes, slot)) WITHOUT ROWID;
@@ -31,8 +31,8 @@ CREATE TABLE objects (
 );
 CREATE INDEX objects_by_use ON objects (slot_bytes, used_ns);
 """
-"""`changes`: how often objects have changed. Each slot of a class is in one of the last three tables. No generation
-comes twice: a slot that was given away and came back under the same key has another."""
+"""`mark`: another one whenever objects change, and none twice. Each slot of a class is in one of the last three tables.
+No generation comes twice: a slot that was given away and came back under the same key has another."""
 
 
 def connect(path: Path, is_synced: bool) -> sqlite3.Connection:

@@ -7,9 +7,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
-from errno import EIO, ENOSPC
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +32,6 @@ storage = SlotFileStorage({SCOPE!r}, {{"root": ".", "capacity_slots": 2}})
 storage._index.confirm = lambda pages: os.kill(os.getpid(), signal.SIGKILL)
 storage.set(["a", "b"], [[memoryview(bytes({PAGE_BYTES}))]] * 2, ())
 """
-
-
-DIE_BEFORE_THE_END = f"""
-import os, signal
-from hicache.storage.slotfile import SlotFileStorage
-storage = SlotFileStorage({SCOPE!r}, {{"root": ".", "capacity_slots": 2}})
-change = storage._index._names.change
-storage._index._names.change = lambda *told: (change(*told), os.kill(os.getpid(), signal.SIGKILL))
-storage.set(["b"], [[memoryview(bytes({PAGE_BYTES}))]], ())
-"""
-
-
-def names_of(root: Path) -> Path:
-    return root / SCOPE / "names"
 
 
 def slots_file(root: Path, slot_bytes: int = SLOT_BYTES) -> Path:
@@ -263,72 +248,6 @@ def test_clear_removes_this_scope_alone(open_in: Open) -> None:
     assert (mine.has(["a", "b"]), mine.stats().objects) == ([False, False], 0), "STORE-7: nothing is left"
     assert (take(theirs, "a"), theirs.stats().objects) == (page(1), 2), "STORE-7: another scope is untouched"
     assert put(mine, c=page(3), d=page(4)) == [True, True], "and all slots are free"
-
-
-def statements_of(backend: Any, act: Callable[[], object]) -> list[str]:
-    """What the tables are asked meanwhile."""
-    statements = list[str]()
-    backend._index._tables.set_trace_callback(statements.append)
-    act()
-    backend._index._tables.set_trace_callback(None)
-    return statements
-
-
-def test_existence_asks_the_names_and_no_table(open_in: Open) -> None:
-    backend, keys, answers = open_in("slotfile", capacity_slots=2), ["a", *keys_of(1_000)], list[bool]()
-    put(backend, a=page(1))
-    asked = statements_of(backend, lambda: answers.extend(backend.has(keys)))
-    assert answers == [True, *[False] * 1_000], "one of the keys is there"
-    assert asked == ["SELECT changes FROM state"], f"the names know, while they are of this state: {asked}"
-
-
-def test_existence_is_one_statement_where_the_names_do_not_know(open_in: Open, tmp_path: Path) -> None:
-    backend, keys, answers = open_in("slotfile", capacity_slots=2), ["a", *keys_of(1_000)], list[bool]()
-    put(backend, a=page(1))
-    names_of(tmp_path).write_bytes(b"")
-    asked = [one for one in statements_of(backend, lambda: answers.extend(backend.has(keys))) if "objects" in one]
-    assert answers == [True, *[False] * 1_000], "one of the keys is there"
-    assert len(asked) == 1, f"one statement asks for all keys, got {len(asked)}"
-    plan = backend._index._tables.execute(f"EXPLAIN QUERY PLAN {asked[0]}").fetchall()
-    assert any("SEARCH objects USING INDEX" in row[3] for row in plan), f"which looks each up in an index: {plan}"
-    put(backend, b=page(2))
-    asked = statements_of(backend, lambda: backend.has(keys))
-    assert len(asked) == 1, f"the next change makes the names anew: {asked}"
-
-
-def test_names_that_ran_ahead_of_a_killed_writer_are_not_believed(open_in: Open, tmp_path: Path) -> None:
-    mine = open_in("slotfile", capacity_slots=3)
-    put(mine, a=page(1))
-    dead = subprocess.run([sys.executable, "-c", DIE_BEFORE_THE_END], cwd=tmp_path, check=False)
-    assert dead.returncode < 0, f"the writer is killed by a signal, got {dead.returncode}"
-    assert mine.has(["a", "b"]) == [True, False], "STORE-10: a change that did not end is not visible"
-    assert put(mine, c=page(3)) == [True], "and the next one finds the names wrong"
-    assert len(statements_of(mine, lambda: mine.has(["a", "b", "c"]))) == 1, "which are right again"
-    assert mine.has(["a", "b", "c"]) == [True, False, True], "STORE-3: and say what the tables do"
-
-
-def test_names_of_another_boot_are_made_anew(open_in: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = open_in("slotfile", capacity_slots=2)
-    put(before, a=page(1))
-    before.close()
-    monkeypatch.setattr("hicache.storage.name_table.BOOT", tmp_path / "boot")
-    (tmp_path / "boot").write_text("another")
-    after = open_in("slotfile", capacity_slots=2)
-    assert len(statements_of(after, lambda: after.has(["a", "b"]))) == 1, "they were made when it was opened"
-    assert after.has(["a", "b"]) == [True, False], "STORE-3: from the tables, which survive a loss of power"
-
-
-def test_names_that_find_no_room_are_not_asked(open_in: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(ENOSPC, os.strerror(ENOSPC))
-
-    backend = open_in("slotfile", capacity_slots=2)
-    put(backend, a=page(1))
-    names_of(tmp_path).write_bytes(b"")
-    with monkeypatch.context() as full:
-        full.setattr(os, "posix_fallocate", fail)
-        assert put(backend, b=page(2)) == [True], "STORE-4: there is room for the page"
-        assert backend.has(["a", "b", "c"]) == [True, True, False], "STORE-3: the tables know"
 
 
 def test_an_index_of_another_version_is_refused(open_in: Open, tmp_path: Path) -> None:
