@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from hicache.testing.replay.latency import Latency
 from hicache.testing.replay.storage_outcome import StorageOutcome
 from hicache.testing.replay.timeline import Window
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Goes up when a field of `replay.json` is added, removed or changes its meaning.
 
 1: the device alone. 2: `host`, `hit_rates`, `device_lru_hit_rate`; a window's hits and occupancy are by tier.
-3: `storage`; a third tier in `hit_tokens` and `hit_rates`.
+3: `storage`; a third tier in `hit_tokens` and `hit_rates`. 4: `hit_lengths`.
 """
 
 
@@ -40,7 +40,8 @@ class ReplayOutcome:
     """One replay. Rates are shares of `input_tokens`, from 0 to 1.
 
     `capacity_tokens`: of the device, by component. `hit_tokens`, `hit_rates`: by tier; what is loaded back for a
-    request is a hit of the host, or of storage where it had been fetched for it. `too_large`: requests passed over
+    request is a hit of the host, or of storage where it had been fetched for it. `hit_lengths`: the same of each
+    request, in the order of the trace, to compare caches by. `too_large`: requests passed over
     because they do not fit an empty cache. `skipped_lines`: malformed lines. `optimal_hit_rate`: Belady's optimum for
     the capacity of device and host together.
     `lru_hit_rate`: a block-level LRU of that capacity that shares no code with the cache; `device_lru_hit_rate`: of
@@ -63,6 +64,7 @@ class ReplayOutcome:
     hit_tokens: Mapping[str, int]
     hit_rate: float
     hit_rates: Mapping[str, float]
+    hit_lengths: Mapping[str, Sequence[int]]
     lru_hit_rate: float
     device_lru_hit_rate: float
     optimal_hit_rate: float

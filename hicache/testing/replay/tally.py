@@ -13,17 +13,23 @@ from hicache.types import Tier
 class Tally:
     """Totals in tokens, hits by tier.
 
-    `evicted_tokens`: what the tree gained on the device and has no more there; None when its size is not known.
+    `hit_lengths`: by tier, the hit of each request. `evicted_tokens`: what the tree gained on the device and has no
+    more there; None when its size is not known.
     """
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self.requests = 0
         self.too_large = 0
         self.input_tokens = 0
-        self.hit_tokens = {tier.value: 0 for tier in tiers}
+        self.hit_lengths: dict[str, list[int]] = {tier.value: [] for tier in tiers}
         self.evicted_tokens: int | None = None
         self.timeline = Timeline()
         self._gained_tokens = 0
+
+    @property
+    def hit_tokens(self) -> dict[str, int]:
+        """Of all requests, by tier."""
+        return {tier: sum(lengths) for tier, lengths in self.hit_lengths.items()}
 
     def forget_held(self) -> None:
         """The cache is closed, and the next one is empty: nothing of that was evicted."""
@@ -35,9 +41,9 @@ class Tally:
         self.input_tokens += request.input_length
         self.too_large += not served.fits
         self._gained_tokens += served.gained_tokens
-        hits = {tier: served.hit_tokens.get(tier, 0) for tier in self.hit_tokens}
+        hits = {tier: served.hit_tokens.get(tier, 0) for tier in self.hit_lengths}
         for tier, tokens in hits.items():
-            self.hit_tokens[tier] += tokens
+            self.hit_lengths[tier].append(tokens)
         held = occupied_tokens.get(Tier.DEVICE)
         self.evicted_tokens = None if held is None else self._gained_tokens - held
         window = Window(

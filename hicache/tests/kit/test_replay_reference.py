@@ -131,10 +131,11 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     assert all(outcome.hit_tokens.values()), f"a tier of the sample is of no use: {outcome.hit_tokens}"
     assert outcome.evicted_tokens, "the sample has room for everything"
     total = SHORT_TRACE.requests
+    assert {len(lengths) for lengths in outcome.hit_lengths.values()} == {total}, "each request has its hits, by tier"
     assert seen == [(done, total) for done in range(1, total + 1)], f"progress is told as {seen[:5]}"
     table = json.loads((tmp_path / "report" / f"{name}.json").read_text(encoding="ascii"))
     assert table == json.loads(json.dumps(asdict(outcome))), f"{name}.json does not hold the outcome"
-    assert table["schema_version"] == 3, f"{name}.json has schema {table['schema_version']}"
+    assert table["schema_version"] == 4, f"{name}.json has schema {table['schema_version']}"
     picture = (tmp_path / "report" / f"{name}.svg").read_text(encoding="utf-8")
     assert "<svg" in picture, f"{name}.svg begins with {picture[:80]}"
 

@@ -1,0 +1,63 @@
+"""compare_hits: two replays of one trace, request by request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.testing.replay.hits import Difference, compare_hits
+
+
+def written(path: Path, **changed: Any) -> Path:
+    """A replay of three requests."""
+    table = {
+        "trace": "conversation.jsonl",
+        "footprint_tokens": 640,
+        "capacity_tokens": {"full": 256},
+        "running": 8,
+        "adapter": "package.module:Mine",
+        "hit_lengths": {"device": [0, 64, 128], "host": [0, 0, 64]},
+    }
+    path.write_text(json.dumps(table | changed), encoding="ascii")
+    return path
+
+
+def test_replays_that_agree_have_no_difference(tmp_path: Path) -> None:
+    compared = compare_hits(written(tmp_path / "a.json"), written(tmp_path / "b.json", adapter="package.module:Theirs"))
+    assert compared.adapters == ("package.module:Mine", "package.module:Theirs"), f"got {compared.adapters}"
+    assert (compared.requests, compared.hit_tokens) == (3, (256, 256)), f"all hits of all requests: {compared}"
+    assert compared.differences == [], f"no request differs, got {compared.differences}"
+
+
+def test_a_request_that_hits_elsewhere_is_told(tmp_path: Path) -> None:
+    other = {"device": [0, 64, 192], "host": [0, 0, 0]}
+    compared = compare_hits(written(tmp_path / "a.json"), written(tmp_path / "b.json", hit_lengths=other))
+    expected = [Difference(2, ({"device": 128, "host": 64}, {"device": 192, "host": 0}))]
+    assert compared.differences == expected, f"the third request alone, by tier, got {compared.differences}"
+    assert compared.hit_tokens == (256, 256), f"the totals agree all the same, got {compared.hit_tokens}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"trace": "other.jsonl"}, "trace is 'other.jsonl', but 'conversation.jsonl'"),
+        ({"capacity_tokens": {"full": 128}}, "capacity_tokens is {'full': 128}"),
+        ({"hit_lengths": {"device": [0]}}, "1 requests were replayed, but 3"),
+    ],
+)
+def test_replays_of_something_else_are_refused(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        compare_hits(written(tmp_path / "a.json"), written(tmp_path / "b.json", **changed))
+    assert said in str(raised.value), f"expected {said!r} in {raised.value}"
+    assert str(raised.value).startswith(str(tmp_path / "b.json")), f"the file is named: {raised.value}"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"trace": "t"}'])
+def test_what_is_no_replay_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "b.json").write_text(text, encoding="ascii")
+    with pytest.raises(ConfigurationError, match=r"b\.json: no replay"):
+        compare_hits(written(tmp_path / "a.json"), tmp_path / "b.json")
