@@ -23,6 +23,7 @@ ROW = Struct(f"<{ROOM + 1}Q")
 """A bucket, one line of the processor's cache: how many names had no room, then fingerprints, 0 for none."""
 
 HEADER = Struct("<4Q32x")
+MARK, MARK_AT = Struct("<Q"), 24
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -76,7 +77,7 @@ class NameTable:
         header = self._header()
         if header.mark != before:
             return False
-        self._put_header(header._replace(mark=0))
+        self._forget()
         for name in removed:
             if not self._replace(_fingerprint(name), 0, header.buckets):
                 return False
@@ -92,7 +93,7 @@ class NameTable:
             buckets *= 2
         size = HEADER.size + buckets * ROW.size
         os.posix_fallocate(self._file, 0, size)
-        self._put_header(Header(self._form, 0, 0, 0))
+        self._forget()
         rows = _rows(np.fromiter(map(_fingerprint, names), np.uint64, count), buckets)
         os.ftruncate(self._file, size)
         self._write(rows.tobytes(), HEADER.size)
@@ -104,10 +105,16 @@ class NameTable:
 
     def _header(self) -> Header:
         header = Header(*HEADER.unpack(self._read(HEADER.size, 0)))
-        return header if header.form == self._form else Header(self._form, 0, 0, 0)
+        return header if header.form == self._form and header.buckets else Header(self._form, 0, 0, 0)
+
+    def _forget(self) -> None:
+        """Be of no state. Before anything is changed: the disk may fail at the next byte."""
+        self._write(bytes(MARK.size), MARK_AT)
 
     def _put_header(self, header: Header) -> None:
-        self._write(HEADER.pack(*header), 0)
+        """Be of a state. The mark comes last."""
+        self._write(HEADER.pack(*header._replace(mark=0)), 0)
+        self._write(MARK.pack(header.mark), MARK_AT)
 
     def _row(self, value: int, buckets: int) -> tuple[int, ...]:
         return ROW.unpack(self._read(ROW.size, _offset(value, buckets)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from errno import EIO
 from pathlib import Path
 from random import Random
 
@@ -100,6 +102,44 @@ def test_what_changes_while_it_is_looked_up_is_no_answer(table: NameTable, monke
 
     monkeypatch.setattr(table, "_row", change_meanwhile)
     assert table.look_up(["a"], 1) is None, "by now it is of another state"
+
+
+class FailingDisk:
+    """Takes so many bytes, and then none."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._pwritev = os.pwritev
+
+    def pwritev(self, file: int, pieces: Sequence[memoryview], offset: int) -> int:
+        if not self.room:
+            raise OSError(EIO, os.strerror(EIO))
+        piece = pieces[0][: self.room]
+        self.room -= piece.nbytes
+        return self._pwritev(file, [piece], offset)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda table: table.change(2, 3, ["b", "c"], ["a"]),
+        lambda table: table.make(3, 2, ["b", "c"]),
+        lambda table: table.make(3, 9_000, names_of(9_000)),
+    ],
+    ids=["change", "make", "grow"],
+)
+def test_a_disk_that_fails_at_any_byte_leaves_the_old_state_or_none(
+    table: NameTable, monkeypatch: pytest.MonkeyPatch, act: Callable[[NameTable], object]
+) -> None:
+    for room in range(260):
+        table.make(2, 1, ["a"])
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "pwritev", FailingDisk(room).pwritev)
+            with suppress(OSError):
+                act(table)
+        old, new = table.look_up(["a", "b"], 2), table.look_up(["a", "b"], 3)
+        assert old in (None, [True, False]), f"after {room} bytes: a state that ended is believed, {old}"
+        assert new in (None, [False, True]), f"after {room} bytes: a state that did not begin is believed, {new}"
 
 
 @pytest.mark.parametrize("size", [0, 63, 64, 100])
