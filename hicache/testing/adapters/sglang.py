@@ -1,0 +1,282 @@
+"""SGLang's UnifiedRadixCache under the suites: release 0.5.13.post1, and 0.5.23 with either core. It only translates.
+
+What a scheduler of SGLang does around the tree is done here in the same way: it evicts what is missing before it
+allocates, and inserts nothing for a request that has no state to give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from array import array
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
+from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
+from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, SglangPools, as_tensor
+from hicache.testing.adapters.sglang_view import SglangView, count_holding, extra_key
+from hicache.testing.snapshot import Snapshot
+from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Namespace, Pool, Sizes, Slots
+
+DEVICE = frozenset(
+    {
+        *(Capability.PAGED, Capability.NAMESPACES, Capability.BIGRAM, Capability.SWA, Capability.MAMBA),
+        *(Capability.POLICIES, Capability.BYTES, Capability.SIZES),
+    }
+)
+"""What is driven on the device with any core."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Receipt:
+    """What undoes one lock: the node, and what SGLang gave to hand back. `life`: of the tree, which a reset ends."""
+
+    node: Handle
+    params: Any
+
+
+class SglangAdapter(CacheAdapter):
+    """What both releases share. `cache`: SGLang's own. `version`: the release that must be installed."""
+
+    version: ClassVar[str]
+
+    def __init__(self, config: CacheConfig) -> None:
+        installed = prepare_sglang()
+        if installed != self.version:
+            raise ImportError(f"{type(self).__name__} drives sglang {self.version}, {installed} is installed")
+        self.config = config
+        self.base = import_from("sglang.srt.mem_cache.base_prefix_cache")
+        (self._key_type,) = import_from("sglang.srt.mem_cache.radix_cache", "RadixKey")
+        self.publish()
+        self.pools = self.open_pools()
+        self.cache = self._open()
+        self._view = SglangView(config, self.pools)
+
+    # What the releases do differently.
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Tell SGLang's global settings what this cache needs of them."""
+
+    @abstractmethod
+    def open_pools(self) -> SglangPools:
+        """The pools of this release."""
+
+    @abstractmethod
+    def component_type(self) -> Any:
+        """SGLang's enumeration of components."""
+
+    @abstractmethod
+    def prefix_slots(self, found: Any) -> Slots:
+        """The FULL slots up to the device anchor of a match."""
+
+    @abstractmethod
+    def insert_options(self, window_start: int) -> dict[str, Any]:
+        """How an insert says where the window begins."""
+
+    @abstractmethod
+    def key_options(self, namespace: Namespace) -> dict[str, Any]:
+        """How a key says who may share it."""
+
+    def open_options(self) -> dict[str, Any]:
+        """What else the cache is opened with."""
+        return {}
+
+    # What a scheduler does.
+
+    def allocate(self, tokens: int) -> Slots | None:
+        sides = [name for name in (FULL, SWA) if name in self.config.components]
+        missing = {name: max(0, tokens - self.pools.free_lists[name].available_size()) for name in sides}
+        if any(missing.values()):
+            self._evict(**missing)
+        return self.pools.allocate(tokens)
+
+    def free(self, slots: Slots) -> None:
+        self.pools.allocator.free(as_tensor(slots))
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        # SGLang counts hits where a prompt is inserted.
+        found = self._match(key)
+        anchor = found.last_device_node
+        best = anchor if found.best_match_node == anchor else found.best_match_node
+        below = {SWA: found.swa_host_hit_length, MAMBA: found.mamba_host_hit_length}
+        return MatchResult(
+            device_indices=self.prefix_slots(found),
+            device_anchor=anchor,
+            best_match=best,
+            host_hit_length=found.host_hit_length,
+            component_host_hit_lengths={name: hit for name, hit in below.items() if name in self.config.components},
+            branching_seqlen=found.mamba_branching_seqlen,
+        )
+
+    def insert(
+        self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
+    ) -> InsertResult:
+        if MAMBA in self.config.components and state is None:
+            return self._insert_nothing(key, slots[shared:])
+        page = self.config.page_size
+        result = self.cache.insert(
+            self.base.InsertParams(
+                key=self._key(key),
+                value=as_tensor(slots),
+                mamba_value=None if state is None else as_tensor(np.array([state])),
+                prev_prefix_len=shared,
+                priority=priority,
+                **self.insert_options(-(-window_start // page) * page),
+            )
+        )
+        found = self._match(key)
+        accepted = len(self.prefix_slots(found))
+        adopted = state is not None and not result.mamba_exist
+        return InsertResult(result.prefix_len, accepted, found.last_device_node, adopted)
+
+    def lock(self, handle: Handle) -> Receipt:
+        return Receipt(handle, self.cache.inc_lock_ref(handle).to_dec_params())
+
+    def unlock(self, receipt: Receipt) -> None:
+        self.cache.dec_lock_ref(receipt.node, receipt.params)
+
+    def evict(self, component: str, tokens: int) -> EvictResult:
+        before = self.count_victims(component)
+        freed = self._evict(**{component: tokens})
+        return EvictResult(freed, before - self.count_victims(component), 0)
+
+    def count_victims(self, component: str) -> int:
+        """Of how many nodes a component can still be evicted, or could if they were not locked."""
+        return count_holding(self.cache.root_node, component)
+
+    def reset(self) -> None:
+        # SGLang's reset forgets the tree and leaves the pools to whoever calls it.
+        held = self.held_by_tree()
+        self.cache.reset()
+        self.pools.allocator.free(as_tensor(held[FULL]))
+        if MAMBA in held:
+            self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
+
+    def held_by_tree(self) -> Mapping[str, Slots]:
+        """The FULL slots and the states that the tree holds, in any order."""
+        held = {FULL: self.cache.all_values_flatten()}
+        if MAMBA in self.config.components:
+            held[MAMBA] = self.cache.all_mamba_values_flatten()
+        return {name: np.array(slots.numpy(), dtype=np.int64) for name, slots in held.items()}
+
+    def partners(self, slots: Slots) -> Slots:
+        return self.pools.partners(slots)
+
+    def release_window(self, slots: Slots) -> None:
+        self.pools.allocator.free_swa(as_tensor(slots))
+
+    def allocate_state(self) -> int | None:
+        allocator = self.pools.free_lists[MAMBA]
+        taken = allocator.alloc(1)
+        if taken is None:
+            self._evict(**{MAMBA: 1})
+            taken = allocator.alloc(1)
+        return None if taken is None else int(taken[0])
+
+    def free_state(self, slot: int) -> None:
+        self.pools.free_lists[MAMBA].free(as_tensor(np.array([slot])))
+
+    def layers(self, pool: Pool) -> int:
+        return self.pools.layers(pool)
+
+    def slot_bytes(self, pool: Pool) -> int:
+        return self.pools.slot_bytes(pool)
+
+    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+        self.pools.write(pool, slots, layer, data)
+
+    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        return self.pools.read(pool, slots, layer)
+
+    def sizes(self) -> Mapping[str, Sizes]:
+        return {name: self._sizes(name) for name in self.config.components}
+
+    def sanity_check(self) -> None:
+        self.cache.sanity_check()
+
+    def _sizes(self, name: str) -> Sizes:
+        evictable = getattr(self.cache, f"{name}_evictable_size")()
+        protected = getattr(self.cache, f"{name}_protected_size")()
+        return Sizes(evictable, protected, self.pools.free_lists[name].available_size())
+
+    def _insert_nothing(self, key: Key, fresh: Slots) -> InsertResult:
+        """What becomes of a request that ends without a state: its slots are given back."""
+        if len(fresh):
+            self.free(fresh)
+        found = self._match(key)
+        held = len(self.prefix_slots(found))
+        return InsertResult(held, held, found.last_device_node, state_adopted=False)
+
+    def _match(self, key: Key) -> Any:
+        if MAMBA in self.config.components:
+            self.publish()
+        return self.cache.match_prefix(self.base.MatchPrefixParams(key=self._key(key)))
+
+    def _evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> dict[str, int]:
+        done = self.cache.evict(self.base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=mamba))
+        freed = {FULL: done.num_tokens_evicted, SWA: done.swa_num_tokens_evicted, MAMBA: done.mamba_num_evicted}
+        return {name: count for name, count in freed.items() if name in self.config.components}
+
+    def _key(self, key: Key) -> Any:
+        return self._key_type(array("q", key.tokens.tolist()), **self.key_options(key.namespace))
+
+    def _open(self) -> Any:
+        (cache_type,) = import_from("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")
+        (params_type,) = import_from("sglang.srt.mem_cache.cache_init_params", "CacheInitParams")
+        kinds = self.component_type()
+        return cache_type(
+            params_type(
+                disable=False,
+                req_to_token_pool=self.pools.requests,
+                token_to_kv_pool_allocator=self.pools.allocator,
+                page_size=self.config.page_size,
+                is_eagle=self.config.bigram,
+                eviction_policy=self.config.policy.value,
+                sliding_window_size=self.config.sliding_window_size,
+                enable_mamba_extra_buffer=self.config.page_size > 1,
+                tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in self.config.components),
+                **self.open_options(),
+            )
+        )
+
+
+class Sglang0513(SglangAdapter):
+    """SGLang 0.5.13.post1."""
+
+    version = "0.5.13.post1"
+    capabilities = DEVICE | {Capability.SNAPSHOT}
+
+    def publish(self) -> None:
+        (set_arguments,) = import_from("sglang.srt.server_args", "set_global_server_args_for_scheduler")
+        (server_arguments,) = import_from("sglang.srt.server_args", "ServerArgs")
+        arguments = server_arguments.__new__(server_arguments)
+        arguments._mamba_cache_chunk_size = chunk_size(self.config)  # noqa: SLF001 - SGLang's own tests set it as well
+        set_arguments(arguments)
+
+    def open_pools(self) -> SglangPools:
+        return SglangPools(self.config)
+
+    def component_type(self) -> Any:
+        return import_from("sglang.srt.mem_cache.unified_cache_components", "ComponentType")[0]
+
+    def prefix_slots(self, found: Any) -> Slots:
+        return np.array(found.device_indices.numpy(), dtype=np.int64)
+
+    def insert_options(self, window_start: int) -> dict[str, Any]:
+        return {"swa_evicted_seqlen": window_start}
+
+    def key_options(self, namespace: Namespace) -> dict[str, Any]:
+        return {"extra_key": extra_key(dataclasses.asdict(namespace))}
+
+    def snapshot(self) -> Snapshot:
+        return self._view.snapshot(self.cache.root_node)
+
+
+def chunk_size(config: CacheConfig) -> int:
+    """Tokens between the states that a prefill keeps: never less than a page."""
+    return max(config.mamba_chunk_size or 1, config.page_size)
