@@ -1,7 +1,7 @@
 """SGLang's UnifiedRadixCache under the suites: release 0.5.13.post1, and 0.5.23 with either core. It only translates.
 
-What a scheduler of SGLang does around the tree is done here in the same way: it evicts what is missing before it
-allocates, and inserts nothing for a request that has no state to give.
+What a scheduler of SGLang does around the tree is done here in the same way: what is neither free nor evictable is not
+asked for, what is missing is evicted before it is allocated, and a request that has no state to give inserts nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 from abc import abstractmethod
 from array import array
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,6 +44,8 @@ class SglangAdapter(CacheAdapter):
     """What both releases share. `cache`: SGLang's own. `version`: the release that must be installed."""
 
     version: ClassVar[str]
+    # A node stays as long as it has FULL data, whatever else it lacks.
+    departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6"})
 
     def __init__(self, config: CacheConfig) -> None:
         installed = prepare_sglang()
@@ -55,6 +58,7 @@ class SglangAdapter(CacheAdapter):
         self.pools = self.open_pools()
         self.cache = self._open()
         self._view = SglangView(config, self.pools)
+        self._prompts: dict[Handle, Key] = {}
 
     # What the releases do differently.
 
@@ -89,8 +93,10 @@ class SglangAdapter(CacheAdapter):
     # What a scheduler does.
 
     def allocate(self, tokens: int) -> Slots | None:
-        sides = [name for name in (FULL, SWA) if name in self.config.components]
-        missing = {name: max(0, tokens - self.pools.free_lists[name].available_size()) for name in sides}
+        sides = {name: sizes for name, sizes in self.sizes().items() if name != MAMBA}
+        if any(sizes.free + sizes.evictable < tokens for sizes in sides.values()):
+            return None
+        missing = {name: max(0, tokens - sizes.free) for name, sizes in sides.items()}
         if any(missing.values()):
             self._evict(**missing)
         return self.pools.allocate(tokens)
@@ -101,7 +107,7 @@ class SglangAdapter(CacheAdapter):
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         # SGLang counts hits where a prompt is inserted.
         found = self._match(key)
-        anchor = found.last_device_node
+        anchor = self._remembered(found.last_device_node, key, len(self.prefix_slots(found)))
         best = anchor if found.best_match_node == anchor else found.best_match_node
         below = {SWA: found.swa_host_hit_length, MAMBA: found.mamba_host_hit_length}
         return MatchResult(
@@ -132,7 +138,8 @@ class SglangAdapter(CacheAdapter):
         found = self._match(key)
         accepted = len(self.prefix_slots(found))
         adopted = state is not None and not result.mamba_exist
-        return InsertResult(result.prefix_len, accepted, found.last_device_node, adopted)
+        node = self._remembered(found.last_device_node, key, accepted)
+        return InsertResult(result.prefix_len, accepted, node, adopted)
 
     def lock(self, handle: Handle) -> Receipt:
         return Receipt(handle, self.cache.inc_lock_ref(handle).to_dec_params())
@@ -153,6 +160,7 @@ class SglangAdapter(CacheAdapter):
         # SGLang's reset forgets the tree and leaves the pools to whoever calls it.
         held = self.held_by_tree()
         self.cache.reset()
+        self._prompts.clear()
         self.pools.allocator.free(as_tensor(held[FULL]))
         if MAMBA in held:
             self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
@@ -177,6 +185,21 @@ class SglangAdapter(CacheAdapter):
             self._evict(**{MAMBA: 1})
             taken = allocator.alloc(1)
         return None if taken is None else int(taken[0])
+
+    def fork_state(self, handle: Handle) -> int | None:
+        receipt = self.lock(handle)
+        sizes = self._sizes(MAMBA)
+        # SGLang copies a state where it matches a request, and asserts that there is room for the copy.
+        request = SimpleNamespace(mamba_pool_idx=None, mamba_cow_src_index=None, session=None)
+        if sizes.free + sizes.evictable:
+            key = self._key(self._prompts[handle])
+            self.cache.match_prefix(self.base.MatchPrefixParams(key=key, cow_mamba=True, req=request))
+        self.unlock(receipt)
+        if request.mamba_pool_idx is None:
+            return None
+        slot = int(request.mamba_pool_idx)
+        self.pools.copy_state(np.array(request.mamba_cow_src_index.numpy()), np.array([slot]))
+        return slot
 
     def free_state(self, slot: int) -> None:
         self.pools.free_lists[MAMBA].free(as_tensor(np.array([slot])))
@@ -212,6 +235,12 @@ class SglangAdapter(CacheAdapter):
         held = len(self.prefix_slots(found))
         return InsertResult(held, held, found.last_device_node, state_adopted=False)
 
+    def _remembered(self, handle: Handle, key: Key, elements: int) -> Handle:
+        """Note which prompt a node stands for: SGLang is asked for a state by prompt and not by node."""
+        tokens = key.tokens[: elements + self.config.bigram] if elements else key.tokens[:0]
+        self._prompts[handle] = Key(tokens, key.namespace)
+        return handle
+
     def _match(self, key: Key) -> Any:
         if MAMBA in self.config.components:
             self.publish()
@@ -228,7 +257,7 @@ class SglangAdapter(CacheAdapter):
     def _open(self) -> Any:
         (cache_type,) = import_from("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")
         (params_type,) = import_from("sglang.srt.mem_cache.cache_init_params", "CacheInitParams")
-        kinds = self.component_type()
+        kinds, named = self.component_type(), self.config.components
         return cache_type(
             params_type(
                 disable=False,
@@ -239,7 +268,7 @@ class SglangAdapter(CacheAdapter):
                 eviction_policy=self.config.policy.value,
                 sliding_window_size=self.config.sliding_window_size,
                 enable_mamba_extra_buffer=self.config.page_size > 1,
-                tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in self.config.components),
+                tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in named),
                 **self.open_options(),
             )
         )

@@ -30,8 +30,9 @@ class SglangPools:
     """
 
     def __init__(self, config: CacheConfig) -> None:
-        if config.sidecars:
-            raise ConfigurationError(f"sidecars {config.sidecars} are not opened on SGLang")
+        unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
+        if unknown:
+            raise ConfigurationError(f"{sorted(unknown)} are not opened on SGLang")
         self.config = config
         self._dtype = getattr(torch, config.model.dtype)
         self.requests = self._open_requests()
@@ -171,7 +172,7 @@ class SglangPools:
         sides = {Pool.KV: kv}
         if SWA in self.config.components:
             sides = {Pool.KV: kv.full_kv_pool, Pool.SWA: kv.swa_kv_pool}
-        buffers = {
+        buffers: dict[Pool, list[Sequence[torch.Tensor]]] = {
             pool: [tuple(pair) for pair in zip(side.k_buffer, side.v_buffer, strict=True)]
             for pool, side in sides.items()
         }

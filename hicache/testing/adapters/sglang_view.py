@@ -45,7 +45,7 @@ class SglangView:
             end=start + len(node.key),
             slots={name: own(data.value) for name, data in held.items()},
             locks={name: data.lock_ref for name, data in held.items()},
-            hits=node.hit_count,
+            hits=None,  # SGLang counts the prompts that were inserted through a node, not those that matched it
         )
 
 
