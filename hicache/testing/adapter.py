@@ -47,6 +47,7 @@ class Capability(str, Enum):
     SIZES = "size counters: `sizes`"
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
+    REFUSALS = "misuse is refused with an error: a stale receipt, a slot freed twice; the properties try it at random"
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
     REQUESTS = "the life of a request: `admit`, `extend`, `checkpoint`, `finish`, `abort`"

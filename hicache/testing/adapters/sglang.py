@@ -79,6 +79,10 @@ class SglangAdapter(CacheAdapter):
         """The FULL slots up to the device anchor of a match."""
 
     @abstractmethod
+    def held_prefix(self, key: Key, found: Any) -> int:
+        """Elements of a key whose FULL data the tree holds. `found`: what the key matched."""
+
+    @abstractmethod
     def insert_options(self, window_start: int) -> dict[str, Any]:
         """How an insert says where the window begins."""
 
@@ -232,8 +236,9 @@ class SglangAdapter(CacheAdapter):
         if len(fresh):
             self.free(fresh)
         found = self._match(key)
-        held = len(self.prefix_slots(found))
-        return InsertResult(held, held, found.last_device_node, state_adopted=False)
+        accepted = len(self.prefix_slots(found))
+        node = self._remembered(found.last_device_node, key, accepted)
+        return InsertResult(self.held_prefix(key, found), accepted, node, state_adopted=False)
 
     def _remembered(self, handle: Handle, key: Key, elements: int) -> Handle:
         """Note which prompt a node stands for: SGLang is asked for a state by prompt and not by node."""
@@ -274,6 +279,11 @@ class SglangAdapter(CacheAdapter):
         )
 
 
+def chunk_size(config: CacheConfig) -> int:
+    """Tokens between the states that a prefill keeps: never less than a page."""
+    return max(config.mamba_chunk_size or 1, config.page_size)
+
+
 class Sglang0513(SglangAdapter):
     """SGLang 0.5.13.post1."""
 
@@ -288,13 +298,24 @@ class Sglang0513(SglangAdapter):
         set_arguments(arguments)
 
     def open_pools(self) -> SglangPools:
-        return SglangPools(self.config)
+        return SglangPools(self.config, swa_options={"enable_kvcache_transpose": False})
 
     def component_type(self) -> Any:
         return import_from("sglang.srt.mem_cache.unified_cache_components", "ComponentType")[0]
 
     def prefix_slots(self, found: Any) -> Slots:
         return np.array(found.device_indices.numpy(), dtype=np.int64)
+
+    def held_prefix(self, key: Key, found: Any) -> int:
+        # A match splits nodes where the prompts part, so that only whole ones have to be followed.
+        page, rest, node = self.config.page_size, self._key(key), self.cache.root_node
+        rest, _ = rest.maybe_to_bigram_view(self.config.bigram)
+        rest, held = rest.page_aligned(page), 0
+        while len(rest) and (child := node.children.get(rest.child_key(page))) is not None:
+            if child.evicted or child.key.match(rest, page_size=page) < len(child.key):
+                break
+            node, held, rest = child, held + len(child.key), rest[len(child.key) :]
+        return held
 
     def insert_options(self, window_start: int) -> dict[str, Any]:
         return {"swa_evicted_seqlen": window_start}
@@ -306,6 +327,64 @@ class Sglang0513(SglangAdapter):
         return self._view.snapshot(self.cache.root_node)
 
 
-def chunk_size(config: CacheConfig) -> int:
-    """Tokens between the states that a prefill keeps: never less than a page."""
-    return max(config.mamba_chunk_size or 1, config.page_size)
+class Sglang0523(SglangAdapter):
+    """SGLang 0.5.23. `core`: which tree works behind the cache, by SGLang's own name and the name of its class."""
+
+    version = "0.5.23"
+    core: ClassVar[tuple[str, str]]
+
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        # Where SGLang cannot load the core that was asked for, it takes the other one and says nothing.
+        opened = type(self.cache.tree_core).__name__
+        if opened != self.core[1]:
+            raise ImportError(f"{type(self).__name__} drives {self.core[1]}, SGLang opened {opened}")
+
+    def publish(self) -> None:
+        context = import_from("sglang.srt.runtime_context").get_context()
+        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config)).install()
+
+    def open_pools(self) -> SglangPools:
+        return SglangPools(self.config, swa_options={})
+
+    def component_type(self) -> Any:
+        return import_from("sglang.srt.mem_cache.unified_cache.component_type", "ComponentType")[0]
+
+    def open_options(self) -> dict[str, Any]:
+        return {"tree_core_backend": self.core[0]}
+
+    def prefix_slots(self, found: Any) -> Slots:
+        slots = np.array(self.cache.path_device_indices(found.last_device_node).numpy(), dtype=np.int64)
+        assert len(slots) == found.device_prefix_len, f"a path of {len(slots)} slots for {found.device_prefix_len}"
+        return slots
+
+    def held_prefix(self, key: Key, found: Any) -> int:
+        return int(found.full_kv_hit_length)
+
+    def insert_options(self, window_start: int) -> dict[str, Any]:
+        return {"component_evicted_seqlens": {self.component_type().SWA: window_start}}
+
+    def key_options(self, namespace: Namespace) -> dict[str, Any]:
+        others = {"lora": namespace.lora, "tenant": namespace.tenant}
+        return {"extra_key": extra_key(others), "cache_salt": namespace.salt}
+
+
+class Sglang0523Python(Sglang0523):
+    """SGLang 0.5.23 with its tree in Python."""
+
+    capabilities = DEVICE | {Capability.SNAPSHOT}
+    core = ("python", "UnifiedTreeCore")
+
+    def snapshot(self) -> Snapshot:
+        return self._view.snapshot(self.cache.root_node)
+
+
+class Sglang0523Rust(Sglang0523):
+    """SGLang 0.5.23 with its tree in Rust, which does not show its nodes."""
+
+    capabilities = DEVICE
+    core = ("rust", "RustUnifiedTreeCore")
+
+    def count_victims(self, component: str) -> int:
+        # What cannot be counted is told as one victim, or none.
+        return int(self.pools.free_lists[component].available_size() < self.config.capacity_tokens[component])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,14 +26,16 @@ class SglangPools:
     """Opens the pools of one cache. Raises ConfigurationError for what SGLang has no pool for.
 
     `allocator`: of FULL slots, with SWA partners where there is SWA. `requests`: SGLang's table of requests, which
-    owns the states. `free_lists`: the allocator of each component, by name.
+    owns the states. `free_lists`: the allocator of each component, by name. `swa_options`: what only some releases are
+    told when the pool of SWA is opened.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, swa_options: Mapping[str, Any]) -> None:
         unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
         if unknown:
             raise ConfigurationError(f"{sorted(unknown)} are not opened on SGLang")
         self.config = config
+        self._swa_options = swa_options
         self._dtype = getattr(torch, config.model.dtype)
         self.requests = self._open_requests()
         kv = self._open_kv()
@@ -129,9 +131,9 @@ class SglangPools:
         if SWA not in capacity:
             return pool_type(**shape, layer_num=model.full_layers, enable_memory_saver=False)
         (swa_type,) = import_from("sglang.srt.mem_cache.swa_memory_pool", "SWAKVPool")
-        return self.open_swa(swa_type, shape)
+        return self._open_swa(swa_type, shape)
 
-    def open_swa(self, swa_type: Any, shape: dict[str, Any]) -> Any:
+    def _open_swa(self, swa_type: Any, shape: dict[str, Any]) -> Any:
         """FULL and SWA in one pool: the layers of FULL come first."""
         full = self.config.model.full_layers
         return swa_type(
@@ -139,12 +141,8 @@ class SglangPools:
             size_swa=self.config.capacity_tokens[SWA],
             full_attention_layer_ids=list(range(full)),
             swa_attention_layer_ids=list(range(full, full + self.config.model.swa_layers)),
-            **self.swa_options(),
+            **self._swa_options,
         )
-
-    def swa_options(self) -> dict[str, Any]:
-        """What one release asks for and another does not know."""
-        return {"enable_kvcache_transpose": False}
 
     def _open_allocator(self, kv: Any) -> Any:
         module = "sglang.srt.mem_cache.allocator"
