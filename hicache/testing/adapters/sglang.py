@@ -41,9 +41,14 @@ class Receipt:
 
 
 class SglangAdapter(CacheAdapter):
-    """What both releases share. `cache`: SGLang's own. `version`: the release that must be installed."""
+    """What both releases share. `cache`: SGLang's own.
+
+    `version`: the release that must be installed. `locks_tombstones`: a lock counts on a node without data as well, and
+    protects it once it has some.
+    """
 
     version: ClassVar[str]
+    locks_tombstones: ClassVar[bool]
     # A node stays as long as it has FULL data, whatever else it lacks.
     departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6"})
 
@@ -57,7 +62,7 @@ class SglangAdapter(CacheAdapter):
         self.publish()
         self.pools = self.open_pools()
         self.cache = self._open()
-        self._view = SglangView(config, self.pools)
+        self._view = SglangView(config, self.pools, counts_empty=not self.locks_tombstones)
         self._prompts: dict[Handle, Key] = {}
 
     # What the releases do differently.
@@ -194,7 +199,8 @@ class SglangAdapter(CacheAdapter):
         receipt = self.lock(handle)
         sizes = self._sizes(MAMBA)
         # SGLang copies a state where it matches a request, and asserts that there is room for the copy.
-        request = SimpleNamespace(mamba_pool_idx=None, mamba_cow_src_index=None, session=None)
+        request = SimpleNamespace(mamba_pool_idx=None, mamba_cow_src_index=None, session=None, holds_mamba=False)
+        request.kv = request  # 0.5.23 looks there
         if sizes.free + sizes.evictable:
             key = self._key(self._prompts[handle])
             self.cache.match_prefix(self.base.MatchPrefixParams(key=key, cow_mamba=True, req=request))
@@ -288,6 +294,7 @@ class Sglang0513(SglangAdapter):
     """SGLang 0.5.13.post1."""
 
     version = "0.5.13.post1"
+    locks_tombstones = False
     capabilities = DEVICE | {Capability.SNAPSHOT}
 
     def publish(self) -> None:
@@ -331,6 +338,7 @@ class Sglang0523(SglangAdapter):
     """SGLang 0.5.23. `core`: which tree works behind the cache, by SGLang's own name and the name of its class."""
 
     version = "0.5.23"
+    locks_tombstones = True
     core: ClassVar[tuple[str, str]]
 
     def __init__(self, config: CacheConfig) -> None:

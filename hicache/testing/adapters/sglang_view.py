@@ -18,9 +18,10 @@ INDEX = {component.value: index for index, component in enumerate(Component)}
 
 
 class SglangView:
-    """Shows one tree, and the pools that it works on."""
+    """Shows one tree, and the pools that it works on. `counts_empty`: a lock is shown where there is no data, too."""
 
-    def __init__(self, config: CacheConfig, pools: SglangPools) -> None:
+    def __init__(self, config: CacheConfig, pools: SglangPools, *, counts_empty: bool) -> None:
+        self._counts_empty = counts_empty
         self._config = config
         self._pools = pools
 
@@ -44,9 +45,12 @@ class SglangView:
             start=start,
             end=start + len(node.key),
             slots={name: own(data.value) for name, data in held.items()},
-            locks={name: data.lock_ref for name, data in held.items()},
+            locks={name: self._locks(data) for name, data in held.items()},
             hits=None,  # SGLang counts the prompts that were inserted through a node, not those that matched it
         )
+
+    def _locks(self, data: Any) -> int:
+        return int(data.lock_ref) if self._counts_empty or data.value is not None else 0
 
 
 def walk(root: Any) -> Iterator[Any]:
