@@ -10,12 +10,12 @@ from .trees import Pages, nodes
 from .verbs import FULL, MAMBA, find, has, key_of, offer, put
 
 
-def hits(driver: Driver) -> dict[Pages, int]:
+def hits(driver: Driver) -> dict[Pages, int | None]:
     """Requests that matched each node."""
     return {pages: node.hits for pages, node in nodes(driver).items()}
 
 
-@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT], bigram=True)
+@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS], bigram=True)
 def test_a_request_counts_at_every_node_of_its_path(driver: Driver) -> None:
     for pages in ([1], [1, 2], [1, 3]):
         offer(driver, pages)
@@ -25,7 +25,7 @@ def test_a_request_counts_at_every_node_of_its_path(driver: Driver) -> None:
     assert found == expected, f"EVICT-2: of five requests expected hits {expected}, got {found}"
 
 
-@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT], bigram=True)
+@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS], bigram=True)
 def test_a_chunked_request_that_looks_again_does_not_count(driver: Driver) -> None:
     offer(driver, [1])
     offer(driver, [1, 2])
@@ -36,7 +36,7 @@ def test_a_chunked_request_that_looks_again_does_not_count(driver: Driver) -> No
     assert found == expected, f"EVICT-2: one request, which looked four times: expected {expected}, got {found}"
 
 
-@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT], bigram=True)
+@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS], bigram=True)
 def test_a_match_inside_a_node_counts_for_the_part_that_matched(driver: Driver) -> None:
     offer(driver, [1, 2, 3])
     driver.match(key_of(driver, [1, 2, 3]))
@@ -49,7 +49,7 @@ def test_a_match_inside_a_node_counts_for_the_part_that_matched(driver: Driver) 
     assert found == expected, f"EVICT-2: one request for all, two for its beginning: expected {expected}, got {found}"
 
 
-@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT], bigram=True)
+@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS], bigram=True)
 def test_who_finds_nothing_counts_nowhere(driver: Driver) -> None:
     offer(driver, [1])
     for pages in ([], [2], [2, 1]):
@@ -57,7 +57,7 @@ def test_who_finds_nothing_counts_nowhere(driver: Driver) -> None:
     assert hits(driver) == {(1,): 0}, f"EVICT-2: nobody matched, got {hits(driver)}"
 
 
-@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT])
+@clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS])
 def test_hits_of_a_child_that_went_stay_with_its_parent(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])

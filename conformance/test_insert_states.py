@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
@@ -13,7 +14,7 @@ from .trees import held
 from .verbs import MAMBA, SWA, key_of, offer, put
 
 
-@clause("INS-7")
+@clause("INS-7", needs=[Capability.SNAPSHOT])
 def test_a_new_leaf_takes_the_state(driver: Driver) -> None:
     own = offer(driver, [1, 2])
     assert own.result.state_adopted, f"INS-7: a new leaf has no state yet, got {own.result}"
@@ -21,7 +22,7 @@ def test_a_new_leaf_takes_the_state(driver: Driver) -> None:
     assert states == {(1, 2): (own.state,)}, f"INS-7: expected the caller's state {own.state} at (1, 2), got {states}"
 
 
-@clause("INS-7")
+@clause("INS-7", needs=[Capability.SNAPSHOT])
 def test_a_node_with_a_state_keeps_it(driver: Driver) -> None:
     first = offer(driver, [1, 2])
     again = offer(driver, [1, 2])
@@ -32,7 +33,7 @@ def test_a_node_with_a_state_keeps_it(driver: Driver) -> None:
     assert again.state in free, f"INS-7: the caller freed its own state {again.state}, free are {free}"
 
 
-@clause("INS-7")
+@clause("INS-7", needs=[Capability.SNAPSHOT])
 def test_a_node_without_a_state_takes_one(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     assert hit_pages(driver, [1, 2]) == 0, "INS-7: there is no state after page 2 yet"
@@ -42,7 +43,7 @@ def test_a_node_without_a_state_takes_one(driver: Driver) -> None:
     driver.verify_state(key_of(driver, [1, 2]), driver.match(key_of(driver, [1, 2])))
 
 
-@clause("INS-7")
+@clause("INS-7", needs=[Capability.SNAPSHOT])
 def test_without_a_state_nothing_is_adopted(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     for pages in ([1, 2], [1, 2, 3], [7]):
@@ -59,7 +60,7 @@ def test_a_state_is_not_taken_where_a_higher_component_is_missing(driver: Driver
     assert (1, 2) not in held(driver, MAMBA), "EVICT-5: a state without SWA data below it"
 
 
-@clause("INS-5", components=(MAMBA,))
+@clause("INS-5", needs=[Capability.SNAPSHOT], components=(MAMBA,))
 @pytest.mark.parametrize("present", [[], [1]], ids=["nothing cached", "a prefix cached"])
 def test_a_leaf_without_a_state_is_not_created(driver: Driver, present: list[int]) -> None:
     if present:
@@ -73,7 +74,7 @@ def test_a_leaf_without_a_state_is_not_created(driver: Driver, present: list[int
     assert free_slots(driver.snapshot()) == free, "INS-5: the slots of the refused leaf are not free again"
 
 
-@clause("INS-7")
+@clause("INS-7", needs=[Capability.SNAPSHOT])
 def test_a_state_lies_at_its_end_and_nowhere_else(driver: Driver) -> None:
     put(driver, [1, 2, 3, 4])
     for count in range(1, 4):

@@ -39,7 +39,7 @@ def test_a_tombstone_gets_back_what_lies_in_the_window(driver: Driver, passed: i
     assert held(driver, FULL).keys() == prefixes(*pages), "INS-4: FULL data came or went"
 
 
-@clause("INS-4", page_sizes=[3, 16, 64])
+@clause("INS-4", needs=[Capability.SNAPSHOT], page_sizes=[3, 16, 64])
 def test_a_page_that_is_only_partly_in_the_window_stays_a_tombstone(driver: Driver) -> None:
     pages = put_behind_tombstone(driver)
     key, size = key_of(driver, LONG), driver.config.page_size
@@ -53,7 +53,7 @@ def test_a_page_that_is_only_partly_in_the_window_stays_a_tombstone(driver: Driv
     assert restored == expected, f"INS-4: the window begins inside page 2: expected {expected} restored, got {restored}"
 
 
-@clause("INS-4", bigram=True)
+@clause("INS-4", needs=[Capability.SNAPSHOT], bigram=True)
 def test_a_restored_prefix_hits_again(driver: Driver) -> None:
     make_tombstone(driver, SWA)
     assert hit_pages(driver, TOMBSTONE) == 0, "MATCH-3: a tombstone right below the root can be the end of no match"

@@ -78,7 +78,7 @@ def test_a_split_leaves_all_locks_where_they_are(driver: Driver, split: Split) -
     assert not locks(driver), f"INS-8: receipts that cross the split were released, and {locks(driver)} is left"
 
 
-@clause("INS-8", page_sizes=[1, 16], bigram=True)
+@clause("INS-8", needs=[Capability.HITS], page_sizes=[1, 16], bigram=True)
 @SPLITS
 def test_both_parts_keep_their_hits(driver: Driver, split: Split) -> None:
     put(driver, WHOLE)

@@ -10,9 +10,11 @@ Place = tuple[Namespace, bytes]
 
 
 def hits_by_page(snapshot: Snapshot, page_size: int) -> dict[Place, int]:
-    """The hits of the node that each page of the tree lies on."""
+    """The hits of the node that each page of the tree lies on, where they are counted."""
     hits: dict[Place, int] = {}
     for number, node in enumerate(snapshot.nodes):
+        if node.hits is None:
+            continue
         prefix = snapshot.prefix(number)
         page_bytes = len(node.segment) // (node.end - node.start) * page_size
         for end in range(len(prefix) - len(node.segment) + page_bytes, len(prefix) + 1, page_bytes):

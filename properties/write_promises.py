@@ -40,7 +40,8 @@ class WritePromises:
         for number, node in enumerate(snapshot.nodes):
             end = snapshot.prefix(number)
             is_next = node.namespace == namespace and prefix.startswith(end) and end.startswith(due)
-            if is_next and len(end) - len(node.segment) == len(due) and node.hits >= self._least_hits:
+            is_hit = node.hits is not None and node.hits >= self._least_hits
+            if is_next and len(end) - len(node.segment) == len(due) and is_hit:
                 due = end
         self._due.add((namespace, due))
 
@@ -53,7 +54,7 @@ class WritePromises:
         is_early = self._policy is WritePolicy.WRITE_BACK and len(backups) > 0
         assert not is_early, f"HOST-1: write_back copies what leaves the device, and waits for it: {backups}"
         for node, below in zip(snapshot.nodes, snapshot.host.nodes, strict=True):
-            is_early = below.slots[FULL] is not None and node.hits < self._least_hits
+            is_early = below.slots[FULL] is not None and node.hits is not None and node.hits < self._least_hits
             assert not is_early, f"HOST-1: a node of {node.hits} hits was copied, {self._least_hits} are needed"
 
     def require_copies(self, snapshot: Snapshot) -> None:

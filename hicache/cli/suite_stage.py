@@ -78,8 +78,10 @@ def follow(command: list[str], log: Path, progress: Progress) -> str:
 
 def _tells_why(record: RunRecord) -> bool:
     """Whether the executions show why pytest calls the run failed: a failure, or nothing that the cache can do."""
-    outcomes = {execution.outcome for execution in record.executions}
-    return Outcome.FAILED in outcomes or outcomes == {Outcome.SKIPPED}
+    # A test without clauses is of the suite itself, and says nothing of the cache.
+    of_clauses = {execution.outcome for execution in record.executions if execution.clauses}
+    failed = any(execution.outcome is Outcome.FAILED for execution in record.executions)
+    return failed or of_clauses == {Outcome.SKIPPED}
 
 
 def _checkout_settings() -> Path:

@@ -47,6 +47,8 @@ class Capability(str, Enum):
     SIZES = "size counters: `sizes`"
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
+    REFUSALS = "misuse is refused with an error: a stale receipt, a slot freed twice; the properties try it at random"
+    HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
     REQUESTS = "the life of a request: `admit`, `extend`, `checkpoint`, `finish`, `abort`"
     HOST = "a host tier"
@@ -74,9 +76,14 @@ class Admission:
 
 
 class CacheAdapter(HostVerbs, StorageVerbs, ABC):
-    """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens."""
+    """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens.
+
+    `departures`: clauses in whose place the cache has a rule of its own, by design. Their laws are not checked after
+    each verb, so that what else is wrong is seen; the tests that name them run as ever, and are known to fail.
+    """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    departures: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def __init__(self, config: CacheConfig) -> None:
@@ -135,16 +142,16 @@ class CacheAdapter(HostVerbs, StorageVerbs, ABC):
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's slots, or all that can be evicted."""
 
+    @abstractmethod
+    def reset(self) -> None:
+        """Drop everything that the tree holds."""
+
     def step(self) -> None:
         """Take over whatever transfers have finished."""
 
     def drain(self) -> None:
         """Let all that is under way end, and take it over; afterwards nothing is under way."""
         self.step()
-
-    def reset(self) -> None:
-        """Drop everything that the tree holds."""
-        self._lacks("reset")
 
     # SWA
 

@@ -17,7 +17,7 @@ class NodeView:
     `start`, `end`: the part's place in the whole key, in elements.
     `slots`: per component the device slots that the node holds, or None where it holds none (a tombstone).
     `locks`: per component how many receipts protect the node on the device, those of transfers included.
-    `hits`: requests that matched the node, those that went through it included.
+    `hits`: requests that matched the node, those that went through it included; None where they are not counted.
     """
 
     parent: int
@@ -27,7 +27,7 @@ class NodeView:
     end: int
     slots: Mapping[str, Slots | None]
     locks: Mapping[str, int]
-    hits: int
+    hits: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,3 +8,8 @@ from hicache.errors import InvariantError
 def violation(clause: str, place: str, expected: object, actual: object) -> InvariantError:
     """The error to raise for a clause that does not hold."""
     return InvariantError(f"{clause}: {place}: expected {expected}, got {actual}")
+
+
+def clause_of(error: InvariantError) -> str:
+    """The clause that a violation names."""
+    return str(error).partition(":")[0]

@@ -55,7 +55,8 @@ class Inspector:
         self._adapter.sanity_check()
 
     def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running], *, is_awaited: bool) -> None:
-        owners = check_laws(snapshot, self._config, self._held(snapshot, running), is_awaited=is_awaited)
+        held, departures = self._held(snapshot, running), self._adapter.departures
+        owners = check_laws(snapshot, self._config, held, is_awaited=is_awaited, departures=departures)
         check_receipts(snapshot, len(self._locks))
         self._check_sizes(snapshot)
         if Component.SWA in self._config.components:

@@ -80,10 +80,14 @@ class SuitePlugin:
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Say how to replay a failure, and which entry a test that passes has to lose."""
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Say how to replay a failure, all that it stands for, and which entry a test that passes has to lose."""
         report = yield
         tags = read_tags(report.user_properties) if report.failed else None
+        if tags is not None:
+            _tell_each(report, call)
         if tags is not None and KNOWN_FAILURE in item.stash and _passed_anyway(report):
             report.longrepr = f"listed as a known failure, but passes: remove {item.stash[KNOWN_FAILURE]}"
         elif tags is not None:
@@ -113,6 +117,12 @@ class SuitePlugin:
 
 def _passed_anyway(report: pytest.TestReport) -> bool:
     return isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+
+
+def _tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    from hicache.testing.plugin.groups import tell_each
+
+    tell_each(report, call)
 
 
 def _no_shrinking(item: pytest.Item) -> Any:

@@ -12,8 +12,19 @@ from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRe
 if TYPE_CHECKING:
     # The contract is heavier than a record is.
     from hicache.testing.contract import Clause
+    from hicache.testing.report.comparison import Comparison
 
-__all__ = ["SCHEMA_VERSION", "Execution", "Outcome", "RunRecord", "merge_runs", "read_run", "write_report", "write_run"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Execution",
+    "Outcome",
+    "RunRecord",
+    "merge_runs",
+    "read_run",
+    "write_comparison",
+    "write_report",
+    "write_run",
+]
 
 
 def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Clause] | None = None) -> Path:
@@ -40,3 +51,12 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
     (directory / "report.md").write_text(render_markdown(view, shown), encoding="utf-8")
     (directory / "junit.xml").write_text(render_junit(record), encoding="utf-8")
     return page
+
+
+def write_comparison(comparison: Comparison, page: Path) -> None:
+    """Write the HTML page of a comparison, and the folder that it goes to."""
+    from hicache.testing.contract import CONTRACT
+    from hicache.testing.report.comparison_page import render_comparison
+
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(render_comparison(comparison, CONTRACT), encoding="utf-8")

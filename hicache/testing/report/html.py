@@ -7,24 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.contract import Clause
 from hicache.testing.report.figures import sections_figure, slowest_figure
-from hicache.testing.report.matrix import Cell, Matrix, Status
+from hicache.testing.report.matrix import Matrix, Status
 from hicache.testing.report.overview import Overview
-from hicache.testing.report.text import first_line, legible
+from hicache.testing.report.pages import SYMBOLS, templates
+from hicache.testing.report.text import counted
 
-SYMBOLS: Mapping[Status, str] = {
-    Status.PASSED: "✓",
-    Status.FAILED: "✗",
-    Status.KNOWN_FAILURE: "!",
-    Status.SKIPPED: "-",
-    Status.NOT_EXECUTED: "·",
-    Status.NOT_IMPLEMENTED: "○",
-}
 _MOST_SLOW_TESTS = 12
 
 
@@ -40,7 +30,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
     """The page. `replay_svgs`: the pictures of replays."""
     families = _families(view.matrix)
     timed = [execution for execution in view.record.executions if execution.duration_s > 0]
-    template = _environment().get_template("report.html")
+    template = templates().get_template("report.html")
     return template.render(
         view=view,
         record=view.record,
@@ -62,33 +52,13 @@ def headline(view: Overview) -> str:
     """The verdict in one sentence."""
     counts = view.matrix.counts
     if view.verdict is Status.FAILED:
-        return f"{_counted(len(view.failures), 'test')} failed, on {_counted(counts[Status.FAILED], 'clause')}"
+        return f"{counted(len(view.failures), 'test')} failed, on {counted(counts[Status.FAILED], 'clause')}"
     if view.verdict is Status.NOT_EXECUTED:
         return "No test passed: this run shows nothing"
-    passed = f"{_counted(counts[Status.PASSED], 'clause')} passed"
+    passed = f"{counted(counts[Status.PASSED], 'clause')} passed"
     if counts[Status.KNOWN_FAILURE]:
         return f"{passed}, {counts[Status.KNOWN_FAILURE]} failed as known, and nothing else failed"
     return f"{passed}, and nothing failed"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(legible=legible, first_line=first_line, tally=_tally)
-    return environment
-
-
-def _tally(cell: Cell) -> str:
-    return ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in cell.executions.items())
 
 
 def _families(matrix: Matrix) -> list[Family]:

@@ -1,4 +1,4 @@
-"""Text from anywhere, made fit for a page: no control characters, no half characters."""
+"""Text for a page: from anywhere, without control characters and half characters; and counts in words."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def legible(text: str) -> str:
 def first_line(text: str) -> str:
     """The first line that is not blank, or nothing."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun in the right number: `1 test`, `2,000 tests`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -108,6 +108,11 @@ class DictionaryCache(CacheAdapter):
             self.free_pages.append(self.entries.pop(prefix).page)
         return EvictResult({FULL: len(victims) * self.page_size}, len(victims), refused=0)
 
+    def reset(self) -> None:
+        for entry in self.entries.values():
+            entry.locks = 0
+        self.evict(FULL, self.capacity)
+
     def layers(self, pool: Pool) -> int:
         return int(pool == Pool.KV)
 

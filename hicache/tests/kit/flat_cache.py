@@ -1,4 +1,4 @@
-"""FlatCache: the least that can be driven. Five verbs over a dictionary of page prefixes, and nothing to look into."""
+"""FlatCache: what every cache can do, over a dictionary of page prefixes, and nothing to look into."""
 
 from __future__ import annotations
 
@@ -64,6 +64,10 @@ class FlatCache(CacheAdapter):
         victims = [prefix for prefix in self.pages if not self._is_locked(prefix)]
         self.free_pages += [self.pages.pop(prefix) for prefix in victims]
         return EvictResult({component: len(victims) * self.page_size}, len(victims), refused=0)
+
+    def reset(self) -> None:
+        self.locks.clear()
+        self.evict(Component.FULL, 0)
 
     def _is_locked(self, prefix: Prefix) -> bool:
         return any(space == prefix[0] and tokens.startswith(prefix[1]) for space, tokens in self.locks)

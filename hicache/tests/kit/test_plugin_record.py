@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 import pytest
@@ -91,6 +92,26 @@ REASONS = {
 def test_an_execution_says_why(executions: dict[str, Execution], name: str) -> None:
     reason = executions[name].reason
     assert reason.startswith(REASONS[name]), f"expected {REASONS[name]!r}..., got {reason!r}"
+
+
+TWO_DEFECTS = """
+from hypothesis import given, strategies as st
+
+@clause("POOL-2")
+@given(st.integers())
+def test_two_defects(number):
+    assert number < 10, "too much"
+    if number < -10:
+        raise KeyError("too little")
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+def test_a_failure_that_stands_for_several_tells_each_with_its_steps(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, TWO_DEFECTS)
+    reason = _by_name(run_recorded(pytester))["test_two_defects"].reason
+    for expected in ("2 failures in one test", "too much", "number=10", "KeyError: 'too little'", "number=-11"):
+        assert expected in reason, f"{expected!r} is not in {reason!r}"
 
 
 def test_a_known_failure_is_recorded_as_one(pytester: pytest.Pytester) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -11,38 +10,8 @@ import pytest
 
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Outcome, RunRecord, write_report
+from hicache.tests.kit.page_reader import Reader
 from hicache.tests.kit.run_records import HOSTILE, execution, record
-
-VOID = ("meta", "br", "img", "link", "input", "hr")
-
-
-class Reader(HTMLParser):
-    """Reads a page: its text, its elements with their attributes, and where tags do not match."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text = ""
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.mismatches: list[str] = []
-        self._open: list[str] = []
-        self.feed(page)
-        self.mismatches.extend(self._open)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.text += " "
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self._open or self._open.pop() != tag:
-            self.mismatches.append(f"/{tag} at {self.getpos()}")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def mixed_run() -> RunRecord:

@@ -1,0 +1,398 @@
+"""SGLang's UnifiedRadixCache under the suites: release 0.5.13.post1, and 0.5.23 with either core. It only translates.
+
+What a scheduler of SGLang does around the tree is done here in the same way: what is neither free nor evictable is not
+asked for, what is missing is evicted before it is allocated, and a request that has no state to give inserts nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from array import array
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
+from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
+from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, SglangPools, as_tensor
+from hicache.testing.adapters.sglang_view import SglangView, count_holding, extra_key
+from hicache.testing.snapshot import Snapshot
+from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Namespace, Pool, Sizes, Slots
+
+DEVICE = frozenset(
+    {
+        *(Capability.PAGED, Capability.NAMESPACES, Capability.BIGRAM, Capability.SWA, Capability.MAMBA),
+        *(Capability.POLICIES, Capability.BYTES, Capability.SIZES),
+    }
+)
+"""What is driven on the device with any core."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Receipt:
+    """What undoes one lock: the node, and what SGLang gave to hand back. `life`: of the tree, which a reset ends."""
+
+    node: Handle
+    params: Any
+
+
+class SglangAdapter(CacheAdapter):
+    """What both releases share. `cache`: SGLang's own.
+
+    `version`: the release that must be installed. `locks_tombstones`: a lock counts on a node without data as well, and
+    protects it once it has some.
+    """
+
+    version: ClassVar[str]
+    locks_tombstones: ClassVar[bool]
+    # A node stays as long as it has FULL data, whatever else it lacks.
+    departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6"})
+
+    def __init__(self, config: CacheConfig) -> None:
+        installed = prepare_sglang()
+        if installed != self.version:
+            raise ImportError(f"{type(self).__name__} drives sglang {self.version}, {installed} is installed")
+        self.config = config
+        self.base = import_from("sglang.srt.mem_cache.base_prefix_cache")
+        (self._key_type,) = import_from("sglang.srt.mem_cache.radix_cache", "RadixKey")
+        self.publish()
+        self.pools = self.open_pools()
+        self.cache = self._open()
+        self._view = SglangView(config, self.pools, counts_empty=not self.locks_tombstones)
+        self._prompts: dict[Handle, Key] = {}
+
+    # What the releases do differently.
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Tell SGLang's global settings what this cache needs of them."""
+
+    @abstractmethod
+    def open_pools(self) -> SglangPools:
+        """The pools of this release."""
+
+    @abstractmethod
+    def component_type(self) -> Any:
+        """SGLang's enumeration of components."""
+
+    @abstractmethod
+    def prefix_slots(self, found: Any) -> Slots:
+        """The FULL slots up to the device anchor of a match."""
+
+    @abstractmethod
+    def held_prefix(self, key: Key, found: Any) -> int:
+        """Elements of a key whose FULL data the tree holds. `found`: what the key matched."""
+
+    @abstractmethod
+    def insert_options(self, window_start: int) -> dict[str, Any]:
+        """How an insert says where the window begins."""
+
+    @abstractmethod
+    def key_options(self, namespace: Namespace) -> dict[str, Any]:
+        """How a key says who may share it."""
+
+    def open_options(self) -> dict[str, Any]:
+        """What else the cache is opened with."""
+        return {}
+
+    # What a scheduler does.
+
+    def allocate(self, tokens: int) -> Slots | None:
+        sides = {name: sizes for name, sizes in self.sizes().items() if name != MAMBA}
+        if any(sizes.free + sizes.evictable < tokens for sizes in sides.values()):
+            return None
+        missing = {name: max(0, tokens - sizes.free) for name, sizes in sides.items()}
+        if any(missing.values()):
+            self._evict(**missing)
+        return self.pools.allocate(tokens)
+
+    def free(self, slots: Slots) -> None:
+        self.pools.allocator.free(as_tensor(slots))
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        # SGLang counts hits where a prompt is inserted.
+        found = self._match(key)
+        anchor = self._remembered(found.last_device_node, key, len(self.prefix_slots(found)))
+        best = anchor if found.best_match_node == anchor else found.best_match_node
+        below = {SWA: found.swa_host_hit_length, MAMBA: found.mamba_host_hit_length}
+        return MatchResult(
+            device_indices=self.prefix_slots(found),
+            device_anchor=anchor,
+            best_match=best,
+            host_hit_length=found.host_hit_length,
+            component_host_hit_lengths={name: hit for name, hit in below.items() if name in self.config.components},
+            branching_seqlen=found.mamba_branching_seqlen,
+        )
+
+    def insert(
+        self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
+    ) -> InsertResult:
+        if MAMBA in self.config.components and state is None:
+            return self._insert_nothing(key, slots[shared:])
+        page = self.config.page_size
+        result = self.cache.insert(
+            self.base.InsertParams(
+                key=self._key(key),
+                value=as_tensor(slots),
+                mamba_value=None if state is None else as_tensor(np.array([state])),
+                prev_prefix_len=shared,
+                priority=priority,
+                **self.insert_options(-(-window_start // page) * page),
+            )
+        )
+        found = self._match(key)
+        accepted = len(self.prefix_slots(found))
+        adopted = state is not None and not result.mamba_exist
+        node = self._remembered(found.last_device_node, key, accepted)
+        return InsertResult(result.prefix_len, accepted, node, adopted)
+
+    def lock(self, handle: Handle) -> Receipt:
+        return Receipt(handle, self.cache.inc_lock_ref(handle).to_dec_params())
+
+    def unlock(self, receipt: Receipt) -> None:
+        self.cache.dec_lock_ref(receipt.node, receipt.params)
+
+    def evict(self, component: str, tokens: int) -> EvictResult:
+        before = self.count_victims(component)
+        freed = self._evict(**{component: tokens})
+        return EvictResult(freed, before - self.count_victims(component), 0)
+
+    def count_victims(self, component: str) -> int:
+        """Of how many nodes a component can still be evicted, or could if they were not locked."""
+        return count_holding(self.cache.root_node, component)
+
+    def reset(self) -> None:
+        # SGLang's reset forgets the tree and leaves the pools to whoever calls it.
+        held = self.held_by_tree()
+        self.cache.reset()
+        self._prompts.clear()
+        self.pools.allocator.free(as_tensor(held[FULL]))
+        if MAMBA in held:
+            self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
+
+    def held_by_tree(self) -> Mapping[str, Slots]:
+        """The FULL slots and the states that the tree holds, in any order."""
+        held = {FULL: self.cache.all_values_flatten()}
+        if MAMBA in self.config.components:
+            held[MAMBA] = self.cache.all_mamba_values_flatten()
+        return {name: np.array(slots.numpy(), dtype=np.int64) for name, slots in held.items()}
+
+    def partners(self, slots: Slots) -> Slots:
+        return self.pools.partners(slots)
+
+    def release_window(self, slots: Slots) -> None:
+        self.pools.allocator.free_swa(as_tensor(slots))
+
+    def allocate_state(self) -> int | None:
+        allocator = self.pools.free_lists[MAMBA]
+        taken = allocator.alloc(1)
+        if taken is None:
+            self._evict(**{MAMBA: 1})
+            taken = allocator.alloc(1)
+        return None if taken is None else int(taken[0])
+
+    def fork_state(self, handle: Handle) -> int | None:
+        receipt = self.lock(handle)
+        sizes = self._sizes(MAMBA)
+        # SGLang copies a state where it matches a request, and asserts that there is room for the copy.
+        request = SimpleNamespace(mamba_pool_idx=None, mamba_cow_src_index=None, session=None, holds_mamba=False)
+        request.kv = request  # 0.5.23 looks there
+        if sizes.free + sizes.evictable:
+            key = self._key(self._prompts[handle])
+            self.cache.match_prefix(self.base.MatchPrefixParams(key=key, cow_mamba=True, req=request))
+        self.unlock(receipt)
+        if request.mamba_pool_idx is None:
+            return None
+        slot = int(request.mamba_pool_idx)
+        self.pools.copy_state(np.array(request.mamba_cow_src_index.numpy()), np.array([slot]))
+        return slot
+
+    def free_state(self, slot: int) -> None:
+        self.pools.free_lists[MAMBA].free(as_tensor(np.array([slot])))
+
+    def layers(self, pool: Pool) -> int:
+        return self.pools.layers(pool)
+
+    def slot_bytes(self, pool: Pool) -> int:
+        return self.pools.slot_bytes(pool)
+
+    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+        self.pools.write(pool, slots, layer, data)
+
+    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        return self.pools.read(pool, slots, layer)
+
+    def sizes(self) -> Mapping[str, Sizes]:
+        return {name: self._sizes(name) for name in self.config.components}
+
+    def sanity_check(self) -> None:
+        self.cache.sanity_check()
+
+    def _sizes(self, name: str) -> Sizes:
+        evictable = getattr(self.cache, f"{name}_evictable_size")()
+        protected = getattr(self.cache, f"{name}_protected_size")()
+        return Sizes(evictable, protected, self.pools.free_lists[name].available_size())
+
+    def _insert_nothing(self, key: Key, fresh: Slots) -> InsertResult:
+        """What becomes of a request that ends without a state: its slots are given back."""
+        if len(fresh):
+            self.free(fresh)
+        found = self._match(key)
+        accepted = len(self.prefix_slots(found))
+        node = self._remembered(found.last_device_node, key, accepted)
+        return InsertResult(self.held_prefix(key, found), accepted, node, state_adopted=False)
+
+    def _remembered(self, handle: Handle, key: Key, elements: int) -> Handle:
+        """Note which prompt a node stands for: SGLang is asked for a state by prompt and not by node."""
+        tokens = key.tokens[: elements + self.config.bigram] if elements else key.tokens[:0]
+        self._prompts[handle] = Key(tokens, key.namespace)
+        return handle
+
+    def _match(self, key: Key) -> Any:
+        if MAMBA in self.config.components:
+            self.publish()
+        return self.cache.match_prefix(self.base.MatchPrefixParams(key=self._key(key)))
+
+    def _evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> dict[str, int]:
+        done = self.cache.evict(self.base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=mamba))
+        freed = {FULL: done.num_tokens_evicted, SWA: done.swa_num_tokens_evicted, MAMBA: done.mamba_num_evicted}
+        return {name: count for name, count in freed.items() if name in self.config.components}
+
+    def _key(self, key: Key) -> Any:
+        return self._key_type(array("q", key.tokens.tolist()), **self.key_options(key.namespace))
+
+    def _open(self) -> Any:
+        (cache_type,) = import_from("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")
+        (params_type,) = import_from("sglang.srt.mem_cache.cache_init_params", "CacheInitParams")
+        kinds, named = self.component_type(), self.config.components
+        return cache_type(
+            params_type(
+                disable=False,
+                req_to_token_pool=self.pools.requests,
+                token_to_kv_pool_allocator=self.pools.allocator,
+                page_size=self.config.page_size,
+                is_eagle=self.config.bigram,
+                eviction_policy=self.config.policy.value,
+                sliding_window_size=self.config.sliding_window_size,
+                enable_mamba_extra_buffer=self.config.page_size > 1,
+                tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in named),
+                **self.open_options(),
+            )
+        )
+
+
+def chunk_size(config: CacheConfig) -> int:
+    """Tokens between the states that a prefill keeps: never less than a page."""
+    return max(config.mamba_chunk_size or 1, config.page_size)
+
+
+class Sglang0513(SglangAdapter):
+    """SGLang 0.5.13.post1."""
+
+    version = "0.5.13.post1"
+    locks_tombstones = False
+    capabilities = DEVICE | {Capability.SNAPSHOT}
+
+    def publish(self) -> None:
+        (set_arguments,) = import_from("sglang.srt.server_args", "set_global_server_args_for_scheduler")
+        (server_arguments,) = import_from("sglang.srt.server_args", "ServerArgs")
+        arguments = server_arguments.__new__(server_arguments)
+        arguments._mamba_cache_chunk_size = chunk_size(self.config)  # noqa: SLF001 - SGLang's own tests set it as well
+        set_arguments(arguments)
+
+    def open_pools(self) -> SglangPools:
+        return SglangPools(self.config, swa_options={"enable_kvcache_transpose": False})
+
+    def component_type(self) -> Any:
+        return import_from("sglang.srt.mem_cache.unified_cache_components", "ComponentType")[0]
+
+    def prefix_slots(self, found: Any) -> Slots:
+        return np.array(found.device_indices.numpy(), dtype=np.int64)
+
+    def held_prefix(self, key: Key, found: Any) -> int:
+        # A match splits nodes where the prompts part, so that only whole ones have to be followed.
+        page, rest, node = self.config.page_size, self._key(key), self.cache.root_node
+        rest, _ = rest.maybe_to_bigram_view(self.config.bigram)
+        rest, held = rest.page_aligned(page), 0
+        while len(rest) and (child := node.children.get(rest.child_key(page))) is not None:
+            if child.evicted or child.key.match(rest, page_size=page) < len(child.key):
+                break
+            node, held, rest = child, held + len(child.key), rest[len(child.key) :]
+        return held
+
+    def insert_options(self, window_start: int) -> dict[str, Any]:
+        return {"swa_evicted_seqlen": window_start}
+
+    def key_options(self, namespace: Namespace) -> dict[str, Any]:
+        return {"extra_key": extra_key(dataclasses.asdict(namespace))}
+
+    def snapshot(self) -> Snapshot:
+        return self._view.snapshot(self.cache.root_node)
+
+
+class Sglang0523(SglangAdapter):
+    """SGLang 0.5.23. `core`: which tree works behind the cache, by SGLang's own name and the name of its class."""
+
+    version = "0.5.23"
+    locks_tombstones = True
+    core: ClassVar[tuple[str, str]]
+
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        # Where SGLang cannot load the core that was asked for, it takes the other one and says nothing.
+        opened = type(self.cache.tree_core).__name__
+        if opened != self.core[1]:
+            raise ImportError(f"{type(self).__name__} drives {self.core[1]}, SGLang opened {opened}")
+
+    def publish(self) -> None:
+        context = import_from("sglang.srt.runtime_context").get_context()
+        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config)).install()
+
+    def open_pools(self) -> SglangPools:
+        return SglangPools(self.config, swa_options={})
+
+    def component_type(self) -> Any:
+        return import_from("sglang.srt.mem_cache.unified_cache.component_type", "ComponentType")[0]
+
+    def open_options(self) -> dict[str, Any]:
+        return {"tree_core_backend": self.core[0]}
+
+    def prefix_slots(self, found: Any) -> Slots:
+        slots = np.array(self.cache.path_device_indices(found.last_device_node).numpy(), dtype=np.int64)
+        assert len(slots) == found.device_prefix_len, f"a path of {len(slots)} slots for {found.device_prefix_len}"
+        return slots
+
+    def held_prefix(self, key: Key, found: Any) -> int:
+        return int(found.full_kv_hit_length)
+
+    def insert_options(self, window_start: int) -> dict[str, Any]:
+        return {"component_evicted_seqlens": {self.component_type().SWA: window_start}}
+
+    def key_options(self, namespace: Namespace) -> dict[str, Any]:
+        others = {"lora": namespace.lora, "tenant": namespace.tenant}
+        return {"extra_key": extra_key(others), "cache_salt": namespace.salt}
+
+
+class Sglang0523Python(Sglang0523):
+    """SGLang 0.5.23 with its tree in Python."""
+
+    capabilities = DEVICE | {Capability.SNAPSHOT}
+    core = ("python", "UnifiedTreeCore")
+
+    def snapshot(self) -> Snapshot:
+        return self._view.snapshot(self.cache.root_node)
+
+
+class Sglang0523Rust(Sglang0523):
+    """SGLang 0.5.23 with its tree in Rust, which does not show its nodes."""
+
+    capabilities = DEVICE
+    core = ("rust", "RustUnifiedTreeCore")
+
+    def count_victims(self, component: str) -> int:
+        # What cannot be counted is told as one victim, or none.
+        return int(self.pools.free_lists[component].available_size() < self.config.capacity_tokens[component])

@@ -1,0 +1,191 @@
+"""SglangHostVerbs: SGLang's host tier under the suites. Without a GPU a copy ends in the call that makes it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from hicache.config import CacheConfig, HostConfig, WritePolicy
+from hicache.testing.adapters.sglang_host_pools import SglangHostPools, replace_kernels, server_options
+from hicache.testing.adapters.sglang_pools import FULL
+from hicache.testing.adapters.sglang_view import INDEX, own, walk
+from hicache.testing.host_verbs import HostVerbs, PageBytes
+from hicache.testing.snapshot import HostNodeView, HostView, TransferView
+from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Receipt:
+    """What undoes one lock: the node, and what SGLang gave to hand back."""
+
+    node: Handle
+    params: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """A load that somebody waits for: the lock that its request holds, and the FULL slots that it brought."""
+
+    receipt: Receipt
+    indices: Slots
+
+
+class SglangHostVerbs(HostVerbs):
+    """The verbs of the host tier, over SGLang's `cache`. `found`: what matched last, by its node."""
+
+    cache: Any
+    config: CacheConfig
+    base: Any
+    found: dict[Handle, Any]
+
+    @abstractmethod
+    def node_of(self, handle: Handle) -> Any:
+        """SGLang's node behind a handle."""
+
+    @abstractmethod
+    def locked_by(self, receipt: Receipt) -> Iterator[tuple[str, Any]]:
+        """The components and nodes that the release of a receipt would unlock on the device."""
+
+    def open_host(self, host: HostConfig, params: Any, modules: Iterable[str]) -> None:
+        """Put a host tier below the cache. `modules`: SGLang's that copy between the tiers."""
+        self.host = host
+        replace_kernels(list(modules))
+        self.cache.init_hicache(SimpleNamespace(**server_options(self.config, host)), params)
+        self.cache.load_back_threshold = host.load_back_threshold_tokens
+        if host.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE:
+            self.cache.write_through_threshold = 1 + host.selective_hits
+        self.host_pools = SglangHostPools(self.config, host, self.cache.host_pool_group)
+        self.tickets: list[Ticket] = []
+
+    def step(self) -> None:
+        if self.config.host is not None:
+            self.cache.ready_to_load_host_cache()
+            self.cache.check_hicache_events()
+
+    def evict_host(self, component: str, tokens: int) -> EvictResult:
+        before, holding = self.host_pools.available(), self._count_host(component)
+        kind = self.component_type()[component.upper()]
+        counted = self.cache.evict_host(tokens, kind)
+        after = self.host_pools.available()
+        freed = {name: after[name] - count for name, count in before.items()} | {component: counted}
+        return EvictResult(freed, holding - self._count_host(component), 0)
+
+    @abstractmethod
+    def component_type(self) -> Any:
+        """SGLang's enumeration of components."""
+
+    def lock_host(self, handle: Handle) -> Receipt:
+        return Receipt(handle, self.cache.inc_host_lock_ref(handle).to_dec_params())
+
+    def unlock_host(self, receipt: Receipt) -> None:
+        self.cache.dec_host_lock_ref(receipt.node, receipt.params)
+
+    def load_back(self, handle: Handle, *, quota: int | None) -> LoadBack | None:
+        found = self.found[handle]
+        hits = (found.host_hit_length, found.swa_host_hit_length, found.mamba_host_hit_length)
+        if not any(hits) or not self.cache.load_back(handle, quota):
+            return None
+        # As SGLang's scheduler does: the request locks its prefix, and the copies of the batch are started.
+        receipt = Receipt(handle, self.cache.inc_lock_ref(handle).to_dec_params())
+        self.cache.ready_to_load_host_cache()
+        self.cache.loading_check()
+        ticket = Ticket(receipt, self._path(self.node_of(handle), self.node_of(found.last_device_node)))
+        self.tickets.append(ticket)
+        return LoadBack(ticket.indices, ticket)
+
+    def load_phase(self, ticket: Ticket) -> TransferPhase:
+        return TransferPhase.DONE
+
+    def claim(self, ticket: Ticket) -> Slots | None:
+        self.abandon(ticket)
+        return ticket.indices
+
+    def abandon(self, ticket: Ticket) -> None:
+        self.tickets.remove(ticket)
+        self.cache.dec_lock_ref(ticket.receipt.node, ticket.receipt.params)
+
+    def host_sizes(self) -> Mapping[str, Sizes]:
+        # SGLang keeps no such counters.
+        free = self.host_pools.available()
+        counts = {name: {True: 0, False: 0} for name in free}
+        for node in walk(self.cache.root_node):
+            for name, by_lock in counts.items():
+                data = node.component_data[INDEX[name]]
+                if data.host_value is not None and node not in self._being_written():
+                    by_lock[data.host_lock_ref > 0] += len(data.host_value)
+        return {name: Sizes(by_lock[False], by_lock[True], free[name]) for name, by_lock in counts.items()}
+
+    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        return self.host_pools.read(pool, slots, layer)
+
+    def host_view(self) -> HostView:
+        """The host tier. What was copied and is not acknowledged yet is shown as a transfer."""
+        nodes, written = list(walk(self.cache.root_node)), self._being_written()
+        pins = {id(node): dict.fromkeys(self.config.components, 0) for node in nodes}
+        for receipt in self._own_receipts():
+            for name, node in self.locked_by(receipt):
+                pins[id(node)][name] += 1
+        views = tuple([self._host_node(node, pins[id(node)], is_written=node in written) for node in nodes])
+        pools = {name: self.host_pools.view(name) for name in self.config.components}
+        return HostView(views, pools, tuple(self._backups()), {})
+
+    def forget_host(self) -> None:
+        """The tree was reset."""
+        self.tickets.clear()
+        self.host_pools.reserve()
+
+    def _host_node(self, node: Any, pins: Mapping[str, int], *, is_written: bool) -> HostNodeView:
+        held = {name: node.component_data[INDEX[name]] for name in self.config.components}
+        nothing = dict.fromkeys(self.config.components, 0)
+        return HostNodeView(
+            slots={name: None if is_written else self._shown(name, data) for name, data in held.items()},
+            locks={name: data.host_lock_ref for name, data in held.items()},
+            pins=pins,
+            host_pins=nothing,
+        )
+
+    def _shown(self, name: str, data: Any) -> Slots | None:
+        return None if data.host_value is None else self.host_pools.shown(name, data.host_value)
+
+    def _backups(self) -> Iterator[TransferView]:
+        for _, _, nodes in self.ongoing_writes():
+            device: dict[str, list[Slots]] = {}
+            host: dict[str, list[Slots]] = {}
+            for node in nodes:
+                for name in self.config.components:
+                    data = node.component_data[INDEX[name]]
+                    slots, copied = own(data.value), self._shown(name, data)
+                    if slots is not None and copied is not None:
+                        device.setdefault(name, []).append(slots)
+                        host.setdefault(name, []).append(copied)
+            ends = [{name: np.concatenate(parts) for name, parts in end.items()} for end in (device, host)]
+            yield TransferView(TransferKind.BACKUP, *ends)
+
+    @abstractmethod
+    def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
+        """The node that each backup locks, what releases the lock (None: nothing), and the nodes that it is of."""
+
+    def _own_receipts(self) -> Iterator[Receipt]:
+        for handle, params, _ in self.ongoing_writes():
+            if params is not None:
+                yield Receipt(handle, params)
+        yield from (ticket.receipt for ticket in self.tickets)
+
+    def _being_written(self) -> list[Any]:
+        return [node for _, _, nodes in self.ongoing_writes() for node in nodes]
+
+    def _count_host(self, component: str) -> int:
+        nodes = walk(self.cache.root_node)
+        return sum(node.component_data[INDEX[component]].host_value is not None for node in nodes)
+
+    def _path(self, node: Any, above: Any) -> Slots:
+        parts: list[Slots] = []
+        while node is not above:
+            parts.append(np.array(node.component_data[INDEX[FULL]].value.numpy(), dtype=np.int64))
+            node = node.parent
+        return np.concatenate(parts[::-1]) if parts else np.empty(0, dtype=np.int64)

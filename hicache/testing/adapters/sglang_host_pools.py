@@ -1,0 +1,148 @@
+"""SglangHostPools: SGLang's host pools, of exactly the size that a configuration asks for, and the bytes in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hicache.config import CacheConfig, HostConfig, Layout
+from hicache.testing.adapter import PageBytes
+from hicache.testing.adapters.sglang_import import import_from
+from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, raw_bytes
+from hicache.testing.snapshot import PoolView
+from hicache.types import COMPONENT_POOL, Pool, Slots
+
+NAMES = {FULL: "kv", SWA: "swa", MAMBA: "mamba"}
+"""What SGLang calls the host pool of a component."""
+
+LAYOUTS = {Layout.LAYER_FIRST: "layer_first"}
+"""By SGLang's name; all others are page_first_direct, which is the one that can be copied without a kernel."""
+
+
+class SglangHostPools:
+    """Shows and reads host pools once they are open.
+
+    SGLang opens host pools only larger than the device's, in one ratio: what is more than was asked for is taken at
+    once, and stays taken. Its host slots begin at 0, where it needs no padding: they are shown one page further on.
+    """
+
+    def __init__(self, config: CacheConfig, host: HostConfig, group: Any) -> None:
+        self._config = config
+        self._host = host
+        self._pools = {name: group.get_pool(NAMES[name]) for name in config.components}
+        self.reserve()
+
+    def reserve(self) -> None:
+        """Take what is more than was asked for; after a reset, once more."""
+        self._reserved = {
+            name: pool.alloc(pool.size - self._host.capacity_tokens[name]) for name, pool in self._pools.items()
+        }
+
+    def available(self) -> dict[str, int]:
+        """Free slots of each component."""
+        return {name: pool.available_size() for name, pool in self._pools.items()}
+
+    def shown(self, component: str, slots: Any) -> Slots:
+        """Host slots of SGLang as a snapshot shows them."""
+        return np.array(slots.numpy(), dtype=np.int64) + self._shift(component)
+
+    def view(self, component: str) -> PoolView:
+        """The free slots of a component, as SGLang lists them: twice what it lists twice."""
+        free = self.shown(component, self._pools[component].free_slots)
+        return PoolView(self._host.capacity_tokens[component], free)
+
+    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        """The bytes at host slots, in the order in which the device's are read."""
+        component = next(name for name, own in COMPONENT_POOL.items() if own is pool)
+        raw = torch.from_numpy(np.array(slots, dtype=np.int64) - self._shift(component))
+        return np.concatenate([raw_bytes(self._rows(part, raw, layer)) for part in self._parts(component)], axis=1)
+
+    def _shift(self, component: str) -> int:
+        return 1 if component == MAMBA else self._config.page_size
+
+    def _parts(self, component: str) -> Sequence[torch.Tensor]:
+        pool = self._pools[component]
+        if component == MAMBA:
+            return [*pool.conv_buffer, pool.temporal_buffer]
+        return [pool.k_buffer, pool.v_buffer]
+
+    def _rows(self, part: torch.Tensor, slots: torch.Tensor, layer: int) -> torch.Tensor:
+        if self._host.layout in LAYOUTS:
+            return part[layer, slots]
+        size = part.shape[2]
+        return part[slots // size, layer, slots % size]
+
+
+def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
+    """What SGLang's server is told about the host tier."""
+    ratios = [host.capacity_tokens[name] / tokens for name, tokens in config.capacity_tokens.items()]
+    return {
+        "hicache_io_backend": "direct",
+        "hicache_mem_layout": LAYOUTS.get(host.layout, "page_first_direct"),
+        "hicache_ratio": float(math.ceil(max(1.0, *ratios))),
+        "hicache_size": 0,
+        "hicache_write_policy": host.write_policy.value,
+        "hicache_storage_backend": None,
+        "hicache_storage_backend_extra_config": None,
+        "hicache_storage_prefetch_policy": "best_effort",
+        "served_model_name": "tiny",
+        "extra_metric_labels": None,
+    }
+
+
+def replace_kernels(modules: Sequence[str]) -> None:
+    """Let SGLang's copies between the tiers be made by torch, and its host memory be ordinary memory."""
+    for name in modules:
+        module = import_from(name)
+        module.transfer_kv_direct = _copy
+        module.transfer_kv_all_layer_direct_lf_pf = _copy_to_pages
+        module.transfer_kv_per_layer_direct_pf_lf = _copy_from_pages
+        if hasattr(module, "ALLOC_MEMORY_FUNCS"):
+            module.ALLOC_MEMORY_FUNCS["cpu"] = _ordinary_memory
+        if hasattr(module, "HICACHE_HOST_MEMORY_RESERVE_BYTES"):
+            module.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
+
+
+def _ordinary_memory(dims: Any, dtype: torch.dtype, device: str, **_: Any) -> torch.Tensor:
+    return torch.zeros(dims, dtype=dtype, device=device)
+
+
+def _copy(
+    src_layers: Sequence[torch.Tensor],
+    dst_layers: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,  # noqa: ARG001 - SGLang passes it by name
+) -> None:
+    for source, target in zip(src_layers, dst_layers, strict=True):
+        target[dst_indices] = source[src_indices]
+
+
+def _copy_to_pages(
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
+) -> None:
+    """From the layers of each target, one target after the other, into pages that hold all layers."""
+    layers = len(src_ptrs) // len(dst_ptrs)
+    for number, source in enumerate(src_ptrs):
+        target = dst_ptrs[number // layers]
+        target[dst_indices // page_size, number % layers, dst_indices % page_size] = source[src_indices]
+
+
+def _copy_from_pages(
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    layer_id: int,
+    page_size: int,
+) -> None:
+    for source, target in zip(src_ptrs, dst_ptrs, strict=True):
+        target[dst_indices] = source[src_indices // page_size, layer_id, src_indices % page_size]

@@ -1,0 +1,198 @@
+"""SglangPools: the device pools and allocators of SGLang that a configuration asks for, and the bytes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hicache.config import CacheConfig
+from hicache.errors import ConfigurationError
+from hicache.testing.adapter import PageBytes
+from hicache.testing.adapters.sglang_import import import_from
+from hicache.testing.snapshot import PoolView
+from hicache.types import NO_SLOTS, Component, Pool, Slots
+
+FULL, SWA, MAMBA = (component.value for component in Component)
+
+REQUESTS = 8
+"""Rows of SGLang's table of requests, which the adapter leaves empty."""
+
+
+class SglangPools:
+    """Opens the pools of one cache. Raises ConfigurationError for what SGLang has no pool for.
+
+    `allocator`: of FULL slots, with SWA partners where there is SWA. `requests`: SGLang's table of requests, which
+    owns the states. `free_lists`: the allocator of each component, by name. `swa_options`: what only some releases are
+    told when the pool of SWA is opened.
+    """
+
+    def __init__(self, config: CacheConfig, swa_options: Mapping[str, Any]) -> None:
+        unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
+        if unknown:
+            raise ConfigurationError(f"{sorted(unknown)} are not opened on SGLang")
+        self.config = config
+        self._swa_options = swa_options
+        self._dtype = getattr(torch, config.model.dtype)
+        self.requests = self._open_requests()
+        kv = self._open_kv()
+        self.allocator = self._open_allocator(kv)
+        self.free_lists = self._free_lists()
+        self.buffers = self._buffers(kv)
+
+    def allocate(self, tokens: int) -> Slots | None:
+        """Slots of whole pages, with SWA partners, or None."""
+        if SWA not in self.config.components or self.config.page_size == 1:
+            taken = self.allocator.alloc(tokens)
+            return None if taken is None else taken.numpy().copy()
+        # Of whole pages SGLang allocates both sides in a kernel: here each side is asked, and the two are paired.
+        if any(self.free_lists[side].available_size() < tokens for side in (FULL, SWA)):
+            return None
+        taken, partners = (self.free_lists[side].alloc(tokens) for side in (FULL, SWA))
+        self.allocator.set_full_to_swa_mapping(taken, partners)
+        return np.array(taken.numpy())
+
+    def partners(self, slots: Slots) -> Slots:
+        """The SWA slot of each FULL slot, or 0."""
+        return np.array(self.allocator.translate_loc_from_full_to_swa(as_tensor(slots)).numpy(), dtype=np.int64)
+
+    def view(self, component: str) -> PoolView:
+        """The free slots of a component, as its allocator lists them: twice what it lists twice."""
+        allocator = self.free_lists[component]
+        capacity = self.config.capacity_tokens[component]
+        if component == MAMBA:
+            return PoolView(capacity, np.array(allocator.free_slots.numpy(), dtype=np.int64))
+        pages = _free_pages(allocator)
+        size = self.config.page_size
+        return PoolView(capacity, (pages[:, None] * size + np.arange(size)).reshape(-1))
+
+    def layers(self, pool: Pool) -> int:
+        """How many layers a pool has."""
+        return len(self.buffers.get(pool, ()))
+
+    def slot_bytes(self, pool: Pool) -> int:
+        """Bytes of one slot in one layer: of K and V, or of the convolution's and the recurrent state."""
+        return sum(part[0].nbytes for part in self.buffers[pool][0])
+
+    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+        """Store bytes, K before V."""
+        start = 0
+        for part in self.buffers[pool][layer]:
+            end = start + part[0].nbytes
+            raw = torch.from_numpy(np.ascontiguousarray(data[:, start:end]))
+            part[as_tensor(slots)] = raw.view(part.dtype).reshape(len(slots), *part.shape[1:])
+            start = end
+
+    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        """The bytes as they were stored."""
+        rows = [part[as_tensor(slots)] for part in self.buffers[pool][layer]]
+        return np.concatenate([raw_bytes(row) for row in rows], axis=1)
+
+    def copy_state(self, source: Slots, target: Slots) -> None:
+        """Copy a state from one slot to another, as SGLang's scheduler does on the device."""
+        self.requests.mamba_pool.copy_from(as_tensor(source), as_tensor(target))
+
+    def _open_requests(self) -> Any:
+        plain, hybrid = import_from("sglang.srt.mem_cache.memory_pool", "ReqToTokenPool", "HybridReqToTokenPool")
+        shape = {"size": REQUESTS, "max_context_len": REQUESTS, "device": "cpu", "enable_memory_saver": False}
+        if MAMBA not in self.config.components:
+            return plain(**shape)
+        layers = list(range(self.config.model.mamba_layers))
+        return hybrid(
+            **shape,
+            mamba_size=self.config.capacity_tokens[MAMBA],
+            mamba_spec_state_size=REQUESTS,
+            cache_params=self._state_params(layers),
+            mamba_layer_ids=layers,
+            enable_mamba_extra_buffer=self.config.page_size > 1,
+        )
+
+    def _state_params(self, layers: list[int]) -> Any:
+        params, dtype = import_from("sglang.srt.configs.mamba_utils", "Mamba2CacheParams", "Mamba2StateDType")
+        model = self.config.model
+        # Of a state's shape the pool takes these two alone.
+        shape = SimpleNamespace(conv=[(model.conv_elements, 1)], temporal=(1, 1, model.state_elements))
+        return params(layers=layers, shape=shape, dtype=dtype(conv=self._dtype, temporal=self._dtype))
+
+    def _open_kv(self) -> Any:
+        (pool_type,) = import_from("sglang.srt.mem_cache.memory_pool", "MHATokenToKVPool")
+        model, capacity = self.config.model, self.config.capacity_tokens
+        shape = {
+            "size": capacity[FULL],
+            "page_size": self.config.page_size,
+            "dtype": self._dtype,
+            "head_num": model.kv_heads,
+            "head_dim": model.head_dim,
+            "device": "cpu",
+        }
+        if SWA not in capacity:
+            return pool_type(**shape, layer_num=model.full_layers, enable_memory_saver=False)
+        (swa_type,) = import_from("sglang.srt.mem_cache.swa_memory_pool", "SWAKVPool")
+        return self._open_swa(swa_type, shape)
+
+    def _open_swa(self, swa_type: Any, shape: dict[str, Any]) -> Any:
+        """FULL and SWA in one pool: the layers of FULL come first."""
+        full = self.config.model.full_layers
+        return swa_type(
+            **shape,
+            size_swa=self.config.capacity_tokens[SWA],
+            full_attention_layer_ids=list(range(full)),
+            swa_attention_layer_ids=list(range(full, full + self.config.model.swa_layers)),
+            **self._swa_options,
+        )
+
+    def _open_allocator(self, kv: Any) -> Any:
+        module = "sglang.srt.mem_cache.allocator"
+        size, page = self.config.capacity_tokens[FULL], self.config.page_size
+        rest = (self._dtype, "cpu", kv, False)
+        if SWA in self.config.components:
+            (swa,) = import_from(f"{module}.swa", "SWATokenToKVPoolAllocator")
+            return swa(size, self.config.capacity_tokens[SWA], page, *rest)
+        if page == 1:
+            (token,) = import_from(f"{module}.token", "TokenToKVPoolAllocator")
+            return token(size, *rest)
+        (paged,) = import_from(f"{module}.paged", "PagedTokenToKVPoolAllocator")
+        return paged(size, page, *rest)
+
+    def _free_lists(self) -> dict[str, Any]:
+        lists = {FULL: self.allocator}
+        if SWA in self.config.components:
+            lists = {FULL: self.allocator.full_attn_allocator, SWA: self.allocator.swa_attn_allocator}
+        if MAMBA in self.config.components:
+            lists[MAMBA] = self.requests.mamba_allocator
+        return lists
+
+    def _buffers(self, kv: Any) -> dict[Pool, list[Sequence[torch.Tensor]]]:
+        """The tensors of each layer, each with one row per slot."""
+        sides = {Pool.KV: kv}
+        if SWA in self.config.components:
+            sides = {Pool.KV: kv.full_kv_pool, Pool.SWA: kv.swa_kv_pool}
+        buffers: dict[Pool, list[Sequence[torch.Tensor]]] = {
+            pool: [tuple(pair) for pair in zip(side.k_buffer, side.v_buffer, strict=True)]
+            for pool, side in sides.items()
+        }
+        if MAMBA in self.config.components:
+            states = self.requests.mamba_pool.mamba_cache
+            layers = range(self.config.model.mamba_layers)
+            buffers[Pool.MAMBA] = [(*(conv[layer] for conv in states.conv), states.temporal[layer]) for layer in layers]
+        return buffers
+
+
+def as_tensor(slots: Slots) -> torch.Tensor:
+    """Slots as SGLang takes them."""
+    return torch.from_numpy(np.array(slots, dtype=np.int64))
+
+
+def raw_bytes(rows: torch.Tensor) -> PageBytes:
+    """The bytes of each row."""
+    flat = rows.contiguous().reshape(len(rows), -1)
+    return flat.view(torch.uint8).numpy()
+
+
+def _free_pages(allocator: Any) -> Slots:
+    listed = [allocator.free_pages, allocator.release_pages, *getattr(allocator, "staged_pages", ())]
+    pages = [part.numpy() for part in listed if part is not None and len(part)]
+    return np.concatenate(pages).astype(np.int64) if pages else NO_SLOTS

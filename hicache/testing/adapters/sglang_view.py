@@ -1,0 +1,94 @@
+"""SglangView: the whole of an SGLang cache with a tree in Python as a Snapshot: nodes, locks and free lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.adapters.sglang_pools import SglangPools
+from hicache.testing.snapshot import NodeView, Snapshot
+from hicache.types import SHARED, Component, Namespace, Slots
+
+INDEX = {component.value: index for index, component in enumerate(Component)}
+"""Where SGLang keeps a component in what it keeps per component."""
+
+
+class SglangView:
+    """Shows one tree, and the pools that it works on. `counts_empty`: a lock is shown where there is no data, too."""
+
+    def __init__(self, config: CacheConfig, pools: SglangPools, *, counts_empty: bool) -> None:
+        self._counts_empty = counts_empty
+        self._config = config
+        self._pools = pools
+
+    def snapshot(self, root: Any) -> Snapshot:
+        """The cache at this moment, in values of their own."""
+        nodes = list(walk(root))
+        numbers = {id(node): number for number, node in enumerate(nodes)}
+        views: list[NodeView] = []
+        for node in nodes:
+            parent = numbers.get(id(node.parent), -1)
+            views.append(self._node(node, parent, views[parent].end if parent >= 0 else 0))
+        pools = {name: self._pools.view(name) for name in self._config.components}
+        return Snapshot(tuple(views), pools, None, None)
+
+    def _node(self, node: Any, parent: int, start: int) -> NodeView:
+        held = {name: node.component_data[INDEX[name]] for name in self._config.components}
+        return NodeView(
+            parent=parent,
+            namespace=namespace_of(node.key),
+            segment=segment_of(node.key),
+            start=start,
+            end=start + len(node.key),
+            slots={name: own(data.value) for name, data in held.items()},
+            locks={name: self._locks(data) for name, data in held.items()},
+            hits=None,  # SGLang counts the prompts that were inserted through a node, not those that matched it
+        )
+
+    def _locks(self, data: Any) -> int:
+        return int(data.lock_ref) if self._counts_empty or data.value is not None else 0
+
+
+def walk(root: Any) -> Iterator[Any]:
+    """The nodes below a root, parents first."""
+    waiting = list(root.children.values())
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += node.children.values()
+
+
+def count_holding(root: Any, component: str) -> int:
+    """How many nodes hold a component's data on the device."""
+    return sum(node.component_data[INDEX[component]].value is not None for node in walk(root))
+
+
+def own(value: Any) -> Slots | None:
+    """A tensor of slots as an array of its own."""
+    return None if value is None else np.array(value.numpy(), dtype=np.int64)
+
+
+def segment_of(key: Any) -> bytes:
+    """The elements of a key as a snapshot shows them."""
+    tokens = np.array(key.token_ids, dtype="<i4")
+    return (np.stack((tokens[:-1], tokens[1:]), axis=1) if key.is_bigram else tokens).tobytes()
+
+
+def extra_key(named: Mapping[str, str | None]) -> str | None:
+    """Who may share a prefix as the one text that SGLang's tree knows, and None for everybody.
+
+    How a server makes it from an adapter's id and a salt is not the tree's business, so here no two are the same.
+    """
+    given = {name: text for name, text in named.items() if text is not None}
+    return json.dumps(given, sort_keys=True) if given else None
+
+
+def namespace_of(key: Any) -> Namespace:
+    """The namespace that a key was made for."""
+    named = json.loads(key.extra_key) if key.extra_key else {}
+    named |= {"salt": salt} if (salt := getattr(key, "cache_salt", None)) is not None else {}
+    return Namespace(**({"lora": None, "salt": None, "tenant": None} | named)) if named else SHARED

@@ -1,0 +1,23 @@
+"""Groups: a failure that stands for several tells each of them, as Hypothesis raises what it found in one test."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+
+def tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Make the message of a group that of all in it, with their notes, which hold the steps."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    raised = None if call.excinfo is None else call.excinfo.value
+    if crash is not None and raised is not None and hasattr(raised, "exceptions"):
+        failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in _members(raised)]
+        crash.message = "\n\n".join([f"{len(failures)} failures in one test", *failures])
+
+
+def _members(raised: BaseException) -> Iterator[BaseException]:
+    # No group by its name: Python 3.10 has none of its own.
+    for one in getattr(raised, "exceptions", ()):
+        yield from _members(one) if hasattr(one, "exceptions") else (one,)

@@ -1,0 +1,90 @@
+"""The smallest adapter: it passes all that it can be held to, a defect in it is found, and the document shows it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapters.dictionary import DictionaryAdapter
+from hicache.testing.report import Outcome, RunRecord, read_run
+from hicache.types import Handle
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT = ROOT / "docs" / "adapters.md"
+HERE = "hicache.tests.kit.test_dictionary_adapter"
+
+
+class Forgetful(DictionaryAdapter):
+    """Protects nothing."""
+
+    def lock(self, handle: Handle) -> Handle:
+        return self.cache.pin(b"")
+
+
+def verified(adapter: str, directory: Path, *options: str) -> RunRecord:
+    """A run of the conformance suite, without the tests of backends."""
+    suite = ROOT / "conformance"
+    command = [sys.executable, "-m", "pytest", str(suite), "--ignore", str(suite / "storage"), "-q", *options]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "--adapter", adapter, "--report", str(directory)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return read_run(directory / "run.json")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    adapter = f"{DictionaryAdapter.__module__}:{DictionaryAdapter.__name__}"
+    return verified(adapter, tmp_path_factory.mktemp("report"))
+
+
+def test_it_passes_all_that_it_can_be_held_to(run: RunRecord) -> None:
+    failed = [one.node_id for one in run.executions if one.outcome is Outcome.FAILED]
+    assert not failed, f"expected no failure, got {failed}"
+    passed = {clause for one in run.executions if one.outcome is Outcome.PASSED for clause in one.clauses}
+    missing = {"KEY-1", "POOL-2", "POOL-3", "INS-1", "LOCK-5", "EVICT-1", "COMP-2"} - passed
+    assert not missing, f"clauses that need no capability did not run: {missing}"
+
+
+def test_what_it_does_not_declare_is_skipped_with_the_reason(run: RunRecord) -> None:
+    reasons = {one.reason for one in run.executions if one.outcome is Outcome.SKIPPED}
+    for capability in (Capability.SWA, Capability.NAMESPACES, Capability.HOST):
+        told = [reason for reason in reasons if f"{capability.name}: {capability.value}" in reason]
+        assert told, f"no reason names {capability.name}: {reasons}"
+
+
+def test_a_defect_in_it_is_found(tmp_path: Path) -> None:
+    run = verified(f"{HERE}:Forgetful", tmp_path, "-k", "LOCK-5")
+    failed = {clause for one in run.executions if one.outcome is Outcome.FAILED for clause in one.clauses}
+    assert "LOCK-5" in failed, f"a lock that protects nothing breaks LOCK-5, got {failed or 'no failure'}"
+
+
+def test_the_document_shows_it_as_it_is() -> None:
+    quoted = re.findall(r"^```python\n(class .*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert quoted == [inspect.getsource(DictionaryAdapter)], f"{DOCUMENT} quotes another class: {quoted}"
+
+
+def test_it_stays_short() -> None:
+    lines = inspect.getsource(DictionaryAdapter).splitlines()
+    code = [line for line in lines[2:] if line.strip()]
+    assert len(code) <= 25, f"about twenty lines of code, got {len(code)}: is something asked for that few caches have?"
+
+
+def test_the_document_names_every_verb_that_is_needed_and_every_capability() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    needed = [
+        name for name in vars(CacheAdapter) if getattr(getattr(CacheAdapter, name), "__isabstractmethod__", False)
+    ]
+    assert len(needed) == 9, f"__init__ and eight verbs, got {needed}"
+    unnamed = [name for name in [*needed, *Capability.__members__] if f"`{name}`" not in text]
+    assert not unnamed, f"{DOCUMENT} does not name {unnamed}"
