@@ -45,6 +45,10 @@ class _AnythingType(type):
     def __getitem__(cls, _: Any) -> Any:
         return cls
 
+    def __ge__(cls, _: Any) -> bool:
+        # Others ask what is imported for its version.
+        return True
+
 
 class Anything(metaclass=_AnythingType):
     """What every name of a package that is stood in for is: a class, a decorator, a constant."""

@@ -11,7 +11,7 @@ import resource
 import sys
 from typing import Any
 
-from hicache.storage.registry import open_backend
+from hicache.storage.registry import backend_class, open_backend
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 
 
@@ -51,6 +51,8 @@ def main() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if "task" in order:
+            # Imported once: a writer is to be killed while it opens and writes, not while it imports.
+            backend_class(order["task"]["backend"])
             pid = os.fork()
             if not pid:
                 run_writer(order["task"])

@@ -35,6 +35,7 @@ REFERENCE = tuple(
     f"hicache.testing.adapters.{name}"
     for name in ("reference", "reference_host", "reference_storage", "reference_view")
 )
+SGLANG = tuple(f"hicache.testing.adapters.{name}" for name in ("sglang", "sglang_host", "sglang_pools", "sglang_view"))
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
@@ -73,6 +74,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.plugin.devices": ("torch",),
     **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
+    **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
+    "hicache.testing.adapters.storage_sglang": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),

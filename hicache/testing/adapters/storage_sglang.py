@@ -1,0 +1,171 @@
+"""SGLang's storage backends under the backend suite: HiCacheFile, and any other class of HiCacheStorage.
+
+A backend is asked what SGLang's cache controller asks it: `batch_get` and `batch_set` with flat pages, `exists`,
+`batch_exists_v2` for a prefix over several pools, `clear`. A scope is a model's name. Keys become what the controller
+gives: `kv.tp0of1.cp0of1.pp0of1/9f86` is the page `9f86`, and the same of the pool `indexer` is `9f86.indexer`. Where a
+key names no rank or another one, that stands in the page's name, as `9f86@tp1of2`; a key of another form is given as it
+is. `batch_set` has one answer for all pages, and so has `set`.
+
+What a backend raises: in release 0.5.13 the controller's threads catch nothing, and end; so it is raised here. In
+0.5.23 the controller logs it, and takes the whole batch for missed or not written; so that is the answer here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from hicache.errors import ConfigurationError
+from hicache.storage.base import Pieces, PoolQuery, StorageBackend
+from hicache.storage.options import Options
+from hicache.storage.stats import StorageStats
+from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
+
+Answer = TypeVar("Answer")
+
+STORAGE = "sglang.srt.mem_cache.hicache_storage"
+
+ONLY_RANK = "tp0of1.cp0of1.pp0of1"
+"""The rank as which a backend is opened: SGLang has it in the names of files, not in keys."""
+
+_PAGE_OF_A_POOL = re.compile(r"(?P<pool>[\w-]+)(?:\.(?P<rank>[\w.-]+))?/(?P<page>[\w-]+)", re.ASCII)
+
+
+class SglangStorage(StorageBackend):
+    """A backend of SGLang's. Options: `class`, as `module:Class`, and its `extra_config`.
+
+    It is opened as SGLang opens a dynamic backend: with its configuration, and a dictionary for what else there is.
+    """
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        try:
+            self._raises_through = prepare_sglang().startswith("0.5.13")
+        except ImportError as error:
+            raise ConfigurationError(f"SGLang's storage cannot be opened: {error}") from error
+        self._module: Any = import_from(STORAGE)
+        self.storage: Any = self._opened(scope, options)
+
+    def _opened(self, scope: str, options: Mapping[str, Any]) -> Any:
+        read = Options("sglang", options, ("class", "extra_config"))
+        module, _, name = read.text("class").partition(":")
+        return import_from(module, name)[0](self._config(scope, read.table("extra_config")), {})
+
+    def _config(self, scope: str, extra: Mapping[str, Any]) -> Any:
+        return self._module.HiCacheStorageConfig(
+            tp_rank=0,
+            tp_size=1,
+            pp_rank=0,
+            pp_size=1,
+            attn_cp_rank=0,
+            attn_cp_size=1,
+            is_mla_model=False,
+            enable_storage_metrics=False,
+            is_page_first_layout=False,
+            model_name=scope,
+            extra_config=dict(extra),
+        )
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        return self._asked(lambda: [self.storage.exists(_name(key)) for key in keys], [False] * len(keys))
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        buffers = [torch.empty(_size(target), dtype=torch.uint8) for target in targets]
+        names = [_name(key) for key in keys]
+        missed: list[Any] = [None] * len(keys)
+        pages = self._asked(lambda: self.storage.batch_get(names, buffers), missed)
+        for page, target in zip(pages, targets, strict=False):
+            if page is not None:
+                _scatter(page, target)
+        return [page is not None for page in pages]
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        pages = [_gather(source) for source in sources]
+        names = [_name(key) for key in keys]
+        return [self._asked(lambda: self.storage.batch_set(names, pages), False)] * len(keys)
+
+    def clear(self) -> bool:
+        # Most classes say nothing here, and the controller does not listen.
+        return self._asked(self.storage.clear, False) is not False
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        pools = [_pool_of(query, keys) for query in queries]
+        if not keys or None in pools:
+            return super().exists(keys, queries, prefix_keys)
+        names = [_name(key) for key in keys]
+        transfers = [self._transfer(pool, query, names) for pool, query in zip(pools, queries, strict=True)]
+        return self._asked(lambda: int(self.storage.batch_exists_v2(names, transfers).kv_hit_pages), 0)
+
+    def stats(self) -> StorageStats:
+        return StorageStats(0, 0, 0, {}, 0, 0, {}, 0, 0, 0)
+
+    def close(self) -> None:
+        if hasattr(self.storage, "close"):
+            self.storage.close()
+
+    def _transfer(self, pool: str | None, query: PoolQuery, names: Sequence[str]) -> Any:
+        # What counts of its keys is how many there are: the length of the window.
+        policy = self._module.PoolHitPolicy(query.policy.value)
+        return self._module.PoolTransfer(name=pool, keys=list(names[-query.trailing_pages :]), hit_policy=policy)
+
+    def _asked(self, ask: Callable[[], Answer], lost: Answer) -> Answer:
+        try:
+            return ask()
+        except Exception:
+            if self._raises_through:
+                raise
+            return lost
+
+
+class HiCacheFileBackend(SglangStorage):
+    """SGLang's HiCacheFile. Options: `directory`, and `extra_config`, in which 0.5.23 takes `max_size` in bytes."""
+
+    def _opened(self, scope: str, options: Mapping[str, Any]) -> Any:
+        read = Options("hicachefile", options, ("directory", "extra_config"))
+        return self._module.HiCacheFile(self._config(scope, read.table("extra_config")), read.text("directory"))
+
+    def stats(self) -> StorageStats:
+        """HiCacheFile counts nothing: what its folder holds of this model."""
+        files = Path(self.storage.file_path).glob(f"*{self.storage.config_suffix}.bin")
+        sizes = [file.stat().st_size for file in files]
+        return StorageStats(len(sizes), sum(sizes), 0, {}, 0, 0, {}, 0, 0, 0)
+
+
+def _name(key: str) -> str:
+    found = _PAGE_OF_A_POOL.fullmatch(key)
+    if found is None:
+        return key
+    rank = found["rank"] or ""
+    page = found["page"] if rank == ONLY_RANK else f"{found['page']}@{rank.replace('.', ',')}"
+    return page if found["pool"] == "kv" else f"{page}.{found['pool']}"
+
+
+def _pool_of(query: PoolQuery, keys: Sequence[str]) -> str | None:
+    """The pool in which a query asks for the same pages as the keys are of, or None."""
+    if len(query.keys) != len(keys):
+        return None
+    pools = {found["pool"] for key in query.keys if (found := _PAGE_OF_A_POOL.fullmatch(key)) is not None}
+    pool = next(iter(pools), None)
+    is_same = len(pools) == 1 and [_name(key) for key in query.keys] == [f"{_name(key)}.{pool}" for key in keys]
+    return pool if is_same else None
+
+
+def _size(page: Pieces) -> int:
+    return sum(piece.nbytes for piece in page)
+
+
+def _gather(source: Pieces) -> torch.Tensor:
+    pieces = [torch.from_numpy(np.frombuffer(piece, dtype=np.uint8)) for piece in source]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _scatter(page: torch.Tensor, target: Pieces) -> None:
+    data: memoryview = memoryview(page.numpy())  # type: ignore[arg-type]
+    begin = 0
+    for piece in target:
+        piece[:] = data[begin : begin + piece.nbytes]
+        begin += piece.nbytes
