@@ -44,8 +44,8 @@ class SglangAdapter(SglangHostVerbs, CacheAdapter):
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]
-    # A node stays as long as it has FULL data, whatever else it lacks.
-    departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6"})
+    # A node stays as long as it has FULL data, whatever else it lacks; on the host goes what is not on the device.
+    departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6", "EVICT-8"})
 
     def __init__(self, config: CacheConfig) -> None:
         installed = prepare_sglang()

@@ -52,8 +52,9 @@ class SglangHostPools:
 
     def view(self, component: str) -> PoolView:
         """The free slots of a component, as SGLang lists them: twice what it lists twice."""
-        free = self.shown(component, self._pools[component].free_slots)
-        return PoolView(self._host.capacity_tokens[component], free)
+        pool = self._pools[component]
+        free = torch.cat([pool.free_slots, *getattr(pool, "release_slots", ())])
+        return PoolView(self._host.capacity_tokens[component], self.shown(component, free))
 
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         """The bytes at host slots, in the order in which the device's are read."""
