@@ -38,7 +38,7 @@ COMBINED = pytest.mark.parametrize(
     ("components", "sidecars"), COMBINATIONS, ids=["+".join(names + extra) for names, extra in COMBINATIONS]
 )
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
-ON_TWO_TIERS = ("MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10", "EVENT-1")
+ON_TWO_TIERS = ("MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
 
 
 def search(
@@ -107,7 +107,7 @@ def test_any_order_of_verbs_and_transfers(
     record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.STEPPED))
 
 
-@clause(*ON_TWO_TIERS, needs=(*LOOKING, Capability.HOST, Capability.EVENTS))
+@clause(*ON_TWO_TIERS, needs=(*LOOKING, Capability.HOST))
 @COMBINED
 def test_any_order_of_verbs_while_threads_move_bytes(
     adapter_type: type[CacheAdapter],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -17,7 +17,10 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
+from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
+from hicache.testing.adapters.sglang_host_pools import server_options
 from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
+from hicache.testing.adapters.sglang_locks import Locked, locked_0513, locked_0523
 from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, SglangPools, as_tensor
 from hicache.testing.adapters.sglang_view import SglangView, count_holding, extra_key
 from hicache.testing.snapshot import Snapshot
@@ -32,15 +35,7 @@ DEVICE = frozenset(
 """What is driven on the device with any core."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Receipt:
-    """What undoes one lock: the node, and what SGLang gave to hand back. `life`: of the tree, which a reset ends."""
-
-    node: Handle
-    params: Any
-
-
-class SglangAdapter(CacheAdapter):
+class SglangAdapter(SglangHostVerbs, CacheAdapter):
     """What both releases share. `cache`: SGLang's own.
 
     `version`: the release that must be installed. `locks_tombstones`: a lock counts on a node without data as well, and
@@ -49,8 +44,8 @@ class SglangAdapter(CacheAdapter):
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]
-    # A node stays as long as it has FULL data, whatever else it lacks.
-    departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6"})
+    # A node stays as long as it has FULL data, whatever else it lacks; on the host goes what is not on the device.
+    departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6", "EVICT-8"})
 
     def __init__(self, config: CacheConfig) -> None:
         installed = prepare_sglang()
@@ -61,9 +56,12 @@ class SglangAdapter(CacheAdapter):
         (self._key_type,) = import_from("sglang.srt.mem_cache.radix_cache", "RadixKey")
         self.publish()
         self.pools = self.open_pools()
-        self.cache = self._open()
+        self.cache, params = self._open()
+        if config.host is not None:
+            self.open_host(config.host, params)
         self._view = SglangView(config, self.pools, counts_empty=not self.locks_tombstones)
         self._prompts: dict[Handle, Key] = {}
+        self.found: dict[Handle, Any] = {}
 
     # What the releases do differently.
 
@@ -118,6 +116,7 @@ class SglangAdapter(CacheAdapter):
         found = self._match(key)
         anchor = self._remembered(found.last_device_node, key, len(self.prefix_slots(found)))
         best = anchor if found.best_match_node == anchor else found.best_match_node
+        self.found[best] = found
         below = {SWA: found.swa_host_hit_length, MAMBA: found.mamba_host_hit_length}
         return MatchResult(
             device_indices=self.prefix_slots(found),
@@ -170,6 +169,9 @@ class SglangAdapter(CacheAdapter):
         held = self.held_by_tree()
         self.cache.reset()
         self._prompts.clear()
+        self.found.clear()
+        if self.config.host is not None:
+            self.forget_host()
         self.pools.allocator.free(as_tensor(held[FULL]))
         if MAMBA in held:
             self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
@@ -229,6 +231,11 @@ class SglangAdapter(CacheAdapter):
     def sizes(self) -> Mapping[str, Sizes]:
         return {name: self._sizes(name) for name in self.config.components}
 
+    def show(self) -> Snapshot:
+        """The whole cache, where its nodes can be seen."""
+        shown = self._view.snapshot(self.cache.root_node)
+        return shown if self.config.host is None else dataclasses.replace(shown, host=self.host_view())
+
     def sanity_check(self) -> None:
         self.cache.sanity_check()
 
@@ -265,24 +272,23 @@ class SglangAdapter(CacheAdapter):
     def _key(self, key: Key) -> Any:
         return self._key_type(array("q", key.tokens.tolist()), **self.key_options(key.namespace))
 
-    def _open(self) -> Any:
+    def _open(self) -> tuple[Any, Any]:
         (cache_type,) = import_from("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")
         (params_type,) = import_from("sglang.srt.mem_cache.cache_init_params", "CacheInitParams")
         kinds, named = self.component_type(), self.config.components
-        return cache_type(
-            params_type(
-                disable=False,
-                req_to_token_pool=self.pools.requests,
-                token_to_kv_pool_allocator=self.pools.allocator,
-                page_size=self.config.page_size,
-                is_eagle=self.config.bigram,
-                eviction_policy=self.config.policy.value,
-                sliding_window_size=self.config.sliding_window_size,
-                enable_mamba_extra_buffer=self.config.page_size > 1,
-                tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in named),
-                **self.open_options(),
-            )
+        params = params_type(
+            disable=False,
+            req_to_token_pool=self.pools.requests,
+            token_to_kv_pool_allocator=self.pools.allocator,
+            page_size=self.config.page_size,
+            is_eagle=self.config.bigram,
+            eviction_policy=self.config.policy.value,
+            sliding_window_size=self.config.sliding_window_size,
+            enable_mamba_extra_buffer=self.config.page_size > 1,
+            tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in named),
+            **self.open_options(),
         )
+        return cache_type(params), params
 
 
 def chunk_size(config: CacheConfig) -> int:
@@ -295,7 +301,7 @@ class Sglang0513(SglangAdapter):
 
     version = "0.5.13.post1"
     locks_tombstones = False
-    capabilities = DEVICE | {Capability.SNAPSHOT}
+    capabilities = DEVICE | {Capability.SNAPSHOT, Capability.HOST}
 
     def publish(self) -> None:
         (set_arguments,) = import_from("sglang.srt.server_args", "set_global_server_args_for_scheduler")
@@ -327,11 +333,23 @@ class Sglang0513(SglangAdapter):
     def insert_options(self, window_start: int) -> dict[str, Any]:
         return {"swa_evicted_seqlen": window_start}
 
+    def host_modules(self) -> Sequence[str]:
+        return ("sglang.srt.mem_cache.memory_pool_host",)
+
+    def node_of(self, handle: Handle) -> Any:
+        return handle
+
+    def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
+        return iter(self.cache.ongoing_write_through.values())
+
+    def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        return locked_0513(self.cache.root_node, receipt.node, receipt.params)
+
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
         return {"extra_key": extra_key(dataclasses.asdict(namespace))}
 
     def snapshot(self) -> Snapshot:
-        return self._view.snapshot(self.cache.root_node)
+        return self.show()
 
 
 class Sglang0523(SglangAdapter):
@@ -350,7 +368,8 @@ class Sglang0523(SglangAdapter):
 
     def publish(self) -> None:
         context = import_from("sglang.srt.runtime_context").get_context()
-        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config)).install()
+        options = {} if self.config.host is None else server_options(self.config, self.config.host)
+        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config), **options).install()
 
     def open_pools(self) -> SglangPools:
         return SglangPools(self.config, swa_options={})
@@ -372,6 +391,20 @@ class Sglang0523(SglangAdapter):
     def insert_options(self, window_start: int) -> dict[str, Any]:
         return {"component_evicted_seqlens": {self.component_type().SWA: window_start}}
 
+    def host_modules(self) -> Sequence[str]:
+        package = "sglang.srt.mem_cache.pool_host"
+        return [f"{package}.{name}" for name in ("base", "common", "mha", "mamba")]
+
+    def node_of(self, handle: Handle) -> Any:
+        return self.cache.tree_core.node_by_id(handle)
+
+    def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
+        for handle, params, handles in self.cache.ongoing_write_through.values():
+            yield handle, params, [self.node_of(one) for one in handles]
+
+    def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        return locked_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
+
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
         others = {"lora": namespace.lora, "tenant": namespace.tenant}
         return {"extra_key": extra_key(others), "cache_salt": namespace.salt}
@@ -380,11 +413,11 @@ class Sglang0523(SglangAdapter):
 class Sglang0523Python(Sglang0523):
     """SGLang 0.5.23 with its tree in Python."""
 
-    capabilities = DEVICE | {Capability.SNAPSHOT}
+    capabilities = DEVICE | {Capability.SNAPSHOT, Capability.HOST}
     core = ("python", "UnifiedTreeCore")
 
     def snapshot(self) -> Snapshot:
-        return self._view.snapshot(self.cache.root_node)
+        return self.show()
 
 
 class Sglang0523Rust(Sglang0523):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from hicache.config import CacheConfig, HostConfig, WritePolicy
 from hicache.testing.adapters.sglang_host_pools import SglangHostPools, replace_kernels, server_options
+from hicache.testing.adapters.sglang_locks import Locked
 from hicache.testing.adapters.sglang_pools import FULL
 from hicache.testing.adapters.sglang_view import INDEX, own, walk
 from hicache.testing.host_verbs import HostVerbs, PageBytes
@@ -48,13 +49,17 @@ class SglangHostVerbs(HostVerbs):
         """SGLang's node behind a handle."""
 
     @abstractmethod
-    def locked_by(self, receipt: Receipt) -> Iterator[tuple[str, Any]]:
+    def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         """The components and nodes that the release of a receipt would unlock on the device."""
 
-    def open_host(self, host: HostConfig, params: Any, modules: Iterable[str]) -> None:
-        """Put a host tier below the cache. `modules`: SGLang's that copy between the tiers."""
+    @abstractmethod
+    def host_modules(self) -> Sequence[str]:
+        """The modules of SGLang that copy between the tiers."""
+
+    def open_host(self, host: HostConfig, params: Any) -> None:
+        """Put a host tier below the cache."""
         self.host = host
-        replace_kernels(list(modules))
+        replace_kernels(self.host_modules())
         self.cache.init_hicache(SimpleNamespace(**server_options(self.config, host)), params)
         self.cache.load_back_threshold = host.load_back_threshold_tokens
         if host.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE:

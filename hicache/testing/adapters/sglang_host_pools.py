@@ -19,8 +19,8 @@ from hicache.types import COMPONENT_POOL, Pool, Slots
 NAMES = {FULL: "kv", SWA: "swa", MAMBA: "mamba"}
 """What SGLang calls the host pool of a component."""
 
-LAYOUTS = {Layout.LAYER_FIRST: "layer_first"}
-"""By SGLang's name; all others are page_first_direct, which is the one that can be copied without a kernel."""
+LAYER_FIRST, PAGE_FIRST_DIRECT = "layer_first", "page_first_direct"
+"""The layouts of SGLang's that can be copied without a kernel."""
 
 
 class SglangHostPools:
@@ -52,8 +52,9 @@ class SglangHostPools:
 
     def view(self, component: str) -> PoolView:
         """The free slots of a component, as SGLang lists them: twice what it lists twice."""
-        free = self.shown(component, self._pools[component].free_slots)
-        return PoolView(self._host.capacity_tokens[component], free)
+        pool = self._pools[component]
+        free = torch.cat([pool.free_slots, *getattr(pool, "release_slots", ())])
+        return PoolView(self._host.capacity_tokens[component], self.shown(component, free))
 
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         """The bytes at host slots, in the order in which the device's are read."""
@@ -71,10 +72,16 @@ class SglangHostPools:
         return [pool.k_buffer, pool.v_buffer]
 
     def _rows(self, part: torch.Tensor, slots: torch.Tensor, layer: int) -> torch.Tensor:
-        if self._host.layout in LAYOUTS:
+        if layout_of(self._config, self._host) == LAYER_FIRST:
             return part[layer, slots]
         size = part.shape[2]
         return part[slots // size, layer, slots % size]
+
+
+def layout_of(config: CacheConfig, host: HostConfig) -> str:
+    """SGLang's layout of all host pools: of states only some releases know another than by page."""
+    by_layer = host.layout is Layout.LAYER_FIRST and MAMBA not in config.components
+    return LAYER_FIRST if by_layer else PAGE_FIRST_DIRECT
 
 
 def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
@@ -82,7 +89,7 @@ def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
     ratios = [host.capacity_tokens[name] / tokens for name, tokens in config.capacity_tokens.items()]
     return {
         "hicache_io_backend": "direct",
-        "hicache_mem_layout": LAYOUTS.get(host.layout, "page_first_direct"),
+        "hicache_mem_layout": layout_of(config, host),
         "hicache_ratio": float(math.ceil(max(1.0, *ratios))),
         "hicache_size": 0,
         "hicache_write_policy": host.write_policy.value,

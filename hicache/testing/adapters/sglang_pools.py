@@ -27,13 +27,15 @@ class SglangPools:
 
     `allocator`: of FULL slots, with SWA partners where there is SWA. `requests`: SGLang's table of requests, which
     owns the states. `free_lists`: the allocator of each component, by name. `swa_options`: what only some releases are
-    told when the pool of SWA is opened.
+    told when a pool of two kinds of layers is opened.
     """
 
     def __init__(self, config: CacheConfig, swa_options: Mapping[str, Any]) -> None:
         unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
         if unknown:
             raise ConfigurationError(f"{sorted(unknown)} are not opened on SGLang")
+        if config.host is not None and {SWA, MAMBA} <= set(config.components):
+            raise ConfigurationError("SGLang has no host tier for SWA and MAMBA together")
         self.config = config
         self._swa_options = swa_options
         self._dtype = getattr(torch, config.model.dtype)
@@ -128,10 +130,23 @@ class SglangPools:
             "head_dim": model.head_dim,
             "device": "cpu",
         }
+        if MAMBA in capacity and self.config.host is not None:
+            return self._open_hybrid(shape)
         if SWA not in capacity:
             return pool_type(**shape, layer_num=model.full_layers, enable_memory_saver=False)
         (swa_type,) = import_from("sglang.srt.mem_cache.swa_memory_pool", "SWAKVPool")
         return self._open_swa(swa_type, shape)
+
+    def _open_hybrid(self, shape: dict[str, Any]) -> Any:
+        """FULL with the states beside it, which only a host tier asks for: the layers of MAMBA come first."""
+        (hybrid,) = import_from("sglang.srt.mem_cache.memory_pool", "HybridLinearKVPool")
+        model = self.config.model
+        return hybrid(
+            **shape,
+            full_attention_layer_ids=list(range(model.mamba_layers, model.mamba_layers + model.full_layers)),
+            mamba_pool=self.requests.mamba_pool,
+            **self._swa_options,
+        )
 
     def _open_swa(self, swa_type: Any, shape: dict[str, Any]) -> Any:
         """FULL and SWA in one pool: the layers of FULL come first."""
@@ -167,7 +182,7 @@ class SglangPools:
 
     def _buffers(self, kv: Any) -> dict[Pool, list[Sequence[torch.Tensor]]]:
         """The tensors of each layer, each with one row per slot."""
-        sides = {Pool.KV: kv}
+        sides = {Pool.KV: getattr(kv, "full_kv_pool", kv)}
         if SWA in self.config.components:
             sides = {Pool.KV: kv.full_kv_pool, Pool.SWA: kv.swa_kv_pool}
         buffers: dict[Pool, list[Sequence[torch.Tensor]]] = {

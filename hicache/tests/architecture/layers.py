@@ -35,7 +35,10 @@ REFERENCE = tuple(
     f"hicache.testing.adapters.{name}"
     for name in ("reference", "reference_host", "reference_storage", "reference_view")
 )
-SGLANG = tuple(f"hicache.testing.adapters.{name}" for name in ("sglang", "sglang_host", "sglang_pools", "sglang_view"))
+SGLANG = tuple(
+    f"hicache.testing.adapters.{name}"
+    for name in ("sglang", "sglang_host", "sglang_host_pools", "sglang_locks", "sglang_pools", "sglang_view")
+)
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),

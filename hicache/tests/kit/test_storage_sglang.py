@@ -1,0 +1,187 @@
+"""The adapter for SGLang's storage backends: what it asks of a backend, in which words, and what becomes of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hicache.errors import ConfigurationError
+from hicache.storage.base import PoolQuery
+from hicache.testing.adapters import storage_sglang
+from hicache.testing.adapters.storage_sglang import SglangStorage
+from hicache.testing.plugin.known_failures import read_known_failures
+from hicache.testing.storage.page_bytes import Sheet
+from hicache.types import HitPolicy
+
+LISTS = sorted((Path(storage_sglang.__file__).parent / "known").glob("hicachefile-*.toml"))
+
+RANK = storage_sglang.ONLY_RANK
+
+
+class PoolHitPolicy(str, Enum):
+    """SGLang's name for how a pool is asked."""
+
+    ALL_PAGES = "all_pages"
+    TRAILING_PAGES = "trailing_pages"
+
+
+@dataclass
+class PoolTransfer:
+    """What SGLang asks of one pool."""
+
+    name: str
+    keys: list[str]
+    hit_policy: PoolHitPolicy
+
+
+class Shelf:
+    """A backend in the form of SGLang's, over a dictionary. `error`: what it raises when it is asked for pages."""
+
+    def __init__(self, config: SimpleNamespace, _: dict[str, object]) -> None:
+        self.config = config
+        self.pages: dict[str, torch.Tensor] = {}
+        self.asked: list[tuple[Sequence[str], list[PoolTransfer]]] = []
+        self.error: Exception | None = None
+
+    def exists(self, key: str) -> bool:
+        return key in self.pages
+
+    def batch_get(self, keys: Sequence[str], targets: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        if self.error is not None:
+            raise self.error
+        return [self.pages.get(key) for key, _ in zip(keys, targets, strict=True)]
+
+    def batch_set(self, keys: Sequence[str], pages: Sequence[torch.Tensor]) -> bool:
+        self.pages.update({key: page.clone() for key, page in zip(keys, pages, strict=True)})
+        return True
+
+    def batch_exists_v2(self, keys: Sequence[str], transfers: list[PoolTransfer]) -> SimpleNamespace:
+        self.asked.append((keys, transfers))
+        return SimpleNamespace(kv_hit_pages=1)
+
+    def clear(self) -> None:
+        self.pages.clear()
+
+
+MODULE = SimpleNamespace(HiCacheStorageConfig=SimpleNamespace, PoolHitPolicy=PoolHitPolicy, PoolTransfer=PoolTransfer)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, release: str = "0.5.23") -> tuple[SglangStorage, Shelf]:
+    """The adapter over a shelf, in a release of SGLang's, and the shelf."""
+
+    def import_from(_: str, *names: str) -> Any:
+        return (Shelf,) if names else MODULE
+
+    monkeypatch.setattr(storage_sglang, "prepare_sglang", lambda: release)
+    monkeypatch.setattr(storage_sglang, "import_from", import_from)
+    backend = SglangStorage("model", {"class": "somewhere:Shelf", "extra_config": {"size": 3}})
+    assert isinstance(backend.storage, Shelf), f"the class that was named is opened, got {backend.storage}"
+    return backend, backend.storage
+
+
+def kept(backend: SglangStorage, keys: Sequence[str]) -> Sheet:
+    """Pages in two pieces under these keys."""
+    sheet = Sheet([(3, 5)] * len(keys))
+    for number, _ in enumerate(keys):
+        sheet.write(number, bytes([number]) * 3 + bytes([100 + number]) * 5)
+    assert backend.set(keys, sheet.pages, []) == [True] * len(keys), "the shelf takes all"
+    return sheet
+
+
+def test_it_is_opened_for_the_model_with_its_extra_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, shelf = opened(monkeypatch)
+    assert (shelf.config.model_name, shelf.config.extra_config) == ("model", {"size": 3}), f"got {shelf.config}"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (f"kv.{RANK}/9f86", "9f86"),
+        (f"indexer.{RANK}/9f86", "9f86.indexer"),
+        ("kv.tp1of2.cp0of1.pp0of1/9f86", "9f86@tp1of2,cp0of1,pp0of1"),
+        ("mamba/7", "7@.mamba"),
+        ("kv/7", "7@"),
+        ("a/b/c", "a/b/c"),
+        ("../a", "../a"),
+    ],
+)
+def test_keys_are_those_that_a_controller_gives(monkeypatch: pytest.MonkeyPatch, key: str, name: str) -> None:
+    backend, shelf = opened(monkeypatch)
+    kept(backend, [key])
+    assert list(shelf.pages) == [name], f"{key}: expected {name}, got {list(shelf.pages)}"
+    assert backend.has([key, "other"]) == [True, False], "it is looked for under the same name"
+
+
+def test_pages_go_and_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, _ = opened(monkeypatch)
+    keys = ["kv/0", "kv/1"]
+    source = kept(backend, keys)
+    target = Sheet([(8,), (1, 0, 7), (8,)])
+    assert backend.get([*keys, "kv/2"], target.pages, []) == [True, True, False], "two of three are there"
+    assert [target.read(page) for page in (0, 1)] == [source.read(page) for page in (0, 1)], "the same bytes"
+    assert target.has_its_guards, "nothing is written beside the pages"
+    assert backend.clear(), "a class that says nothing has cleared"
+    assert backend.has(keys) == [False] * 2, "all are gone"
+
+
+@pytest.mark.parametrize("release", ["0.5.13.post1", "0.5.23"])
+def test_what_is_raised_is_what_the_controller_of_the_release_makes_of_it(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    backend, shelf = opened(monkeypatch, release)
+    kept(backend, ["kv/0"])
+    shelf.error = OSError("short read")
+    target = Sheet([(8,), (8,)])
+    if release == "0.5.23":
+        assert backend.get(["kv/0", "kv/1"], target.pages, []) == [False, False], "the whole batch is missed"
+    else:
+        with pytest.raises(OSError, match="short read"):
+            backend.get(["kv/0", "kv/1"], target.pages, [])
+
+
+def test_a_prefix_over_pools_is_asked_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, shelf = opened(monkeypatch)
+    keys, indexer, states = ([f"{pool}.{RANK}/{page}" for page in "abc"] for pool in ("kv", "indexer", "mamba"))
+    queries = [PoolQuery(indexer, HitPolicy.ALL_PAGES, 0), PoolQuery(states, HitPolicy.TRAILING_PAGES, 2)]
+    assert backend.exists(keys, queries, []) == 1, "the backend's own answer"
+    names, transfers = shelf.asked[0]
+    assert names == ["a", "b", "c"], f"the pages by the names of KV, got {names}"
+    found = [(one.name, one.hit_policy.value, len(one.keys)) for one in transfers]
+    expected = [("indexer", "all_pages", 3), ("mamba", "trailing_pages", 2)]
+    assert found == expected, f"pools, policies and windows: expected {expected}, got {found}"
+
+
+def test_pools_that_hold_other_pages_are_looked_for_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, shelf = opened(monkeypatch)
+    kept(backend, ["kv/0", "kv/1", "mamba/8"])
+    answer = backend.exists(["kv/0", "kv/1"], [PoolQuery(["mamba/8", "mamba/9"], HitPolicy.ALL_PAGES, 0)], [])
+    assert (answer, shelf.asked) == (1, []), "SGLang has no words for this: the pages are looked for"
+
+
+def test_without_sglang_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise ImportError("sglang is not installed")
+
+    monkeypatch.setattr(storage_sglang, "prepare_sglang", missing)
+    with pytest.raises(ConfigurationError, match="sglang is not installed"):
+        SglangStorage("model", {"class": "somewhere:Shelf"})
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)
+def test_the_lists_of_known_failures_can_be_read(path: Path) -> None:
+    entries = read_known_failures(path)
+    assert entries, f"{path} lists nothing"
+    ids = [entry.id for entry in entries]
+    assert len(ids) == len(set(ids)), f"an entry stands twice in {path}: {sorted(ids)}"
+
+
+def test_there_is_a_list_for_each_release() -> None:
+    names = [path.name for path in LISTS]
+    assert names == ["hicachefile-0.5.13.toml", "hicachefile-0.5.23.toml"], f"got {names}"
