@@ -12,7 +12,12 @@ from hicache.testing.report.matrix import Status
 from hicache.testing.report.run import Outcome
 from hicache.testing.report.text import counted, first_line, legible
 
-_STYLES = {Status.PASSED: "green", Status.FAILED: "red", Status.KNOWN_FAILURE: "yellow"}
+_STYLES = {
+    Status.PASSED: "green",
+    Status.PASSED_IN_PART: "green",
+    Status.FAILED: "red",
+    Status.KNOWN_FAILURE: "yellow",
+}
 
 _MOST_FINDINGS = 5
 

@@ -56,7 +56,8 @@ class ComparedClause:
     def differs(self) -> bool:
         """Whether it holds for one implementation and fails for another."""
         statuses = {standing.cell.status for standing in self.standings}
-        return Status.PASSED in statuses and not statuses.isdisjoint((Status.FAILED, Status.KNOWN_FAILURE))
+        holds, fails = (Status.PASSED, Status.PASSED_IN_PART), (Status.FAILED, Status.KNOWN_FAILURE)
+        return not statuses.isdisjoint(holds) and not statuses.isdisjoint(fails)
 
 
 @dataclass(frozen=True, slots=True)

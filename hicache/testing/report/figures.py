@@ -102,5 +102,5 @@ def _svg(figure: Figure, name: str, title: str) -> str:
     svg = drawn.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"#0[1-4]0[1-4]0[0-5]", lambda found: f"var({_VARIABLES[found[0]]})", svg)
+    svg = re.sub(r"#0[1-4]0[1-4]0[0-6]", lambda found: f"var({_VARIABLES[found[0]]})", svg)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)

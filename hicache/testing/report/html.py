@@ -56,6 +56,8 @@ def headline(view: Overview) -> str:
     if view.verdict is Status.NOT_EXECUTED:
         return "No test passed: this run shows nothing"
     passed = f"{counted(counts[Status.PASSED], 'clause')} passed"
+    if counts[Status.PASSED_IN_PART]:
+        passed += f", {counts[Status.PASSED_IN_PART]} in part"
     if counts[Status.KNOWN_FAILURE]:
         return f"{passed}, {counts[Status.KNOWN_FAILURE]} failed as known, and nothing else failed"
     return f"{passed}, and nothing failed"

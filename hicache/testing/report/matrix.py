@@ -17,6 +17,7 @@ class Status(str, Enum):
     """How a clause stands, in one configuration or in all."""
 
     PASSED = "passed"
+    PASSED_IN_PART = "passed in part"
     FAILED = "failed"
     KNOWN_FAILURE = "known failure"
     SKIPPED = "skipped"
@@ -105,14 +106,14 @@ def _cell(executions: Sequence[Execution]) -> Cell:
 
 
 def _status(executions: Iterable[Execution]) -> Status:
-    """The worst of the outcomes: passed only when every execution passed."""
+    """The worst of the outcomes: passed only when every execution passed, in part when the others were skipped."""
     outcomes = {execution.outcome for execution in executions}
     if Outcome.FAILED in outcomes:
         return Status.FAILED
     if Outcome.KNOWN_FAILURE in outcomes:
         return Status.KNOWN_FAILURE
     if Outcome.SKIPPED in outcomes:
-        return Status.SKIPPED
+        return Status.PASSED_IN_PART if Outcome.PASSED in outcomes else Status.SKIPPED
     return Status.PASSED if outcomes else Status.NOT_EXECUTED
 
 

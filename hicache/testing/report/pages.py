@@ -13,6 +13,7 @@ from hicache.testing.report.text import counted, first_line, legible
 
 SYMBOLS: Mapping[Status, str] = {
     Status.PASSED: "✓",
+    Status.PASSED_IN_PART: "◐",
     Status.FAILED: "✗",
     Status.KNOWN_FAILURE: "!",
     Status.SKIPPED: "-",
