@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hicache.cli.report_hits import hits_command
 from hicache.errors import ConfigurationError
 
 report_app = typer.Typer(no_args_is_help=True, help="Read the reports of earlier runs.")
+report_app.command("hits")(hits_command)
 
 
 @report_app.callback()

@@ -45,7 +45,7 @@ def _clauses(view: Overview) -> Table:
     matrix = view.matrix
     table = Table(expand=True)
     for heading in ("clause", *(name.partition("/")[2] or name for name in matrix.configurations)):
-        table.add_column(heading, no_wrap=True, min_width=len(Status.PASSED_IN_PART.value))
+        table.add_column(heading, no_wrap=True, min_width=len(Status.FAILED.value))
     # A sentence gives way: what stands in the columns before it is what was asked.
     table.add_column("what it says", no_wrap=True, ratio=1)
     for section in matrix.sections:

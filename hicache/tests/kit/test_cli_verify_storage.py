@@ -41,7 +41,7 @@ def test_counts_stand_in_the_report(tmp_path: Path) -> None:
 def test_a_narrow_terminal_cuts_the_sentences_and_nothing_else(tmp_path: Path) -> None:
     stages = ("--only", "faults", "--fault-runs", "5")
     _, output = run_app("--backend", "memory", "--report", str(tmp_path), *stages, columns=80)
-    assert "│ STORE-3  │ passed         │ get and" in output, f"clause and outcome can be read: {output}"
+    assert "│ STORE-3  │ passed       │ get and set" in output, f"clause and outcome can be read: {output}"
 
 
 def test_a_backend_that_no_kill_can_reach_is_skipped_with_the_reason(tmp_path: Path) -> None:

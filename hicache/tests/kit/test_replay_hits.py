@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from hicache.cli.app import app
 from hicache.errors import ConfigurationError
 from hicache.testing.replay.hits import Difference, compare_hits
 
@@ -61,3 +63,24 @@ def test_what_is_no_replay_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_text(text, encoding="ascii")
     with pytest.raises(ConfigurationError, match=r"b\.json: no replay"):
         compare_hits(written(tmp_path / "a.json"), tmp_path / "b.json")
+
+
+def run_app(*files: Path) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["report", "hits", *map(str, files)])
+    return result.exit_code, result.output
+
+
+def test_the_command_ends_with_1_and_names_the_requests_that_differ(tmp_path: Path) -> None:
+    mine = written(tmp_path / "replay.json")
+    other = written(tmp_path / "b.json", hit_lengths={"device": [0, 64, 192], "host": [0, 0, 0]})
+    code, output = run_app(tmp_path, other)
+    assert code == 1, f"a request differs: expected 1, got {code}: {output}"
+    assert "request 2: 128 tokens on device, 64 tokens on host and 192 tokens on device, 0 tokens" in output, output
+    assert "2 of 3 requests agree" in output, output
+    code, output = run_app(mine, mine)
+    assert (code, "3 of 3 requests agree" in output) == (0, True), f"none differs: expected 0, got {code}: {output}"
+
+
+def test_the_command_ends_with_2_where_there_is_no_replay(tmp_path: Path) -> None:
+    code, output = run_app(written(tmp_path / "a.json"), tmp_path / "none.json")
+    assert (code, "none.json: no replay" in output) == (2, True), f"expected 2 and the file, got {code}: {output}"
