@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
+import pytest
 
-__all__ = ["place", "pytest_generate_tests", "store", "writers"]
+from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
+from hicache.testing.storage.place import Place
+
+from .metadata import Metadata
+
+__all__ = ["metadata", "place", "pytest_generate_tests", "store", "writers"]
+
+
+@pytest.fixture
+def metadata(place: Place) -> Metadata:
+    """The metadata service that a backend is told, which is ours."""
+    if place.metadata is None:
+        pytest.skip(f"no option of {place.subject.name} is a metadata service: it asks none")
+    return Metadata(str(place.metadata.host), place.metadata.port)
