@@ -34,11 +34,14 @@ class Hf3fsStorage(PagedStorage):
         timeout_s = told.number("timeout_s", 5, LONGEST_TIMEOUT_S)
         # A scope may end with a dot and digits as well: the last ones are the size.
         self._metadata = MetadataClient(told.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s)
+        self._file = _opened(told.text("root"), scope, num_pages, slot_bytes)
         try:
             self._metadata.initialise()
         except MetadataError as error:
             self.failed(error)
-        self._file = _opened(told.text("root"), scope, num_pages, slot_bytes)
+        except ConfigurationError:
+            self._release()
+            raise
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return self._metadata.exist(keys) if keys else []
