@@ -15,6 +15,5 @@ __all__ = ["metadata", "place", "pytest_generate_tests", "store", "writers"]
 @pytest.fixture
 def metadata(place: Place) -> Metadata:
     """The metadata service that a backend is told, which is ours."""
-    if place.metadata is None:
-        pytest.skip(f"no option of {place.subject.name} is a metadata service: it asks none")
+    assert place.metadata is not None, "a test that takes this runs for backends that ask a metadata service"
     return Metadata(str(place.metadata.host), place.metadata.port)

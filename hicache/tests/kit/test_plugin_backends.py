@@ -67,3 +67,26 @@ def test_a_backend_that_cannot_be_had_ends_the_run(
     result = run(pytester, *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
     assert message in "\n".join(result.errlines), f"{message} is named: {result.errlines}"
+
+
+def test_a_test_of_metadata_runs_for_the_backends_that_ask_a_service(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture
+        def metadata(place):
+            return place.metadata
+
+        @clause("SEC-4")
+        def test_it(metadata):
+            assert metadata.url
+        """,
+    )
+    (pytester.path / "conformance" / "conftest.py").write_text(CONFTEST)
+    tested = [one.configuration for one in run_recorded(pytester, "--adapter", DEFAULT).executions]
+    assert tested == ["storage/hf3fs"], f"of those that ship it is one, got {tested}"
+    (found,) = run_recorded(pytester, "--adapter", DEFAULT, "--backend", "memory").executions
+    assert found.outcome is Outcome.SKIPPED, f"memory asks no service, got {found}"
+    assert "no option of memory is a metadata service" in found.reason, f"the reason is told: {found.reason}"
