@@ -31,6 +31,9 @@ _STEP_BYTES = 1 << 16
 _PATIENCE_S = 2.0
 """What is still read of a body that is too long, and how long it may take to come."""
 
+_CLOSE = {"Connection": "close"}
+"""Who is told so finds the connection closed after it."""
+
 _LENGTH = re.compile(r"[0-9]{1,15}")
 
 _UNKNOWN_METHOD = 501
@@ -124,18 +127,16 @@ class _Exchange(BaseHTTPRequestHandler):
             body = self._body()
         except RefusalError as refusal:
             # What is left of the body would pass for the next request.
-            self.close_connection = True
-            self._send(Reply(refusal.status, {"detail": str(refusal)}), {"Connection": "close"})
+            self._send(Reply(refusal.status, {"detail": str(refusal)}), _CLOSE)
             self._drop_rest()
         else:
             self._send(reply(self.server.catalogue, self.path, body), {})
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the standard library finds wrong, in JSON as well."""
-        self.close_connection = True
         allowed = {"Allow": "POST"} if code == _UNKNOWN_METHOD else {}
         status = _STATUS_OF_CLIENT.get(code, code)
-        self._send(Reply(status, {"detail": message or "this cannot be read"}), {**allowed, "Connection": "close"})
+        self._send(Reply(status, {"detail": message or "this cannot be read"}), {**allowed, **_CLOSE})
         self._drop_rest()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the library's
