@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
+import pytest
 
-__all__ = ["place", "pytest_generate_tests", "store", "writers"]
+from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
+from hicache.testing.storage.place import Place
+
+from .metadata import Metadata
+
+__all__ = ["metadata", "place", "pytest_generate_tests", "store", "writers"]
+
+
+@pytest.fixture
+def metadata(place: Place) -> Metadata:
+    """The metadata service that a backend is told, which is ours."""
+    assert place.metadata is not None, "a test that takes this runs for backends that ask a metadata service"
+    return Metadata(str(place.metadata.host), place.metadata.port)

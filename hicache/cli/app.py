@@ -9,6 +9,7 @@ import typer
 from hicache.cli.explain import explain_command
 from hicache.cli.replay import replay_command
 from hicache.cli.report import report_app
+from hicache.cli.serve_metadata import serve_metadata_command
 from hicache.cli.verify import verify_command
 from hicache.cli.verify_storage import verify_storage_command
 
@@ -18,6 +19,7 @@ app.command("verify-storage")(verify_storage_command)
 app.command("replay")(replay_command)
 app.command("explain")(explain_command)
 app.add_typer(report_app, name="report")
+app.command("serve-metadata")(serve_metadata_command)
 
 
 @app.callback()

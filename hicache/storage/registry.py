@@ -17,6 +17,7 @@ BACKENDS: Mapping[str, str] = {
     "memory": "hicache.storage.memory:MemoryStorage",
     "file": "hicache.storage.file:FileStorage",
     "slotfile": "hicache.storage.slotfile:SlotFileStorage",
+    "hf3fs": "hicache.storage.hf3fs.backend:Hf3fsStorage",
     "audited": "hicache.storage.audited:AuditedStorage",
     "faulty": "hicache.storage.faulty:FaultyStorage",
     "metered": "hicache.storage.metered:MeteredStorage",

@@ -73,13 +73,14 @@ def writers() -> Iterator[Writers]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test over the backends of the run."""
+    """Run a test over the backends of the run; one that takes `metadata`, over those that ask a metadata service."""
     if "backend" not in metafunc.fixturenames:
         return
     subjects = backends_of(metafunc.config)
-    if subjects:
-        metafunc.parametrize("backend", [pytest.param(subject, id=subject.name) for subject in subjects])
-    else:
-        adapter = metafunc.config.getoption("--adapter")
-        reason = f"this run is about {adapter}, and of a storage backend only --backend would make it one"
-        metafunc.parametrize("backend", [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))])
+    adapter = metafunc.config.getoption("--adapter")
+    reason = f"this run is about {adapter}, and of a storage backend only --backend would make it one"
+    if subjects and "metadata" in metafunc.fixturenames:
+        reason = f"no option of {', '.join(subject.name for subject in subjects)} is a metadata service: none is asked"
+        subjects = tuple(subject for subject in subjects if subject.asks_metadata)
+    none = pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))
+    metafunc.parametrize("backend", [pytest.param(subject, id=subject.name) for subject in subjects] or [none])

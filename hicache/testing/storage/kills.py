@@ -64,8 +64,10 @@ class KillRuns:
         if dice.random() < 0.5:  # noqa: PLR2004 - as often as not
             self._store.reopen()
         found = self._store.get(under_way)
+        self._note_late(under_way, task.version)
         self._store.get_all(task.keys[: len(writer.answers)])
         self._store.has(under_way)
+        self._note_late(under_way, task.version)
         self._go_on(under_way, seed)
         before = self.counts
         self.counts = KillCounts(
@@ -97,6 +99,12 @@ class KillRuns:
         for key in under_way:
             model.was_interrupted(key, task.version)
         return under_way
+
+    def _note_late(self, keys: list[str], version: int) -> None:
+        """What a dead writer has asked of a service may be served after its death."""
+        if self._place.metadata is not None:
+            for key in keys:
+                self._store.model.was_interrupted(key, version)
 
     def _go_on(self, keys: list[str], seed: int) -> None:
         """What was under way can be written now, and read."""

@@ -9,11 +9,14 @@ from typing import Any
 
 from hicache.storage.base import StorageBackend
 from hicache.storage.faulty import FaultyStorage
+from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.service import MetadataService
 from hicache.storage.registry import open_backend
 from hicache.testing.storage.subject import (
     CAPACITY_BYTES,
     CAPACITY_PAGES,
     DIRECTORY,
+    METADATA_URL,
     PAGE_BYTES,
     UNIQUE,
     BackendSubject,
@@ -32,7 +35,7 @@ class Place:
 
     `page_bytes`, `capacity_bytes`: what a backend is told that has options for them. The scopes have names of their
     own, so that a backend that is told no place is fresh as well. `faults`: options of the wrapper that lets instances
-    fail which are opened from now on; none unless there are some.
+    fail which are opened from now on; none unless there are some. `metadata`: the service that the backend is told.
     """
 
     def __init__(
@@ -43,12 +46,14 @@ class Place:
         self.page_bytes = page_bytes
         self.directory = folder / self.name
         self.directory.mkdir()
+        self.metadata = _metadata_service() if subject.asks_metadata else None
         values = {
             DIRECTORY: str(self.directory),
             UNIQUE: self.name,
             PAGE_BYTES: page_bytes,
             CAPACITY_BYTES: capacity_bytes,
             CAPACITY_PAGES: min(capacity_bytes // page_bytes, _MOST_PAGES),
+            METADATA_URL: self.metadata.url if self.metadata else None,
         }
         self.options: dict[str, Any] = subject.options_for(values)
         self.faults: dict[str, Any] = {}
@@ -73,6 +78,14 @@ class Place:
         return sum(sum(one.injected.values()) for one in self._opened if isinstance(one, FaultyStorage))
 
     def close(self) -> None:
-        """Close every instance."""
+        """Close every instance, and the service that they asked."""
         while self._opened:
             self._opened.pop().close()
+        if self.metadata is not None:
+            self.metadata.close()
+
+
+def _metadata_service() -> MetadataService:
+    service = MetadataService(Catalogue(None))
+    service.start()
+    return service

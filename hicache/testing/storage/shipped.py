@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from hicache.storage.registry import backend_class
 from hicache.tables import read_table
-from hicache.testing.storage.subject import CAPACITY_BYTES, CAPACITY_PAGES, DIRECTORY, UNIQUE, BackendSubject
+from hicache.testing.storage.subject import (
+    CAPACITY_BYTES,
+    CAPACITY_PAGES,
+    DIRECTORY,
+    METADATA_URL,
+    PAGE_BYTES,
+    UNIQUE,
+    BackendSubject,
+)
 
 SHIPPED = (
     BackendSubject("memory", {"store": UNIQUE, "capacity_bytes": CAPACITY_BYTES}),
     BackendSubject("file", {"root": DIRECTORY, "capacity_bytes": CAPACITY_BYTES}),
     BackendSubject("slotfile", {"root": DIRECTORY, "capacity_slots": CAPACITY_PAGES}),
+    BackendSubject(
+        "hf3fs",
+        {
+            "root": DIRECTORY,
+            "page_bytes": PAGE_BYTES,
+            "capacity_pages": CAPACITY_PAGES,
+            "metadata_url": METADATA_URL,
+        },
+    ),
 )
 
 

@@ -21,6 +21,9 @@ CAPACITY_PAGES = "{capacity_pages}"
 PAGE_BYTES = "{page_bytes}"
 """Stands for an option: the size of the largest page that will be kept, an integer."""
 
+METADATA_URL = "{metadata_url}"
+"""Stands for an option: where a metadata service of ours listens, which is fresh as well."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendSubject:
@@ -43,6 +46,11 @@ class BackendSubject:
     def counts_bytes(self) -> bool:
         """Whether it is told so in bytes, whatever the sizes of pages are."""
         return _mentions(self.options, CAPACITY_BYTES)
+
+    @property
+    def asks_metadata(self) -> bool:
+        """Whether it is told a metadata service."""
+        return _mentions(self.options, METADATA_URL)
 
     def options_for(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The options with a value for each placeholder: as it is for a whole option, as text within one."""

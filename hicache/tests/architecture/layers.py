@@ -48,6 +48,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
     "hicache.storage": (*GROUND, "numpy", "xxhash", "filelock"),
+    "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.transfer": (*GROUND, "hicache.storage", "numpy"),
     "hicache.transfer.executors": (*GROUND, "hicache.transfer", "torch"),
     "hicache.tiers": (

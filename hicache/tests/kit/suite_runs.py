@@ -9,12 +9,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from hicache.testing.plugin import fixtures, session, shrinking
+from hicache.storage.hf3fs import backend
+from hicache.testing.adapters import reference
+from hicache.testing.plugin import backends, fixtures, session, shrinking
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report import RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
-LOADED = (hypothesis, fixtures, session, shrinking)
+LOADED = (hypothesis, backend, backends, reference, fixtures, session, shrinking)
 """What a run imports. A run in this process would import it anew, and drop it at its end."""
 
 FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"

@@ -32,8 +32,8 @@ CLAUSES_BY_SECTION = {
 
 LATER = {Capability.RANKS}
 
-NEED_MORE = {"STORE-10", "FETCH-7", "SEC-4"}
-"""The clauses that need a server, or ranks, beside those of the section on ranks."""
+NEED_MORE = {"FETCH-7"}
+"""The clauses that need ranks, beside those of the section on ranks."""
 
 WRONG = {
     "unknown tier": ('tier = "moon"\nsentence = "x"', "tier 'moon'"),
@@ -59,7 +59,7 @@ def test_a_clause_is_a_sentence_of_somebody(clause_id: str) -> None:
     assert re.fullmatch(r"ours|sglang#\d+(, sglang#\d+)*", found.source), f"{clause_id}: source {found.source!r}"
 
 
-def test_what_is_implemented_is_all_but_ranks_and_servers() -> None:
+def test_what_is_implemented_is_all_but_ranks() -> None:
     expected = {name for name in CONTRACT if name.partition("-")[0] != "RANK"} - NEED_MORE
     implemented = {found.id for found in CONTRACT.values() if found.implemented}
     assert implemented == expected, f"implemented and expected differ in {sorted(implemented ^ expected)}"

@@ -50,7 +50,7 @@ def test_a_run_about_somebody_s_cache_says_nothing_of_backends(pytester: pytest.
 
 def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--backend", "memory", adapter=DEFAULT)
-    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 11 not executed"])
+    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 13 not executed"])
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,26 @@ def test_a_backend_that_cannot_be_had_ends_the_run(
     result = run(pytester, *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
     assert message in "\n".join(result.errlines), f"{message} is named: {result.errlines}"
+
+
+def test_a_test_of_metadata_runs_for_the_backends_that_ask_a_service(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture
+        def metadata(place):
+            return place.metadata
+
+        @clause("SEC-4")
+        def test_it(metadata):
+            assert metadata.url
+        """,
+    )
+    (pytester.path / "conformance" / "conftest.py").write_text(CONFTEST)
+    tested = [one.configuration for one in run_recorded(pytester, "--adapter", DEFAULT).executions]
+    assert tested == ["storage/hf3fs"], f"of those that ship it is one, got {tested}"
+    (found,) = run_recorded(pytester, "--adapter", DEFAULT, "--backend", "memory").executions
+    assert found.outcome is Outcome.SKIPPED, f"memory asks no service, got {found}"
+    assert "no option of memory is a metadata service" in found.reason, f"the reason is told: {found.reason}"

@@ -1,0 +1,137 @@
+"""Hf3fsStorage: pages in a file that many machines share, and a metadata service that says which is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hicache.errors import ConfigurationError
+from hicache.storage.answers import Answer
+from hicache.storage.base import Pieces
+from hicache.storage.hf3fs.client import MetadataClient, MetadataError
+from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
+from hicache.storage.options import Options
+from hicache.storage.paged import PagedStorage
+
+LONGEST_TIMEOUT_S = 600
+
+
+class Hf3fsStorage(PagedStorage):
+    """Keeps pages in `root/scope`, a folder of 3FS or of any file system, for the processes of all machines.
+
+    Pages are reserved at the service, written, and confirmed. 3FS is used as a file system: its user-space ring
+    (usrbio) is not. Options: `root`, the folder, one for each service; `page_bytes`, of the largest page; a number of
+    `capacity_pages`, above which the least recently used go; `metadata_url`, of `hicache serve-metadata`; `timeout_s`
+    for each step of an exchange with it (5).
+    """
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        super().__init__(scope)
+        told = Options("hf3fs", options, ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s"))
+        num_pages, slot_bytes = told.count("capacity_pages"), slot_bytes_of(told.count("page_bytes"))
+        self._page_bytes = told.count("page_bytes")
+        timeout_s = told.number("timeout_s", 5, LONGEST_TIMEOUT_S)
+        # A scope may end with a dot and digits as well: the last ones are the size.
+        self._metadata = MetadataClient(told.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s)
+        self._file = _opened(told.text("root"), scope, num_pages, slot_bytes)
+        try:
+            self._metadata.initialise()
+        except MetadataError as error:
+            self.failed(error)
+        except ConfigurationError:
+            self._release()
+            raise
+
+    def _present(self, keys: Sequence[str]) -> list[bool]:
+        return self._metadata.exist(keys) if keys else []
+
+    def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
+        pages = self._metadata.find(keys) if keys else []
+        answers = [self._read_one(*each) for each in zip(keys, pages, targets, strict=True)]
+        damaged = [number for number, answer in enumerate(answers) if answer.is_damage]
+        if damaged:
+            self._look_again(damaged, keys, pages, answers)
+        return answers
+
+    def _read_one(self, key: str, page: int | None, pieces: Pieces) -> Answer:
+        if page is None:
+            return Answer.ABSENT
+        try:
+            return self._file.read(key, page, pieces)
+        except OSError as error:
+            return self.failed(error)
+
+    def _look_again(
+        self, damaged: Sequence[int], keys: Sequence[str], pages: Sequence[int | None], answers: list[Answer]
+    ) -> None:
+        """A page that another key was given meanwhile is no data; one that is this key's still is damaged, and goes."""
+        now = self._metadata.find([keys[number] for number in damaged])
+        lost = [number for number, page in zip(damaged, now, strict=True) if page == pages[number]]
+        for number in set(damaged).difference(lost):
+            answers[number] = Answer.ABSENT
+        if lost:
+            self._metadata.remove([keys[number] for number in lost])
+
+    def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
+        answers = [Answer.PRESENT if self._file.holds(pieces) else Answer.FULL for pieces in sources]
+        fitting = [number for number, answer in enumerate(answers) if answer is Answer.PRESENT]
+        if not fitting:
+            return answers
+        indices, evicted = self._metadata.reserve([keys[number] for number in fitting])
+        self.tally.removed(evicted)
+        mine: dict[int, int] = {}
+        for number, (is_there, page) in zip(fitting, indices, strict=True):
+            if page is None:
+                answers[number] = Answer.FULL
+            elif not is_there:
+                mine.setdefault(page, number)
+        self._write_reserved(mine, keys, sources, answers)
+        return answers
+
+    def _write_reserved(
+        self, mine: Mapping[int, int], keys: Sequence[str], sources: Sequence[Pieces], answers: list[Answer]
+    ) -> None:
+        """Write pages that were reserved, each for one of the batch, and say which were written and which were not."""
+        written, released = list[tuple[str, int]](), dict.fromkeys(mine)
+        try:
+            for page, number in mine.items():
+                answers[number] = self._write_one(keys[number], page, sources[number])
+                if answers[number] is Answer.DONE:
+                    written.append((keys[number], page))
+                    del released[page]
+        finally:
+            refused = self._metadata.confirm(written, released) if mine else set()
+        for page in refused.intersection(mine):
+            answers[mine[page]] = Answer.ERROR
+
+    def _write_one(self, key: str, page: int, pieces: Pieces) -> Answer:
+        try:
+            self._file.write(key, page, pieces)
+        except OSError as error:
+            return self.failed(error)
+        return Answer.DONE
+
+    def _remove_all(self) -> bool:
+        self._metadata.clear()
+        return True
+
+    def _holdings(self) -> tuple[int, int]:
+        """Bytes are those of the largest page for each object: nobody writes down how long it is."""
+        objects = self._metadata.confirmed()
+        return objects, objects * self._page_bytes
+
+    def _release(self) -> None:
+        self._metadata.close()
+        self._file.close()
+
+
+def _opened(root: str, scope: str, num_pages: int, slot_bytes: int) -> PageFile:
+    folder = Path(root).absolute() / scope
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.is_symlink():
+            raise ConfigurationError(f"{folder} is a link: no page of a scope lies outside its folder")
+        return PageFile(folder / f"pages-{slot_bytes}", scope, num_pages, slot_bytes)
+    except OSError as error:
+        raise ConfigurationError(f"storage option 'root': got {root!r}, which cannot be used: {error}") from error

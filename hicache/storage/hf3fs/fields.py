@@ -1,0 +1,117 @@
+"""Fields: the fields of a request to the metadata service, each with the form that it has to have."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from hicache.storage.hf3fs.snapshot import DEFAULT_NAMESPACE
+
+MOST_KEY_CHARACTERS = 1 << 10
+
+MOST_NUMBER = 1 << 53
+"""What every reader of JSON takes for an integer."""
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,256}")
+_RANK = re.compile(r"[0-9]{1,9}")
+
+
+class RefusalError(Exception):
+    """A request that cannot be served. `status`: of the answer, 4xx."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def read_rank(text: str) -> int:
+    """The rank of a path. Raises RefusalError."""
+    if not _RANK.fullmatch(text):
+        _refuse("the rank in the path", text, "an integer that is 0 or more")
+    return int(text)
+
+
+class Fields:
+    """The body of a request. Raises RefusalError unless it is an object in JSON; properties raise it as well."""
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RefusalError(400, f"the body is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            _refuse("the body", found, "an object")
+        self._found: dict[str, Any] = found
+
+    @property
+    def namespace(self) -> str:
+        """The namespace, `kv` where none is given."""
+        name = self._found.get("namespace", DEFAULT_NAMESPACE)
+        if not (isinstance(name, str) and _NAMESPACE.fullmatch(name)):
+            _refuse("namespace", name, "up to 256 letters, digits and ._-")
+        return name
+
+    @property
+    def num_pages(self) -> int:
+        """A number of pages."""
+        pages = _number("num_pages", self._found.get("num_pages"))
+        if not pages:
+            _refuse("num_pages", pages, "a positive integer")
+        return pages
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys."""
+        return [_key("keys", key) for key in self._list("keys", None)]
+
+    @property
+    def keys_with_prefixes(self) -> list[str]:
+        """Keys, each of which comes with that of the page before it, which is not used."""
+        pairs = [_pair("keys", pair) for pair in self._list("keys", None)]
+        for _, prefix in pairs:
+            if not isinstance(prefix, str):
+                _refuse("keys", prefix, "pairs of texts")
+        return [_key("keys", key) for key, _ in pairs]
+
+    @property
+    def written(self) -> list[tuple[str, int]]:
+        """Keys and the pages that were written for them; none where the field is not there."""
+        name = "written_keys_to_confirm"
+        pairs = [_pair(name, pair) for pair in self._list(name, [])]
+        return [(_key(name, key), _number(name, page)) for key, page in pairs]
+
+    @property
+    def released(self) -> list[int]:
+        """Pages that were not written; none where the field is not there."""
+        return [_number("pages_to_release", page) for page in self._list("pages_to_release", [])]
+
+    def _list(self, name: str, default: list[Any] | None) -> list[Any]:
+        found = self._found.get(name, default)
+        if not isinstance(found, list):
+            _refuse(name, found, "a list")
+        return found
+
+
+def _pair(name: str, pair: Any) -> tuple[Any, Any]:
+    if not (isinstance(pair, list) and len(pair) == 2):  # noqa: PLR2004 - a pair
+        _refuse(name, pair, "a list of pairs")
+    return pair[0], pair[1]
+
+
+def _key(name: str, key: Any) -> str:
+    if not (isinstance(key, str) and 0 < len(key) <= MOST_KEY_CHARACTERS):
+        _refuse(name, key, f"texts of 1 to {MOST_KEY_CHARACTERS} characters")
+    return key
+
+
+def _number(name: str, value: Any) -> int:
+    # In Python true is a number.
+    if type(value) is not int or not 0 <= value < MOST_NUMBER:
+        _refuse(name, value, "an integer that is 0 or more")
+    return value
+
+
+def _refuse(name: str, value: Any, expected: str) -> NoReturn:
+    found = "nothing" if value is None else ascii(value)[:100]
+    raise RefusalError(422, f"{name}: got {found}, expected {expected}")

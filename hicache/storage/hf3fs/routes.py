@@ -1,0 +1,109 @@
+"""Routes: what the metadata service answers to a path and a body."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hicache.storage.hf3fs.catalogue import Catalogue, NamespaceSizeError, UnknownNamespaceError
+from hicache.storage.hf3fs.fields import Fields, RefusalError, read_rank
+
+LOG = logging.getLogger(__name__)
+
+
+class Reply(NamedTuple):
+    """A status, and what is told in JSON; None for nothing."""
+
+    status: int
+    content: Mapping[str, Any] | None
+
+
+DONE = Reply(204, None)
+
+Route = Callable[[Catalogue, str, Fields], Reply]
+"""Serves one operation on a namespace of a rank."""
+
+
+def reply(catalogue: Catalogue, path: str, body: bytes) -> Reply:
+    """The answer to one request. What the caller did wrong is answered with 4xx; that nothing can be kept, with 503."""
+    try:
+        return _served(catalogue, path, body)
+    except RefusalError as refusal:
+        return Reply(refusal.status, {"detail": str(refusal)})
+    except NamespaceSizeError as error:
+        return Reply(409, {"detail": str(error)})
+    except OSError as error:
+        LOG.warning("metadata cannot be written down: %s", error)
+        return Reply(503, {"detail": f"the change cannot be kept: {error}"})
+
+
+def _served(catalogue: Catalogue, path: str, body: bytes) -> Reply:
+    empty, _, rest = path.partition("/")
+    rank_text, _, operation = rest.partition("/")
+    if empty or operation not in ROUTES:
+        raise RefusalError(404, "Not Found")
+    rank, fields = read_rank(rank_text), Fields(body)
+    namespace = fields.namespace
+    try:
+        return ROUTES[operation](catalogue, f"{rank}:{namespace}", fields)
+    except UnknownNamespaceError:
+        message = f"Rank {rank} namespace '{namespace}' not initialized. Please call /{rank}/initialize first."
+        raise RefusalError(404, message) from None
+
+
+def _initialise(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
+    catalogue.initialise(state, fields.num_pages)
+    return DONE
+
+
+def _exists(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
+    return Reply(200, {"exists": catalogue.exist(state, fields.keys)})
+
+
+def _reserve(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
+    found = catalogue.reserve(state, fields.keys_with_prefixes)
+    return Reply(200, {"indices": found.indices, **({"evicted": found.evicted} if found.evicted else {})})
+
+
+def _confirm(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
+    written, released = fields.written, fields.released
+    beyond = catalogue.usage(state).num_pages
+    if wrong := [page for page in (*(page for _, page in written), *released) if page >= beyond]:
+        raise RefusalError(422, f"there are {beyond} pages, and not {wrong[:10]}; nothing was changed")
+    refused = catalogue.confirm(state, written, released).refused
+    if not refused:
+        return DONE
+    detail = f"not reserved, or for another key: {refused[:10]}; all others were taken over"
+    return Reply(409, {"detail": detail, "refused": refused})
+
+
+def _delete(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
+    catalogue.remove(state, fields.keys)
+    return DONE
+
+
+def _clear(catalogue: Catalogue, state: str, _: Fields) -> Reply:
+    catalogue.clear(state)
+    return DONE
+
+
+def _find(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
+    return Reply(200, {"indices": catalogue.find(state, fields.keys)})
+
+
+def _usage(catalogue: Catalogue, state: str, _: Fields) -> Reply:
+    return Reply(200, catalogue.usage(state)._asdict())
+
+
+ROUTES: Mapping[str, Route] = {
+    "initialize": _initialise,
+    "exists": _exists,
+    "reserve_and_allocate_page_indices": _reserve,
+    "confirm_write": _confirm,
+    "delete_keys": _delete,
+    "clear": _clear,
+    "get_page_indices": _find,
+    "usage": _usage,
+}
+"""By the last part of the path. All but `usage`, and the count `evicted` of a reservation, are 3FS metadata's own."""

@@ -1,0 +1,70 @@
+"""`hicache serve-metadata`: where it listens, what it writes when it is ended, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hicache.cli.app import app
+from hicache.storage.hf3fs.client import MetadataClient
+
+COMMAND = (sys.executable, "-c", "from hicache.cli.app import main; main()", "serve-metadata", "--port", "0")
+
+
+@contextmanager
+def serving(file: Path) -> Iterator[tuple[subprocess.Popen[str], MetadataClient]]:
+    """The command in a process of its own, and one who asks it."""
+    with subprocess.Popen([*COMMAND, "--file", str(file)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "the process was opened with a pipe"
+        try:
+            told = process.stdout.readline()
+            assert told.startswith("metadata of 3FS at http://127.0.0.1:"), f"SEC-4: it listens to itself, got {told!r}"
+            client = MetadataClient(told.split()[-1], "kv", 3, 10)
+            yield process, client
+            client.close()
+        finally:
+            process.kill()
+
+
+def keep(client: MetadataClient, key: str) -> int:
+    """Reserve and confirm a page; which it was."""
+    ((_, page),), _ = client.reserve([key])
+    assert page is not None, f"there is room for {key}"
+    client.confirm([(key, page)], [])
+    return page
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda end: end.name)
+def test_what_was_confirmed_outlives_the_process(tmp_path: Path, end: signal.Signals) -> None:
+    file = tmp_path / "metadata.json"
+    with serving(file) as (process, client):
+        pages = [keep(client, key) for key in "abcd"]
+        process.send_signal(end)
+        assert process.wait(30) == (-end if end is signal.SIGKILL else 0), "it ends as it was told to"
+    is_written = json.loads(file.read_text()).get("0:kv", {}).get("key_to_index") == [["b", 1], ["c", 0], ["d", 2]]
+    assert is_written == (end is not signal.SIGKILL), f"STORE-10: written at the end, got {file.read_text()}"
+    with serving(file) as (_, client):
+        assert client.find(list("abcd")) == [None, *pages[1:]], "STORE-10: a made room for d, and is gone for good"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--file", "broken.json"), "broken.json cannot be used"), (("--host", "192.0.2.1"), "192.0.2.1:0")],
+)
+def test_what_cannot_be_served_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.json").write_text("{broken")
+    result = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["serve-metadata", "--port", "0", *arguments])
+    assert result.exit_code == 2, f"expected 2, got {result.exit_code}: {result.output}"
+    assert message in result.output, f"{message} is named: {result.output}"
+    assert Path("broken.json").read_text() == "{broken", "STORE-10: a file that cannot be read stays as it is"

@@ -1,0 +1,226 @@
+"""Hf3fsStorage: pages that anybody may reuse, never the wrong bytes, and a service that is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from errno import EIO, ENOSPC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.storage.base import Pieces
+from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.page_file import HEADER, slot_bytes_of
+from hicache.storage.hf3fs.service import MetadataService
+from hicache.tests.storage.asking import put, take
+from hicache.tests.storage.conftest import Open
+from hicache.tests.storage.pages import PAGE_BYTES, SCOPE, page
+
+from .conftest import Serve
+
+OpenHere = Callable[..., Any]
+
+SLOT_BYTES = 12_288
+"""Of a page of PAGE_BYTES: whole blocks of 4 KiB."""
+
+
+@pytest.fixture
+def open_here(open_in: Open, service: MetadataService) -> OpenHere:
+    """Opens one more instance of the test's scope, with room for so many pages."""
+
+    def open_one(capacity_pages: int = 4, **options: object) -> Any:
+        told = {"page_bytes": PAGE_BYTES, "metadata_url": service.url, "capacity_pages": capacity_pages, **options}
+        return open_in("hf3fs", **told)
+
+    return open_one
+
+
+def pages_file(root: Path) -> Path:
+    return root / SCOPE / f"pages-{SLOT_BYTES}"
+
+
+def before_reading(monkeypatch: pytest.MonkeyPatch, backend: Any, act: Callable[[], object]) -> None:
+    """Once, when a backend knows where an object is and is about to read it, something else happens."""
+    read = backend._file.read
+
+    def read_late(key: str, where: int, pieces: Pieces) -> object:
+        monkeypatch.setattr(backend._file, "read", read)
+        act()
+        return read(key, where, pieces)
+
+    monkeypatch.setattr(backend._file, "read", read_late)
+
+
+def test_pages_lie_one_after_the_other_in_a_file_that_grows(open_here: OpenHere, tmp_path: Path) -> None:
+    backend = open_here(100)
+    put(backend, a=page(1), b=page(2), c=b"")
+    assert [take(backend, "a"), take(backend, "b"), take(backend, "c", 0)] == [page(1), page(2), b""], "as they were"
+    size = pages_file(tmp_path).stat().st_size
+    assert size == 2 * SLOT_BYTES + HEADER.size, f"three pages of room for a hundred, got {size} bytes"
+
+
+def test_a_page_that_another_writer_reused_meanwhile_is_a_miss(
+    open_here: OpenHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = open_here(1), open_here(1)
+    put(mine, a=page(1))
+    before_reading(monkeypatch, mine, lambda: put(theirs, b=page(2)))
+    assert take(mine, "a") is None, "STORE-3: by then the page holds another object"
+    assert mine.stats().misses == {"absent": 1}, f"it is gone, not damaged: {mine.stats()}"
+    assert take(mine, "b") == page(2), "STORE-8: what took its place is untouched"
+
+
+def test_a_page_that_is_being_overwritten_is_a_miss(open_here: OpenHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = open_here(1), open_here(1)
+    put(mine, a=page(1))
+
+    def overwrite_half() -> None:
+        ((_, where),), _ = theirs._metadata.reserve(["b"])
+        theirs._file.write("b", where, [memoryview(page(2))[: PAGE_BYTES // 2]])
+
+    before_reading(monkeypatch, mine, overwrite_half)
+    assert take(mine, "a") is None, "STORE-3: half of it is another's"
+    assert mine.has(["a", "b"]) == [False, False], "STORE-10: b is not confirmed"
+
+
+def test_bytes_under_another_key_are_damage(open_here: OpenHere) -> None:
+    backend = open_here(1)
+    put(backend, a=page(1))
+    backend._file.write("b", 0, [memoryview(page(1))])
+    assert take(backend, "a") is None, "STORE-3: the same bytes were kept under another name"
+    assert backend.stats().misses == {"corrupt": 1}, f"counted with its reason: {backend.stats()}"
+    assert backend.has(["a"]) == [False], "PF13: what nobody can read goes"
+    assert put(backend, a=page(2)) == [True], "PF13: so it can be written anew"
+    assert take(backend, "a") == page(2), "PF13: and read"
+
+
+@pytest.mark.parametrize(("size", "reason"), [(PAGE_BYTES + 1, "short"), (PAGE_BYTES - 1, "long")])
+def test_an_object_of_another_size_is_a_miss_and_goes(open_here: OpenHere, size: int, reason: str) -> None:
+    backend = open_here()
+    put(backend, a=page(1), b=page(2))
+    assert take(backend, "a", size) is None, f"STORE-3: the object is no page of {size} bytes"
+    assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
+    assert backend.has(["a", "b"]) == [False, True], "it can be written anew, and its neighbour stays"
+
+
+def test_a_page_that_fits_into_no_slot_is_refused(open_here: OpenHere) -> None:
+    backend, size = open_here(), SLOT_BYTES - HEADER.size + 1
+    assert put(backend, a=page(1, size), b=page(2, size - 1)) == [False, True], "STORE-8: one is a byte too long"
+    assert backend.stats().refused == {"full": 1}, f"counted with its reason: {backend.stats()}"
+    assert take(backend, "b", size - 1) == page(2, size - 1), "STORE-3: the slot is full to its last byte"
+
+
+@pytest.mark.parametrize("code", [EIO, ENOSPC])
+def test_a_write_that_fails_gives_its_page_back(
+    open_here: OpenHere, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    backend = open_here(2)
+    write = backend._file.write
+
+    def fail(key: str, where: int, pieces: Pieces) -> None:
+        if key == "b":
+            raise OSError(code, os.strerror(code))
+        write(key, where, pieces)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(backend._file, "write", fail)
+        assert put(backend, a=page(1), b=page(2)) == [True, False], "STORE-4: one of them was written"
+    assert backend.stats().refused == {"error": 1}, f"counted with its reason: {backend.stats()}"
+    assert put(backend, c=page(3)) == [True], "STORE-4: its page is free again"
+    assert backend.has(["a", "b", "c"]) == [True, False, True], "STORE-8: so nothing had to go"
+
+
+def test_a_writer_that_was_too_slow_confirms_nothing(
+    open_in: Open, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody has any time: what is reserved is given to the next one who asks.
+    url = serve(Catalogue(None, age_limit_s=0)).url
+    told = {"page_bytes": PAGE_BYTES, "metadata_url": url, "capacity_pages": 1}
+    mine, theirs = (open_in("hf3fs", **told) for _ in range(2))
+    write = mine._file.write
+
+    def write_late(key: str, where: int, pieces: Pieces) -> None:
+        assert put(theirs, b=page(2)) == [True], "the page is given to another"
+        write(key, where, pieces)
+
+    monkeypatch.setattr(mine._file, "write", write_late)
+    assert put(mine, a=page(1)) == [False], "STORE-10: the page was not this writer's any more"
+    assert mine.stats().refused == {"error": 1}, f"counted with its reason: {mine.stats()}"
+    assert (mine.has(["a"]), take(mine, "b")) == ([False], None), "STORE-3: what it spoilt is found, and is no data"
+
+
+def test_without_a_service_every_verb_has_an_answer(open_here: OpenHere, service: MetadataService) -> None:
+    backend = open_here()
+    put(backend, a=page(1))
+    service.close()
+    assert (put(backend, b=page(2)), take(backend, "a"), backend.has(["a"])) == ([False], None, [False]), "an answer"
+    assert backend.clear() is False, "STORE-7: they are not gone"
+    stats = backend.stats()
+    assert (stats.refused, stats.misses, stats.objects) == ({"error": 1}, {"error": 1}, 0), f"counted so: {stats}"
+
+
+def test_a_service_that_comes_later_is_used_then(open_here: OpenHere, service: MetadataService, serve: Serve) -> None:
+    service.close()
+    backend = open_here()
+    assert put(backend, a=page(1)) == [False], "there is no service yet"
+    serve(Catalogue(None), port=service.port)
+    assert put(backend, a=page(1)) == [True], "now there is"
+    assert take(backend, "a") == page(1), "and it knows the page"
+
+
+def test_a_service_that_lost_all_costs_the_pages_and_nothing_else(
+    open_here: OpenHere, service: MetadataService, serve: Serve
+) -> None:
+    backend = open_here()
+    put(backend, a=page(1))
+    service.close()
+    serve(Catalogue(None), port=service.port)
+    assert take(backend, "a") is None, "nobody knows where it is"
+    assert put(backend, a=page(2)) == [True], "it is written again"
+    assert take(backend, "a") == page(2), "and read"
+
+
+def test_another_capacity_is_refused_when_it_is_opened(open_here: OpenHere) -> None:
+    open_here(4)
+    with pytest.raises(ConfigurationError, match="cannot have 5"):
+        open_here(5)
+
+
+def test_pages_of_another_size_are_kept_apart(open_here: OpenHere) -> None:
+    small, large = open_here(1, page_bytes=64), open_here(1)
+    put(small, a=page(1, 64))
+    assert large.has(["a"]) == [False], "STORE-10: slots of another size are another namespace"
+    put(large, a=page(2))
+    assert (take(small, "a", 64), take(large, "a")) == (page(1, 64), page(2)), "each in its own file"
+
+
+def test_a_folder_that_is_a_link_is_refused(open_here: OpenHere, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / SCOPE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="is a link"):
+        open_here()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"capacity_pages": 0}, "capacity_pages"),
+        ({"page_bytes": None}, "page_bytes"),
+        ({"metadata_url": None}, "metadata_url"),
+        ({"metadata_url": "127.0.0.1:1"}, "metadata_url"),
+        ({"timeout_s": -1}, "timeout_s"),
+        ({"root": "/dev/null"}, "root"),
+        ({"usrbio": True}, "usrbio"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(open_here: OpenHere, options: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        open_here(**options)
+
+
+@pytest.mark.parametrize(("most", "slot"), [(1, 4096), (4096 - HEADER.size, 4096), (4096, 8192)])
+def test_a_slot_is_whole_blocks(most: int, slot: int) -> None:
+    assert slot_bytes_of(most) == slot, f"{most} bytes and a header take {slot}, got {slot_bytes_of(most)}"

@@ -1,0 +1,172 @@
+"""MetadataClient: a service that is gone, silent, or says nonsense is an operating error, and soon."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from threading import Thread
+
+import pytest
+
+from hicache.errors import ConfigurationError
+from hicache.storage.hf3fs import client as client_module
+from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.client import MetadataClient, MetadataError
+from hicache.storage.hf3fs.service import MetadataService
+
+from .conftest import Serve
+
+HELD_S = 0.2
+
+VERBS: dict[str, Callable[[MetadataClient], object]] = {
+    "exist": lambda client: client.exist(["a"]),
+    "find": lambda client: client.find(["a"]),
+    "reserve": lambda client: client.reserve(["a"]),
+    "confirm": lambda client: client.confirm([("a", 0)], []),
+    "remove": lambda client: client.remove(["a"]),
+    "clear": lambda client: client.clear(),
+    "confirmed": lambda client: client.confirmed(),
+}
+REPEATED = {"exist", "find", "confirmed"}
+"""Those that change nothing."""
+
+
+class Says:
+    """Listens, and says the same bytes to whoever asks, None for nothing at all. `asked`: how often."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._held: list[socket.socket] = []
+        self.asked = 0
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        for connection in self._held:
+            connection.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection = self._listener.accept()[0]
+                self.asked += bool(connection.recv(1 << 16))
+                if self._answer is None:
+                    self._held.append(connection)
+                else:
+                    connection.sendall(self._answer)
+                    connection.close()
+
+
+def http(status: int, content: object) -> bytes:
+    body = json.dumps(content).encode()
+    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def client_of(url: str, num_pages: int = 3, timeout_s: float = 5.0) -> MetadataClient:
+    return MetadataClient(url, "kv", num_pages, timeout_s)
+
+
+@pytest.fixture
+def client(service: MetadataService) -> Iterator[MetadataClient]:
+    """One who asks a service that knows him not yet."""
+    with closing(client_of(service.url)) as opened:
+        yield opened
+
+
+def test_a_namespace_that_the_service_does_not_know_is_made(client: MetadataClient) -> None:
+    assert client.reserve(["a"]) == ([(False, 2)], 0), "nobody has to initialise it"
+    assert client.confirm([("a", 2)], [1]) == {1}, "page 1 was not reserved, which is told"
+    assert (client.exist(["a", "b"]), client.find(["b", "a"])) == ([True, False], [None, 2]), "a is there"
+    assert client.reserve(["a", "b", "c", "d"]) == ([(True, 2), (False, 1), (False, 0), (False, None)], 0), "full"
+    assert client.confirmed() == 1, "one has a page"
+    client.remove(["a"])
+    assert client.find(["a"]) == [None], "a is gone"
+
+
+def test_another_number_of_pages_is_a_mistake_of_who_configured_it(
+    client: MetadataClient, service: MetadataService
+) -> None:
+    client.initialise()
+    other = client_of(service.url, num_pages=4)
+    with pytest.raises(ConfigurationError, match="3 pages, and cannot have 4"):
+        other.initialise()
+    other.close()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_service_that_is_gone_is_an_operating_error(serve: Serve, verb: str) -> None:
+    service = serve(Catalogue(None))
+    with closing(client_of(service.url)) as client:
+        client.initialise()
+        service.close()
+        with pytest.raises(MetadataError):
+            VERBS[verb](client)
+        serve(Catalogue(None), port=service.port)
+        VERBS[verb](client)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_service_that_says_nothing_is_given_up_on(verb: str) -> None:
+    with closing(Says(None)) as silent, closing(client_of(silent.url, timeout_s=HELD_S)) as client:
+        with pytest.raises(MetadataError, match="TimeoutError"):
+            VERBS[verb](client)
+        assert silent.asked == 1, f"{verb} waits for {HELD_S} s, and not again: asked {silent.asked} times"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_only_what_changes_nothing_is_asked_again(verb: str) -> None:
+    with closing(Says(b"")) as broken, closing(client_of(broken.url)) as client:
+        with pytest.raises(MetadataError):
+            VERBS[verb](client)
+        assert broken.asked == 1 + (verb in REPEATED), f"{verb} was asked {broken.asked} times"
+
+
+NONSENSE = {
+    "no HTTP": b"hello\r\n\r\n",
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhell",
+    "half of it": b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{",
+    "no object": http(200, [1]),
+    "no answers": http(200, {}),
+    "too many answers": http(200, {"exists": [True] * 2, "indices": [1] * 2}),
+    "answers of another kind": http(200, {"exists": [1], "indices": ["1"]}),
+    "an answer that is no list": http(200, {"exists": "a", "indices": "a"}),
+    "a page that there is not": http(200, {"exists": [None], "indices": [[False, 3]]}),
+    "half a pair": http(200, {"exists": [None], "indices": [[False]]}),
+    "a failure": http(500, {"detail": "no"}),
+    "a refusal": http(422, {"detail": "no"}),
+}
+
+
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
+@pytest.mark.parametrize("verb", ["exist", "find", "reserve"])
+def test_nonsense_is_an_operating_error(verb: str, answer: bytes) -> None:
+    with closing(Says(answer)) as foolish, closing(client_of(foolish.url)) as client, pytest.raises(MetadataError):
+        VERBS[verb](client)
+
+
+def test_a_connection_that_was_not_used_for_long_is_not_trusted(
+    client: MetadataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.initialise()
+    ((_, first),) = client._idle
+    client.clear()
+    assert client._idle[0][1] is first, "one connection serves one request after the other"
+    monkeypatch.setattr(client_module, "FRESH_S", 0.0)
+    client.clear()
+    assert client._idle[0][1] is not first, "the service may have closed it, and a reservation is not asked for twice"
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost", "http://localhost", "https://a:1", "http://:1", "http://a:b", "http://a:1/x"]
+)
+def test_a_url_that_leads_to_no_service_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="metadata_url"):
+        client_of(url)
