@@ -105,7 +105,9 @@ class PromptMachine(TierMachine):
         anchor = len(found.device_indices)
         hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
         assert anchor == expected.anchor, f"MATCH-5: {expected.anchor} elements are on the device, {anchor} were found"
-        assert hits == expected.host_hits or self.departs("MATCH-12"), f"MATCH-12: on the host alone are {expected.host_hits}, found were {hits}"
+        assert hits == expected.host_hits or self.departs("MATCH-12"), (
+            f"MATCH-12: on the host alone are {expected.host_hits}, found were {hits}"
+        )
         assert found.branching_seqlen is None, f"MATCH-13: None with a host tier, got {found.branching_seqlen}"
         assert self.model.agrees(after), f"MATCH-9: a match moved {self.model.differences(after)}"
         best = (key.namespace, self.prefix(key, expected.best))
