@@ -84,6 +84,10 @@ class CacheMachine(RuleBasedStateMachine):
         """Let the oracle forget what was evicted."""
         self.model.sync(self.driver.snapshot())
 
+    def departs(self, clause: str) -> bool:
+        """Whether the cache has a rule of its own in place of a clause."""
+        return clause in self.adapter.departures
+
     def refuses(self, call: Callable[[], object]) -> None:
         """The cache raises, and is as it was; one that trusts its caller is not asked."""
         if Capability.REFUSALS not in self.adapter_type.capabilities:

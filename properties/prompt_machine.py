@@ -77,7 +77,7 @@ class PromptMachine(TierMachine):
             self.uses.require_victims(before, after, tokens)
 
     def evicted_from_host(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        if component == Component.FULL:
+        if component == Component.FULL and not self.departs("EVICT-8"):
             self.uses.require_host_victims(before, after, tokens)
 
     def use(self, prompts: Sequence[Prompt]) -> None:
@@ -105,7 +105,9 @@ class PromptMachine(TierMachine):
         anchor = len(found.device_indices)
         hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
         assert anchor == expected.anchor, f"MATCH-5: {expected.anchor} elements are on the device, {anchor} were found"
-        assert hits == expected.host_hits, f"MATCH-12: on the host alone are {expected.host_hits}, found were {hits}"
+        assert hits == expected.host_hits or self.departs("MATCH-12"), (
+            f"MATCH-12: on the host alone are {expected.host_hits}, found were {hits}"
+        )
         assert found.branching_seqlen is None, f"MATCH-13: None with a host tier, got {found.branching_seqlen}"
         assert self.model.agrees(after), f"MATCH-9: a match moved {self.model.differences(after)}"
         best = (key.namespace, self.prefix(key, expected.best))
@@ -131,6 +133,9 @@ class PromptMachine(TierMachine):
         expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
         slots = np.concatenate((shared, fresh))
         result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
+        if state is None and Component.MAMBA in self.components and self.departs("INS-3"):
+            self.sync()
+            return
         actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
         assert actual == expected, f"INS-1: the answer must be {expected}, it was {actual}"
         snapshot = self.driver.snapshot()

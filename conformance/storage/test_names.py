@@ -36,6 +36,30 @@ def test_a_scope_and_the_first_segment_of_a_key_never_meet(place: Place) -> None
     assert short.get(["b/c", "b", "a-b/c"]) == [True] * 3, "STORE-1: each scope has its own objects"
 
 
+RANKS = {
+    "tensor": ("tp0of2.cp0of1.pp0of1", "tp1of2.cp0of1.pp0of1"),
+    "tensor, of another number": ("tp0of2.cp0of1.pp0of1", "tp0of4.cp0of1.pp0of1", "tp0of1.cp0of1.pp0of1"),
+    "context": ("tp0of1.cp0of2.pp0of1", "tp0of1.cp1of2.pp0of1"),
+    "pipeline": ("tp0of1.cp0of1.pp0of2", "tp0of1.cp0of1.pp1of2"),
+    "numbers in another order": ("tp0of2.cp1of2.pp0of2", "tp1of2.cp0of2.pp0of2", "tp0of2.cp0of2.pp1of2"),
+}
+"""Ranks, by how they are divided: each holds a part of its own of every page."""
+
+
+@clause("STORE-1")
+@pytest.mark.parametrize("pool", ["kv", "indexer"])
+@pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
+def test_the_parts_of_a_page_that_ranks_hold_never_meet(
+    store: StorageDriver, ranks: tuple[str, ...], pool: str
+) -> None:
+    keys = [[f"{pool}.{rank}/{key.rpartition('/')[2]}" for key in page_keys(3)] for rank in ranks]
+    for version, part in enumerate(keys):
+        assert store.has(part) == [False] * 3, f"STORE-1: {ranks[version]} kept nothing, only {ranks[:version]} did"
+        store.set(part, version)
+    for part, rank in zip(keys, ranks, strict=True):
+        assert store.get(part) == [True] * 3, f"STORE-1: {rank} reads what it kept"
+
+
 @clause("STORE-1")
 def test_keys_never_meet(store: StorageDriver) -> None:
     keys = [*NEIGHBOURS, *LONGEST]

@@ -9,6 +9,7 @@ from rich.table import Table
 from hicache.testing.report.comparison import Comparison, Contender
 from hicache.testing.report.comparison_page import difference
 from hicache.testing.report.matrix import Status
+from hicache.testing.report.pages import SYMBOLS
 from hicache.testing.report.run import Outcome
 from hicache.testing.report.text import counted, first_line, legible
 
@@ -41,7 +42,7 @@ def _show_findings(contender: Contender, console: Console) -> None:
         most = "" if shown == contender.findings else f"; the first {len(shown)}, and all of them in the page"
         _say(console, f"{contender.name} fails {counted(len(contender.findings), 'test')}{most}:")
     for finding in shown:
-        _say(console, f"✗ {finding.test}", style="red")
+        _say(console, f"{SYMBOLS[finding.status]} {finding.test}", style=_STYLES[finding.status])
         _say(console, f"  {first_line(finding.shortest.reason)}")
         _say(console, f"  {finding.shortest.replay}\n", style="cyan")
 

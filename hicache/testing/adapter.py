@@ -83,7 +83,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, ABC):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    departures: ClassVar[frozenset[str]] = frozenset()
+    departures: frozenset[str] = frozenset()
 
     @abstractmethod
     def __init__(self, config: CacheConfig) -> None:

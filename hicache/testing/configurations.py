@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, ExecutorKind, Layout
 from hicache.testing.adapter import Capability
@@ -48,13 +49,16 @@ QUICK = frozenset(
 
 
 def standard_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
-    """The standard product, as far as the capabilities reach. No two have the same name."""
-    return tuple(config for config in _product() if needs_of(config).issubset(capabilities))
+    """The standard product, as far as the capabilities reach. No two have the same name.
+
+    Where no test can move transfers, threads do, in the configurations that are meant for tests that move them.
+    """
+    return _fitting(_product(), capabilities)
 
 
 def quick_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
     """A few of them that show each component, a page of several tokens, each policy, bigram keys, and each tier."""
-    return tuple(config for config in standard_configurations(capabilities) if config.name in QUICK)
+    return _fitting((config for config in _product() if config.name in QUICK), capabilities)
 
 
 def needs_of(config: CacheConfig) -> frozenset[Capability]:
@@ -71,6 +75,21 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
         Capability.STEPPED: config.host is not None and config.host.executor is ExecutorKind.STEPPED,
     }
     return frozenset(capability for capability, is_shown in shown.items() if is_shown)
+
+
+def _fitting(configs: Iterable[CacheConfig], capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
+    served = (config if Capability.STEPPED in capabilities else _unstepped(config) for config in configs)
+    return tuple({config.name: config for config in served if needs_of(config).issubset(capabilities)}.values())
+
+
+def _unstepped(config: CacheConfig) -> CacheConfig:
+    """The same, with threads where a test would move transfers."""
+    if config.host is None or config.host.executor is not ExecutorKind.STEPPED:
+        return config
+    threaded = replace(config, host=replace(config.host, executor=ExecutorKind.THREADED))
+    if config.storage is None:
+        return threaded
+    return replace(threaded, storage=replace(config.storage, executor=ExecutorKind.THREADED))
 
 
 def _product() -> Iterator[CacheConfig]:

@@ -44,14 +44,17 @@ class SglangAdapter(SglangHostVerbs, CacheAdapter):
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]
-    # A node stays as long as it has FULL data, whatever else it lacks; on the host goes what is not on the device.
-    departures: ClassVar[frozenset[str]] = frozenset({"EVICT-6", "EVICT-8"})
+    # A node stays as long as it has FULL data, whatever else it lacks; on the host goes what is not on the device; and
+    # what a match finds on the host is all past the device anchor, on the device or not.
+    departures = frozenset({"EVICT-6", "EVICT-8", "MATCH-12"})
 
     def __init__(self, config: CacheConfig) -> None:
         installed = prepare_sglang()
         if installed != self.version:
             raise ImportError(f"{type(self).__name__} drives sglang {self.version}, {installed} is installed")
         self.config = config
+        if MAMBA in config.components:
+            self.departures |= {"INS-3"}  # a request without a state inserts nothing
         self.base = import_from("sglang.srt.mem_cache.base_prefix_cache")
         (self._key_type,) = import_from("sglang.srt.mem_cache.radix_cache", "RadixKey")
         self.publish()
@@ -133,6 +136,7 @@ class SglangAdapter(SglangHostVerbs, CacheAdapter):
         if MAMBA in self.config.components and state is None:
             return self._insert_nothing(key, slots[shared:])
         page = self.config.page_size
+        known = self.held_now(key) if self.config.host is not None else len(slots)
         result = self.cache.insert(
             self.base.InsertParams(
                 key=self._key(key),
@@ -147,7 +151,8 @@ class SglangAdapter(SglangHostVerbs, CacheAdapter):
         accepted = len(self.prefix_slots(found))
         adopted = state is not None and not result.mamba_exist
         node = self._remembered(found.last_device_node, key, accepted)
-        return InsertResult(result.prefix_len, accepted, node, adopted)
+        # SGLang counts what was on the host alone, and takes the request's slots, as present already.
+        return InsertResult(min(result.prefix_len, known), accepted, node, adopted)
 
     def lock(self, handle: Handle) -> Receipt:
         return Receipt(handle, self.cache.inc_lock_ref(handle).to_dec_params())
@@ -175,6 +180,19 @@ class SglangAdapter(SglangHostVerbs, CacheAdapter):
         self.pools.allocator.free(as_tensor(held[FULL]))
         if MAMBA in held:
             self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
+
+    def held_now(self, key: Key) -> int:
+        """Elements of a key whose FULL data is on the device, with no match asked for: where nodes can be seen."""
+        page, node, held = self.config.page_size, self.cache.root_node, 0
+        rest, _ = self._key(key).maybe_to_bigram_view(self.config.bigram)
+        rest = rest.page_aligned(page)
+        while len(rest) and (child := node.children.get(rest.child_key(page))) is not None and not child.evicted:
+            common = child.key.match(rest, page_size=page)
+            held += common
+            if common < len(child.key):
+                break
+            node, rest = child, rest[common:]
+        return held
 
     def held_by_tree(self) -> Mapping[str, Slots]:
         """The FULL slots and the states that the tree holds, in any order."""
@@ -237,7 +255,9 @@ class SglangAdapter(SglangHostVerbs, CacheAdapter):
         return shown if self.config.host is None else dataclasses.replace(shown, host=self.host_view())
 
     def sanity_check(self) -> None:
-        self.cache.sanity_check()
+        # It takes a node that is locked on the host for one that was lost.
+        if self.config.host is None or not self.has_host_locks():
+            self.cache.sanity_check()
 
     def _sizes(self, name: str) -> Sizes:
         evictable = getattr(self.cache, f"{name}_evictable_size")()
@@ -320,15 +340,7 @@ class Sglang0513(SglangAdapter):
         return np.array(found.device_indices.numpy(), dtype=np.int64)
 
     def held_prefix(self, key: Key, found: Any) -> int:
-        # A match splits nodes where the prompts part, so that only whole ones have to be followed.
-        page, rest, node = self.config.page_size, self._key(key), self.cache.root_node
-        rest, _ = rest.maybe_to_bigram_view(self.config.bigram)
-        rest, held = rest.page_aligned(page), 0
-        while len(rest) and (child := node.children.get(rest.child_key(page))) is not None:
-            if child.evicted or child.key.match(rest, page_size=page) < len(child.key):
-                break
-            node, held, rest = child, held + len(child.key), rest[len(child.key) :]
-        return held
+        return self.held_now(key)
 
     def insert_options(self, window_start: int) -> dict[str, Any]:
         return {"swa_evicted_seqlen": window_start}

@@ -128,6 +128,11 @@ class SglangHostVerbs(HostVerbs):
     def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         return self.host_pools.read(pool, slots, layer)
 
+    def has_host_locks(self) -> bool:
+        """Whether anybody locks a node on the host."""
+        nodes = walk(self.cache.root_node)
+        return any(node.component_data[INDEX[name]].host_lock_ref for node in nodes for name in self.config.components)
+
     def host_view(self) -> HostView:
         """The host tier. What was copied and is not acknowledged yet is shown as a transfer."""
         nodes, written = list(walk(self.cache.root_node)), self._being_written()

@@ -34,6 +34,8 @@ class SglangPools:
         unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
         if unknown:
             raise ConfigurationError(f"{sorted(unknown)} are not opened on SGLang")
+        if config.device != "cpu":
+            raise ConfigurationError(f"SGLang is driven on the cpu, not on {config.device}")
         if config.host is not None and {SWA, MAMBA} <= set(config.components):
             raise ConfigurationError("SGLang has no host tier for SWA and MAMBA together")
         self.config = config

@@ -2,9 +2,9 @@
 
 A backend is asked what SGLang's cache controller asks it: `batch_get` and `batch_set` with flat pages, `exists`,
 `batch_exists_v2` for a prefix over several pools, `clear`. A scope is a model's name. Keys become what the controller
-gives: `kv.tp0of1.cp0of1.pp0of1/9f86` is the page `9f86`, and the same of the pool `indexer` is `9f86.indexer`. Where a
-key names no rank or another one, that stands in the page's name, as `9f86@tp1of2`; a key of another form is given as it
-is. `batch_set` has one answer for all pages, and so has `set`.
+gives: `kv.tp0of1.cp0of1.pp0of1/9f86` is the page `9f86`, and the same of the pool `indexer` is `9f86.indexer`. Each
+rank that a key names has an instance of its own, opened as that rank. A word that is none stands in the page's name, as
+`9f86@word`; a key of another form is given as it is. `batch_set` has one answer for all pages, and so has `set`.
 
 What a backend raises: in release 0.5.13 the controller's threads catch nothing, and end; so it is raised here. In
 0.5.23 the controller logs it, and takes the whole batch for missed or not written; so that is the answer here.
@@ -30,10 +30,11 @@ Answer = TypeVar("Answer")
 
 STORAGE = "sglang.srt.mem_cache.hicache_storage"
 
-ONLY_RANK = "tp0of1.cp0of1.pp0of1"
-"""The rank as which a backend is opened: SGLang has it in the names of files, not in keys."""
-
 _PAGE_OF_A_POOL = re.compile(r"(?P<pool>[\w-]+)(?:\.(?P<rank>[\w.-]+))?/(?P<page>[\w-]+)", re.ASCII)
+
+_RANK = re.compile(r"tp(?:all|(\d+)of(\d+))\.cp(\d+)of(\d+)\.pp(\d+)of(\d+)", re.ASCII)
+
+_ONLY_RANK = "tp0of1.cp0of1.pp0of1"
 
 
 class SglangStorage(StorageBackend):
@@ -48,64 +49,82 @@ class SglangStorage(StorageBackend):
         except ImportError as error:
             raise ConfigurationError(f"SGLang's storage cannot be opened: {error}") from error
         self._module: Any = import_from(STORAGE)
-        self.storage: Any = self._opened(scope, options)
+        self._open = self._opener(scope, options)
+        self.storages: dict[str, Any] = {_ONLY_RANK: self._open(_ONLY_RANK)}
 
-    def _opened(self, scope: str, options: Mapping[str, Any]) -> Any:
+    def _opener(self, scope: str, options: Mapping[str, Any]) -> Callable[[str], Any]:
         read = Options("sglang", options, ("class", "extra_config"))
         module, _, name = read.text("class").partition(":")
-        return import_from(module, name)[0](self._config(scope, read.table("extra_config")), {})
+        opened, extra = import_from(module, name)[0], read.table("extra_config")
+        return lambda rank: opened(self._config(scope, extra, rank), {})
 
-    def _config(self, scope: str, extra: Mapping[str, Any]) -> Any:
+    def _config(self, scope: str, extra: Mapping[str, Any], rank: str) -> Any:
+        found = _RANK.fullmatch(rank)
+        assert found is not None, f"{rank} is a rank"
+        tp_rank, tp_size, cp_rank, cp_size, pp_rank, pp_size = (int(number or 0) for number in found.groups())
         return self._module.HiCacheStorageConfig(
-            tp_rank=0,
-            tp_size=1,
-            pp_rank=0,
-            pp_size=1,
-            attn_cp_rank=0,
-            attn_cp_size=1,
-            is_mla_model=False,
+            tp_rank=tp_rank,
+            tp_size=max(1, tp_size),
+            pp_rank=pp_rank,
+            pp_size=pp_size,
+            attn_cp_rank=cp_rank,
+            attn_cp_size=cp_size,
+            is_mla_model=not tp_size,
             enable_storage_metrics=False,
             is_page_first_layout=False,
             model_name=scope,
             extra_config=dict(extra),
         )
 
+    def _of(self, keys: Sequence[str]) -> Any:
+        """The instance of the rank that keys name."""
+        ranks = {_rank(key) for key in keys} or {_ONLY_RANK}
+        if len(ranks) > 1:
+            raise ValueError(f"SGLang asks for pages of one rank at a time, not of {sorted(ranks)}")
+        rank = ranks.pop()
+        if rank not in self.storages:
+            self.storages[rank] = self._open(rank)
+        return self.storages[rank]
+
     def has(self, keys: Sequence[str]) -> list[bool]:
-        return self._asked(lambda: [self.storage.exists(_name(key)) for key in keys], [False] * len(keys))
+        storage = self._of(keys)
+        return self._asked(lambda: [storage.exists(_name(key)) for key in keys], [False] * len(keys))
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        storage, names = self._of(keys), [_name(key) for key in keys]
         buffers = [torch.empty(_size(target), dtype=torch.uint8) for target in targets]
-        names = [_name(key) for key in keys]
         missed: list[Any] = [None] * len(keys)
-        pages = self._asked(lambda: self.storage.batch_get(names, buffers), missed)
+        pages = self._asked(lambda: storage.batch_get(names, buffers), missed)
         for page, target in zip(pages, targets, strict=False):
             if page is not None:
                 _scatter(page, target)
         return [page is not None for page in pages]
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        storage, names = self._of(keys), [_name(key) for key in keys]
         pages = [_gather(source) for source in sources]
-        names = [_name(key) for key in keys]
-        return [self._asked(lambda: self.storage.batch_set(names, pages), False)] * len(keys)
+        return [self._asked(lambda: storage.batch_set(names, pages), False)] * len(keys)
 
     def clear(self) -> bool:
         # Most classes say nothing here, and the controller does not listen.
-        return self._asked(self.storage.clear, False) is not False
+        answers = [self._asked(storage.clear, False) for storage in self.storages.values()]
+        return False not in answers
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         pools = [_pool_of(query, keys) for query in queries]
         if not keys or None in pools:
             return super().exists(keys, queries, prefix_keys)
-        names = [_name(key) for key in keys]
+        storage, names = self._of(keys), [_name(key) for key in keys]
         transfers = [self._transfer(pool, query, names) for pool, query in zip(pools, queries, strict=True)]
-        return self._asked(lambda: int(self.storage.batch_exists_v2(names, transfers).kv_hit_pages), 0)
+        return self._asked(lambda: int(storage.batch_exists_v2(names, transfers).kv_hit_pages), 0)
 
     def stats(self) -> StorageStats:
         return StorageStats(0, 0, 0, {}, 0, 0, {}, 0, 0, 0)
 
     def close(self) -> None:
-        if hasattr(self.storage, "close"):
-            self.storage.close()
+        for storage in self.storages.values():
+            if hasattr(storage, "close"):
+                storage.close()
 
     def _transfer(self, pool: str | None, query: PoolQuery, names: Sequence[str]) -> Any:
         # What counts of its keys is how many there are: the length of the window.
@@ -124,23 +143,31 @@ class SglangStorage(StorageBackend):
 class HiCacheFileBackend(SglangStorage):
     """SGLang's HiCacheFile. Options: `directory`, and `extra_config`, in which 0.5.23 takes `max_size` in bytes."""
 
-    def _opened(self, scope: str, options: Mapping[str, Any]) -> Any:
+    def _opener(self, scope: str, options: Mapping[str, Any]) -> Callable[[str], Any]:
         read = Options("hicachefile", options, ("directory", "extra_config"))
-        return self._module.HiCacheFile(self._config(scope, read.table("extra_config")), read.text("directory"))
+        folder, extra = read.text("directory"), read.table("extra_config")
+        return lambda rank: self._module.HiCacheFile(self._config(scope, extra, rank), folder)
 
     def stats(self) -> StorageStats:
         """HiCacheFile counts nothing: what its folder holds of this model."""
-        files = Path(self.storage.file_path).glob(f"*{self.storage.config_suffix}.bin")
-        sizes = [file.stat().st_size for file in files]
+        names = {f"*{storage.config_suffix}.bin": Path(storage.file_path) for storage in self.storages.values()}
+        sizes = [file.stat().st_size for pattern, folder in names.items() for file in folder.glob(pattern)]
         return StorageStats(len(sizes), sum(sizes), 0, {}, 0, 0, {}, 0, 0, 0)
+
+
+def _rank(key: str) -> str:
+    """The rank that a key names; without one, the only one."""
+    found = _PAGE_OF_A_POOL.fullmatch(key)
+    rank = (found and found["rank"]) or _ONLY_RANK
+    return rank if _RANK.fullmatch(rank) else _ONLY_RANK
 
 
 def _name(key: str) -> str:
     found = _PAGE_OF_A_POOL.fullmatch(key)
     if found is None:
         return key
-    rank = found["rank"] or ""
-    page = found["page"] if rank == ONLY_RANK else f"{found['page']}@{rank.replace('.', ',')}"
+    word = found["rank"] or ""
+    page = found["page"] if _RANK.fullmatch(word) else f"{found['page']}@{word.replace('.', ',')}"
     return page if found["pool"] == "kv" else f"{page}.{found['pool']}"
 
 

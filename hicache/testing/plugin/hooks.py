@@ -85,13 +85,14 @@ class SuitePlugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Say how to replay a failure, all that it stands for, and which entry a test that passes has to lose."""
         report = yield
-        tags = read_tags(report.user_properties) if report.failed else None
-        if tags is not None:
+        tags = read_tags(report.user_properties)
+        if tags is not None and call.excinfo is not None:
             _tell_each(report, call)
-        if tags is not None and KNOWN_FAILURE in item.stash and _passed_anyway(report):
-            report.longrepr = f"listed as a known failure, but passes: remove {item.stash[KNOWN_FAILURE]}"
-        elif tags is not None:
-            report.sections.append(("replay", tags.replay))
+        if tags is not None and report.failed:
+            if KNOWN_FAILURE in item.stash and _passed_anyway(report):
+                report.longrepr = f"listed as a known failure, but passes: remove {item.stash[KNOWN_FAILURE]}"
+            else:
+                report.sections.append(("replay", tags.replay))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

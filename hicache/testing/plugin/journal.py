@@ -59,9 +59,8 @@ def _outcome(report: pytest.TestReport) -> Outcome:
 def _reason(report: pytest.TestReport) -> str:
     if report.passed:
         return ""
-    if hasattr(report, "wasxfail"):
-        return str(report.wasxfail)
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
-    return crash.message if crash is not None else str(report.longrepr)
+    message = crash.message if crash is not None else str(report.longrepr)
+    return f"{report.wasxfail}\n{message}" if hasattr(report, "wasxfail") else message

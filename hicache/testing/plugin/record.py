@@ -16,7 +16,7 @@ from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.report.run import SCHEMA_VERSION, Execution, RunRecord
 
-PACKAGES = ("numpy", "torch", "pytest", "hypothesis")
+PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
 
 
 def record_of(config: pytest.Config, started: datetime, executions: Sequence[Execution]) -> RunRecord:

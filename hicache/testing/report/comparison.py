@@ -11,13 +11,18 @@ from hicache.errors import ConfigurationError
 from hicache.testing.contract import Clause
 from hicache.testing.report.matrix import Cell, Row, Status, section_of
 from hicache.testing.report.overview import Overview, overview
-from hicache.testing.report.run import Execution, RunRecord
+from hicache.testing.report.run import Execution, Outcome, RunRecord
+from hicache.testing.report.text import first_line
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A test that fails, in one configuration or several. `shortest`: the failure that takes the least to tell."""
+    """A test that fails, in one configuration or several, or is known to, for one reason.
 
+    `shortest`: the failure that takes the least to tell.
+    """
+
+    status: Status
     test: str
     shortest: Execution
     clauses: tuple[str, ...]
@@ -26,12 +31,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One implementation. `name`: no other has it. `file`: where its run was read."""
+    """One implementation. `name`: no other has it. `file`: where its run was read. `findings`: unknown ones first."""
 
     name: str
     file: str
     view: Overview
     findings: tuple[Finding, ...]
+
+    @property
+    def status(self) -> Status:
+        """As the verdict on its run, but that what is known to fail has failed."""
+        worst = {finding.status for finding in self.findings}
+        return Status.KNOWN_FAILURE if worst == {Status.KNOWN_FAILURE} else self.view.verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +115,18 @@ def _overview(file: str, record: RunRecord, clauses: Mapping[str, Clause]) -> Ov
 
 
 def _contender(name: str, file: str, view: Overview) -> Contender:
-    by_test: dict[str, list[Execution]] = {}
-    for failure in view.failures:
-        by_test.setdefault(failure.node_id.partition("[")[0], []).append(failure)
-    return Contender(name, file, view, tuple(_finding(test, failures) for test, failures in by_test.items()))
+    groups: dict[tuple[str, str], list[Execution]] = {}
+    for failure in (*view.failures, *view.known_to_fail):
+        test = failure.node_id.partition("[")[0]
+        known = first_line(failure.reason) if failure.outcome is Outcome.KNOWN_FAILURE else ""
+        groups.setdefault((test, known), []).append(failure)
+    return Contender(name, file, view, tuple(_finding(test, failures) for (test, _), failures in groups.items()))
 
 
 def _finding(test: str, failures: Sequence[Execution]) -> Finding:
     shortest = min(failures, key=lambda one: (len(one.reason.splitlines()), len(one.reason), len(one.replay)))
     return Finding(
+        status=Status.FAILED if shortest.outcome is Outcome.FAILED else Status.KNOWN_FAILURE,
         test=test,
         shortest=shortest,
         clauses=_distinct(clause for failure in failures for clause in failure.clauses),

@@ -24,6 +24,7 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
             outcome=Outcome,
             symbols=SYMBOLS,
             headline=difference(comparison),
+            numbers={one.name: number for number, one in enumerate(comparison.contenders, start=1)},
             environment=tuple(dict.fromkeys(name for record in records for name in record.environment)),
         )
     )

@@ -25,14 +25,16 @@ class Group:
 class Overview:
     """What the pages show.
 
-    `outcomes`: executions by outcome. `silent`: clauses without an execution, by tier. `operations`: calls of the
-    cache under test. `test_s`: seconds in tests, summed over parallel workers.
+    `outcomes`: executions by outcome. `known_failures`: those that are known to fail, by reason. `silent`: clauses
+    without an execution, by tier. `operations`: calls of the cache under test. `test_s`: seconds in tests, summed over
+    parallel workers.
     """
 
     record: RunRecord
     matrix: Matrix
     outcomes: Mapping[Outcome, int]
     failures: tuple[Execution, ...]
+    known_to_fail: tuple[Execution, ...]
     known_failures: tuple[Group, ...]
     skips: tuple[Group, ...]
     silent: Mapping[str, tuple[Clause, ...]]
@@ -51,12 +53,14 @@ def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
     """Work out everything. Raises ConfigurationError on a clause that the catalogue lacks."""
     matrix = build_matrix(record, clauses)
     outcomes = Counter(execution.outcome for execution in record.executions)
+    known = _with_outcome(record, Outcome.KNOWN_FAILURE)
     return Overview(
         record=record,
         matrix=matrix,
         outcomes={outcome: outcomes[outcome] for outcome in Outcome},
         failures=_with_outcome(record, Outcome.FAILED),
-        known_failures=_groups(_with_outcome(record, Outcome.KNOWN_FAILURE)),
+        known_to_fail=known,
+        known_failures=_groups(known),
         skips=_groups(_with_outcome(record, Outcome.SKIPPED)),
         silent=_silent(matrix),
         operations=sum(execution.operations for execution in record.executions),

@@ -29,7 +29,8 @@ class Execution:
     """One test that ran, or was skipped, in one configuration.
 
     `clauses`: ids of the clauses that the test checks. `configuration`: its short name, or empty.
-    `reason`: the failure's message or why it was skipped, otherwise empty; any text. `replay`: the command that runs
+    `reason`: the failure's message or why it was skipped, otherwise empty; any text. Of a known failure: why it is
+    known, on a line of its own, and the message. `replay`: the command that runs
     exactly this again. `operations`: calls of the cache under test.
     """
 

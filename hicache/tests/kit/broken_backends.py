@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event
@@ -123,6 +124,13 @@ class NoCase(DictionaryStorage):
 
     def checked_key(self, key: str) -> str:
         return super().checked_key(key).lower()
+
+
+class OneContextRank(DictionaryStorage):
+    """The ranks of context parallelism have one name."""
+
+    def checked_key(self, key: str) -> str:
+        return re.sub(r"\.cp\d+of", ".cp0of", super().checked_key(key))
 
 
 class AnyKey(DictionaryStorage):

@@ -30,6 +30,7 @@ FOUND = [
     (broken.Remembers, "conformance/storage/test_keeping.py", "STORE-7"),
     (broken.OneScope, "conformance/storage/test_names.py", "STORE-7"),
     (broken.NoCase, "conformance/storage/test_names.py", "STORE-7"),
+    (broken.OneContextRank, "conformance/storage/test_names.py", "STORE-7"),
     (broken.AnyKey, "conformance/storage/test_names.py", "KeyFormError"),
     (broken.Copies, "conformance/storage/test_capacity.py", "STORE-9"),
     (broken.Unpickles, "conformance/storage/test_pickles.py", "SEC-6"),

@@ -114,12 +114,24 @@ def test_a_failure_that_stands_for_several_tells_each_with_its_steps(pytester: p
         assert expected in reason, f"{expected!r} is not in {reason!r}"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+def test_a_known_failure_that_stands_for_several_tells_each(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, TWO_DEFECTS)
+    entry = '[[failure]]\nid = "conformance/test_it.py::*"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
+    (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
+    found = _by_name(run_recorded(pytester, "--known-failures", "known.toml"))["test_two_defects"]
+    assert found.reason.startswith("bug: we know\n"), f"why it is known comes first, got {found.reason!r}"
+    assert "too much" in found.reason, f"its message follows, got {found.reason!r}"
+
+
 def test_a_known_failure_is_recorded_as_one(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_EACH)
     entry = '[[failure]]\nid = "conformance/test_it.py::*[*/page16/*]"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
     (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
     found = _by_name(run_recorded(pytester, "--known-failures", "known.toml"))["test_fails_once[full/page16/lru]"]
-    assert (found.outcome, found.reason) == (Outcome.KNOWN_FAILURE, "bug: we know"), f"got {found}"
+    assert found.outcome is Outcome.KNOWN_FAILURE, f"got {found}"
+    lines = found.reason.splitlines()[:2]
+    assert lines == ["bug: we know", "AssertionError: KEY-1: expected 1"], f"why it is known, and what it says: {lines}"
 
 
 def test_the_record_says_what_was_run_where(pytester: pytest.Pytester) -> None:

@@ -26,7 +26,10 @@ BROKEN = record(
     execution("KEY-1"),
     execution("KEY-1", configuration="full/page1/lru", outcome=Outcome.FAILED, reason=f"long\nstory\n{HOSTILE}"),
     execution("KEY-1", configuration="full/page3/lru", outcome=Outcome.FAILED, reason=f"brief {HOSTILE}"),
-    execution("LOCK-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: a lock is lost", name="test_two"),
+    execution("LOCK-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: a lock is lost\nexpected 1", name="test_two"),
+    execution(
+        "LOCK-2", "LOCK-3", outcome=Outcome.KNOWN_FAILURE, reason="future: no locks\nexpected 2", name="test_two"
+    ),
     execution("MATCH-3", outcome=Outcome.SKIPPED, reason=f"no SWA {HOSTILE}", name="test_three"),
     implementation=f"package.cache:Broken{HOSTILE}",
 )
@@ -52,7 +55,7 @@ def test_each_clause_stands_as_it_does_with_each_implementation(comparison: Comp
     expected = {
         "KEY-1": [Status.PASSED, Status.FAILED],
         "LOCK-2": [Status.PASSED, Status.KNOWN_FAILURE],
-        "LOCK-3": [Status.FAILED, Status.NOT_EXECUTED],
+        "LOCK-3": [Status.FAILED, Status.KNOWN_FAILURE],
         "MATCH-3": [Status.NOT_EXECUTED, Status.SKIPPED],
     }
     assert found == expected, f"expected {expected}, got {found}"
@@ -71,13 +74,27 @@ def test_a_clause_differs_where_it_holds_for_one_and_fails_for_another(compariso
 
 
 def test_a_test_that_fails_is_told_once_by_its_shortest_failure(comparison: Comparison) -> None:
-    findings = comparison.contenders[1].findings
+    findings = [one for one in comparison.contenders[1].findings if one.status is Status.FAILED]
     assert len(findings) == 1, f"one test failed in two configurations, got {findings}"
     assert findings[0].test == "conformance/test_file.py::test_one", f"got {findings[0].test}"
     assert findings[0].shortest.configuration == "full/page3/lru", f"the brief one, got {findings[0].shortest}"
     assert findings[0].configurations == ("full/page1/lru", "full/page3/lru"), f"got {findings[0].configurations}"
     numbers = [standing.finding for standing in clause_of(comparison, "KEY-1").standings]
     assert numbers == [0, 1], f"the clause leads to the finding of the second, got {numbers}"
+
+
+def test_what_is_known_to_fail_is_told_once_for_each_reason(comparison: Comparison) -> None:
+    findings = [one for one in comparison.contenders[1].findings if one.status is Status.KNOWN_FAILURE]
+    reasons = [one.shortest.reason for one in findings]
+    assert reasons == ["bug: a lock is lost\nexpected 1", "future: no locks\nexpected 2"], f"got {reasons}"
+    statuses = [one.status for one in comparison.contenders]
+    assert statuses == [Status.FAILED, Status.FAILED], f"what is known does not hide what is not, got {statuses}"
+
+
+def test_a_run_in_which_only_what_is_known_fails_has_not_passed() -> None:
+    known = record(execution("KEY-1"), execution("KEY-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: x"))
+    statuses = [one.status for one in compare({"known.json": known}, CONTRACT).contenders]
+    assert statuses == [Status.KNOWN_FAILURE], f"got {statuses}"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +125,8 @@ def test_the_page_is_well_formed_and_its_links_lead_to_what_failed(comparison: C
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids)), f"an id stands twice in {sorted(filter(None, ids))}"
     links = {attributes["href"] for tag, attributes in page.elements if tag == "a" and "href" in attributes}
-    assert links == {"#failure-1-1", "#failure-2-1"}, f"each failed cell leads to a failure, got {links}"
+    expected = {"#failure-1-1", "#failure-2-1", "#failure-2-2", "#failure-2-3"}
+    assert links == expected, f"each failed cell leads to a failure: expected {expected}, got {links}"
     assert {str(link)[1:] for link in links}.issubset(ids), f"{links} lead to none of {ids}"
 
 
@@ -117,11 +135,12 @@ def test_the_page_tells_what_each_fails_and_did_not_run(comparison: Comparison) 
     for expected in (
         "2 failed, 1 passed",
         "holds for one and fails for another",
-        "What Sound fails 1 test, 1 failure",
-        "1 test, 2 failures; of each test the shortest",
+        "What Sound fails 1 failure, 0 more that are known",
+        "2 failures, 2 more that are known; of each test the shortest",
         "pytest 'conformance/test_file.py::test_one[full/page3/lru]'",
         CONTRACT["KEY-1"].sentence,
-        "bug: a lock is lost LOCK-2 1",
+        "bug: a lock is lost",
+        "bug: a lock is lost expected 1",
         "What Sound did not run 0 tests skipped",
         "1 test skipped",
         "MATCH-3 1",

@@ -22,7 +22,7 @@ from hicache.types import HitPolicy
 
 LISTS = sorted((Path(storage_sglang.__file__).parent / "known").glob("hicachefile-*.toml"))
 
-RANK = storage_sglang.ONLY_RANK
+RANK = "tp0of1.cp0of1.pp0of1"
 
 
 class PoolHitPolicy(str, Enum):
@@ -82,8 +82,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, release: str = "0.5.23") -> tuple[Sg
     monkeypatch.setattr(storage_sglang, "prepare_sglang", lambda: release)
     monkeypatch.setattr(storage_sglang, "import_from", import_from)
     backend = SglangStorage("model", {"class": "somewhere:Shelf", "extra_config": {"size": 3}})
-    assert isinstance(backend.storage, Shelf), f"the class that was named is opened, got {backend.storage}"
-    return backend, backend.storage
+    assert isinstance(backend.storages[RANK], Shelf), f"the class that was named is opened, got {backend.storages}"
+    return backend, backend.storages[RANK]
 
 
 def kept(backend: SglangStorage, keys: Sequence[str]) -> Sheet:
@@ -105,7 +105,7 @@ def test_it_is_opened_for_the_model_with_its_extra_configuration(monkeypatch: py
     [
         (f"kv.{RANK}/9f86", "9f86"),
         (f"indexer.{RANK}/9f86", "9f86.indexer"),
-        ("kv.tp1of2.cp0of1.pp0of1/9f86", "9f86@tp1of2,cp0of1,pp0of1"),
+        ("kv.one.two/9f86", "9f86@one,two"),
         ("mamba/7", "7@.mamba"),
         ("kv/7", "7@"),
         ("a/b/c", "a/b/c"),
@@ -117,6 +117,28 @@ def test_keys_are_those_that_a_controller_gives(monkeypatch: pytest.MonkeyPatch,
     kept(backend, [key])
     assert list(shelf.pages) == [name], f"{key}: expected {name}, got {list(shelf.pages)}"
     assert backend.has([key, "other"]) == [True, False], "it is looked for under the same name"
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [
+        ("tp1of2.cp0of1.pp0of1", (1, 2, 0, 1, 0, 1, False)),
+        ("tp0of1.cp1of4.pp2of3", (0, 1, 1, 4, 2, 3, False)),
+        ("tpall.cp0of1.pp0of1", (0, 1, 0, 1, 0, 1, True)),
+    ],
+)
+def test_a_rank_has_an_instance_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, rank: str, expected: tuple[int, ...]
+) -> None:
+    backend, only = opened(monkeypatch)
+    kept(backend, [f"kv.{rank}/9f86"])
+    config = backend.storages[rank].config
+    found = (config.tp_rank, config.tp_size, config.attn_cp_rank, config.attn_cp_size, config.pp_rank, config.pp_size)
+    assert (*found, config.is_mla_model) == expected, f"{rank} is opened as itself, got {config}"
+    assert list(backend.storages[rank].pages) == ["9f86"], "its keys are hashes"
+    assert not only.pages, "the only rank has nothing of it"
+    with pytest.raises(ValueError, match="one rank at a time"):
+        backend.has([f"kv.{rank}/9f86", f"kv.{RANK}/9f86"])
 
 
 def test_pages_go_and_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
