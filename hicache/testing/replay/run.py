@@ -38,8 +38,7 @@ def replay(
     cache, and some bytes for each block of the trace. Raises TraceError on a malformed line or an empty trace, and
     ConfigurationError when the settings can't be served.
     """
-    begin = perf_counter()
-    totals = survey(trace, settings.page_size)
+    begin, totals = perf_counter(), survey(trace, settings.page_size)
     if not totals.requests:
         raise TraceError(f"{trace.path}: there is no request to replay")
     with TemporaryDirectory(prefix="hicache-replay-") as directory:
