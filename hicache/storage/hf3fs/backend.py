@@ -31,7 +31,7 @@ class Hf3fsStorage(PagedStorage):
         told = Options("hf3fs", options, ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s"))
         num_pages, slot_bytes = told.count("capacity_pages"), slot_bytes_of(told.count("page_bytes"))
         self._page_bytes = told.count("page_bytes")
-        timeout_s = told.number("timeout_s", 5, LONGEST_TIMEOUT_S)
+        timeout_s = told.number("timeout_s", 5, LONGEST_TIMEOUT_S) or told.refuse("timeout_s", 0, "more than none")
         # A scope may end with a dot and digits as well: the last ones are the size.
         self._metadata = MetadataClient(told.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s)
         self._file = _opened(told.text("root"), scope, num_pages, slot_bytes)

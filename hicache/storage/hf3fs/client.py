@@ -28,9 +28,9 @@ class MetadataError(OSError):
 class MetadataClient:
     """One namespace of rank 0: that ranks differ is told by their keys. Methods raise MetadataError.
 
-    A namespace that the service does not know is initialised. A question that changes nothing is asked once more when
-    its connection breaks. `timeout_s`: for each step of an exchange. Raises ConfigurationError for a URL that is not
-    `http://host:port`.
+    A namespace that the service does not know, or was not asked about yet, is initialised. A question that changes
+    nothing is asked once more when its connection breaks. `timeout_s`: for each step of an exchange. Raises
+    ConfigurationError for a URL that is not `http://host:port`.
     """
 
     def __init__(self, url: str, namespace: str, num_pages: int, timeout_s: float) -> None:
@@ -38,6 +38,7 @@ class MetadataClient:
         self._namespace = namespace
         self._num_pages = num_pages
         self._timeout_s = timeout_s
+        self._is_known = False
         self._clock = WallClock()
         self._idle: deque[tuple[float, HTTPConnection]] = deque()
 
@@ -48,6 +49,7 @@ class MetadataClient:
             raise ConfigurationError(f"the metadata service refuses {self._num_pages} pages: {_detail(content)}")
         if status != _DONE:
             raise MetadataError(f"initialize: {status} {_detail(content)}")
+        self._is_known = True
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
         """Whether keys have a page that was confirmed."""
@@ -92,13 +94,22 @@ class MetadataClient:
             self._idle.pop()[1].close()
 
     def _ask(self, operation: str, told: Mapping[str, Any], *, is_repeatable: bool = False) -> Mapping[str, Any]:
+        if not self._is_known:
+            self._introduce()
         status, content = self._repeated(operation, told) if is_repeatable else self._post(operation, told)
         if status == _UNKNOWN:
-            self.initialise()
+            self._introduce()
             status, content = self._post(operation, told)
         if status not in (200, _DONE) and "refused" not in content:
             raise MetadataError(f"{operation}: {status} {_detail(content)}")
         return content
+
+    def _introduce(self) -> None:
+        try:
+            self.initialise()
+        except ConfigurationError as error:
+            # When it was opened there was no service that could have said so.
+            raise MetadataError(str(error)) from error
 
     def _repeated(self, operation: str, told: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
         try:

@@ -171,6 +171,18 @@ def test_a_service_that_comes_later_is_used_then(open_here: OpenHere, service: M
     assert take(backend, "a") == page(1), "and it knows the page"
 
 
+def test_a_service_that_comes_later_with_another_capacity_is_not_used(
+    open_here: OpenHere, service: MetadataService, serve: Serve
+) -> None:
+    service.close()
+    backend, catalogue = open_here(4), Catalogue(None)
+    catalogue.initialise(f"0:{SCOPE}.{SLOT_BYTES}", 5)
+    serve(catalogue, port=service.port)
+    assert put(backend, a=page(1)) == [False], "pages of five lie elsewhere than those of four"
+    assert backend.has(["a"]) == [False], "and an answer it is, though it was configured wrongly"
+    assert catalogue.usage(f"0:{SCOPE}.{SLOT_BYTES}").free == 5, "STORE-10: nothing was reserved"
+
+
 def test_a_service_that_lost_all_costs_the_pages_and_nothing_else(
     open_here: OpenHere, service: MetadataService, serve: Serve
 ) -> None:
@@ -212,6 +224,7 @@ def test_a_folder_that_is_a_link_is_refused(open_here: OpenHere, tmp_path: Path)
         ({"metadata_url": None}, "metadata_url"),
         ({"metadata_url": "127.0.0.1:1"}, "metadata_url"),
         ({"timeout_s": -1}, "timeout_s"),
+        ({"timeout_s": 0}, "timeout_s"),
         ({"root": "/dev/null"}, "root"),
         ({"usrbio": True}, "usrbio"),
     ],

@@ -116,6 +116,7 @@ def test_a_service_that_is_gone_is_an_operating_error(serve: Serve, verb: str) -
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_service_that_says_nothing_is_given_up_on(verb: str) -> None:
     with closing(Says(None)) as silent, closing(client_of(silent.url, timeout_s=HELD_S)) as client:
+        client._is_known = True
         with pytest.raises(MetadataError, match="TimeoutError"):
             VERBS[verb](client)
         assert silent.asked == 1, f"{verb} waits for {HELD_S} s, and not again: asked {silent.asked} times"
@@ -124,6 +125,7 @@ def test_a_service_that_says_nothing_is_given_up_on(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_only_what_changes_nothing_is_asked_again(verb: str) -> None:
     with closing(Says(b"")) as broken, closing(client_of(broken.url)) as client:
+        client._is_known = True
         with pytest.raises(MetadataError):
             VERBS[verb](client)
         assert broken.asked == 1 + (verb in REPEATED), f"{verb} was asked {broken.asked} times"
@@ -148,8 +150,10 @@ NONSENSE = {
 @pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
 @pytest.mark.parametrize("verb", ["exist", "find", "reserve"])
 def test_nonsense_is_an_operating_error(verb: str, answer: bytes) -> None:
-    with closing(Says(answer)) as foolish, closing(client_of(foolish.url)) as client, pytest.raises(MetadataError):
-        VERBS[verb](client)
+    with closing(Says(answer)) as foolish, closing(client_of(foolish.url)) as client:
+        client._is_known = True
+        with pytest.raises(MetadataError):
+            VERBS[verb](client)
 
 
 def test_a_connection_that_was_not_used_for_long_is_not_trusted(
