@@ -17,7 +17,7 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
-from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
+from hicache.testing.adapters.sglang_host import HOST_DEPARTURES, Receipt, SglangHostVerbs
 from hicache.testing.adapters.sglang_host_pools import server_options
 from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
 from hicache.testing.adapters.sglang_locks import Locked, locked_0513, locked_0523
@@ -44,15 +44,16 @@ class SglangAdapter(SglangHostVerbs, CacheAdapter):
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]
-    # A node stays as long as it has FULL data, whatever else it lacks; on the host goes what is not on the device; and
-    # what a match finds on the host is all past the device anchor, on the device or not.
-    departures = frozenset({"EVICT-6", "EVICT-8", "MATCH-12"})
+    # A node stays as long as it has FULL data, whatever else it lacks.
+    departures = frozenset({"EVICT-6"})
 
     def __init__(self, config: CacheConfig) -> None:
         installed = prepare_sglang()
         if installed != self.version:
             raise ImportError(f"{type(self).__name__} drives sglang {self.version}, {installed} is installed")
         self.config = config
+        if config.host is not None:
+            self.departures |= HOST_DEPARTURES
         if MAMBA in config.components:
             self.departures |= {"INS-3"}  # a request without a state inserts nothing
         self.base = import_from("sglang.srt.mem_cache.base_prefix_cache")

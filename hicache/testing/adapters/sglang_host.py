@@ -20,6 +20,14 @@ from hicache.testing.snapshot import HostNodeView, HostView, TransferView
 from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
 
 
+HOST_DEPARTURES = frozenset({"EVICT-2", "EVICT-8", "MATCH-12"})
+"""Where a cache with a host tier has rules of its own.
+
+What a match leaves of the node in which it ends is the last to go. From the host goes what is not on the device. And a
+match finds on the host all that is past the device anchor, on the device or not.
+"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Receipt:
     """What undoes one lock: the node, and what SGLang gave to hand back."""
@@ -85,6 +93,8 @@ class SglangHostVerbs(HostVerbs):
         """SGLang's enumeration of components."""
 
     def lock_host(self, handle: Handle) -> Receipt:
+        # SGLang locks a copy that has not been taken over, too: there is none, so that each lock is on what is shown.
+        self.step()
         return Receipt(handle, self.cache.inc_host_lock_ref(handle).to_dec_params())
 
     def unlock_host(self, receipt: Receipt) -> None:
