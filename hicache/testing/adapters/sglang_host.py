@@ -19,7 +19,6 @@ from hicache.testing.host_verbs import HostVerbs, PageBytes
 from hicache.testing.snapshot import HostNodeView, HostView, TransferView
 from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
 
-
 HOST_DEPARTURES = frozenset({"EVICT-2", "EVICT-8", "MATCH-12"})
 """Where a cache with a host tier has rules of its own.
 
