@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.adapters.sglang_host import HOST_DEPARTURES, Receipt, SglangHostVerbs
-from hicache.testing.adapters.sglang_host_pools import server_options
+from hicache.testing.adapters.sglang_host_pools import arriving_slots, server_options
 from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
 from hicache.testing.adapters.sglang_locks import Locked, locked_0513, locked_0523
 from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, SglangPools, as_tensor
@@ -355,6 +355,9 @@ class Sglang0513(SglangAdapter):
     def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
         return iter(self.cache.ongoing_write_through.values())
 
+    def is_arriving(self, component: str, slots: Any) -> bool:
+        return True  # a node is copied at once with all that it has
+
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0513(self.cache.root_node, receipt.node, receipt.params)
 
@@ -374,6 +377,8 @@ class Sglang0523(SglangAdapter):
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
+        if config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK:
+            self.departures |= {"EVICT-5"}  # a leaf takes the window above it to the host, without its FULL data
         # Where SGLang cannot load the core that was asked for, it takes the other one and says nothing.
         opened = type(self.cache.tree_core).__name__
         if opened != self.core[1]:
@@ -414,6 +419,9 @@ class Sglang0523(SglangAdapter):
     def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
         for handle, params, handles in self.cache.ongoing_write_through.values():
             yield handle, params, [self.node_of(one) for one in handles]
+
+    def is_arriving(self, component: str, slots: Any) -> bool:
+        return bool(arriving_slots(self.cache.cache_controller.write_queue, component, slots).all())
 
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
