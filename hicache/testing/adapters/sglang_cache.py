@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.sglang_host import HOST_DEPARTURES, Receipt, SglangHostVerbs
 from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
@@ -152,7 +152,8 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
     def evict(self, component: str, tokens: int) -> EvictResult:
         before = self.count_victims(component)
         freed = self._evict(**{component: tokens})
-        return EvictResult(freed, before - self.count_victims(component), 0)
+        victims = before - self.count_victims(component)
+        return EvictResult(freed, victims, self._refused(component, tokens - freed[component]))
 
     def count_victims(self, component: str) -> int:
         """Of how many nodes a component can still be evicted, or could if they were not locked."""
@@ -231,6 +232,11 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
         evictable = getattr(self.cache, f"{name}_evictable_size")()
         protected = getattr(self.cache, f"{name}_protected_size")()
         return Sizes(evictable, protected, self.pools.free_lists[name].available_size())
+
+    def _refused(self, component: str, missing: int) -> int:
+        """Whether something stayed for lack of room on the host: SGLang only says that less was evicted."""
+        is_copied_first = self.config.host is not None and self.config.host.write_policy is WritePolicy.WRITE_BACK
+        return int(is_copied_first and missing > 0 and self._sizes(component).evictable > 0)
 
     def _insert_nothing(self, key: Key, fresh: Slots) -> InsertResult:
         """What becomes of a request that ends without a state: its slots are given back."""
