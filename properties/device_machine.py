@@ -16,6 +16,20 @@ from .eviction_order import UseLog
 from .machine import CacheMachine
 from .tiny import NAMESPACE, PAGES, TAIL
 
+Prompt = tuple[list[int], Namespace, int, int]
+
+PROMPT = st.tuples(PAGES, NAMESPACE, st.integers(0, 3), st.integers(0, 6))
+"""Pages and a namespace; which earlier prompt they go on from, 0 for none; and how many of its pages are kept."""
+
+PASSED = st.sampled_from([0, 0, 0, 1, 2, 3, 6])
+"""Pages that the window has passed: seldom all, of which nothing would be cached."""
+
+PROMPTS_OF_A_LIFE = 3
+"""Before them there is little that a reset could drop."""
+
+READERS, HOLDERS = 3, 1
+"""Who locks prefixes, and who holds slots, at a time: with more of them nothing in a tiny pool can be evicted."""
+
 
 class DeviceMachine(CacheMachine):
     """Drives the verbs; every rule compares what the cache answers with what the oracle says."""
@@ -28,22 +42,27 @@ class DeviceMachine(CacheMachine):
         super().__init__()
         self.uses = UseLog()
         self.serial = 0
+        self.holders = 0
+        self.prompts: list[tuple[list[int], Namespace]] = []
         self.receipts: dict[int, Handle] = {}
         self.outstanding: set[int] = set()
         self.outdated: set[int] = set()
 
     # Looking.
 
-    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE)
-    def match(self, pages: list[int], tail: int, namespace: Namespace) -> None:
+    @rule(prompt=PROMPT, tail=TAIL)
+    def match(self, prompt: Prompt, tail: int) -> None:
         """A match finds what the oracle says, and its state is that of the prefix."""
+        pages, namespace = self._prompt(*prompt)
         self._match(self.key(pages, tail, namespace))
 
     # Inserting.
 
-    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=st.integers(0, 6), with_state=st.booleans())
-    def put(self, pages: list[int], tail: int, namespace: Namespace, passed: int, with_state: bool) -> None:
+    @rule(prompt=PROMPT, tail=TAIL, passed=PASSED, with_state=st.booleans())
+    def put(self, prompt: Prompt, tail: int, passed: int, with_state: bool) -> None:
         """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
+        pages, namespace = self._prompt(*prompt)
+        self.prompts.append((pages, namespace))
         key = self.key(pages, tail, namespace)
         found = self._match(key)
         shared = len(found.device_indices)
@@ -55,9 +74,11 @@ class DeviceMachine(CacheMachine):
 
     # Locking.
 
-    @rule(target=locks, pages=PAGES, namespace=NAMESPACE)
-    def lock(self, pages: list[int], namespace: Namespace) -> int:
+    @precondition(lambda self: len(self.outstanding) < READERS)
+    @rule(target=locks, prompt=PROMPT)
+    def lock(self, prompt: Prompt) -> int:
         """A request starts to read what it matched."""
+        pages, namespace = self._prompt(*prompt)
         return self._lock(self._match(self.key(pages, 0, namespace)))
 
     @rule(receipt=consumes(locks))
@@ -67,7 +88,7 @@ class DeviceMachine(CacheMachine):
 
     # Evicting.
 
-    @rule(data=st.data(), pages=st.integers(1, 8))
+    @rule(data=st.data(), pages=st.sampled_from([1, 1, 2, 3, 8]))
     def evict(self, data: st.DataObject, pages: int) -> None:
         """Room is made in one component."""
         component = data.draw(st.sampled_from(self.components), label="component")
@@ -76,18 +97,22 @@ class DeviceMachine(CacheMachine):
         self.driver.evict(component, tokens)
         after = self.driver.snapshot()
         self.model.sync(after)
-        if component == Component.FULL and self.config.policy is EvictionPolicy.LRU:
+        keeps_rule = "EVICT-6" not in self.adapter.departures
+        if component == Component.FULL and self.config.policy is EvictionPolicy.LRU and keeps_rule:
             self.uses.require_victims(before, after, tokens)
 
+    @precondition(lambda self: self.holders < HOLDERS)
     @rule(target=slots, pages=st.integers(1, 4))
     def allocate(self, pages: int) -> Any:
         """Somebody takes slots and inserts nothing."""
         taken = self.take_slots(pages * self.config.page_size)
+        self.holders += taken is not None
         return multiple() if taken is None else taken
 
     @rule(taken=consumes(slots))
     def free(self, taken: Slots) -> None:
         """They are given back."""
+        self.holders -= 1
         self.driver.free(taken)
 
     @precondition(lambda self: Component.MAMBA in self.components)
@@ -102,9 +127,11 @@ class DeviceMachine(CacheMachine):
         """It is given back."""
         self.driver.free_state(state)
 
+    @precondition(lambda self: len(self.prompts) > PROMPTS_OF_A_LIFE)
     @rule()
     def reset(self) -> None:
         """Everything that the tree holds is dropped. Receipts of the old life are refused from now on."""
+        self.prompts.clear()
         self.driver.reset()
         self.sync()
         self.uses = UseLog()
@@ -113,6 +140,13 @@ class DeviceMachine(CacheMachine):
         assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
 
     # Inside.
+
+    def _prompt(self, pages: list[int], namespace: Namespace, place: int, kept: int) -> tuple[list[int], Namespace]:
+        """A new prompt; or, counted back from the last that was put, how one began, which goes on with these pages."""
+        if not place or not self.prompts:
+            return pages, namespace
+        earlier, namespace = self.prompts[-1 - place % len(self.prompts)]
+        return [*earlier[:kept], *pages][:6], namespace
 
     def _match(self, key: Key) -> MatchResult:
         expected = self.model.expected_match(key).anchor

@@ -71,7 +71,7 @@ class PromptMachine(TierMachine):
         self.uses = UseLog()
 
     def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        goes_by_use = self.config.policy is EvictionPolicy.LRU
+        goes_by_use = self.config.policy is EvictionPolicy.LRU and not self.departs("EVICT-2")
         is_copied_first = self.host.write_policy is WritePolicy.WRITE_BACK
         if component == Component.FULL and goes_by_use and not is_copied_first:
             self.uses.require_victims(before, after, tokens)

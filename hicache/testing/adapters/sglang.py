@@ -1,30 +1,24 @@
-"""SGLang's UnifiedRadixCache under the suites: release 0.5.13.post1, and 0.5.23 with either core. It only translates.
-
-What a scheduler of SGLang does around the tree is done here in the same way: what is neither free nor evictable is not
-asked for, what is missing is evicted before it is allocated, and a request that has no state to give inserts nothing.
-"""
+"""The releases of SGLang under the suites: 0.5.13.post1, and 0.5.23 with its tree in Python and with that in Rust."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
-from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
-from hicache.testing.adapters.sglang_host_pools import server_options
-from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
+from hicache.config import CacheConfig, WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.adapters.sglang_cache import SglangAdapter
+from hicache.testing.adapters.sglang_host import Receipt
+from hicache.testing.adapters.sglang_host_pools import arriving_slots, server_options
+from hicache.testing.adapters.sglang_import import import_from
 from hicache.testing.adapters.sglang_locks import Locked, locked_0513, locked_0523
-from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, SglangPools, as_tensor
-from hicache.testing.adapters.sglang_view import SglangView, count_holding, extra_key
+from hicache.testing.adapters.sglang_pools import SglangPools
+from hicache.testing.adapters.sglang_view import extra_key
 from hicache.testing.snapshot import Snapshot
-from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Namespace, Pool, Sizes, Slots
+from hicache.types import Handle, Key, Namespace, Slots
 
 DEVICE = frozenset(
     {
@@ -33,282 +27,6 @@ DEVICE = frozenset(
     }
 )
 """What is driven on the device with any core."""
-
-
-class SglangAdapter(SglangHostVerbs, CacheAdapter):
-    """What both releases share. `cache`: SGLang's own.
-
-    `version`: the release that must be installed. `locks_tombstones`: a lock counts on a node without data as well, and
-    protects it once it has some.
-    """
-
-    version: ClassVar[str]
-    locks_tombstones: ClassVar[bool]
-    # A node stays as long as it has FULL data, whatever else it lacks; on the host goes what is not on the device; and
-    # what a match finds on the host is all past the device anchor, on the device or not.
-    departures = frozenset({"EVICT-6", "EVICT-8", "MATCH-12"})
-
-    def __init__(self, config: CacheConfig) -> None:
-        installed = prepare_sglang()
-        if installed != self.version:
-            raise ImportError(f"{type(self).__name__} drives sglang {self.version}, {installed} is installed")
-        self.config = config
-        if MAMBA in config.components:
-            self.departures |= {"INS-3"}  # a request without a state inserts nothing
-        self.base = import_from("sglang.srt.mem_cache.base_prefix_cache")
-        (self._key_type,) = import_from("sglang.srt.mem_cache.radix_cache", "RadixKey")
-        self.publish()
-        self.pools = self.open_pools()
-        self.cache, params = self._open()
-        if config.host is not None:
-            self.open_host(config.host, params)
-        self._view = SglangView(config, self.pools, counts_empty=not self.locks_tombstones)
-        self._prompts: dict[Handle, Key] = {}
-        self.found: dict[Handle, Any] = {}
-
-    # What the releases do differently.
-
-    @abstractmethod
-    def publish(self) -> None:
-        """Tell SGLang's global settings what this cache needs of them."""
-
-    @abstractmethod
-    def open_pools(self) -> SglangPools:
-        """The pools of this release."""
-
-    @abstractmethod
-    def component_type(self) -> Any:
-        """SGLang's enumeration of components."""
-
-    @abstractmethod
-    def prefix_slots(self, found: Any) -> Slots:
-        """The FULL slots up to the device anchor of a match."""
-
-    @abstractmethod
-    def held_prefix(self, key: Key, found: Any) -> int:
-        """Elements of a key whose FULL data the tree holds. `found`: what the key matched."""
-
-    @abstractmethod
-    def insert_options(self, window_start: int) -> dict[str, Any]:
-        """How an insert says where the window begins."""
-
-    @abstractmethod
-    def key_options(self, namespace: Namespace) -> dict[str, Any]:
-        """How a key says who may share it."""
-
-    def open_options(self) -> dict[str, Any]:
-        """What else the cache is opened with."""
-        return {}
-
-    # What a scheduler does.
-
-    def allocate(self, tokens: int) -> Slots | None:
-        sides = {name: sizes for name, sizes in self.sizes().items() if name != MAMBA}
-        if any(sizes.free + sizes.evictable < tokens for sizes in sides.values()):
-            return None
-        missing = {name: max(0, tokens - sizes.free) for name, sizes in sides.items()}
-        if any(missing.values()):
-            self._evict(**missing)
-        return self.pools.allocate(tokens)
-
-    def free(self, slots: Slots) -> None:
-        self.pools.allocator.free(as_tensor(slots))
-
-    def match(self, key: Key, *, chunked: bool) -> MatchResult:
-        # SGLang counts hits where a prompt is inserted.
-        found = self._match(key)
-        anchor = self._remembered(found.last_device_node, key, len(self.prefix_slots(found)))
-        best = anchor if found.best_match_node == anchor else found.best_match_node
-        self.found[best] = found
-        below = {SWA: found.swa_host_hit_length, MAMBA: found.mamba_host_hit_length}
-        return MatchResult(
-            device_indices=self.prefix_slots(found),
-            device_anchor=anchor,
-            best_match=best,
-            host_hit_length=found.host_hit_length,
-            component_host_hit_lengths={name: hit for name, hit in below.items() if name in self.config.components},
-            branching_seqlen=found.mamba_branching_seqlen,
-        )
-
-    def insert(
-        self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
-    ) -> InsertResult:
-        if MAMBA in self.config.components and state is None:
-            return self._insert_nothing(key, slots[shared:])
-        page = self.config.page_size
-        known = self.held_now(key) if self.config.host is not None else len(slots)
-        result = self.cache.insert(
-            self.base.InsertParams(
-                key=self._key(key),
-                value=as_tensor(slots),
-                mamba_value=None if state is None else as_tensor(np.array([state])),
-                prev_prefix_len=shared,
-                priority=priority,
-                **self.insert_options(-(-window_start // page) * page),
-            )
-        )
-        found = self._match(key)
-        accepted = len(self.prefix_slots(found))
-        adopted = state is not None and not result.mamba_exist
-        node = self._remembered(found.last_device_node, key, accepted)
-        # SGLang counts what was on the host alone, and takes the request's slots, as present already.
-        return InsertResult(min(result.prefix_len, known), accepted, node, adopted)
-
-    def lock(self, handle: Handle) -> Receipt:
-        return Receipt(handle, self.cache.inc_lock_ref(handle).to_dec_params())
-
-    def unlock(self, receipt: Receipt) -> None:
-        self.cache.dec_lock_ref(receipt.node, receipt.params)
-
-    def evict(self, component: str, tokens: int) -> EvictResult:
-        before = self.count_victims(component)
-        freed = self._evict(**{component: tokens})
-        return EvictResult(freed, before - self.count_victims(component), 0)
-
-    def count_victims(self, component: str) -> int:
-        """Of how many nodes a component can still be evicted, or could if they were not locked."""
-        return count_holding(self.cache.root_node, component)
-
-    def reset(self) -> None:
-        # SGLang's reset forgets the tree and leaves the pools to whoever calls it.
-        held = self.held_by_tree()
-        self.cache.reset()
-        self._prompts.clear()
-        self.found.clear()
-        if self.config.host is not None:
-            self.forget_host()
-        self.pools.allocator.free(as_tensor(held[FULL]))
-        if MAMBA in held:
-            self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
-
-    def held_now(self, key: Key) -> int:
-        """Elements of a key whose FULL data is on the device, with no match asked for: where nodes can be seen."""
-        page, node, held = self.config.page_size, self.cache.root_node, 0
-        rest, _ = self._key(key).maybe_to_bigram_view(self.config.bigram)
-        rest = rest.page_aligned(page)
-        while len(rest) and (child := node.children.get(rest.child_key(page))) is not None and not child.evicted:
-            common = child.key.match(rest, page_size=page)
-            held += common
-            if common < len(child.key):
-                break
-            node, rest = child, rest[common:]
-        return held
-
-    def held_by_tree(self) -> Mapping[str, Slots]:
-        """The FULL slots and the states that the tree holds, in any order."""
-        held = {FULL: self.cache.all_values_flatten()}
-        if MAMBA in self.config.components:
-            held[MAMBA] = self.cache.all_mamba_values_flatten()
-        return {name: np.array(slots.numpy(), dtype=np.int64) for name, slots in held.items()}
-
-    def partners(self, slots: Slots) -> Slots:
-        return self.pools.partners(slots)
-
-    def release_window(self, slots: Slots) -> None:
-        self.pools.allocator.free_swa(as_tensor(slots))
-
-    def allocate_state(self) -> int | None:
-        allocator = self.pools.free_lists[MAMBA]
-        taken = allocator.alloc(1)
-        if taken is None:
-            self._evict(**{MAMBA: 1})
-            taken = allocator.alloc(1)
-        return None if taken is None else int(taken[0])
-
-    def fork_state(self, handle: Handle) -> int | None:
-        receipt = self.lock(handle)
-        sizes = self._sizes(MAMBA)
-        # SGLang copies a state where it matches a request, and asserts that there is room for the copy.
-        request = SimpleNamespace(mamba_pool_idx=None, mamba_cow_src_index=None, session=None, holds_mamba=False)
-        request.kv = request  # 0.5.23 looks there
-        if sizes.free + sizes.evictable:
-            key = self._key(self._prompts[handle])
-            self.cache.match_prefix(self.base.MatchPrefixParams(key=key, cow_mamba=True, req=request))
-        self.unlock(receipt)
-        if request.mamba_pool_idx is None:
-            return None
-        slot = int(request.mamba_pool_idx)
-        self.pools.copy_state(np.array(request.mamba_cow_src_index.numpy()), np.array([slot]))
-        return slot
-
-    def free_state(self, slot: int) -> None:
-        self.pools.free_lists[MAMBA].free(as_tensor(np.array([slot])))
-
-    def layers(self, pool: Pool) -> int:
-        return self.pools.layers(pool)
-
-    def slot_bytes(self, pool: Pool) -> int:
-        return self.pools.slot_bytes(pool)
-
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
-        self.pools.write(pool, slots, layer, data)
-
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
-        return self.pools.read(pool, slots, layer)
-
-    def sizes(self) -> Mapping[str, Sizes]:
-        return {name: self._sizes(name) for name in self.config.components}
-
-    def show(self) -> Snapshot:
-        """The whole cache, where its nodes can be seen."""
-        shown = self._view.snapshot(self.cache.root_node)
-        return shown if self.config.host is None else dataclasses.replace(shown, host=self.host_view())
-
-    def sanity_check(self) -> None:
-        # It takes a node that is locked on the host for one that was lost.
-        if self.config.host is None or not self.has_host_locks():
-            self.cache.sanity_check()
-
-    def _sizes(self, name: str) -> Sizes:
-        evictable = getattr(self.cache, f"{name}_evictable_size")()
-        protected = getattr(self.cache, f"{name}_protected_size")()
-        return Sizes(evictable, protected, self.pools.free_lists[name].available_size())
-
-    def _insert_nothing(self, key: Key, fresh: Slots) -> InsertResult:
-        """What becomes of a request that ends without a state: its slots are given back."""
-        if len(fresh):
-            self.free(fresh)
-        found = self._match(key)
-        accepted = len(self.prefix_slots(found))
-        node = self._remembered(found.last_device_node, key, accepted)
-        return InsertResult(self.held_prefix(key, found), accepted, node, state_adopted=False)
-
-    def _remembered(self, handle: Handle, key: Key, elements: int) -> Handle:
-        """Note which prompt a node stands for: SGLang is asked for a state by prompt and not by node."""
-        tokens = key.tokens[: elements + self.config.bigram] if elements else key.tokens[:0]
-        self._prompts[handle] = Key(tokens, key.namespace)
-        return handle
-
-    def _match(self, key: Key) -> Any:
-        if MAMBA in self.config.components:
-            self.publish()
-        return self.cache.match_prefix(self.base.MatchPrefixParams(key=self._key(key)))
-
-    def _evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> dict[str, int]:
-        done = self.cache.evict(self.base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=mamba))
-        freed = {FULL: done.num_tokens_evicted, SWA: done.swa_num_tokens_evicted, MAMBA: done.mamba_num_evicted}
-        return {name: count for name, count in freed.items() if name in self.config.components}
-
-    def _key(self, key: Key) -> Any:
-        return self._key_type(array("q", key.tokens.tolist()), **self.key_options(key.namespace))
-
-    def _open(self) -> tuple[Any, Any]:
-        (cache_type,) = import_from("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")
-        (params_type,) = import_from("sglang.srt.mem_cache.cache_init_params", "CacheInitParams")
-        kinds, named = self.component_type(), self.config.components
-        params = params_type(
-            disable=False,
-            req_to_token_pool=self.pools.requests,
-            token_to_kv_pool_allocator=self.pools.allocator,
-            page_size=self.config.page_size,
-            is_eagle=self.config.bigram,
-            eviction_policy=self.config.policy.value,
-            sliding_window_size=self.config.sliding_window_size,
-            enable_mamba_extra_buffer=self.config.page_size > 1,
-            tree_components=tuple(kinds[name.upper()] for name in (FULL, SWA, MAMBA) if name in named),
-            **self.open_options(),
-        )
-        return cache_type(params), params
 
 
 def chunk_size(config: CacheConfig) -> int:
@@ -354,6 +72,9 @@ class Sglang0513(SglangAdapter):
     def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
         return iter(self.cache.ongoing_write_through.values())
 
+    def is_arriving(self, component: str, slots: Any) -> bool:
+        return True  # a node is copied at once with all that it has
+
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0513(self.cache.root_node, receipt.node, receipt.params)
 
@@ -373,6 +94,8 @@ class Sglang0523(SglangAdapter):
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
+        if config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK:
+            self.departures |= {"EVICT-5"}  # a leaf takes the window above it to the host, without its FULL data
         # Where SGLang cannot load the core that was asked for, it takes the other one and says nothing.
         opened = type(self.cache.tree_core).__name__
         if opened != self.core[1]:
@@ -413,6 +136,9 @@ class Sglang0523(SglangAdapter):
     def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
         for handle, params, handles in self.cache.ongoing_write_through.values():
             yield handle, params, [self.node_of(one) for one in handles]
+
+    def is_arriving(self, component: str, slots: Any) -> bool:
+        return bool(arriving_slots(self.cache.cache_controller.write_queue, component, slots).all())
 
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)

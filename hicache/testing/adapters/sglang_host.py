@@ -19,6 +19,17 @@ from hicache.testing.host_verbs import HostVerbs, PageBytes
 from hicache.testing.snapshot import HostNodeView, HostView, TransferView
 from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
 
+HOST_DEPARTURES = frozenset({"EVICT-2", "EVICT-8", "MATCH-12"})
+"""Where a cache with a host tier has rules of its own.
+
+What a match leaves of the node in which it ends is the last to go. From the host goes what is not on the device. And a
+match finds on the host all that is past the device anchor, on the device or not.
+"""
+
+
+Arriving = frozenset[tuple[int, str]]
+"""What is copied to the host and not taken over: nodes by their identity, and components."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Receipt:
@@ -85,6 +96,8 @@ class SglangHostVerbs(HostVerbs):
         """SGLang's enumeration of components."""
 
     def lock_host(self, handle: Handle) -> Receipt:
+        # SGLang locks a copy that has not been taken over, too: there is none, so that each lock is on what is shown.
+        self.step()
         return Receipt(handle, self.cache.inc_host_lock_ref(handle).to_dec_params())
 
     def unlock_host(self, receipt: Receipt) -> None:
@@ -104,6 +117,8 @@ class SglangHostVerbs(HostVerbs):
         return LoadBack(ticket.indices, ticket)
 
     def load_phase(self, ticket: Ticket) -> TransferPhase:
+        if ticket not in self.tickets:
+            raise ValueError(f"nobody waits for {len(ticket.indices)} slots with this ticket")
         return TransferPhase.DONE
 
     def claim(self, ticket: Ticket) -> Slots | None:
@@ -118,10 +133,11 @@ class SglangHostVerbs(HostVerbs):
         # SGLang keeps no such counters.
         free = self.host_pools.available()
         counts = {name: {True: 0, False: 0} for name in free}
+        arriving = self._arriving()
         for node in walk(self.cache.root_node):
             for name, by_lock in counts.items():
                 data = node.component_data[INDEX[name]]
-                if data.host_value is not None and node not in self._being_written():
+                if data.host_value is not None and (id(node), name) not in arriving:
                     by_lock[data.host_lock_ref > 0] += len(data.host_value)
         return {name: Sizes(by_lock[False], by_lock[True], free[name]) for name, by_lock in counts.items()}
 
@@ -135,12 +151,12 @@ class SglangHostVerbs(HostVerbs):
 
     def host_view(self) -> HostView:
         """The host tier. What was copied and is not acknowledged yet is shown as a transfer."""
-        nodes, written = list(walk(self.cache.root_node)), self._being_written()
+        nodes, arriving = list(walk(self.cache.root_node)), self._arriving()
         pins = {id(node): dict.fromkeys(self.config.components, 0) for node in nodes}
         for receipt in self._own_receipts():
             for name, node in self.locked_by(receipt):
                 pins[id(node)][name] += 1
-        views = tuple([self._host_node(node, pins[id(node)], is_written=node in written) for node in nodes])
+        views = tuple([self._host_node(node, pins[id(node)], arriving) for node in nodes])
         pools = {name: self.host_pools.view(name) for name in self.config.components}
         return HostView(views, pools, tuple(self._backups()), {})
 
@@ -149,11 +165,13 @@ class SglangHostVerbs(HostVerbs):
         self.tickets.clear()
         self.host_pools.reserve()
 
-    def _host_node(self, node: Any, pins: Mapping[str, int], *, is_written: bool) -> HostNodeView:
+    def _host_node(self, node: Any, pins: Mapping[str, int], arriving: Arriving) -> HostNodeView:
         held = {name: node.component_data[INDEX[name]] for name in self.config.components}
         nothing = dict.fromkeys(self.config.components, 0)
         return HostNodeView(
-            slots={name: None if is_written else self._shown(name, data) for name, data in held.items()},
+            slots={
+                name: None if (id(node), name) in arriving else self._shown(name, data) for name, data in held.items()
+            },
             locks={name: data.host_lock_ref for name, data in held.items()},
             pins=pins,
             host_pins=nothing,
@@ -163,6 +181,7 @@ class SglangHostVerbs(HostVerbs):
         return None if data.host_value is None else self.host_pools.shown(name, data.host_value)
 
     def _backups(self) -> Iterator[TransferView]:
+        arriving = self._arriving()
         for _, _, nodes in self.ongoing_writes():
             device: dict[str, list[Slots]] = {}
             host: dict[str, list[Slots]] = {}
@@ -170,15 +189,20 @@ class SglangHostVerbs(HostVerbs):
                 for name in self.config.components:
                     data = node.component_data[INDEX[name]]
                     slots, copied = own(data.value), self._shown(name, data)
-                    if slots is not None and copied is not None:
+                    if slots is not None and copied is not None and (id(node), name) in arriving:
                         device.setdefault(name, []).append(slots)
                         host.setdefault(name, []).append(copied)
             ends = [{name: np.concatenate(parts) for name, parts in end.items()} for end in (device, host)]
-            yield TransferView(TransferKind.BACKUP, *ends)
+            if device:
+                yield TransferView(TransferKind.BACKUP, *ends)
 
     @abstractmethod
     def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
         """The node that each backup locks, what releases the lock (None: nothing), and the nodes that it is of."""
+
+    @abstractmethod
+    def is_arriving(self, component: str, slots: Any) -> bool:
+        """Whether these host slots of a node that is copied are what it is copied to."""
 
     def _own_receipts(self) -> Iterator[Receipt]:
         for handle, params, _ in self.ongoing_writes():
@@ -186,8 +210,14 @@ class SglangHostVerbs(HostVerbs):
                 yield Receipt(handle, params)
         yield from (ticket.receipt for ticket in self.tickets)
 
-    def _being_written(self) -> list[Any]:
-        return [node for _, _, nodes in self.ongoing_writes() for node in nodes]
+    def _arriving(self) -> Arriving:
+        nodes = [node for _, _, several in self.ongoing_writes() for node in several]
+        return frozenset(
+            (id(node), name)
+            for node in nodes
+            for name in self.config.components
+            if (slots := node.component_data[INDEX[name]].host_value) is not None and self.is_arriving(name, slots)
+        )
 
     def _count_host(self, component: str) -> int:
         nodes = walk(self.cache.root_node)

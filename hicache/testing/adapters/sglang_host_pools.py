@@ -101,6 +101,16 @@ def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
     }
 
 
+def arriving_slots(operations: Sequence[Any], component: str, slots: torch.Tensor) -> torch.Tensor:
+    """Which of some host slots operations that wait copy to: [slots] of bool."""
+    if component == FULL:
+        targets = [one.host_indices for one in operations]
+    else:
+        extra = [transfer for one in operations for transfer in one.pool_transfers or ()]
+        targets = [transfer.host_indices for transfer in extra if transfer.name == NAMES[component]]
+    return torch.isin(slots, torch.cat(targets)) if targets else torch.zeros(len(slots), dtype=torch.bool)
+
+
 def replace_kernels(modules: Sequence[str]) -> None:
     """Let SGLang's copies between the tiers be made by torch, and its host memory be ordinary memory."""
     for name in modules:

@@ -35,9 +35,12 @@ REFERENCE = tuple(
     f"hicache.testing.adapters.{name}"
     for name in ("reference", "reference_host", "reference_storage", "reference_view")
 )
-SGLANG = tuple(
-    f"hicache.testing.adapters.{name}"
-    for name in ("sglang", "sglang_host", "sglang_host_pools", "sglang_locks", "sglang_pools", "sglang_view")
+SGLANG = (
+    "hicache.testing.adapters.sglang",
+    *(
+        f"hicache.testing.adapters.sglang_{name}"
+        for name in ("cache", "host", "host_pools", "locks", "pool_verbs", "pools", "view")
+    ),
 )
 
 LAYERS: Mapping[str, tuple[str, ...]] = {

@@ -35,7 +35,7 @@ FOUND = [
     (broken.Copies, "conformance/storage/test_capacity.py", "STORE-9"),
     (broken.Unpickles, "conformance/storage/test_pickles.py", "SEC-6"),
     (broken.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
-    (broken.SharedRoom, "conformance/storage/test_crowd.py", "STORE-8"),
+    (broken.SharedRoom, "conformance/storage/test_crowd.py", "STORE-3"),
     (broken.Forgets, "conformance/storage/test_keeping.py", "STORE-4"),
     (broken.TornVisible, "conformance/storage/test_crash.py", "STORE-3"),
     (broken.NoDigest, "conformance/storage/test_damage.py", "STORE-3"),
