@@ -6,12 +6,14 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hicache.testing.contract import clause
 from hicache.testing.plugin.tags import OPERATIONS
+from hicache.testing.storage.damage import disk_bytes
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.kills import KillRuns
 from hicache.testing.storage.place import Place
@@ -21,6 +23,8 @@ from hicache.testing.storage.writers import Writers, reaches_others, task_of
 from .names import page_keys
 
 KILLS = 12
+
+LARGE = 1 << 20
 
 
 @clause("STORE-4")
@@ -54,6 +58,32 @@ def test_files_that_may_not_grow_hold_whole_pages(store: StorageDriver, writers:
     assert store.get(["before/0"]) == [True], "STORE-4: what was there is as it was"
     assert store.set(task.keys, 2) == [True] * task.count, "STORE-4: with room again, all find it"
     assert store.get(task.keys) == [True] * task.count, "STORE-4: with room again, all can be read"
+
+
+@clause("STORE-4", "STORE-8")
+def test_what_writers_leave_that_are_killed_within_a_page_does_not_pile_up(
+    backend: BackendSubject, tmp_path: Path, writers: Writers
+) -> None:
+    if not backend.is_on_disk:
+        pytest.skip(f"no option of {backend.name} is a folder: there are no files that could pile up")
+    with closing(Place(backend, tmp_path, page_bytes=LARGE)) as place:
+        store = StorageDriver(place)
+        store.set(page_keys(1))
+        before = disk_bytes(place.directory)
+        # The second piece of a page begins at the limit.
+        task = partial(task_of, store, version=0, count=1, batch=1, file_limit_bytes=LARGE // 4, dies_at_limit=True)
+        tasks = [task(f"kill{number}") for number in range(KILLS)]
+        deaths = sum(writers.wait_for_death(writers.start(killed)) for killed in tasks)
+        if not deaths:
+            pytest.skip(f"{backend.name} takes a file that may not grow for an answer: no writer was killed")
+        keys = [killed.keys[0] for killed in tasks]
+        for key in keys:
+            store.model.was_interrupted(key, 0)
+        store.reopen()
+        store.get(keys)
+        store.set(page_keys(1, prompt=1))
+        left = disk_bytes(place.directory) - before
+        assert left <= 2 * LARGE, f"STORE-8: {deaths} killed writers, and one page of {LARGE} bytes, left {left} bytes"
 
 
 @pytest.fixture

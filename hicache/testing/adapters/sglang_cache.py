@@ -236,7 +236,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
     def _refused(self, component: str, missing: int) -> int:
         """Whether something stayed for lack of room on the host: SGLang only says that less was evicted."""
         is_copied_first = self.config.host is not None and self.config.host.write_policy is WritePolicy.WRITE_BACK
-        return int(is_copied_first and missing > 0 and self._sizes(component).evictable > 0)
+        return int(is_copied_first and missing > 0 and self.sizes()[component].evictable > 0)
 
     def _insert_nothing(self, key: Key, fresh: Slots) -> InsertResult:
         """What becomes of a request that ends without a state: its slots are given back."""

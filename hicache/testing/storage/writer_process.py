@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
@@ -24,6 +25,9 @@ def write_pages(task: dict[str, Any]) -> None:
     """Open a backend, and keep a version of keys `stem/0` to `stem/count`, a batch at a time."""
     backend = open_backend(task["backend"], task["scope"], task["options"])
     tell(opened=True)
+    if task["dies_at_limit"]:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if task["file_limit_bytes"] is not None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (task["file_limit_bytes"], hard))

@@ -23,7 +23,8 @@ _MODULE = "hicache.testing.storage.writer_process"
 class Task:
     """What a writer does: it keeps `count` pages under `stem/0`, `stem/1`, … a batch at a time, all in one version.
 
-    `cuts`: sizes of the pieces of each page. `file_limit_bytes`: no file may grow beyond it, as on a full disk.
+    `cuts`: sizes of the pieces of each page. `file_limit_bytes`: no file may grow beyond it, as on a full disk;
+    a writer that `dies_at_limit` is killed by the system where it tries, and has no chance to clean up.
     """
 
     backend: str
@@ -35,6 +36,7 @@ class Task:
     batch: int
     cuts: tuple[int, ...]
     file_limit_bytes: int | None
+    dies_at_limit: bool
 
     @property
     def keys(self) -> list[str]:
@@ -43,12 +45,20 @@ class Task:
 
 
 def task_of(
-    store: StorageDriver, stem: str, *, version: int, count: int, batch: int, file_limit_bytes: int | None = None
+    store: StorageDriver,
+    stem: str,
+    *,
+    version: int,
+    count: int,
+    batch: int,
+    file_limit_bytes: int | None = None,
+    dies_at_limit: bool = False,
 ) -> Task:
     """A task in the scope of a driver."""
     place = store.place
     cuts = (store.page_size // 4, store.page_size - store.page_size // 4)
-    return Task(place.subject.name, store.scope, place.options, stem, version, count, batch, cuts, file_limit_bytes)
+    told = (place.subject.name, store.scope, place.options, stem, version, count, batch, cuts)
+    return Task(*told, file_limit_bytes, dies_at_limit)
 
 
 @dataclass(slots=True)
@@ -97,6 +107,10 @@ class Writers:
         """Wait until a writer has done its task, and is gone."""
         self.wait(lambda: writer.has_ended)
         self._reap(writer)
+
+    def wait_for_death(self, writer: Writer) -> bool:
+        """Wait until a writer is gone; whether the system killed it."""
+        return self._reap(writer) == signal.SIGXFSZ
 
     def kill(self, writer: Writer) -> bool:
         """Kill a writer, and hear what it had said by then; whether it was killed before its end."""

@@ -192,6 +192,13 @@ class Forgets(DictionaryStorage):
         self.objects.clear()
 
 
+class KeepsBeginnings(FolderStorage):
+    """What a process had begun that is gone stays for ever."""
+
+    def sweep(self) -> None:
+        """Remove nothing."""
+
+
 class TornVisible(FolderStorage):
     """A page is written in its place, and no digest tells what is missing."""
 

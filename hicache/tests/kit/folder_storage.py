@@ -27,6 +27,13 @@ class FolderStorage(StorageBackend):
         self.folder = Path(options["directory"], check_scope(scope))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.counts: Counter[str] = Counter()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what processes that are gone had begun."""
+        for beside in self.folder.glob("*.*.*"):
+            if not Path("/proc", beside.name.split(".")[1]).exists():
+                beside.unlink(missing_ok=True)
 
     def path(self, key: str) -> Path:
         """Where an object lies."""

@@ -37,6 +37,7 @@ FOUND = [
     (broken.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
     (broken.SharedRoom, "conformance/storage/test_crowd.py", "STORE-3"),
     (broken.Forgets, "conformance/storage/test_keeping.py", "STORE-4"),
+    (broken.KeepsBeginnings, "conformance/storage/test_crash.py", "STORE-8"),
     (broken.TornVisible, "conformance/storage/test_crash.py", "STORE-3"),
     (broken.NoDigest, "conformance/storage/test_damage.py", "STORE-3"),
     (broken.KeepsDamage, "conformance/storage/test_damage.py", "STORE-4"),
