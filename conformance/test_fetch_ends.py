@@ -59,7 +59,13 @@ def reset(driver: Driver, _: Handle) -> None:
     driver.reset()
 
 
-ENDS = pytest.mark.parametrize("end", [abort, lose, finish, reset], ids=lambda end: end.__name__)
+def reset_unread(driver: Driver, _: Handle) -> None:
+    """It ends as it should, and everything is dropped before anybody has asked."""
+    driver.drain()
+    driver.reset()
+
+
+ENDS = pytest.mark.parametrize("end", [abort, lose, finish, reset, reset_unread], ids=lambda end: end.__name__)
 
 
 @ENDS

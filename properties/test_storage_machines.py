@@ -22,7 +22,7 @@ from .walks import WALKS
 
 NEEDS = (*LOOKING, Capability.EVENTS, Capability.HOST, Capability.STORAGE)
 CLAUSES = ("FETCH-1", "FETCH-4", "FETCH-6", "FETCH-8", "FETCH-9", "FLOW-9", "FLOW-12", "EVICT-9", "POOL-1", "STORE-3")
-SEARCH = settings(LONG_SEARCH, max_examples=80)
+SEARCH = settings(LONG_SEARCH, max_examples=240)
 """Each example of three tiers costs two of those of two."""
 
 MET = {

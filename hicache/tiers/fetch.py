@@ -20,7 +20,8 @@ class Fetch:
     it. `pin`: protects the anchor; None for the root. `deadline_s`: when it is waited for no longer. `job`: what is
     asked of storage now. `queries`: how often it was asked how far it can give. `length`: pages of the prefix that is
     tried. `pages`: by component, its host pages. `whole`: by pool without gaps, how many of its first pages have come.
-    `came_tokens`: what it brought, once it has ended. `is_awaited`: the ticket is open.
+    `came_tokens`: what it brought, once it has ended. `is_awaited`: the ticket is open, unless the cache was reset
+    since: then `life` is no longer the cache's.
     """
 
     key: RadixKey
@@ -36,6 +37,7 @@ class Fetch:
     whole: dict[Pool, int]
     came_tokens: int | None
     is_awaited: bool
+    life: object
 
     @property
     def has_ended(self) -> bool:

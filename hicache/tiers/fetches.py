@@ -55,6 +55,7 @@ class Fetches:
         self._threshold = -(-config.extra.prefetch_threshold // self._page)
         self._limit = config.limit_tokens // self._page
         self._under_way: list[Fetch] = []
+        self._life = object()
 
     @property
     def under_way(self) -> list[Fetch]:
@@ -88,6 +89,7 @@ class Fetches:
             whole={},
             came_tokens=None,
             is_awaited=True,
+            life=self._life,
         )
         self._under_way.append(fetch)
         self._ask(fetch, wanted)
@@ -124,7 +126,8 @@ class Fetches:
                 self._go_on(fetch, job, progress)
 
     def clear(self) -> None:
-        """End everything; the tickets are refused from now on."""
+        """End everything; all tickets are refused from now on, also of prefetches that had ended by themselves."""
+        self._life = object()
         for fetch in self.under_way:
             if fetch.job is not None:
                 self._queue.end(fetch.job)
@@ -261,7 +264,7 @@ class Fetches:
         return [digest.hex() for digest in digests]
 
     def _require_awaited(self, fetch: Fetch) -> None:
-        if not fetch.is_awaited:
+        if not fetch.is_awaited or fetch.life is not self._life:
             raise ReceiptError(f"the prefetch past page {fetch.start} was checked or aborted, or is of another life")
 
     def _unpin(self, pin: LockReceipt | None) -> None:
