@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +12,9 @@ from rich.console import Console
 from hicache.cli.adapter_class import REFERENCE, adapter_class
 from hicache.cli.stage import Stage, StageResult, Verification, shortcomings
 from hicache.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hicache.testing.plugin.known_failures import KnownFailure
 
 
 def verify_command(
@@ -28,12 +31,8 @@ def verify_command(
     """
     from hicache.cli.replay_stage import ReplayStage
     from hicache.cli.suite_stage import SuiteStage
-    from hicache.testing.plugin.known_failures import read_known_failures
 
-    try:
-        known = read_known_failures(known_failures) if known_failures else ()
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--known-failures") from error
+    known = listed_failures(known_failures)
     verification = Verification(adapter, quick, report, known_failures)
     stages: list[Stage] = [
         SuiteStage("conformance", verification, ()),
@@ -42,6 +41,16 @@ def verify_command(
     ]
     if shortcomings(verify(stages, report, Console())):
         raise typer.Exit(1)
+
+
+def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:
+    """The known failures of an option; a list that cannot be read is a usage error."""
+    from hicache.testing.plugin.known_failures import read_known_failures
+
+    try:
+        return read_known_failures(path) if path else ()
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--known-failures") from error
 
 
 def verify(stages: Sequence[Stage], directory: Path, console: Console) -> list[StageResult]:

@@ -16,6 +16,7 @@ from hicache.cli.adapter_class import REFERENCE
 from hicache.cli.stage import Stage, StageResult, Verification, shortcomings
 from hicache.cli.storage_stages import SeededStage, StorageVerification, ThroughputStage, run_faults, run_kills
 from hicache.cli.suite_stage import SuiteStage
+from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError
 from hicache.testing.storage.shipped import SHIPPED, read_subject
 from hicache.testing.storage.subject import BackendSubject
@@ -23,7 +24,7 @@ from hicache.testing.storage.subject import BackendSubject
 STAGES = ("conformance", "properties", "faults", "kills", "throughput")
 
 
-def verify_storage_command(
+def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     backend: Annotated[
         str | None,
         typer.Option(help="A registered name, an entry point or package.module:Class; else those that ship."),
@@ -40,6 +41,9 @@ def verify_storage_command(
         Path | None, typer.Option(exists=True, file_okay=False, help="Where backends keep their files while verified.")
     ] = None,
     report: Annotated[Path, typer.Option(file_okay=False, help="Where the report and the logs go.")] = Path("reports"),
+    known_failures: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A TOML file of failures to expect of the suites.")
+    ] = None,
 ) -> None:
     """Verify a storage backend: its contract, any order of verbs, faults, killed writers; and measure its throughput.
 
@@ -50,13 +54,15 @@ def verify_storage_command(
         raise typer.BadParameter(
             f"{', '.join(unknown)} is no stage; there are {', '.join(STAGES)}", param_hint="--only"
         )
+    listed_failures(known_failures)
     subjects = _subjects(backend, config)
     words = [("--backend", backend), ("--config", config)]
     options = tuple(word for name, value in words if value is not None for word in (name, value))
     title = ", ".join(subject.name for subject in subjects)
     verification = StorageVerification(subjects, title, options, seed, folder)
+    suites = Verification(REFERENCE, quick=False, directory=report, known_failures=known_failures)
     stages = [
-        stage for stage in _stages(verification, report, fault_runs, kills) if stage.name.partition("/")[0] in asked
+        stage for stage in _stages(verification, suites, fault_runs, kills) if stage.name.partition("/")[0] in asked
     ]
     if shortcomings(verify_storage(stages, title, report, Console())):
         raise typer.Exit(1)
@@ -97,8 +103,7 @@ def _subjects(backend: str | None, config: str | None) -> tuple[BackendSubject, 
         raise typer.BadParameter(str(error), param_hint="--backend, --config") from error
 
 
-def _stages(verification: StorageVerification, report: Path, fault_runs: int, kills: int) -> list[Stage]:
-    suites = Verification(REFERENCE, quick=False, directory=report, known_failures=None)
+def _stages(verification: StorageVerification, suites: Verification, fault_runs: int, kills: int) -> list[Stage]:
     named = tuple("--backend-config" if word == "--config" else word for word in verification.options)
     faulty, killed = ("STORE-3", "STORE-4", "STORE-5", "STORE-7"), ("STORE-3", "STORE-4")
     return [

@@ -89,6 +89,31 @@ def test_the_suites_are_told_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert read_run(tmp_path / "run.json").implementation == "memory", "one report of both"
 
 
+def test_the_suites_are_told_what_is_known_to_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: dict[str, Path | None] = {}
+
+    def run(stage: SuiteStage, _: Progress) -> StageResult:
+        told[stage.name] = stage.verification.known_failures
+        return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
+
+    monkeypatch.setattr(SuiteStage, "run", run)
+    known = tmp_path / "known.toml"
+    known.write_text('[[failure]]\nid = "STORE-5"\nkind = "bug"\nreason = "overwrites"\nlink = ""\n', encoding="utf-8")
+    suites = ("--only", "conformance", "--only", "properties", "--known-failures", str(known))
+    ended, output = run_app("--backend", "memory", *suites, "--report", str(tmp_path / "report"))
+    assert ended == 0, f"both passed, got {ended}: {output}"
+    assert told == {"conformance/storage": known, "properties/storage": known}, f"each has the list, got {told}"
+
+
+def test_known_failures_that_cannot_be_read_are_a_usage_error(tmp_path: Path) -> None:
+    known = tmp_path / "known.toml"
+    known.write_text("[[failure]]\nid = 3\n", encoding="utf-8")
+    ended, output = run_app("--backend", "memory", "--known-failures", str(known), "--report", str(tmp_path / "report"))
+    assert ended == 2, f"expected 2, got {ended}: {output}"
+    assert "known.toml" in output, f"the file is named: {output}"
+    assert not (tmp_path / "report").exists(), "nothing ran"
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
