@@ -10,16 +10,18 @@ from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
 from hicache.config import EvictionPolicy
 from hicache.testing.model import ExpectedInsert
-from hicache.types import Component, Handle, Key, MatchResult, Namespace, Slots
+from hicache.types import SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
 
 from .eviction_order import UseLog
 from .machine import CacheMachine
-from .tiny import NAMESPACE, PAGES, TAIL
+from .tiny import NAMESPACE, PAGES, TAIL, USED
 
-Prompt = tuple[list[int], Namespace, int, int]
+Prompt = tuple[list[int], Namespace, int, int, bool]
 
-PROMPT = st.tuples(PAGES, NAMESPACE, st.integers(0, 3), st.integers(0, 6))
-"""Pages and a namespace; which earlier prompt they go on from, 0 for none; and how many of its pages are kept."""
+KEPT = st.integers(0, 6)
+
+PROMPT = st.tuples(PAGES, NAMESPACE, st.integers(0, 3), KEPT, st.booleans())
+"""Pages and a namespace; which earlier prompt comes again, 0 for none; how many of its pages; whether these follow."""
 
 PASSED = st.sampled_from([0, 0, 0, 1, 2, 3, 6])
 """Pages that the window has passed: seldom all, of which nothing would be cached."""
@@ -48,6 +50,10 @@ class DeviceMachine(CacheMachine):
         self.outstanding: set[int] = set()
         self.outdated: set[int] = set()
 
+    def opened(self, data: st.DataObject) -> None:
+        for pages, namespace in data.draw(USED, label="prompts that came before"):
+            self._put(pages, namespace, tail=0, passed=0, with_state=True)
+
     # Looking.
 
     @rule(prompt=PROMPT, tail=TAIL)
@@ -61,24 +67,15 @@ class DeviceMachine(CacheMachine):
     @rule(prompt=PROMPT, tail=TAIL, passed=PASSED, with_state=st.booleans())
     def put(self, prompt: Prompt, tail: int, passed: int, with_state: bool) -> None:
         """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
-        pages, namespace = self._prompt(*prompt)
-        self.prompts.append((pages, namespace))
-        key = self.key(pages, tail, namespace)
-        found = self._match(key)
-        shared = len(found.device_indices)
-        receipt = self._lock(found)
-        fresh = self.take_slots(self.driver.aligned(key) - shared)
-        if fresh is not None:
-            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
-        self._unlock(receipt)
+        self._put(*self._prompt(*prompt), tail, passed, with_state)
 
     # Locking.
 
     @precondition(lambda self: len(self.outstanding) < READERS)
-    @rule(target=locks, prompt=PROMPT)
-    def lock(self, prompt: Prompt) -> int:
-        """A request starts to read what it matched."""
-        pages, namespace = self._prompt(*prompt)
+    @rule(target=locks, place=st.integers(1, 3), kept=KEPT)
+    def lock(self, place: int, kept: int) -> int:
+        """A request starts to read what it matched of a prompt that came before."""
+        pages, namespace = self._prompt([], SHARED, place, kept, goes_on=False)
         return self._lock(self._match(self.key(pages, 0, namespace)))
 
     @rule(receipt=consumes(locks))
@@ -88,6 +85,7 @@ class DeviceMachine(CacheMachine):
 
     # Evicting.
 
+    @precondition(lambda self: self.prompts)
     @rule(data=st.data(), pages=st.sampled_from([1, 1, 2, 3, 8]))
     def evict(self, data: st.DataObject, pages: int) -> None:
         """Room is made in one component."""
@@ -141,12 +139,25 @@ class DeviceMachine(CacheMachine):
 
     # Inside.
 
-    def _prompt(self, pages: list[int], namespace: Namespace, place: int, kept: int) -> tuple[list[int], Namespace]:
-        """A new prompt; or, counted back from the last that was put, how one began, which goes on with these pages."""
+    def _prompt(
+        self, pages: list[int], namespace: Namespace, place: int, kept: int, goes_on: bool
+    ) -> tuple[list[int], Namespace]:
+        """A new prompt; or, counted back from the last that was put, how one began, and these pages after it or not."""
         if not place or not self.prompts:
             return pages, namespace
         earlier, namespace = self.prompts[-1 - place % len(self.prompts)]
-        return [*earlier[:kept], *pages][:6], namespace
+        return [*earlier[:kept], *(pages if goes_on else [])][:6], namespace
+
+    def _put(self, pages: list[int], namespace: Namespace, tail: int, passed: int, with_state: bool) -> None:
+        self.prompts.append((pages, namespace))
+        key = self.key(pages, tail, namespace)
+        found = self._match(key)
+        shared = len(found.device_indices)
+        receipt = self._lock(found)
+        fresh = self.take_slots(self.driver.aligned(key) - shared)
+        if fresh is not None:
+            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
+        self._unlock(receipt)
 
     def _match(self, key: Key) -> MatchResult:
         expected = self.model.expected_match(key).anchor

@@ -12,10 +12,11 @@ from hypothesis.stateful import rule
 from hicache.types import Component, Handle, Key, Tier
 
 from .load_machine import LoadMachine
-from .prompt_machine import FULL, USED, Prompt
+from .prompt_machine import FULL, Prompt
 from .situation import Situation
 from .ticket_book import TicketBook
 from .tier_machine import PLACE, pick
+from .tiny import USED
 
 
 class Hold(str, Enum):

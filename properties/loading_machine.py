@@ -12,10 +12,11 @@ from hicache.testing.model import ExpectedMatch
 from hicache.types import Key, Tier
 
 from .load_machine import loads_of
-from .prompt_machine import FULL, USED, Prompt
+from .prompt_machine import FULL, Prompt
 from .request_machine import RequestMachine
 from .situation import Situation
 from .tier_machine import PLACE, SOON, Instant, TierMachine, pick
+from .tiny import USED
 
 
 class LoadingMachine(TierMachine, RequestMachine):

@@ -16,15 +16,12 @@ from hicache.types import SHARED, Component, Key, MatchResult, Namespace, Slots,
 from .eviction_order import UseLog
 from .hit_count import hits_by_page, require_hits
 from .tier_machine import PLACE, SOON, Instant, TierMachine, pick
-from .tiny import NAMESPACE, PAGES, TAIL
+from .tiny import NAMESPACE, PAGES, TAIL, USED
 
 FULL = Component.FULL.value
 
 Prompt = tuple[list[int], Namespace]
 """A prompt's whole pages by number, and who it is for."""
-
-USED = st.lists(st.tuples(PAGES.filter(len), NAMESPACE), min_size=1, max_size=3)
-"""What the cache was used for before: a search that begins with an empty one rarely comes to a load."""
 
 
 class PromptMachine(TierMachine):

@@ -104,3 +104,6 @@ PAGES = st.lists(st.integers(1, 3), max_size=6)
 
 TAIL = st.integers(0, 2)
 """Tokens after the last whole page."""
+
+USED = st.lists(st.tuples(PAGES.filter(len), NAMESPACE), min_size=1, max_size=3)
+"""What the cache was used for before: a search that begins with an empty one seldom comes to what it looks for."""
