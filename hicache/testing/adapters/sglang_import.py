@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import os
@@ -88,6 +89,7 @@ class _AnyModule(ModuleType):
         return Anything
 
 
+@functools.cache  # looked up on the disk, and asked for with each import
 def sglang_version() -> str | None:
     """The installed release of SGLang, or None."""
     try:
