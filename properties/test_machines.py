@@ -38,6 +38,9 @@ COMBINED = pytest.mark.parametrize(
     ("components", "sidecars"), COMBINATIONS, ids=["+".join(names + extra) for names, extra in COMBINATIONS]
 )
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
+SHORT = 8
+"""Steps of a short run: most defects need no more, and it takes Hypothesis minutes to reduce what a long run found."""
+
 ON_TWO_TIERS = ("MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
 
 
@@ -51,7 +54,8 @@ def search(
 ) -> int:
     """Let Hypothesis look for a sequence of steps after which something is wrong; returns the verbs driven.
 
-    `share`: it runs one of so many of the profile's examples. `more`: what else the machine is bound to.
+    Short runs come first. `share`: so many times fewer examples than the profile says, short ones and long ones.
+    `more`: what else the machine is bound to.
     """
     lacking = frozenset().union(*(NEEDS[name] for name in components + sidecars)) - adapter_type.capabilities
     if lacking:
@@ -59,7 +63,9 @@ def search(
         pytest.skip(f"{adapter_type.__name__} does not declare {reasons}")
     bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars, "operations": []} | more
     opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
-    run_state_machine_as_test(opened, settings=settings(max_examples=max(5, settings().max_examples // share)))
+    examples, steps = max(5, settings().max_examples // share), settings().stateful_step_count
+    for longest in (SHORT, steps):
+        run_state_machine_as_test(opened, settings=settings(max_examples=examples, stateful_step_count=longest))
     return sum(opened.operations)
 
 
