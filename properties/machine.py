@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import note
+from hypothesis import event, note, reject
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from hicache.config import CacheConfig
+from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.prompts import cut
@@ -33,13 +34,17 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
-        """A fresh cache of a drawn configuration."""
+        """A fresh cache of a drawn configuration. One that is refused is not searched."""
         self.config: CacheConfig = data.draw(self.caches())
         note(f"configuration: {self.config}")
         store = store_of(self.config)
         if store is not None:
             store.empty()
-        self.adapter = self.adapter_type(self.config)
+        try:
+            self.adapter = self.adapter_type(self.config)
+        except ConfigurationError as error:
+            event(f"refused: {error}")
+            reject()
         self.driver = Driver(self.adapter, self.config)
         self.model = Model(
             components=self.components,

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
+from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.adapters.sglang_cache import SglangAdapter
 from hicache.testing.adapters.sglang_host import Receipt
 from hicache.testing.adapters.sglang_host_pools import arriving_slots, server_options
 from hicache.testing.adapters.sglang_import import import_from
 from hicache.testing.adapters.sglang_locks import Locked, locked_0513, locked_0523
-from hicache.testing.adapters.sglang_pools import SglangPools
+from hicache.testing.adapters.sglang_pools import MAMBA, SglangPools
 from hicache.testing.adapters.sglang_view import extra_key
 from hicache.testing.snapshot import Snapshot
 from hicache.types import Handle, Key, Namespace, Slots
@@ -93,6 +94,8 @@ class Sglang0523(SglangAdapter):
     core: ClassVar[tuple[str, str]]
 
     def __init__(self, config: CacheConfig) -> None:
+        if config.bigram and MAMBA in config.components:
+            raise ConfigurationError("with states SGLang 0.5.23 takes single tokens for keys, not the pairs asked for")
         super().__init__(config)
         if config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK:
             self.departures |= {"EVICT-5"}  # a leaf takes the window above it to the host, without its FULL data
