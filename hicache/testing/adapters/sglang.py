@@ -13,7 +13,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.adapters.sglang_cache import SglangAdapter
 from hicache.testing.adapters.sglang_host import Receipt
-from hicache.testing.adapters.sglang_host_pools import arriving_slots, server_options
+from hicache.testing.adapters.sglang_host_pools import arriving_slots, is_small, server_options
 from hicache.testing.adapters.sglang_import import import_from
 from hicache.testing.adapters.sglang_locks import Locked, locked_0513, locked_0523
 from hicache.testing.adapters.sglang_pools import MAMBA, SglangPools
@@ -41,6 +41,11 @@ class Sglang0513(SglangAdapter):
     version = "0.5.13.post1"
     locks_tombstones = False
     capabilities = DEVICE | {Capability.SNAPSHOT, Capability.HOST}
+
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        if config.host is not None and is_small(config, config.host):
+            self.departures |= {"EVICT-7"}  # it opens no such host, and waits for room for what leaves the device
 
     def publish(self) -> None:
         (set_arguments,) = import_from("sglang.srt.server_args", "set_global_server_args_for_scheduler")

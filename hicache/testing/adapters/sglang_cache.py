@@ -17,7 +17,7 @@ import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs, host_departures
+from hicache.testing.adapters.sglang_host import HOST_DEPARTURES, Receipt, SglangHostVerbs
 from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
 from hicache.testing.adapters.sglang_pool_verbs import SglangPoolVerbs
 from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, SglangPools, as_tensor
@@ -44,7 +44,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
             raise ImportError(f"{type(self).__name__} drives sglang {self.version}, {installed} is installed")
         self.config = config
         if config.host is not None:
-            self.departures |= host_departures(config, config.host)
+            self.departures |= HOST_DEPARTURES
         if MAMBA in config.components:
             self.departures |= {"INS-3"}  # a request without a state inserts nothing
         self.base = import_from("sglang.srt.mem_cache.base_prefix_cache")

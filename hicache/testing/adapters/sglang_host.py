@@ -19,6 +19,14 @@ from hicache.testing.host_verbs import HostVerbs, PageBytes
 from hicache.testing.snapshot import HostNodeView, HostView, TransferView
 from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
 
+HOST_DEPARTURES = frozenset({"EVICT-2", "EVICT-8", "MATCH-12"})
+"""Where a cache with a host tier has rules of its own.
+
+What a match leaves of the node in which it ends is the last to go. From the host goes what is not on the device. And a
+match finds on the host all that is past the device anchor, on the device or not.
+"""
+
+
 Arriving = frozenset[tuple[int, str]]
 """What is copied to the host and not taken over: nodes by their identity, and components."""
 
@@ -221,15 +229,3 @@ class SglangHostVerbs(HostVerbs):
             parts.append(np.array(node.component_data[INDEX[FULL]].value.numpy(), dtype=np.int64))
             node = node.parent
         return np.concatenate(parts[::-1]) if parts else np.empty(0, dtype=np.int64)
-
-
-def host_departures(config: CacheConfig, host: HostConfig) -> frozenset[str]:
-    """Where a cache with a host tier has rules of its own.
-
-    What a match leaves of the node in which it ends is the last to go (EVICT-2). From the host goes what is not on the
-    device (EVICT-8). And a match finds on the host all that is past the device anchor, on the device or not (MATCH-12).
-    """
-    own = frozenset({"EVICT-2", "EVICT-8", "MATCH-12"})
-    is_smaller = any(host.capacity_tokens[name] < tokens for name, tokens in config.capacity_tokens.items())
-    # SGLang has no host that is smaller than the device, and waits for room for what leaves it.
-    return own | {"EVICT-7"} if is_smaller and host.write_policy is WritePolicy.WRITE_BACK else own

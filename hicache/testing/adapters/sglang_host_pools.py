@@ -101,6 +101,11 @@ def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
     }
 
 
+def is_small(config: CacheConfig, host: HostConfig) -> bool:
+    """Whether all that the device holds of some component has no room on the host."""
+    return any(host.capacity_tokens[name] < tokens for name, tokens in config.capacity_tokens.items())
+
+
 def arriving_slots(operations: Sequence[Any], component: str, slots: torch.Tensor) -> torch.Tensor:
     """Which of some host slots operations that wait copy to: [slots] of bool."""
     if component == FULL:
