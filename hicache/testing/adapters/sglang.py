@@ -44,7 +44,8 @@ class Sglang0513(SglangAdapter):
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
-        if config.host is not None and is_small(config, config.host):
+        host = config.host
+        if host is not None and host.write_policy is WritePolicy.WRITE_BACK and is_small(config, host):
             self.departures |= {"EVICT-7"}  # it opens no such host, and waits for room for what leaves the device
 
     def publish(self) -> None:
