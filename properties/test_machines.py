@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
@@ -39,7 +39,7 @@ COMBINED = pytest.mark.parametrize(
 )
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
 SHORT = 8
-"""Steps of a short run: most defects need no more, and it takes Hypothesis minutes to reduce what a long run found."""
+"""Steps of a short run over two tiers: most defects need no more, and to reduce what a long run found takes minutes."""
 
 ON_TWO_TIERS = ("MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
 
@@ -50,12 +50,13 @@ def search(
     components: tuple[str, ...],
     sidecars: tuple[str, ...],
     share: int = 1,
+    lengths: Sequence[int] = (),
     **more: object,
 ) -> int:
     """Let Hypothesis look for a sequence of steps after which something is wrong; returns the verbs driven.
 
-    Short runs come first. `share`: so many times fewer examples than the profile says, short ones and long ones.
-    `more`: what else the machine is bound to.
+    `share`: so many times fewer examples than the profile says. `lengths`: steps of shorter runs that come first, each
+    with as many examples. `more`: what else the machine is bound to.
     """
     lacking = frozenset().union(*(NEEDS[name] for name in components + sidecars)) - adapter_type.capabilities
     if lacking:
@@ -64,7 +65,7 @@ def search(
     bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars, "operations": []} | more
     opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
     examples, steps = max(5, settings().max_examples // share), settings().stateful_step_count
-    for longest in (SHORT, steps):
+    for longest in (*lengths, steps):
         run_state_machine_as_test(opened, settings=settings(max_examples=examples, stateful_step_count=longest))
     return sum(opened.operations)
 
@@ -145,4 +146,5 @@ def _on_two_tiers(
     adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
 ) -> int:
     # Both tiers are read back after each step, and prompts came before the first: an example is worth several.
-    return search(HostMachine, adapter_type, components, sidecars, share=5, executor=executor, met=Counter())
+    bound = {"executor": executor, "met": Counter()}
+    return search(HostMachine, adapter_type, components, sidecars, share=5, lengths=(SHORT,), **bound)
