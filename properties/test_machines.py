@@ -20,6 +20,7 @@ from .host_machine import HostMachine
 from .loading_machine import LoadingMachine
 from .machine import CacheMachine
 from .request_machine import RequestMachine
+from .situation import Situation
 
 NEEDS = {
     Component.FULL.value: frozenset[Capability](),
@@ -138,13 +139,14 @@ def test_any_mix_of_requests_that_load(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Requests that wait for loads go on, go without, or are gone; in the end nothing is held."""
-    stepped = {"executor": ExecutorKind.STEPPED, "met": Counter()}
-    record_property(OPERATIONS, search(LoadingMachine, adapter_type, components, sidecars, share=5, **stepped))
+    stepped, met = ExecutorKind.STEPPED, Counter[Situation]()
+    operations = search(LoadingMachine, adapter_type, components, sidecars, share=5, executor=stepped, met=met)
+    record_property(OPERATIONS, operations)
 
 
 def _on_two_tiers(
     adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
 ) -> int:
     # Both tiers are read back after each step, and prompts came before the first: an example is worth several.
-    bound = {"executor": executor, "met": Counter()}
-    return search(HostMachine, adapter_type, components, sidecars, share=5, lengths=(SHORT,), **bound)
+    lengths, met = (SHORT,), Counter[Situation]()
+    return search(HostMachine, adapter_type, components, sidecars, share=5, lengths=lengths, executor=executor, met=met)

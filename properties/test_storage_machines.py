@@ -43,8 +43,9 @@ def test_any_order_of_verbs_and_answers_of_storage(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Whatever a scheduler does, and whatever storage loses, refuses or gives late, what comes is what was kept."""
-    bound = {"executor": executor, "met": Counter()}
-    record_property(OPERATIONS, search(StorageMachine, adapter_type, components, sidecars, share=5, **bound))
+    met = Counter[Situation]()
+    operations = search(StorageMachine, adapter_type, components, sidecars, share=5, executor=executor, met=met)
+    record_property(OPERATIONS, operations)
 
 
 @clause(needs=(*NEEDS, Capability.STEPPED))
