@@ -31,7 +31,7 @@ from .stored import (
 )
 from .verbs import put
 
-STEPPED = [Capability.STEPPED, Capability.SIZES]
+STEPPED = [Capability.STEPPED_STORAGE, Capability.SIZES]
 
 End = Callable[[Driver, Handle], object]
 
@@ -144,7 +144,7 @@ def test_after_a_reset_the_old_fetch_does_nothing(driver: Driver, stage: Stage) 
     assert fetch(driver, PROMPT) == len(PROMPT), "EVICT-9: in the new life it can be fetched again"
 
 
-@clause("FETCH-8", "FLOW-4", page_sizes=[16])
+@clause("FETCH-8", "FLOW-4", needs=STEPPED, page_sizes=[16])
 def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     contents = dict(store(driver).objects)
@@ -161,7 +161,7 @@ def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> No
     assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-8: it can still be fetched"
 
 
-@clause("FLOW-4", "FETCH-8", page_sizes=[16])
+@clause("FLOW-4", "FETCH-8", needs=STEPPED, page_sizes=[16])
 def test_a_ticket_ends_once(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     first, second = begin(driver, PROMPT), begin(driver, PAIR)
