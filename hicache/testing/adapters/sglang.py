@@ -199,9 +199,9 @@ class Sglang0523(SglangAdapter):
 
     def set_ranks(self, ranks: Topology) -> None:
         (parallel,) = import_from("sglang.srt.runtime_context", "get_parallel")
-        named = {name: getattr(ranks, name) for name in ("tp_rank", "tp_size", "pp_rank", "pp_size")} | {
-            "attn_dcp_rank": 0
-        }
+        tensor = {f"{group}_rank": ranks.tp_rank for group in ("tp", "attn_tp", "moe_tp")}
+        tensor |= {f"{group}_size": ranks.tp_size for group in ("tp", "attn_tp", "moe_tp")}
+        named = {**tensor, "pp_rank": ranks.pp_rank, "pp_size": ranks.pp_size, "attn_dcp_rank": 0}
         parallel().override_permanently(**named)
         controller = import_from("sglang.srt.managers.cache_controller")
         controller.is_dp_attention_enabled = lambda: False

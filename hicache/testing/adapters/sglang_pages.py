@@ -44,12 +44,12 @@ class SglangPages:
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
         self.gate.enter()
-        return self._backend.exists(self._names(KV, keys), (), self._before(KV, extra_info))
+        return self._backend.exists(self._names(KV, keys), (), self._before(extra_info))
 
     def batch_exists_v2(self, keys: Sequence[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
         self.gate.enter()
         queries = [self._query(transfer, keys) for transfer in pool_transfers or ()]
-        pages = self._backend.exists(self._names(KV, keys), queries, self._before(KV, extra_info))
+        pages = self._backend.exists(self._names(KV, keys), queries, self._before(extra_info))
         (result,) = import_from(STORAGE, "PoolTransferResult")
         return result(pages, {KV: pages} | {transfer.name: pages for transfer in pool_transfers or ()})
 
@@ -77,11 +77,11 @@ class SglangPages:
 
     def _get(self, pool: str, keys: Sequence[str], indices: Any, extra_info: Any) -> list[bool]:
         pages = self._memory(pool, indices)
-        return self._backend.get(self._names(pool, keys), pages, self._before(pool, extra_info))
+        return self._backend.get(self._names(pool, keys), pages, self._before(extra_info))
 
     def _set(self, pool: str, keys: Sequence[str], indices: Any, extra_info: Any) -> list[bool]:
         pages = self._memory(pool, indices)
-        return self._backend.set(self._names(pool, keys), pages, self._before(pool, extra_info))
+        return self._backend.set(self._names(pool, keys), pages, self._before(extra_info))
 
     def _memory(self, pool: str, indices: Any) -> list[Pieces]:
         """The memory of each page at host slots, as SGLang's pool says where it lies."""
@@ -103,8 +103,8 @@ class SglangPages:
     def _names(self, pool: str, keys: Sequence[str]) -> list[str]:
         return page_names(pool, self._shard, keys)
 
-    def _before(self, pool: str, extra_info: Any) -> list[str]:
-        return self._names(pool, (extra_info and extra_info.prefix_keys) or ())
+    def _before(self, extra_info: Any) -> list[str]:
+        return self._names(KV, (extra_info and extra_info.prefix_keys) or ())
 
 
 def backend_options(config: StorageConfig) -> str:

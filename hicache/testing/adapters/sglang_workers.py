@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import queue
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hicache.types import StorageKind
@@ -28,6 +30,12 @@ ANSWERS = (
     "host_mem_release_queue",
 )
 """The queues in which the scheduler finds what the threads have done."""
+
+
+_OF_SGLANG = re.compile(r"\((prefetch|backup)_\w+_func\)$")
+"""How Python names a thread after what it runs."""
+
+_others: list[Callable[[threading.ExceptHookArgs], object]] = []
 
 
 class WorkQueue(queue.Queue[Any]):
@@ -98,6 +106,9 @@ class StorageThreads:
     def __init__(self, controller: Any, gate: Gate) -> None:
         self.gate = gate
         self._controller = controller
+        if threading.excepthook is not _note_death:
+            _others.append(threading.excepthook)
+            threading.excepthook = _note_death
 
     def settle(self) -> None:
         """Wait until each has nothing to do, waits at the gate or is dead. Raises TimeoutError when one hangs."""
@@ -142,3 +153,12 @@ class StorageThreads:
     def _look(self, name: str) -> tuple[list[Any], dict[threading.Thread, Any]]:
         found: WorkQueue | None = getattr(self._controller, name, None)
         return ([], {}) if found is None else found.look()
+
+
+def _note_death(args: threading.ExceptHookArgs) -> None:
+    """Say what one of SGLang's threads died of: that it is dead shows in what it does not do any more."""
+    name = "" if args.thread is None else args.thread.name
+    if _OF_SGLANG.search(name):
+        logging.getLogger(__name__).warning("SGLang's %s died of %r", name, args.exc_value)
+    else:
+        _others[-1](args)
