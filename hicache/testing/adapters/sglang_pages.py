@@ -88,6 +88,8 @@ class SglangPages:
         if not self._has_regions:
             self._backend.register([_region(part) for host in self.registered_pools.values() for part in _parts(host)])
             self._has_regions = True
+        if indices is None:
+            return []  # SGLang's own backends answer this as a number that does not agree
         host = self.registered_pools[pool]
         starts, sizes = host.get_page_buffer_meta(indices)
         pieces = [_view(start, size) for start, size in zip(starts, sizes, strict=True)]
