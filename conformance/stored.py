@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hicache.config import StorageConfig
+from hicache.testing.adapter import Capability
 from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import StorageView
 from hicache.testing.storage.scripted import store_of
@@ -63,9 +64,16 @@ def in_storage(driver: Driver, pages: Sequence[int]) -> dict[Pool, list[bool]]:
 
 def persisted(driver: Driver) -> dict[Pages, frozenset[str]]:
     """What counts as persisted of each node of the shared namespace, by the pages up to its end."""
+    given = view(driver).persisted
+    assert given is not None, "FETCH-9: with MARKS nodes say what storage was given of them"
     shared = [node.namespace == SHARED for node in driver.snapshot().nodes]
-    marks = [mark for mark, is_shared in zip(view(driver).persisted, shared, strict=True) if is_shared]
+    marks = [mark for mark, is_shared in zip(given, shared, strict=True) if is_shared]
     return dict(zip(views(driver), marks, strict=True))
+
+
+def keeps_marks(driver: Driver) -> bool:
+    """Whether nodes say what storage was given of them."""
+    return Capability.MARKS in driver.adapter.capabilities
 
 
 def put_in_storage(driver: Driver, *prompts: Sequence[int]) -> None:

@@ -19,10 +19,11 @@ from .under_way import pending
 from .verbs import FULL, evict_all, put
 
 STEPPED = [Capability.STEPPED]
+STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
 
 
 @STAGES
-@clause("FETCH-2", "LOCK-7", needs=STEPPED)
+@clause("FETCH-2", "LOCK-7", needs=STEPPED_STORAGE)
 def test_the_anchor_stays_until_the_fetch_has_ended(driver: Driver, stage: Stage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
@@ -38,7 +39,7 @@ def test_the_anchor_stays_until_the_fetch_has_ended(driver: Driver, stage: Stage
 
 
 @STAGES
-@clause("FETCH-2", "FETCH-8", needs=STEPPED)
+@clause("FETCH-2", "FETCH-8", needs=STEPPED_STORAGE)
 def test_an_abort_lets_go_of_the_anchor_at_once(driver: Driver, stage: Stage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
@@ -48,7 +49,7 @@ def test_an_abort_lets_go_of_the_anchor_at_once(driver: Driver, stage: Stage) ->
     assert not nodes(driver), f"FETCH-8: nobody waits any more, and {nodes(driver).keys()} cannot be evicted"
 
 
-@clause("FETCH-2", needs=STEPPED, write_policies=[WritePolicy.WRITE_BACK])
+@clause("FETCH-2", needs=STEPPED_STORAGE, write_policies=[WritePolicy.WRITE_BACK])
 def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     put(driver, PAIR)

@@ -24,7 +24,7 @@ from .stored import (
 )
 from .verbs import FULL, MAMBA, SWA, key_of, window_pages
 
-STEPPED = [Capability.STEPPED]
+STEPPED = [Capability.STEPPED_STORAGE]
 INDEXER = "indexer"
 
 

@@ -10,7 +10,7 @@ import pytest
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import Handle, StorageKind, Tier
+from hicache.types import Handle, Pool, StorageKind, Tier
 
 from .fetch_stages import STAGES, Stage
 from .host_trees import free_below, pins
@@ -26,12 +26,13 @@ from .stored import (
     check,
     fetch,
     held_by_fetches,
+    pools,
     put_in_storage_alone,
     store,
 )
-from .verbs import put
+from .verbs import MAMBA, SWA, put
 
-STEPPED = [Capability.STEPPED, Capability.SIZES]
+STEPPED = [Capability.STEPPED_STORAGE, Capability.SIZES]
 
 End = Callable[[Driver, Handle], object]
 
@@ -120,6 +121,16 @@ def test_an_aborted_fetch_keeps_its_pages_until_the_batch_has_ended(driver: Driv
     assert reads == 1, f"FETCH-8: it was aborted in its first batch, and {reads} were read"
 
 
+@clause("FETCH-8", "FLOW-1", needs=STEPPED, components=(SWA,), page_sizes=[16])
+def test_an_aborted_fetch_keeps_the_window_until_it_is_written(driver: Driver) -> None:
+    require_kept_until_written(driver, SWA)
+
+
+@clause("FETCH-8", "FLOW-1", needs=STEPPED, components=(MAMBA,), page_sizes=[16])
+def test_an_aborted_fetch_keeps_the_state_until_it_is_written(driver: Driver) -> None:
+    require_kept_until_written(driver, MAMBA)
+
+
 @STAGES
 @clause("FETCH-8", "EVICT-9", needs=STEPPED, page_sizes=[16])
 def test_a_cache_that_is_closed_in_the_middle_leaves_storage_as_it_is(driver: Driver, stage: Stage) -> None:
@@ -144,7 +155,7 @@ def test_after_a_reset_the_old_fetch_does_nothing(driver: Driver, stage: Stage) 
     assert fetch(driver, PROMPT) == len(PROMPT), "EVICT-9: in the new life it can be fetched again"
 
 
-@clause("FETCH-8", "FLOW-4", page_sizes=[16])
+@clause("FETCH-8", "FLOW-4", needs=STEPPED, page_sizes=[16])
 def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     contents = dict(store(driver).objects)
@@ -161,7 +172,7 @@ def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> No
     assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-8: it can still be fetched"
 
 
-@clause("FLOW-4", "FETCH-8", page_sizes=[16])
+@clause("FLOW-4", "FETCH-8", needs=STEPPED, page_sizes=[16])
 def test_a_ticket_ends_once(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     first, second = begin(driver, PROMPT), begin(driver, PAIR)
@@ -172,3 +183,20 @@ def test_a_ticket_ends_once(driver: Driver) -> None:
         for verb in (driver.adapter.check_prefetch, driver.adapter.abort_prefetch):
             with refused(driver, "FLOW-4", f"{verb.__name__} of a ticket that has ended"):
                 verb(ticket)
+
+
+def require_kept_until_written(driver: Driver, component: str) -> None:
+    """Abort a fetch while storage writes the pages of a component, which come after KV: nobody else gets them."""
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin(driver, PROMPT)
+    driver.step()
+    answer(driver, StorageKind.QUERY)
+    for _ in range(pools(driver).index(Pool(component))):
+        driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    held = held_by_fetches(driver)[component]
+    driver.abort_prefetch(ticket)
+    driver.step()
+    left = held_by_fetches(driver).get(component, 0)
+    assert left == held, f"FLOW-1: storage writes to {held} slots of {component}, and {left} are kept for that"
+    driver.drain()
+    assert not held_by_fetches(driver), f"FETCH-8: nothing is written any more, held are {held_by_fetches(driver)}"

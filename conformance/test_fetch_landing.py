@@ -33,7 +33,7 @@ from .stored import (
 from .trees import prefixes
 from .verbs import FULL, MAMBA, SWA, evict_all, has, key_of, put, window_pages
 
-STEPPED = [Capability.STEPPED]
+STEPPED = [Capability.STEPPED_STORAGE]
 
 
 @clause("FETCH-4", "HOST-7", "FLOW-10")
@@ -155,7 +155,7 @@ def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
         assert came == expected, f"FETCH-4: page {lost} was lost, {expected} pages can be used, {came} came"
 
 
-@clause("FETCH-4", "FLOW-4", page_sizes=[16])
+@clause("FETCH-4", "FLOW-4", needs=STEPPED, page_sizes=[16])
 def test_where_nothing_of_what_is_there_can_be_read_a_fetch_ends(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     store(driver).spoil(list(store(driver).objects))

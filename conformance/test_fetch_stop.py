@@ -130,7 +130,9 @@ def test_a_sidecar_that_is_pending_is_waited_for_as_long_as_the_rest(driver: Dri
         assert driver.check_prefetch(ticket) == expected, "FETCH-3: all has come"
 
 
-@clause("FETCH-3", "FETCH-5", page_sizes=[1], write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.STEPPED])
+@clause(
+    "FETCH-3", "FETCH-5", page_sizes=[1], write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.STEPPED_STORAGE]
+)
 def test_cut_short_leaves_the_batches_that_have_come(driver: Driver) -> None:
     with roomy(driver, StopPolicy.BEST_EFFORT) as long:
         put_in_storage_alone(long, LONG)

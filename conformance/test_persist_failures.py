@@ -14,10 +14,12 @@ from .stored import expected_pages, fetch, in_storage, objects, persisted, pools
 from .verbs import FULL, evict_all, put
 
 THROUGH = [WritePolicy.WRITE_THROUGH]
+STEPPED = [Capability.STEPPED_STORAGE]
+MARKED = [*STEPPED, Capability.MARKS]
 USES = 10
 
 
-@clause("FETCH-9", "FLOW-4", write_policies=THROUGH, page_sizes=[16])
+@clause("FETCH-9", "FLOW-4", needs=MARKED, write_policies=THROUGH, page_sizes=[16])
 def test_a_node_of_which_a_page_was_refused_does_not_count(driver: Driver) -> None:
     for pool in pools(driver):
         driver.reset()
@@ -38,7 +40,7 @@ def test_a_node_of_which_a_page_was_refused_does_not_count(driver: Driver) -> No
         assert expected_pages(driver, PAIR) == len(PAIR), f"FETCH-9: in storage is {in_storage(driver, PAIR)}"
 
 
-@clause("FETCH-9", "FLOW-4", write_policies=THROUGH, page_sizes=[16])
+@clause("FETCH-9", "FLOW-4", needs=MARKED, write_policies=THROUGH, page_sizes=[16])
 def test_a_match_is_a_use_after_which_it_is_offered_again(driver: Driver) -> None:
     store(driver).faults.failing_sets = 1
     put(driver, PAIR)
@@ -62,7 +64,7 @@ def test_what_is_below_a_refused_node_waits_for_it(driver: Driver) -> None:
     assert below <= store(driver).written, "FLOW-4: nothing is refused any more, both are offered with the next use"
 
 
-@clause("FLOW-4", "FETCH-9", write_policies=THROUGH, page_sizes=[16])
+@clause("FLOW-4", "FETCH-9", needs=STEPPED, write_policies=THROUGH, page_sizes=[16])
 def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) -> None:
     key = objects(driver, Pool.KV, PROMPT)[0]
     store(driver).faults.refused = {key}
@@ -76,7 +78,7 @@ def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) ->
     assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-4: another prompt is not refused, and has to be persisted"
 
 
-@clause("FETCH-9", "FLOW-9", write_policies=THROUGH, page_sizes=[1], needs=[Capability.STEPPED])
+@clause("FETCH-9", "FLOW-9", write_policies=THROUGH, page_sizes=[1], needs=MARKED)
 def test_of_many_batches_one_that_fails_does_not_end_the_others_for_good(driver: Driver) -> None:
     for lost in (0, 130, 299):
         with roomy(driver) as long:

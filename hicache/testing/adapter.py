@@ -53,8 +53,10 @@ class Capability(str, Enum):
     REQUESTS = "the life of a request: `admit`, `extend`, `checkpoint`, `finish`, `abort`"
     HOST = "a host tier"
     STORAGE = "a storage tier"
+    MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
     EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
     STEPPED = "transfers that finish when the test says so"
+    STEPPED_STORAGE = "storage that answers when the test says so"
     RANKS = "one cache on several ranks"
 
 

@@ -73,23 +73,24 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
         Capability.HOST: config.host is not None,
         Capability.STORAGE: config.storage is not None,
         Capability.STEPPED: config.host is not None and config.host.executor is ExecutorKind.STEPPED,
+        Capability.STEPPED_STORAGE: config.storage is not None and config.storage.executor is ExecutorKind.STEPPED,
     }
     return frozenset(capability for capability, is_shown in shown.items() if is_shown)
 
 
 def _fitting(configs: Iterable[CacheConfig], capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
-    served = (config if Capability.STEPPED in capabilities else _unstepped(config) for config in configs)
+    served = (_served(config, capabilities) for config in configs)
     return tuple({config.name: config for config in served if needs_of(config).issubset(capabilities)}.values())
 
 
-def _unstepped(config: CacheConfig) -> CacheConfig:
-    """The same, with threads where a test would move transfers."""
-    if config.host is None or config.host.executor is not ExecutorKind.STEPPED:
-        return config
-    threaded = replace(config, host=replace(config.host, executor=ExecutorKind.THREADED))
-    if config.storage is None:
-        return threaded
-    return replace(threaded, storage=replace(config.storage, executor=ExecutorKind.THREADED))
+def _served(config: CacheConfig, capabilities: Collection[Capability]) -> CacheConfig:
+    """The same, with threads where a test would move transfers, or let storage answer, and cannot."""
+    host, storage = config.host, config.storage
+    if host is not None and host.executor is ExecutorKind.STEPPED and Capability.STEPPED not in capabilities:
+        host = replace(host, executor=ExecutorKind.THREADED)
+    if storage is not None and Capability.STEPPED_STORAGE not in capabilities:
+        storage = replace(storage, executor=ExecutorKind.THREADED)
+    return replace(config, host=host, storage=storage)
 
 
 def _product() -> Iterator[CacheConfig]:

@@ -91,11 +91,12 @@ class FetchView:
 class StorageView:
     """The storage tier.
 
-    `persisted`: for each node of the snapshot, in the same order, the components that storage was given of it.
+    `persisted`: for each node of the snapshot, in the same order, the components that storage was given of it; None
+    where the cache keeps no such marks.
     `fetches`: the prefetches that hold host slots, those that nobody waits for any more included.
     """
 
-    persisted: tuple[frozenset[str], ...]
+    persisted: tuple[frozenset[str], ...] | None
     fetches: tuple[FetchView, ...]
 
 

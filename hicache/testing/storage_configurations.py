@@ -40,7 +40,7 @@ def storage_configurations(tiny: Tiny) -> Iterator[CacheConfig]:
     yield with_storage(with_host(tiny(ALL, 1), policy=WritePolicy.WRITE_BACK))
     for kind in (ALONE, ALL):
         yield with_storage(with_host(tiny(kind, 16)), stop_policy=StopPolicy.BEST_EFFORT)
-    yield with_storage(with_host(tiny(ALL, 16)), stop_policy=StopPolicy.TIMEOUT)
+        yield with_storage(with_host(tiny(kind, 16)), stop_policy=StopPolicy.TIMEOUT)
     threaded = with_host(tiny(ALL, 16), executor=ExecutorKind.THREADED)
     yield with_storage(threaded, executor=ExecutorKind.THREADED)
     yield with_storage(with_host(tiny(ALONE, 3)), threshold_pages=THRESHOLD_PAGES)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hicache.config import CacheConfig, WritePolicy
+from hicache.config import CacheConfig, Topology, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.adapters.sglang_cache import SglangAdapter
 from hicache.testing.adapters.sglang_host import Receipt
 from hicache.testing.adapters.sglang_host_pools import arriving_slots, is_small, server_options
 from hicache.testing.adapters.sglang_import import import_from
-from hicache.testing.adapters.sglang_locks import Locked, locked_0513, locked_0523
+from hicache.testing.adapters.sglang_locks import (
+    Locked,
+    locked_0513,
+    locked_0523,
+    locked_on_host_0513,
+    locked_on_host_0523,
+)
 from hicache.testing.adapters.sglang_pools import MAMBA, SglangPools
 from hicache.testing.adapters.sglang_view import extra_key
 from hicache.testing.snapshot import Snapshot
@@ -29,6 +37,9 @@ DEVICE = frozenset(
 )
 """What is driven on the device with any core."""
 
+TIERS = frozenset({Capability.SNAPSHOT, Capability.HOST, Capability.STORAGE, Capability.STEPPED_STORAGE})
+"""What is driven besides with a tree in Python."""
+
 
 def chunk_size(config: CacheConfig) -> int:
     """Tokens between the states that a prefill keeps: never less than a page."""
@@ -40,7 +51,7 @@ class Sglang0513(SglangAdapter):
 
     version = "0.5.13.post1"
     locks_tombstones = False
-    capabilities = DEVICE | {Capability.SNAPSHOT, Capability.HOST}
+    capabilities = DEVICE | TIERS
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
@@ -85,8 +96,45 @@ class Sglang0513(SglangAdapter):
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0513(self.cache.root_node, receipt.node, receipt.params)
 
+    def locked_by_host(self, receipt: Receipt) -> Iterator[Locked]:
+        return locked_on_host_0513(self.cache.root_node, receipt.node, receipt.params)
+
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
         return {"extra_key": extra_key(dataclasses.asdict(namespace))}
+
+    def clocks(self) -> Sequence[str]:
+        return (
+            "sglang.srt.mem_cache.unified_radix_cache",
+            "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller",
+        )
+
+    def set_ranks(self, ranks: Topology) -> None:
+        controller = import_from("sglang.srt.managers.cache_controller")
+        controller.is_dp_attention_enabled = lambda: False
+        controller.get_tensor_model_parallel_rank = lambda: ranks.tp_rank
+        controller.get_tensor_model_parallel_world_size = lambda: ranks.tp_size
+        controller.get_pipeline_model_parallel_rank = lambda: ranks.pp_rank
+        controller.get_pipeline_model_parallel_world_size = lambda: ranks.pp_size
+        controller.HiCacheController.get_attn_cp_rank_and_size = lambda _: (ranks.cp_rank, ranks.cp_size)
+
+    def request_named(self, name: str) -> Handle:
+        return name
+
+    def begin_prefetch(self, request: Handle, anchor: Any, key: Key, start: int) -> None:
+        before = anchor.get_prefix_hash_values(anchor.parent) if self.cache.hicache_storage_pass_prefix_keys else None
+        tokens = array("q", key.tokens[start:].tolist())
+        self.cache.prefetch_from_storage(request, anchor, tokens, anchor.get_last_hash_value(), before)
+
+    def can_anchor(self, anchor: Any) -> bool:
+        return bool(anchor.backuped or anchor is self.cache.root_node)
+
+    def hashes_of(self, key: Any) -> Sequence[str]:
+        (compute,) = import_from("sglang.srt.mem_cache.utils", "compute_node_hash_values")
+        hashes: Sequence[str] = compute(SimpleNamespace(key=key, parent=None), self.config.page_size)
+        return hashes
+
+    def transfers_of_thread(self, operation: Any) -> Iterable[Any]:
+        return ()  # they are given back with the request
 
     def snapshot(self) -> Snapshot:
         return self.show()
@@ -152,6 +200,49 @@ class Sglang0523(SglangAdapter):
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
 
+    def locked_by_host(self, receipt: Receipt) -> Iterator[Locked]:
+        return locked_on_host_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
+
+    def clocks(self) -> Sequence[str]:
+        return ("sglang.srt.utils.poll_timer", "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller")
+
+    def set_ranks(self, ranks: Topology) -> None:
+        (parallel,) = import_from("sglang.srt.runtime_context", "get_parallel")
+        tensor = {f"{group}_rank": ranks.tp_rank for group in ("tp", "attn_tp", "moe_tp")}
+        tensor |= {f"{group}_size": ranks.tp_size for group in ("tp", "attn_tp", "moe_tp")}
+        named = {**tensor, "pp_rank": ranks.pp_rank, "pp_size": ranks.pp_size, "attn_dcp_rank": 0}
+        parallel().override_permanently(**named)
+        controller = import_from("sglang.srt.managers.cache_controller")
+        controller.is_dp_attention_enabled = lambda: False
+        controller.HiCacheController.get_attn_cp_rank_and_size = lambda _: (ranks.cp_rank, ranks.cp_size)
+
+    def request_named(self, name: str) -> Handle:
+        return self.base.CacheRequestHandle(name, 0)
+
+    def begin_prefetch(self, request: Handle, anchor: Handle, key: Key, start: int) -> None:
+        cache = self.cache
+        before = cache.get_prefix_hash_values(anchor) if cache.hicache_storage_pass_prefix_keys else None
+        cache.prefetch_from_storage(
+            request,
+            anchor,
+            array("q", key.tokens[start:].tolist()),
+            cache.get_last_hash_value(anchor),
+            before,
+            matched_prefix_tokens=array("q", key.tokens[:start].tolist()),
+            **self.key_options(key.namespace),
+        )
+
+    def can_anchor(self, anchor: Handle) -> bool:
+        return bool(self.cache.is_backuped(anchor) or self.cache.is_root(anchor))
+
+    def hashes_of(self, key: Any) -> Sequence[str]:
+        (compute,) = import_from("sglang.srt.mem_cache.utils", "get_storage_hash_str")
+        hashes: Sequence[str] = compute(key, None, page_size=self.config.page_size)
+        return hashes
+
+    def transfers_of_thread(self, operation: Any) -> Iterable[Any]:
+        return () if operation.pool_transfers_done else operation.pool_transfers or ()
+
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
         others = {"lora": namespace.lora, "tenant": namespace.tenant}
         return {"extra_key": extra_key(others), "cache_salt": namespace.salt}
@@ -160,7 +251,7 @@ class Sglang0523(SglangAdapter):
 class Sglang0523Python(Sglang0523):
     """SGLang 0.5.23 with its tree in Python."""
 
-    capabilities = DEVICE | {Capability.SNAPSHOT, Capability.HOST}
+    capabilities = DEVICE | TIERS
     core = ("python", "UnifiedTreeCore")
 
     def snapshot(self) -> Snapshot:

@@ -17,16 +17,17 @@ import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.sglang_host import HOST_DEPARTURES, Receipt, SglangHostVerbs
+from hicache.testing.adapters.sglang_host import HOST_DEPARTURES, Receipt
 from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
 from hicache.testing.adapters.sglang_pool_verbs import SglangPoolVerbs
 from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, SglangPools, as_tensor
+from hicache.testing.adapters.sglang_storage import SglangStorageVerbs
 from hicache.testing.adapters.sglang_view import SglangView, count_holding
 from hicache.testing.snapshot import Snapshot
 from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Namespace, Sizes, Slots
 
 
-class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
+class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
     """What both releases share. `cache`: SGLang's own.
 
     `version`: the release that must be installed. `locks_tombstones`: a lock counts on a node without data as well, and
@@ -53,7 +54,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
         self.pools = self.open_pools()
         self.cache, params = self._open()
         if config.host is not None:
-            self.open_host(config.host, params)
+            self.open_tiers(config.host, params)
         self._view = SglangView(config, self.pools, counts_empty=not self.locks_tombstones)
         self._prompts: dict[Handle, Key] = {}
         self.found: dict[Handle, Any] = {}
@@ -105,7 +106,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         # SGLang counts hits where a prompt is inserted.
-        found = self._match(key)
+        found = self.ask_match(key)
         anchor = self._remembered(found.last_device_node, key, len(self.prefix_slots(found)))
         best = anchor if found.best_match_node == anchor else found.best_match_node
         self.found[best] = found
@@ -128,7 +129,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
         known = self.held_now(key) if self.config.host is not None else len(slots)
         result = self.cache.insert(
             self.base.InsertParams(
-                key=self._key(key),
+                key=self.key_of(key),
                 value=as_tensor(slots),
                 mamba_value=None if state is None else as_tensor(np.array([state])),
                 prev_prefix_len=shared,
@@ -136,7 +137,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
                 **self.insert_options(-(-window_start // page) * page),
             )
         )
-        found = self._match(key)
+        found = self.ask_match(key)
         accepted = len(self.prefix_slots(found))
         adopted = state is not None and not result.mamba_exist
         node = self._remembered(found.last_device_node, key, accepted)
@@ -162,7 +163,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
     def reset(self) -> None:
         # SGLang's reset forgets the tree and leaves the pools to whoever calls it.
         held = self.held_by_tree()
-        self.cache.reset()
+        self.reset_tree()
         self._prompts.clear()
         self.found.clear()
         if self.config.host is not None:
@@ -174,7 +175,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
     def held_now(self, key: Key) -> int:
         """Elements of a key whose FULL data is on the device, with no match asked for: where nodes can be seen."""
         page, node, held = self.config.page_size, self.cache.root_node, 0
-        rest, _ = self._key(key).maybe_to_bigram_view(self.config.bigram)
+        rest, _ = self.key_of(key).maybe_to_bigram_view(self.config.bigram)
         rest = rest.page_aligned(page)
         while len(rest) and (child := node.children.get(rest.child_key(page))) is not None and not child.evicted:
             common = child.key.match(rest, page_size=page)
@@ -206,7 +207,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
         request = SimpleNamespace(mamba_pool_idx=None, mamba_cow_src_index=None, session=None, holds_mamba=False)
         request.kv = request  # 0.5.23 looks there
         if sizes.free + sizes.evictable:
-            key = self._key(self._prompts[handle])
+            key = self.key_of(self._prompts[handle])
             self.cache.match_prefix(self.base.MatchPrefixParams(key=key, cow_mamba=True, req=request))
         self.unlock(receipt)
         if request.mamba_pool_idx is None:
@@ -220,8 +221,9 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
 
     def show(self) -> Snapshot:
         """The whole cache, where its nodes can be seen."""
-        shown = self._view.snapshot(self.cache.root_node)
-        return shown if self.config.host is None else dataclasses.replace(shown, host=self.host_view())
+        storage = None if self.config.storage is None else self.storage_view()
+        host = None if self.config.host is None else self.host_view()
+        return dataclasses.replace(self._view.snapshot(self.cache.root_node), host=host, storage=storage)
 
     def sanity_check(self) -> None:
         # It takes a node that is locked on the host for one that was lost.
@@ -242,7 +244,7 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
         """What becomes of a request that ends without a state: its slots are given back."""
         if len(fresh):
             self.free(fresh)
-        found = self._match(key)
+        found = self.ask_match(key)
         accepted = len(self.prefix_slots(found))
         node = self._remembered(found.last_device_node, key, accepted)
         return InsertResult(self.held_prefix(key, found), accepted, node, state_adopted=False)
@@ -253,17 +255,17 @@ class SglangAdapter(SglangPoolVerbs, SglangHostVerbs, CacheAdapter):
         self._prompts[handle] = Key(tokens, key.namespace)
         return handle
 
-    def _match(self, key: Key) -> Any:
+    def ask_match(self, key: Key) -> Any:
         if MAMBA in self.config.components:
             self.publish()
-        return self.cache.match_prefix(self.base.MatchPrefixParams(key=self._key(key)))
+        return self.cache.match_prefix(self.base.MatchPrefixParams(key=self.key_of(key)))
 
     def _evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> dict[str, int]:
         done = self.cache.evict(self.base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=mamba))
         freed = {FULL: done.num_tokens_evicted, SWA: done.swa_num_tokens_evicted, MAMBA: done.mamba_num_evicted}
         return {name: count for name, count in freed.items() if name in self.config.components}
 
-    def _key(self, key: Key) -> Any:
+    def key_of(self, key: Key) -> Any:
         return self._key_type(array("q", key.tokens.tolist()), **self.key_options(key.namespace))
 
     def _open(self) -> tuple[Any, Any]:

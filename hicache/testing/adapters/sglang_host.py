@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from hicache.testing.adapters.sglang_host_pools import SglangHostPools, replace_
 from hicache.testing.adapters.sglang_locks import Locked
 from hicache.testing.adapters.sglang_pools import FULL
 from hicache.testing.adapters.sglang_view import INDEX, own, walk
-from hicache.testing.host_verbs import HostVerbs, PageBytes
+from hicache.testing.host_verbs import HostVerbs, PageBytes, PendingTransfer
 from hicache.testing.snapshot import HostNodeView, HostView, TransferView
 from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
 
@@ -62,6 +62,10 @@ class SglangHostVerbs(HostVerbs):
     @abstractmethod
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         """The components and nodes that the release of a receipt would unlock on the device."""
+
+    @abstractmethod
+    def locked_by_host(self, receipt: Receipt) -> Iterator[Locked]:
+        """The same of a receipt for the host."""
 
     @abstractmethod
     def host_modules(self) -> Sequence[str]:
@@ -141,6 +145,9 @@ class SglangHostVerbs(HostVerbs):
                     by_lock[data.host_lock_ref > 0] += len(data.host_value)
         return {name: Sizes(by_lock[False], by_lock[True], free[name]) for name, by_lock in counts.items()}
 
+    def pending(self) -> Sequence[PendingTransfer]:
+        return ()  # a copy ends in the call that makes it
+
     def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         return self.host_pools.read(pool, slots, layer)
 
@@ -152,11 +159,9 @@ class SglangHostVerbs(HostVerbs):
     def host_view(self) -> HostView:
         """The host tier. What was copied and is not acknowledged yet is shown as a transfer."""
         nodes, arriving = list(walk(self.cache.root_node)), self._arriving()
-        pins = {id(node): dict.fromkeys(self.config.components, 0) for node in nodes}
-        for receipt in self._own_receipts():
-            for name, node in self.locked_by(receipt):
-                pins[id(node)][name] += 1
-        views = tuple([self._host_node(node, pins[id(node)], arriving) for node in nodes])
+        pins = self._count(nodes, (lock for one in self._own_receipts() for lock in self.locked_by(one)))
+        below = self._count(nodes, (lock for one in self.own_host_receipts() for lock in self.locked_by_host(one)))
+        views = tuple([self._host_node(node, pins[id(node)], below[id(node)], arriving) for node in nodes])
         pools = {name: self.host_pools.view(name) for name in self.config.components}
         return HostView(views, pools, tuple(self._backups()), {})
 
@@ -165,16 +170,28 @@ class SglangHostVerbs(HostVerbs):
         self.tickets.clear()
         self.host_pools.reserve()
 
-    def _host_node(self, node: Any, pins: Mapping[str, int], arriving: Arriving) -> HostNodeView:
+    def own_host_receipts(self) -> Iterator[Receipt]:
+        """The locks on the host that are the cache's own."""
+        return iter(())
+
+    def _count(self, nodes: Sequence[Any], locked: Iterable[Locked]) -> dict[int, dict[str, int]]:
+        """How often each node is locked, by its identity, and by component."""
+        counts = {id(node): dict.fromkeys(self.config.components, 0) for node in nodes}
+        for name, node in locked:
+            counts[id(node)][name] += 1
+        return counts
+
+    def _host_node(
+        self, node: Any, pins: Mapping[str, int], host_pins: Mapping[str, int], arriving: Arriving
+    ) -> HostNodeView:
         held = {name: node.component_data[INDEX[name]] for name in self.config.components}
-        nothing = dict.fromkeys(self.config.components, 0)
         return HostNodeView(
             slots={
                 name: None if (id(node), name) in arriving else self._shown(name, data) for name, data in held.items()
             },
             locks={name: data.host_lock_ref for name, data in held.items()},
             pins=pins,
-            host_pins=nothing,
+            host_pins=host_pins,
         )
 
     def _shown(self, name: str, data: Any) -> Slots | None:

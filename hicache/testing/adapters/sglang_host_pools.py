@@ -12,6 +12,7 @@ import torch
 from hicache.config import CacheConfig, HostConfig, Layout
 from hicache.testing.adapter import PageBytes
 from hicache.testing.adapters.sglang_import import import_from
+from hicache.testing.adapters.sglang_pages import backend_options
 from hicache.testing.adapters.sglang_pools import FULL, MAMBA, SWA, raw_bytes
 from hicache.testing.snapshot import PoolView
 from hicache.types import COMPONENT_POOL, Pool, Slots
@@ -85,7 +86,8 @@ def layout_of(config: CacheConfig, host: HostConfig) -> str:
 
 
 def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
-    """What SGLang's server is told about the host tier."""
+    """What SGLang's server is told about the host tier, and about storage."""
+    storage = config.storage
     ratios = [host.capacity_tokens[name] / tokens for name, tokens in config.capacity_tokens.items()]
     return {
         "hicache_io_backend": "direct",
@@ -93,10 +95,11 @@ def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
         "hicache_ratio": float(math.ceil(max(1.0, *ratios))),
         "hicache_size": 0,
         "hicache_write_policy": host.write_policy.value,
-        "hicache_storage_backend": None,
-        "hicache_storage_backend_extra_config": None,
-        "hicache_storage_prefetch_policy": "best_effort",
-        "served_model_name": "tiny",
+        "hicache_storage_backend": None if storage is None else "dynamic",
+        "hicache_storage_backend_extra_config": None if storage is None else backend_options(storage),
+        "hicache_storage_prefetch_policy": "best_effort" if storage is None else storage.stop_policy.value,
+        "served_model_name": "tiny" if storage is None else storage.model,
+        "file_storage_path": None,
         "extra_metric_labels": None,
     }
 

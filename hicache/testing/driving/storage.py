@@ -160,7 +160,7 @@ class StorageTierVerbs(TransferVerbs):
 
 
 def _marks(snapshot: Snapshot) -> list[frozenset[str]]:
-    return [] if snapshot.storage is None else list(snapshot.storage.persisted)
+    return [] if snapshot.storage is None else list(snapshot.storage.persisted or ())
 
 
 def _fetches(snapshot: Snapshot) -> list[dict[str, list[int]]]:

@@ -17,14 +17,17 @@ Keys = Mapping[Pool, Sequence[str]]
 
 def check_marks(table: NodeTable, storage: StorageView) -> None:
     """FLOW-9: what was persisted is closed under prefixes, and of a node FULL was if anything was."""
-    if len(storage.persisted) != len(table.parent):
-        raise violation("FLOW-9", "snapshot of storage", f"{len(table.parent)} nodes", len(storage.persisted))
-    unknown = [sorted(marks) for marks in storage.persisted if not marks <= table.device.held.keys()]
+    persisted = storage.persisted
+    if persisted is None:
+        return
+    if len(persisted) != len(table.parent):
+        raise violation("FLOW-9", "snapshot of storage", f"{len(table.parent)} nodes", len(persisted))
+    unknown = [sorted(marks) for marks in persisted if not marks <= table.device.held.keys()]
     if unknown:
         raise violation("FLOW-9", "snapshot of storage", f"components {sorted(table.device.held)}", unknown[0])
-    full = flags([Component.FULL in marks for marks in storage.persisted])
-    some = flags([bool(marks) for marks in storage.persisted])
-    table.require("FLOW-9", full | ~some, "FULL persisted with the rest", lambda row: sorted(storage.persisted[row]))
+    full = flags([Component.FULL in marks for marks in persisted])
+    some = flags([bool(marks) for marks in persisted])
+    table.require("FLOW-9", full | ~some, "FULL persisted with the rest", lambda row: sorted(persisted[row]))
     parent = table.of_parent(full.astype(np.int64), 1) > 0
     table.require("FLOW-9", ~full | parent, "a parent that was persisted before", lambda _: "one that was not")
 
@@ -51,7 +54,7 @@ def check_kept(snapshot: Snapshot, keys_of: Callable[[int], Keys], written: Call
     `written`: whether there was ever an object under a key.
     """
     assert snapshot.storage is not None, "a cache with storage shows it"
-    for row, marks in enumerate(snapshot.storage.persisted):
+    for row, marks in enumerate(snapshot.storage.persisted or ()):
         node = snapshot.nodes[row]
         for pool, keys in keys_of(row).items() if marks else ():
             if _COMPONENT[pool] in marks:

@@ -20,7 +20,10 @@ OF_NAME = {
 """The capability that a named component or sidecar asks for."""
 
 OF_CONFIGURATIONS = frozenset(
-    {*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM, Capability.HOST, Capability.STORAGE, Capability.STEPPED}
+    {
+        *(*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM),
+        *(Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.STEPPED_STORAGE),
+    }
 )
 """What can be needed of the configuration, and not only of the adapter."""
 
@@ -44,7 +47,7 @@ def configurations_of(adapter: type[CacheAdapter], *, quick: bool) -> Sequence[C
 
 def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable[CacheConfig]) -> Selection:
     """For a test over configurations: those in which all its clauses apply."""
-    needs = _own_needs(checks).union(*(CONTRACT[clause_id].needs for clause_id in checks.clauses))
+    needs = _needs(checks)
     lacking = _lacking(needs, adapter)
     if lacking:
         return Selection((), (), lacking)
@@ -61,6 +64,13 @@ def select_clauses(checks: Checks, adapter: type[CacheAdapter]) -> Selection:
     if checks.clauses and not clauses:
         lacking = lacking or next(iter(lacking_by_clause.values()))
     return Selection((), checks.clauses if lacking else clauses, lacking)
+
+
+def _needs(checks: Checks) -> frozenset[Capability]:
+    """What a test needs of adapter and configuration. One that steps storage steps transfers only if it says so."""
+    own = _own_needs(checks)
+    needs = own.union(*(CONTRACT[clause_id].needs for clause_id in checks.clauses))
+    return needs - ({Capability.STEPPED} - own) if Capability.STEPPED_STORAGE in needs else needs
 
 
 def _own_needs(checks: Checks) -> frozenset[Capability]:

@@ -39,7 +39,7 @@ SGLANG = (
     "hicache.testing.adapters.sglang",
     *(
         f"hicache.testing.adapters.sglang_{name}"
-        for name in ("cache", "host", "host_pools", "locks", "pool_verbs", "pools", "view")
+        for name in ("cache", "fetches", "host", "host_pools", "locks", "pool_verbs", "pools", "view", "workers")
     ),
 )
 
@@ -82,7 +82,10 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.plugin.devices": ("torch",),
     **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
     **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
-    "hicache.testing.adapters.storage_sglang": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
+    **dict.fromkeys(
+        tuple(f"hicache.testing.adapters.{name}" for name in ("sglang_pages", "sglang_storage", "storage_sglang")),
+        (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
+    ),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),

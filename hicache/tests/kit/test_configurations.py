@@ -25,8 +25,8 @@ def kind(config: CacheConfig) -> str:
 
 def test_names_are_unique() -> None:
     names = [config.name for config in STANDARD]
-    assert len(names) == len(set(names)) == 62, f"expected 62 names, each once, got {len(names)}: {sorted(names)}"
-    assert len(OF_STORAGE) == 12, f"12 of them have storage, got {len(OF_STORAGE)}"
+    assert len(names) == len(set(names)) == 63, f"expected 63 names, each once, got {len(names)}: {sorted(names)}"
+    assert len(OF_STORAGE) == 13, f"13 of them have storage, got {len(OF_STORAGE)}"
     assert len(OF_DEVICE) == 27, f"27 of them have no host tier, got {len(OF_DEVICE)}"
 
 
@@ -66,7 +66,7 @@ def test_a_cache_that_declares_nothing_has_one_configuration() -> None:
     "lacking",
     [
         *(Capability.SWA, Capability.MAMBA, Capability.PAGED, Capability.BIGRAM),
-        *(Capability.HOST, Capability.STORAGE, Capability.STEPPED),
+        *(Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.STEPPED_STORAGE),
     ],
 )
 def test_what_is_not_declared_is_not_configured(lacking: Capability) -> None:

@@ -161,6 +161,28 @@ def test_a_test_runs_on_storage_where(names: list[str], fits: Any) -> None:
     assert names == expected, f"expected {expected}, got {names}"
 
 
+def _is_stepped(config: CacheConfig) -> bool:
+    return config.storage is not None and config.storage.executor is ExecutorKind.STEPPED
+
+
+class OnlyStorageSteps(FlatCache):
+    """Moves no transfer as a test says, and lets its storage answer so."""
+
+    capabilities = frozenset(Capability) - {Capability.STEPPED}
+
+
+def test_who_steps_storage_alone_steps_no_transfers() -> None:
+    found = standard_configurations(OnlyStorageSteps.capabilities)
+    wanted = [one.name for one in found if _is_stepped(one) and not _has_threshold(one)]
+    assert wanted, "storage can be stepped without transfers"
+    checks = _checks("FETCH-8", "FLOW-4", needs=[Capability.STEPPED_STORAGE])
+    names = [one.name for one in select(checks, OnlyStorageSteps, found).configurations]
+    assert names == wanted, f"FLOW-4 needs steps, which those of storage are: expected {wanted}, got {names}"
+    both = _checks("FETCH-8", needs=[Capability.STEPPED, Capability.STEPPED_STORAGE])
+    reason = select(both, OnlyStorageSteps, found).reason
+    assert "STEPPED: " in reason, f"who says that it steps transfers, steps them, got {reason!r}"
+
+
 def test_a_run_without_a_fitting_host_tier_says_what_was_wanted() -> None:
     choices = {"write_policies": [WritePolicy.WRITE_BACK], "executors": [ExecutorKind.STREAMS]}
     selection = select(_checks("HOST-5", load_back_threshold=True, **choices), Everything, STANDARD)

@@ -1,0 +1,282 @@
+"""SglangStorageVerbs: SGLang's storage tier under the suites, over a backend of ours.
+
+SGLang asks storage in threads of its own. Each verb ends when they have nothing to do, or wait for storage, so that
+what a test sees is the same each time. With a stepped storage each call of theirs waits until the test lets it.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hicache.config import ExecutorKind, HostConfig, StorageConfig, Topology
+from hicache.errors import ConfigurationError
+from hicache.storage.base import BATCH_PAGES
+from hicache.testing.adapters.sglang_fetches import held_by_thread, held_while_waited_for, view_of, waiting_to_be_freed
+from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
+from hicache.testing.adapters.sglang_host_pools import NAMES
+from hicache.testing.adapters.sglang_import import import_from
+from hicache.testing.adapters.sglang_pages import backend_options, page_names, scope_of, shard_of
+from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
+from hicache.testing.snapshot import StorageView
+from hicache.testing.storage_verbs import PendingStorage, StorageVerbs
+from hicache.types import COMPONENT_POOL, Handle, Key, Pool, Slots, StorageKind
+
+CONTROLLER = "sglang.srt.managers.cache_controller"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """A prefetch that somebody waits for: its request, as SGLang knows it."""
+
+    request: Handle
+
+
+class SglangTime:
+    """Time that stands still until it is moved, where SGLang looks at it while a request waits for storage."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
+    """The verbs of storage, over SGLang's `cache`. Everything is done with the host alone where there is no storage."""
+
+    # What the releases do differently.
+
+    @abstractmethod
+    def ask_match(self, key: Key) -> Any:
+        """What SGLang matches of a key."""
+
+    @abstractmethod
+    def key_of(self, key: Key) -> Any:
+        """A key as SGLang's tree takes it."""
+
+    @abstractmethod
+    def prefix_slots(self, found: Any) -> Slots:
+        """The FULL slots up to the device anchor of a match."""
+
+    @abstractmethod
+    def clocks(self) -> Sequence[str]:
+        """The modules of SGLang that measure how long a prefetch takes."""
+
+    @abstractmethod
+    def set_ranks(self, ranks: Topology) -> None:
+        """Tell SGLang which rank of how many this cache is."""
+
+    @abstractmethod
+    def request_named(self, name: str) -> Handle:
+        """What SGLang knows a request by."""
+
+    @abstractmethod
+    def begin_prefetch(self, request: Handle, anchor: Handle, key: Key, start: int) -> None:
+        """Ask SGLang for what a key has from element `start` on, past its anchor on the host."""
+
+    @abstractmethod
+    def can_anchor(self, anchor: Handle) -> bool:
+        """Whether SGLang's scheduler asks for what lies past a node."""
+
+    @abstractmethod
+    def hashes_of(self, key: Any) -> Sequence[str]:
+        """The hash of each page of a key of SGLang's, which is whole pages."""
+
+    @abstractmethod
+    def transfers_of_thread(self, operation: Any) -> Iterable[Any]:
+        """Of an operation that nobody waits for, the transfers of other pools whose slots are not given back yet."""
+
+    # Opening and closing.
+
+    def open_tiers(self, host: HostConfig, params: Any) -> None:
+        """Put a host tier below the cache, and below it storage if there is to be one.
+
+        Raises ConfigurationError for a backend that cannot be opened.
+        """
+        if self.config.storage is None:
+            self.open_host(host, params)
+            return
+        self._tier: StorageConfig = self.config.storage
+        self._begun = 0
+        self._batches_done: Counter[Handle] = Counter()
+        self.fetches: list[Fetched] = []
+        self.clock = SglangTime()
+        for module in self.clocks():
+            import_from(module).time = self.clock
+        import_from(CONTROLLER).Queue = WorkQueue
+        self.set_ranks(self.config.topology)
+        try:
+            self.open_host(host, params)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+        self.adopt_backend()
+
+    def adopt_backend(self) -> None:
+        """Put the gate before a backend that was attached, and set the limit that SGLang derives from its pools."""
+        self.threads = StorageThreads(self._controller, Gate(is_open=self._is_threaded))
+        self._controller.storage_backend.gate = self.threads.gate
+        self._controller.prefetch_capacity_limit = self._tier.limit_tokens
+        self._storage_config = self._controller.storage_config
+
+    def close(self) -> None:
+        if self.config.storage is not None and self._controller.storage_backend is not None:
+            self.let_all_pass()
+            self._controller.detach_storage_backend()
+
+    def reset_tree(self) -> None:
+        """SGLang's own reset, which waits for its threads."""
+        if self.config.storage is not None:
+            self.let_all_pass()
+        self.cache.reset()
+        if self.config.storage is not None:
+            self.threads.gate.turn(is_open=self._is_threaded)
+
+    def let_all_pass(self) -> None:
+        """Let storage answer all that it is asked, as SGLang's threads end no sooner."""
+        self.threads.gate.turn(is_open=True)
+        self.threads.settle()
+
+    # The verbs.
+
+    def step(self) -> None:
+        super().step()
+        if self.config.storage is not None:
+            self.threads.settle()
+
+    def drain(self) -> None:
+        self.step()
+        if self.config.storage is None:
+            return
+        self.let_all_pass()
+        before: tuple[int, ...] = ()
+        while any(left := self.threads.answers()) and left != before:
+            before = left
+            self.step()
+        self.threads.gate.turn(is_open=self._is_threaded)
+
+    def prefetch(self, key: Key) -> Fetched | None:
+        found = self.ask_match(key)
+        if not self.can_anchor(found.last_host_node):
+            return None
+        self._begun += 1
+        request = self.request_named(f"prefetch-{self._begun}")
+        start = len(self.prefix_slots(found)) + found.host_hit_length
+        self.begin_prefetch(request, found.last_host_node, key, start)
+        self.threads.settle()
+        if request not in self.cache.ongoing_prefetch:
+            return None
+        self.fetches.append(Fetched(request))
+        return self.fetches[-1]
+
+    def check_prefetch(self, ticket: Fetched) -> int | None:
+        self._require_awaited(ticket)
+        if not self.cache.check_prefetch_progress(ticket.request):
+            return None
+        self.fetches.remove(ticket)
+        return int(self.cache.pop_prefetch_loaded_tokens(ticket.request))
+
+    def abort_prefetch(self, ticket: Fetched) -> None:
+        self._require_awaited(ticket)
+        self.fetches.remove(ticket)
+        self.cache.release_aborted_request(ticket.request)
+
+    def attach_storage(self) -> bool:
+        if self._is_busy():
+            return False
+        is_done, _ = self.cache.attach_storage_backend("dynamic", backend_options(self._tier), self._tier.model)
+        if is_done:
+            self.adopt_backend()
+        return bool(is_done)
+
+    def detach_storage(self) -> bool:
+        # As SGLang's scheduler does: not while requests wait, or anything is under way.
+        return not self._is_busy() and bool(self.cache.detach_storage_backend()[0])
+
+    def clear_storage(self) -> bool:
+        return bool(self.cache.clear_storage_backend())
+
+    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+        component = next(name for name, own in COMPONENT_POOL.items() if own is pool)
+        whole, _ = self.key_of(key).maybe_to_bigram_view(self.config.bigram)
+        hashes = self.hashes_of(whole.page_aligned(self.config.page_size))
+        names = page_names(NAMES[component], shard_of(self._storage_config), hashes)
+        return [f"{scope_of(self._storage_config)}/{name}" for name in names]
+
+    def pending_storage(self) -> Sequence[PendingStorage]:
+        self.threads.settle()
+        return sorted((one for _, one in self._asked()), key=lambda one: one.ticket[1])
+
+    def advance_storage(self, ticket: Handle) -> None:
+        thread = next(thread for thread, one in self._asked() if one.ticket == ticket)
+        self._batches_done[ticket] += 1
+        self.threads.gate.let(thread)
+        self.threads.settle()
+
+    def complete_storage(self, ticket: Handle) -> None:
+        while any(one.ticket == ticket for one in self.pending_storage()):
+            self.advance_storage(ticket)
+
+    def advance_clock(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+
+    # What it shows.
+
+    def storage_view(self) -> StorageView:
+        """What prefetches hold. SGLang keeps no mark of what it gave to storage."""
+        self.threads.settle()
+        handled = {id(one): one for one in self.threads.operations()}
+        held = []
+        for _, _, _, operation, _, transfers in self.cache.ongoing_prefetch.values():
+            several = [one for each in transfers.values() for one in each]
+            is_worked_on = handled.pop(id(operation), None) is not None
+            held.append(held_while_waited_for(operation, several, is_worked_on=is_worked_on))
+        held += [held_by_thread(one, self.transfers_of_thread(one)) for one in handled.values()]
+        held.append(waiting_to_be_freed(self._controller))
+        views = [view_of(one, self.host_pools) for one in held]
+        return StorageView(None, tuple(view for view in views if view is not None))
+
+    def own_host_receipts(self) -> Iterator[Receipt]:
+        if self.config.storage is None:
+            return
+        for anchor, _, _, _, params, _ in self.cache.ongoing_prefetch.values():
+            yield Receipt(anchor, params)
+        for node, params in self.cache.ongoing_backup.values():
+            yield Receipt(node, params)
+
+    def forget_host(self) -> None:
+        super().forget_host()
+        if self.config.storage is not None:
+            self.fetches.clear()
+
+    @property
+    def _is_threaded(self) -> bool:
+        return self._tier.executor is ExecutorKind.THREADED
+
+    @property
+    def _controller(self) -> Any:
+        return self.cache.cache_controller
+
+    def _asked(self) -> Iterator[tuple[threading.Thread, PendingStorage]]:
+        for thread, kind, operation in self.threads.at_the_gate():
+            ticket = (kind, operation.id)
+            others = [one for one in operation.pool_transfers or () if one.indices_from_pool is None]
+            pages = 1 if kind is StorageKind.QUERY else -(-len(operation.hash_value) // BATCH_PAGES) + len(others)
+            yield thread, PendingStorage(ticket, kind, pages, self._batches_done[ticket])
+
+    def _is_busy(self) -> bool:
+        under_way = [self.cache.ongoing_write_through, self.cache.ongoing_load_back]
+        if self.cache.enable_storage:
+            under_way += [self.cache.ongoing_prefetch, self.cache.ongoing_backup]
+        return bool(self.fetches or self.tickets or any(under_way))
+
+    def _require_awaited(self, ticket: Fetched) -> None:
+        if ticket not in self.fetches:
+            raise ValueError(f"nobody waits for {ticket.request} any more")
