@@ -15,6 +15,7 @@ SHARED = (
     "hicache.config",
     "hicache.extra_config",
     "hicache.tables",
+    "hicache.parallel.group",
 )
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 MOVING = ("hicache.transfer", "hicache.tiers")
@@ -25,6 +26,7 @@ CORE = (
     "hicache.components",
     "hicache.pools",
     "hicache.stacks",
+    "hicache.parallel",
     "hicache.storage",
     "hicache.transfer.executors",
     *MOVING,
@@ -50,6 +52,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
+    "hicache.parallel": (*GROUND,),
+    "hicache.parallel.torch_group": (*GROUND, "hicache.parallel", "torch"),
     "hicache.storage": (*GROUND, "numpy", "xxhash", "filelock"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.transfer": (*GROUND, "hicache.storage", "numpy"),
@@ -59,6 +63,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
             *GROUND,
             "hicache.tree",
             "hicache.components",
+            "hicache.parallel",
             "hicache.pools",
             "hicache.stacks",
             "hicache.storage",
@@ -94,7 +99,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
 HANDED_IN = ("time", "threading", "torch.distributed")
 """What the core takes as arguments, so that a test can choose the time and the order of events."""
 
-HANDING_IN = ("hicache.clock", "hicache.storage", "hicache.transfer.executors")
+HANDING_IN = ("hicache.clock", "hicache.parallel.torch_group", "hicache.storage", "hicache.transfer.executors")
 """Where those arguments are made, and backends, which many threads ask at once."""
 
 
