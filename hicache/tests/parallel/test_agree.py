@@ -133,7 +133,8 @@ class Both:
 
     def __init__(self, other: CacheConfig) -> None:
         self._given: list[list[int]] = []
-        recorder = Others("tp", calls := [], {})
+        calls: list[Call] = []
+        recorder = Others("tp", calls, {})
         agreed_config(other, Agreement({"tp": recorder}))
         self._given = [list(call[3]) for call in calls]
 
