@@ -26,6 +26,7 @@ POLL_S = 20e-6
 NCCL_DEADLINES = 4
 """NCCL's own timeout, which ends the process: late enough that a rank is named before."""
 
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 OPERATIONS = {Reduction.MIN: distributed.ReduceOp.MIN, Reduction.MAX: distributed.ReduceOp.MAX}
 
 
@@ -123,13 +124,16 @@ def open_groups(
     `store`: reached by all ranks, and outliving each: torchrun's, or the one that the process group was made with.
     `device`: of this rank, such as `cuda:1`; gloo on a CPU, NCCL on a GPU. `timeout_s`: the deadline of every call, and
     of the opening; a rank that does not come is named within about one and a half of it.
-    Raises ConfigurationError when the mesh is not the world, RankError when a rank does not come.
+    Raises ConfigurationError when the mesh is not the world or no backend serves the device, RankError when a rank does
+    not come.
     """
-    _check_world(topology)
+    place = torch.device(device)
+    _check(topology, place)
     roll_call = RollCall(_own_keys(store, topology), topology, timeout_s, WallClock(), time.sleep)
     opening = roll_call.enter("world", 0, "opening")
+    roll_call.assemble(opening)
     try:
-        groups = _make_groups(topology, torch.device(device), timeout_s, roll_call)
+        groups = _make_groups(topology, place, timeout_s, roll_call)
     except RuntimeError as error:
         raise roll_call.conclude(opening, error) from error
     for group in groups.values():
@@ -137,7 +141,9 @@ def open_groups(
     return groups
 
 
-def _check_world(topology: Topology) -> None:
+def _check(topology: Topology, device: torch.device) -> None:
+    if device.type not in BACKENDS:
+        raise ConfigurationError(f"groups are on {' or '.join(BACKENDS)}, not on {device}")
     mesh = (world_rank(topology), world_size(topology))
     world = (distributed.get_rank(), distributed.get_world_size())
     if mesh != world:
@@ -153,13 +159,13 @@ def _own_keys(store: Store, topology: Topology) -> Store:
 def _make_groups(
     topology: Topology, device: torch.device, timeout_s: float, roll_call: RollCall
 ) -> dict[str, TorchGroup]:
-    backend = distributed.Backend.default_device_backend_map[device.type]
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-    timeout = timedelta(seconds=timeout_s * (NCCL_DEADLINES if backend == distributed.Backend.NCCL else 1))
+    is_gpu = device.type == "cuda"
+    stream = torch.cuda.Stream(device) if is_gpu else None  # type: ignore[no-untyped-call]
+    timeout = timedelta(seconds=timeout_s * (NCCL_DEADLINES if is_gpu else 1))
     groups = {}
     for axis, lists in axis_ranks(topology).items():
         for ranks in (ranks for ranks in lists if len(ranks) > 1):
-            made = distributed.new_group(list(ranks), timeout=timeout, backend=backend)
+            made = distributed.new_group(list(ranks), timeout=timeout, backend=BACKENDS[device.type])
             if world_rank(topology) in ranks:
                 groups[axis] = TorchGroup(axis, made, device, stream, roll_call)
     return groups
