@@ -12,7 +12,9 @@ from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.parallel.agree import Agreement
 
-OWN = frozenset({"capacity_tokens", "components", "device", "executor", "host", "options", "storage", "topology"})
+OWN = frozenset(
+    {"capacity_tokens", "components", "device", "executor", "extra", "host", "options", "storage", "topology"}
+)
 """Fields that each rank may have of its own, or that are looked into."""
 
 

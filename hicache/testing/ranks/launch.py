@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import signal
 import threading
@@ -61,6 +62,8 @@ class Launch:
 
     def _run(self, task: Task) -> dict[int, int]:
         """Run all processes to their end, or to the end of their time; the exit codes of those that ended badly."""
+        # Of every step that the agent takes it tells a log that nobody reads.
+        logging.getLogger("torchelastic-events-null").setLevel(logging.WARNING)
         preload = ["torch.distributed", work.__module__, task.entry.__module__]
         multiprocessing.get_context(START_METHOD).set_forkserver_preload(preload)
         with _signals_kept(), _killed_at(self.deadline_s):

@@ -38,6 +38,7 @@ class ProcessWorld(RankWorld):
         self._note = note
         self._is_recorded = is_recorded
         self._roll_calls = dict[str, RollCall]()
+        self._openings = 0
         mesh = mesh_of(topology)
         everybody = StoreMeeting(self._side, "world", "world", mesh.ranks, timeout_s)
         self._everybody = RollCall(mesh.rank_of(topology), everybody, note)
@@ -49,8 +50,9 @@ class ProcessWorld(RankWorld):
             raise ValueError(f"RANK-4: expected a group for each axis of {sorted(axes)}, got {sorted(opened)}")
         if not self._is_recorded:
             return opened
+        self._openings += 1
         for axis, (place, size, key) in axes.items():
-            self._roll_calls[axis] = self._open(key, axis, place, size)
+            self._roll_calls[axis] = self._open(f"{self._openings}/{key}", axis, place, size)
         return {axis: RecordedGroup(opened[axis], self._roll_calls[axis]) for axis in axes}
 
     def interpose(self) -> None:

@@ -35,8 +35,9 @@ CORE = (
 
 REFERENCE = tuple(
     f"hicache.testing.adapters.{name}"
-    for name in ("reference", "reference_host", "reference_storage", "reference_view")
+    for name in ("reference", "reference_host", "reference_ranks", "reference_storage", "reference_view")
 )
+RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
 SGLANG = (
     "hicache.testing.adapters.sglang",
     *(
@@ -85,6 +86,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.plugin.devices": ("torch",),
+    **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
     **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
     "hicache.testing.adapters.storage_sglang": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
