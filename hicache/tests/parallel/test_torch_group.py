@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,9 +16,9 @@ from torch import distributed
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 
-from hicache.clock import VirtualClock
+from hicache.clock import VirtualClock, WallClock
 from hicache.config import SINGLE_RANK, Topology
-from hicache.errors import ConfigurationError
+from hicache.errors import ConfigurationError, RankError
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import places, topology_of, world_rank
 from hicache.parallel.roll_call import RollCall
@@ -51,6 +54,7 @@ class Members:
 
     ranks: list[int]
     own: int
+    aborted: list[int]
 
     def rank(self) -> int:
         return self.ranks.index(self.own)
@@ -58,12 +62,21 @@ class Members:
     def size(self) -> int:
         return len(self.ranks)
 
+    def abort(self) -> None:
+        self.aborted.append(self.own)
 
-class DoneWork:
-    """A collective that has ended."""
+
+class Later:
+    """What a GPU works at: a collective or a stream. `looks`: how often it is asked before it has ended."""
+
+    def __init__(self, looks: float) -> None:
+        self.looks = looks
 
     def is_completed(self) -> bool:
-        return True
+        self.looks -= 1
+        return self.looks < 0
+
+    query = is_completed
 
     def wait(self) -> bool:
         return True
@@ -72,6 +85,18 @@ class DoneWork:
 def a_roll_call(topology: Topology) -> RollCall:
     clock = VirtualClock()
     return RollCall(HashStore(), topology, 5, clock, clock.advance)
+
+
+def hand_back(work: Later, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Let torch reduce nothing, and keep what it is given."""
+    given: list[torch.Tensor] = []
+
+    def all_reduce(numbers: torch.Tensor, *_: Any, **__: Any) -> Later:
+        given.append(numbers)
+        return work
+
+    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
+    return given
 
 
 @pytest.mark.parametrize(
@@ -87,18 +112,39 @@ def a_roll_call(topology: Topology) -> RollCall:
 def test_every_collective_gets_a_tensor_of_the_groups_device(
     verb: Callable[[TorchGroup], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = []
-
-    def all_reduce(numbers: torch.Tensor, *_: Any, **__: Any) -> DoneWork:
-        given.append((numbers.device, numbers.dtype))
-        return DoneWork()
-
-    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
-    group = TorchGroup("tp", Members([0, 1], 1), GPU, None, a_roll_call(TP_2))  # type: ignore[arg-type]
+    given = hand_back(Later(0), monkeypatch)
+    group = TorchGroup("tp", Members([0, 1], 1, []), GPU, None, a_roll_call(TP_2))  # type: ignore[arg-type]
     with PretendGpu():
         verb(group)
+    found = [(numbers.device, numbers.dtype) for numbers in given]
     expected = [(GPU, torch.int64)]
-    assert given == expected, f"RANK-3: the group's device is {GPU}: expected a tensor of {expected}, got {given}"
+    assert found == expected, f"RANK-3: the group's device is {GPU}: expected a tensor of {expected}, got {found}"
+
+
+def on_a_gpu(members: Members, stream: Later, timeout_s: float, monkeypatch: pytest.MonkeyPatch) -> TorchGroup:
+    """A group that believes to be on a GPU. Its numbers are on the CPU."""
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    roll_call = RollCall(HashStore(), TP_2, timeout_s, WallClock(), time.sleep)
+    return TorchGroup("tp", members, torch.device("cpu"), stream, roll_call)  # type: ignore[arg-type]
+
+
+def test_what_a_gpu_has_reduced_is_read_when_its_stream_has_come_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, stream, members = Later(3), Later(2), Members([0, 1], 1, [])
+    hand_back(work, monkeypatch)
+    group = on_a_gpu(members, stream, 60, monkeypatch)
+    assert group.reduce([3, -4], Reduction.MIN, "progress") == [3, -4], "the numbers as they are"
+    assert (work.looks, stream.looks) == (-1, -1), "both were waited for, and no longer"
+    assert members.aborted == [], "nothing has failed"
+
+
+@pytest.mark.parametrize(("work", "stream"), [(math.inf, 0), (0, math.inf)], ids=["no peer", "NCCL has failed"])
+def test_a_gpu_that_waits_for_ever_is_given_up(work: float, stream: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand_back(Later(work), monkeypatch)
+    members = Members([0, 1], 1, [])
+    group = on_a_gpu(members, Later(stream), 0.2, monkeypatch)
+    with pytest.raises(RankError, match=r"rank 0 of tp did not come to call 0 \(MIN progress\) within 0.2 s"):
+        group.reduce([3, -4], Reduction.MIN, "progress")
+    assert members.aborted == [1], "RANK-8: the kernel that waits on the GPU is ended"
 
 
 def test_every_rank_asks_for_all_groups_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +154,7 @@ def test_every_rank_asks_for_all_groups_in_the_same_order(monkeypatch: pytest.Mo
 
         def new_group(ranks: list[int], rank: int = rank, **options: Any) -> Members:
             asked[rank].append((ranks, options))
-            return Members(ranks, rank)
+            return Members(ranks, rank, [])
 
         monkeypatch.setattr(distributed, "new_group", new_group)
         own = _make_groups(place, torch.device("cpu"), 5, a_roll_call(place))
@@ -126,7 +172,7 @@ def test_gloo_gives_up_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def new_group(ranks: list[int], **options: Any) -> Members:
         asked.append(options)
-        return Members(ranks, 1)
+        return Members(ranks, 1, [])
 
     monkeypatch.setattr(distributed, "new_group", new_group)
     _make_groups(TP_2, torch.device("cpu"), 5, a_roll_call(TP_2))
