@@ -95,11 +95,11 @@ class RollCall:
             raise _again(self._verdict)
 
     def assemble(self, call: Call) -> None:
-        """Wait until every rank of the tree has come to this. Raises RankError when one does not by the deadline."""
+        """Wait until every rank of the tree has come to this. Raises TimeoutError when it is lost."""
         self._board.set(f"here/{self._rank}", str(call))
         while not all(self._board.check([f"here/{rank}"]) for rank in self._ranks):
             if self.is_lost(call):
-                raise self.conclude(call, TimeoutError(f"{call} has not begun"))
+                raise TimeoutError(f"{call} has not begun")
             self._pause(PAUSE_S)
 
     def is_lost(self, call: Call) -> bool:

@@ -131,10 +131,10 @@ def open_groups(
     _check(topology, place)
     roll_call = RollCall(_own_keys(store, topology), topology, timeout_s, WallClock(), time.sleep)
     opening = roll_call.enter("world", 0, "opening")
-    roll_call.assemble(opening)
     try:
+        roll_call.assemble(opening)
         groups = _make_groups(topology, place, timeout_s, roll_call)
-    except RuntimeError as error:
+    except (RuntimeError, TimeoutError) as error:
         raise roll_call.conclude(opening, error) from error
     for group in groups.values():
         group.barrier("opening")

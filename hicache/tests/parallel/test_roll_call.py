@@ -191,9 +191,12 @@ def test_all_assemble_before_anything_begins(world: World) -> None:
     assert world.clock.now() >= 0.3, "RANK-8: the first waited for the last"
 
 
-def test_who_does_not_assemble_is_named(world: World) -> None:
-    opening = Call("world", 0, "opening", 0.0)
-    world.at = {0.5: lambda: world.answer(1), 0.6: lambda: world.answer(2)}
-    with pytest.raises(RankError, match=r"rank 3 of world did not come to call 0 \(opening\)") as error:
-        world.ranks[0].assemble(opening)
-    assert error.value.ranks == (3,), f"RANK-8: rank 3 did not come, {error.value.ranks} are named"
+def test_nobody_assembles_beyond_the_deadline_or_an_alarm(world: World) -> None:
+    with pytest.raises(TimeoutError, match=r"call 0 \(opening\) has not begun"):
+        world.ranks[0].assemble(Call("world", 0, "opening", 0.0))
+    assert DEADLINE_S <= world.clock.now() < BOUND_S, f"RANK-8: the first gave up after {world.clock.now():.2f} s"
+    world.answer(0)
+    begun_s = world.clock.now()
+    with pytest.raises(TimeoutError):
+        world.ranks[1].assemble(Call("world", 0, "opening", begun_s))
+    assert world.clock.now() == begun_s, "RANK-8: after the alarm nobody waits"
