@@ -5,30 +5,21 @@ from __future__ import annotations
 import pytest
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
 from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
 from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StorageKind, TransferKind, TransferPhase
 
 from .configurations import configuration
 from .meshes import ALL_MESHES, over
+from .skew import NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, hurry
 
+PAIR = (1, 2)
 PROMPT = (1, 2, 3, 4)
-"""The pages of the prompt whose bytes are moved."""
-
-KINDS = frozenset((*TransferKind, *StorageKind))
-
-NEEDS = (Capability.SNAPSHOT, Capability.STEPPED, Capability.HOST)
-
-
-def resident(driver: RankDriver, *, on_host: bool) -> int:
-    """FULL elements of the tree on one of its tiers."""
-    snapshot = driver.snapshot()
-    views = snapshot.host.nodes if on_host and snapshot.host is not None else snapshot.nodes
-    held = [view.slots[Component.FULL] for view in views]
-    return sum(len(slots) for slots in held if slots is not None)
+"""Pages of prompts whose bytes are moved."""
 
 
 def persisted(driver: RankDriver) -> tuple[int, int]:
@@ -38,30 +29,19 @@ def persisted(driver: RankDriver) -> tuple[int, int]:
     return sum(Component.FULL in names for names in marks), len(marks)
 
 
-def hurry(driver: RankDriver, slow: int, kind: TransferKind | StorageKind) -> None:
-    """All but what is slow goes on, to where nothing is under way but the transfers of this kind on the slow rank."""
-    for _ in range(6):
-        driver.let_end(*(KINDS if driver.rank != slow else KINDS - {kind}))
-        driver.step()
-
-
-def catch_up(driver: RankDriver) -> None:
-    """The slow rank is slow no more."""
-    for _ in range(6):
-        driver.let_end(*KINDS)
-        driver.step()
-
-
-def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[int, int]:
-    """Host elements while one rank has not copied its part, and when it has."""
+def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
+    """Elements that came to the host while a rank had not copied its part, and when it had; for each slow rank."""
     driver = RankDriver(adapter_type, config, world)
-    driver.put(driver.key(driver.prompt(PROMPT)))
-    hurry(driver, slow, TransferKind.BACKUP)
-    before = resident(driver, on_host=True)
-    catch_up(driver)
-    after = resident(driver, on_host=True)
+    came = []
+    for slow in range(mesh_of(world.topology).ranks):
+        start = elements_on_host(driver)
+        driver.put(driver.key(driver.prompt([10 * slow + page for page in PAIR])))
+        hurry(driver, slow, TransferKind.BACKUP)
+        before = elements_on_host(driver)
+        catch_up(driver)
+        came.append((before - start, elements_on_host(driver) - before))
     driver.end()
-    return before, after
+    return came
 
 
 def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[str, str]:
@@ -70,8 +50,7 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     key = driver.key(driver.prompt(PROMPT))
     driver.put(key)
     driver.drain()
-    for component in config.components:
-        driver.evict(component, driver.aligned(key))
+    evict_all(driver)
     load = driver.load_back(key, driver.match(key))
     assert load is not None, f"HOST-5: expected a load of {driver.aligned(key)} elements that are on the host, got None"
     hurry(driver, slow, TransferKind.LOAD)
@@ -114,14 +93,15 @@ def fetches(
     return before, after
 
 
-@clause("RANK-1", "RANK-2", needs=NEEDS)
+@clause("RANK-1", "RANK-2", "RANK-4", needs=NEEDS)
 @over(*ALL_MESHES)
-def test_nobody_has_on_the_host_what_a_rank_has_not_copied(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_nobody_has_on_the_host_what_any_rank_has_not_copied(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
-    results = launch.values(backs_up, adapter_type, config, launch.mesh.ranks - 1)
-    expected = (0, len(PROMPT) * config.page_size)
-    assert results == [expected] * len(results), (
-        f"RANK-1: elements on the host before and after the last rank was ready: expected {expected}, got {results}"
+    results = launch.values(backs_up, adapter_type, config)
+    expected = [(0, len(PAIR) * config.page_size)] * launch.mesh.ranks
+    assert results == [expected] * launch.mesh.ranks, (
+        f"RANK-4: elements that came to the host before and after the slow rank was ready, for each slow rank: "
+        f"expected {expected} on every rank, got {results}"
     )
 
 
@@ -136,7 +116,7 @@ def test_a_load_has_ended_when_it_has_on_every_rank(launch: Launch, adapter_type
     )
 
 
-@clause("RANK-1", "RANK-2", needs=(*NEEDS, Capability.STORAGE))
+@clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
 @over(*ALL_MESHES)
 def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
     launch: Launch, adapter_type: type[CacheAdapter]
@@ -147,7 +127,7 @@ def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
     )
 
 
-@clause("RANK-1", "RANK-2", "FETCH-7", needs=(*NEEDS, Capability.STORAGE))
+@clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
 @pytest.mark.parametrize("kind", [StorageKind.QUERY, StorageKind.FETCH], ids=lambda kind: kind.value)
 @over(*ALL_MESHES)
 def test_a_prefetch_is_waited_for_until_every_rank_has_it(
