@@ -21,6 +21,10 @@ class Call:
         return f"{self.operation} {self.purpose}"
 
 
+GATHER = "gather"
+"""The operation of a rank that stands between two collectives, to tell the others something."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attendance:
     """Who came to a call of a group, by the number of the call, which is 1 for the first.
@@ -38,7 +42,9 @@ class Attendance:
     def fault(self) -> RankError | None:
         """The error that names each rank that goes another way than most, or than the first; None when all agree."""
         by_rank = [self.came[rank] for rank in sorted(self.came)]
-        usual = Counter(by_rank).most_common(1)[0][0]
+        # Who tells something while another one is in a collective has left that out.
+        collectives = [call for call in by_rank if call.operation != GATHER]
+        usual = Counter(collectives or by_rank).most_common(1)[0][0]
         told = dict(self._told(usual))
         return RankError("; ".join(told.values()), self.group, tuple(told)) if told else None
 

@@ -11,30 +11,33 @@ from hicache.testing.ranks.roll_call import RollCall
 
 
 class LocalGroup:
-    """One rank's end of it. Raises RankError on every rank when one skips a call or makes another one."""
+    """One rank's end of it, whose calls `roll_call` compares.
+
+    Raises RankError on every rank when one skips a call or makes another one.
+    """
 
     def __init__(self, roll_call: RollCall) -> None:
-        self._roll_call = roll_call
+        self.roll_call = roll_call
 
     @property
     def name(self) -> str:
         """As Group says."""
-        return self._roll_call.meeting.name
+        return self.roll_call.meeting.name
 
     @property
     def rank(self) -> int:
         """As Group says."""
-        return self._roll_call.rank
+        return self.roll_call.rank
 
     @property
     def size(self) -> int:
         """As Group says."""
-        return self._roll_call.meeting.size
+        return self.roll_call.meeting.size
 
     @property
     def calls(self) -> Sequence[Call]:
         """All calls of this rank so far."""
-        return self._roll_call.calls
+        return self.roll_call.calls
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
         """As Group says."""
@@ -52,8 +55,8 @@ class LocalGroup:
 
     def leave(self, how: str) -> None:
         """Say that this rank will make no more calls."""
-        self._roll_call.leave(how)
+        self.roll_call.leave(how)
 
     def _exchange(self, call: Call, values: Sequence[int]) -> list[list[int]]:
-        texts = self._roll_call.answer(call, json.dumps([int(value) for value in values]))
+        texts = self.roll_call.answer(call, json.dumps([int(value) for value in values]))
         return [json.loads(text) for text in texts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hicache.config import Topology
 from hicache.parallel.group import Group
@@ -33,6 +33,13 @@ class LocalWorld(RankWorld):
     @property
     def calls(self) -> Mapping[str, Sequence[Call]]:
         return {axis: group.calls for axis, group in self._groups.items()}
+
+    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
+        return [group.roll_call for group in self._groups.values()]
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset()
 
     def leave(self, how: str) -> None:
         for group in self._groups.values():

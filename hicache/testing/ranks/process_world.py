@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.config import Topology
 from hicache.parallel.group import Group
 from hicache.testing.ranks.call import Call
+from hicache.testing.ranks.device_watch import DeviceWatch
 from hicache.testing.ranks.interposer import Interposer
+from hicache.testing.ranks.making import comparing
 from hicache.testing.ranks.mesh import axes_of, mesh_of
 from hicache.testing.ranks.recorder import RecordedGroup
 from hicache.testing.ranks.roll_call import RollCall
@@ -39,13 +42,17 @@ class ProcessWorld(RankWorld):
         self._is_recorded = is_recorded
         self._roll_calls = dict[str, RollCall]()
         self._openings = 0
+        self._watch = DeviceWatch()
+        self._watch.install()
         mesh = mesh_of(topology)
         everybody = StoreMeeting(self._side, "world", "world", mesh.ranks, timeout_s)
         self._everybody = RollCall(mesh.rank_of(topology), everybody, note)
         super().__init__(topology, PrefixStore("cache", store), device, timeout_s, self._everybody)
 
     def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
-        opened, axes = open_groups(), axes_of(self.topology)
+        with comparing(self._everybody) if self._is_recorded else nullcontext():
+            opened = open_groups()
+        axes = axes_of(self.topology)
         if opened.keys() != axes.keys():
             raise ValueError(f"RANK-4: expected a group for each axis of {sorted(axes)}, got {sorted(opened)}")
         if not self._is_recorded:
@@ -62,6 +69,13 @@ class ProcessWorld(RankWorld):
     @property
     def calls(self) -> Mapping[str, Sequence[Call]]:
         return {name: roll_call.calls for name, roll_call in self._roll_calls.items()}
+
+    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
+        return list(self._roll_calls.values())
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset(self._watch.seen)
 
     def leave(self, how: str) -> None:
         for roll_call in (*self._roll_calls.values(), self._everybody):

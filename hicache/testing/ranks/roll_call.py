@@ -49,6 +49,7 @@ class RollCall:
         self.meeting = meeting
         self.calls: list[Call] = []
         self._note = note
+        self._meetings = 0
         self._error: RankError | None = None
 
     def answer(self, call: Call, load: str) -> list[str]:
@@ -58,11 +59,22 @@ class RollCall:
         """
         self._require_unbroken()
         self.calls.append(call)
-        number = len(self.calls)
+        return self._meet(call, len(self.calls), load)
+
+    def stand(self, call: Call) -> None:
+        """See that all other ranks stand between the same two calls. Raises RankError on every rank when one does not.
+
+        `call`: what this rank is about to do, which is no collective of this group.
+        """
+        self._require_unbroken()
+        self._meet(call, len(self.calls) + 1, "")
+
+    def _meet(self, call: Call, number: int, load: str) -> list[str]:
         self._note(f"call {number} of {self.meeting.name} ({call})")
+        self._meetings += 1
         text = json.dumps([call.operation, call.purpose, call.count, load])
         try:
-            said, left = self.meeting.meet(self.rank, number, text)
+            said, left = self.meeting.meet(self.rank, self._meetings, text)
         except RankError as error:
             self._error = error
             raise

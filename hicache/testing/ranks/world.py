@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hicache.config import Topology
 from hicache.parallel.group import Group
-from hicache.testing.ranks.call import Call
+from hicache.testing.ranks.call import GATHER, Call
 from hicache.testing.ranks.mesh import mesh_of
 from hicache.testing.ranks.roll_call import RollCall
 
@@ -51,9 +51,24 @@ class RankWorld(ABC):
     def calls(self) -> Mapping[str, Sequence[Call]]:
         """The collectives of this rank so far, by group, in their order."""
 
+    @property
+    @abstractmethod
+    def devices(self) -> frozenset[str]:
+        """The types of devices on which tensors lay that torch.distributed was given on this rank."""
+
     def gather(self, purpose: str, text: str) -> list[str]:
-        """What every rank says, by rank, told beside the collectives. Raises RankError when one does not come."""
-        return [text] if self._roll_call is None else self._roll_call.answer(Call("gather", purpose, 0), text)
+        """What every rank says, by rank, told beside the collectives. Raises RankError when one does not come.
+
+        All must stand between the same collectives: who is still in one, or has left one out, is named at once.
+        """
+        call = Call(GATHER, purpose, 0)
+        for roll_call in self._roll_calls_of_groups():
+            roll_call.stand(call)
+        return [text] if self._roll_call is None else self._roll_call.answer(call, text)
+
+    @abstractmethod
+    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
+        """Those that this rank is in, in an order that is the same on all ranks."""
 
     @abstractmethod
     def leave(self, how: str) -> None:

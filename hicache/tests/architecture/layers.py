@@ -37,7 +37,10 @@ REFERENCE = tuple(
     f"hicache.testing.adapters.{name}"
     for name in ("reference", "reference_host", "reference_ranks", "reference_storage", "reference_view")
 )
-RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
+RANKS = tuple(
+    f"hicache.testing.ranks.{name}"
+    for name in ("device_watch", "interposer", "launch", "making", "process_world", "worker")
+)
 SGLANG = (
     "hicache.testing.adapters.sglang",
     *(

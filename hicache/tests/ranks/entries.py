@@ -108,3 +108,13 @@ def catches_its_own(world: RankWorld) -> None:
     """Every rank asks for what it will not get, and takes it as it comes."""
     with suppress(RankError):
         parts(world, "skips")
+
+
+def makes_its_own_groups(world: RankWorld) -> None:
+    """Each rank makes the groups that it is in, and no others."""
+
+    def open_groups() -> Mapping[str, Group]:
+        distributed.new_group([world.rank])
+        return {}
+
+    world.groups(open_groups)

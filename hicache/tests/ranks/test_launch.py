@@ -50,6 +50,14 @@ def test_the_traceback_of_every_rank_names_the_one_that_parts(launch: Launch, wa
         assert failure in str(caught.value), f"expected each rank's failure in the message, got {caught.value}"
 
 
+def test_a_rank_that_makes_its_own_groups_alone_is_named(launch: Launch) -> None:
+    with pytest.raises(RanksFailedError) as caught:
+        launch.values(entries.makes_its_own_groups)
+    expected = "rank 1 of world skipped call 1 (new_group ranks 0): it came with new_group ranks 1"
+    for outcome in caught.value.outcomes:
+        assert expected in outcome.failure, f"RANK-6: expected {expected!r} on each rank, got {outcome.failure}"
+
+
 def test_a_rank_that_ended_is_named_at_once(launch: Launch) -> None:
     begin = time.monotonic()
     outcomes = launch.outcomes(entries.ends_early)

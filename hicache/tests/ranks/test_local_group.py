@@ -142,6 +142,22 @@ def test_a_team_raises_the_defect_and_not_what_follows_from_it(open_team: OpenTe
         team.each(lambda rank: (WAYS["raises"].act if rank else usual)(group_of(team, rank)))
 
 
+def test_a_rank_that_tells_something_while_another_is_in_a_collective_is_named_at_once(open_team: OpenTeam) -> None:
+    team = open_team(Mesh(2, 1, 1))
+    begin = time.monotonic()
+
+    def act(rank: int) -> None:
+        if rank:
+            team.worlds[rank].gather("trees", "a tree")
+        group_of(team, rank).barrier("all")
+
+    with pytest.raises(RankError) as raised:
+        team.each(act)
+    expected = "rank 1 of tp skipped call 1 (barrier all): it came with gather trees"
+    assert str(raised.value) == expected, f"RANK-2: expected {expected!r}, got {raised.value}"
+    assert time.monotonic() - begin < 0.4, "RANK-8: expected it to be told before the deadline of 0.5 s"
+
+
 def test_ranks_tell_each_other_texts_beside_their_collectives(open_team: OpenTeam) -> None:
     team = open_team(Mesh(2, 1, 2))
     results = team.each(lambda rank: team.worlds[rank].gather("trees", f"tree of rank {rank}"))
