@@ -11,6 +11,7 @@ from .skew import KINDS
 
 BRANCHES = 3
 LONGEST_PAGES = 5
+CHECK_EVERY = 6
 
 
 class Life:
@@ -18,6 +19,8 @@ class Life:
 
     def __init__(self, driver: RankDriver, seed: int) -> None:
         self._driver = driver
+        # The trees are compared after each step; every law and every byte now and then.
+        driver.check_every = CHECK_EVERY
         self._chance = random.Random(seed)
         self._pace = random.Random(f"{seed}/{driver.rank}")
         self._waiting: list[Handle] = []
