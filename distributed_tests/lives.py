@@ -64,7 +64,7 @@ class Life:
             self._driver.finish(admission.request)
 
     def _make_room(self) -> None:
-        component = self._chance.choice(self._driver.config.components)
+        component = self._chance.choice(sorted(self._driver.config.components))
         tokens = self._chance.randint(1, 4) * self._driver.config.page_size
         evict = self._driver.evict if self._chance.random() < 0.7 else self._driver.evict_host
         evict(component, tokens)

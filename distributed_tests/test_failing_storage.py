@@ -91,23 +91,27 @@ def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
     return found
 
 
+def fetched(driver: RankDriver) -> int:
+    """The pages that a prefetch brings."""
+    ticket = begin(driver)
+    driver.drain()
+    came = brought(driver, ticket)
+    driver.reset()
+    return came
+
+
 def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
     """Of each fault: pages that a prefetch brings meanwhile, and when all is well."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
     whole, found = dict(store(driver).objects), []
     for number, fault in enumerate(READING):
-        came = []
         if driver.rank == number % mesh_of(world.topology).ranks:
             fault(driver)
-        for _ in ("meanwhile", "afterwards"):
-            ticket = begin(driver)
-            driver.drain()
-            came.append(brought(driver, ticket))
-            driver.reset()
-            mend(driver)
-            store(driver).mend(whole)
-        found.append((fault.__name__, *came))
+        meanwhile = fetched(driver)
+        mend(driver)
+        store(driver).mend(whole)
+        found.append((fault.__name__, meanwhile, fetched(driver)))
     driver.end()
     return found
 

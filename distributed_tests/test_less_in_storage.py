@@ -40,7 +40,8 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
     """Fetch the prompt again and again; each time something else is lost, before it is asked for or afterwards."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
-    whole, found = dict(store(driver).objects), []
+    whole = dict(store(driver).objects)
+    found: list[Fetched] = []
     for number, lost in enumerate(losses(pools(driver), mesh_of(world.topology).ranks)):
         own = [objects(driver, pool)[page] for rank, pool, page in lost if rank == driver.rank]
         is_known = number % 2 == 0
