@@ -64,8 +64,7 @@ class Launch:
         """Run all processes to their end, or to the end of their time; the exit codes of those that ended badly."""
         # Of every step that the agent takes it tells a log that nobody reads.
         logging.getLogger("torchelastic-events-null").setLevel(logging.WARNING)
-        preload = ["torch.distributed", work.__module__, task.entry.__module__]
-        multiprocessing.get_context(START_METHOD).set_forkserver_preload(preload)
+        multiprocessing.get_context(START_METHOD).set_forkserver_preload(_needed(task))
         with _signals_kept(), _killed_at(self.deadline_s):
             try:
                 elastic_launch(self._config(), work)(task)
@@ -106,6 +105,12 @@ class Launch:
         """What a rank wrote to its standard error."""
         logs = (self.folder / "logs").rglob(f"{rank}/stderr.log")
         return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
+
+
+def _needed(task: Task) -> list[str]:
+    """The modules that every process imports; those of a cache only where none can have asked for a GPU meanwhile."""
+    classes = [one.__module__ for one in task.arguments if isinstance(one, type)] if task.backend == "gloo" else []
+    return ["torch.distributed", work.__module__, task.entry.__module__, *classes]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.config import Topology
 from hicache.parallel.group import Group
-from hicache.testing.ranks.call import Call
+from hicache.testing.ranks.call import GATHER, Call
 from hicache.testing.ranks.device_watch import DeviceWatch
 from hicache.testing.ranks.interposer import Interposer
 from hicache.testing.ranks.making import comparing
@@ -76,6 +76,10 @@ class ProcessWorld(RankWorld):
     @property
     def devices(self) -> frozenset[str]:
         return frozenset(self._watch.seen)
+
+    def await_end(self) -> None:
+        """Return when every rank has left. Raises RankError when one does not."""
+        self._everybody.answer(Call(GATHER, "end", 0), "")
 
     def leave(self, how: str) -> None:
         for roll_call in (*self._roll_calls.values(), self._everybody):

@@ -95,5 +95,5 @@ def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
 def _part(world: ProcessWorld) -> None:
     """Close this process's connections when nobody reads from them any more, or when they have failed."""
     with suppress(RankError):
-        world.gather("end", "")
+        world.await_end()
         distributed.destroy_process_group()
