@@ -1,10 +1,10 @@
 """Starts the ranks of a test: `launch` for the mesh of the test, by gloo, and by NCCL where there are GPUs enough.
 
-A scenario is a function at the top of a module, `act(world, adapter_type, config, ...)`. `launch.values(act, ...)` calls
-it in one process for each rank and gives what each returned, by rank. It opens a RankDriver, drives the same verbs on
-every rank, lets what differs depend on `driver.rank`, and ends with `driver.end()`. The driver holds each rank to every
-law, and the ranks to one tree, wherever they agree: at `step` and `drain`, and at `compare` where a test asks for it.
-`launch.outcomes` is for ranks that are meant to fail. A test names its meshes with `@over(...)`.
+A scenario is a function at the top of a module, `act(world, adapter_type, config, ...)`. `launch.values(act, ...)`
+calls it in one process for each rank and gives what each returned, by rank. It opens a RankDriver, drives the same
+verbs on every rank, lets what differs depend on `driver.rank`, and ends with `driver.end()`. The driver holds each rank
+to every law, and the ranks to one tree, wherever they agree: at `step` and `drain`, and at `compare` where a test asks
+for it. `launch.outcomes` is for ranks that are meant to fail. A test names its meshes with `@over(...)`.
 """
 
 from __future__ import annotations
