@@ -91,6 +91,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.plugin.devices": ("torch",),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
+    "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
     **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
     "hicache.testing.adapters.storage_sglang": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),

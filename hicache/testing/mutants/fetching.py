@@ -1,0 +1,59 @@
+"""Prefetches about whose end, or about what they brought, the ranks do not agree as they should."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from hicache.parallel.agree import Agreement
+from hicache.testing.mutants.other_agreement import OtherAgreement
+from hicache.types import Pool
+
+NameT = TypeVar("NameT", bound=str)
+
+
+class _PoolByPool(Agreement):
+    def completed(self, pages: Mapping[NameT, int]) -> dict[NameT, int]:
+        as_they_came = sorted(pages, key=lambda pool: pages[pool])
+        return {pool: self.least({pool: pages[pool]}, f"completed {pool}")[pool] for pool in as_they_came}
+
+
+class _KvAlone(Agreement):
+    def completed(self, pages: Mapping[NameT, int]) -> dict[NameT, int]:
+        agreed = super().completed({pool: count for pool, count in pages.items() if pool == Pool.KV})
+        return {**pages, **agreed}
+
+
+class _NothingMissing(Agreement):
+    def completed(self, pages: Mapping[NameT, int]) -> dict[NameT, int]:
+        came = {pool: count for pool, count in pages.items() if count}
+        return super().completed({pool: came[pool] for pool in pages})
+
+
+class _OwnClock(Agreement):
+    def is_over(self, *, is_over: bool) -> bool:
+        return is_over
+
+
+class PoolByPool(OtherAgreement):
+    """Agrees on what has come with a reduction for each pool, in the order in which its dictionary has them."""
+
+    agreement_type = _PoolByPool
+
+
+class SidecarsOnTheirOwn(OtherAgreement):
+    """Agrees on the pages of KV, and takes this rank's word for those of every other pool."""
+
+    agreement_type = _KvAlone
+
+
+class NothingMissing(OtherAgreement):
+    """Looks up what has come of each pool, and raises KeyError where nothing has."""
+
+    agreement_type = _NothingMissing
+
+
+class OwnClock(OtherAgreement):
+    """Ends a prefetch when its own clock says so."""
+
+    agreement_type = _OwnClock
