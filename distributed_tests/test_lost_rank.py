@@ -19,8 +19,8 @@ from .configurations import configuration
 from .meshes import ALL_MESHES, over
 from .skew import KINDS, NEEDS
 
-SILENCE_S = 2.0
-BOUND_S = 15.0
+SILENCE_S = 3.0
+BOUND_S = 20.0
 """From the death of a rank to the last word of the others, on a busy machine."""
 
 

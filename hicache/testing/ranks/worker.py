@@ -16,12 +16,15 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.errors import RankError
+from hicache.testing.ranks.call import GATHER, Call
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.outcome import Desk, Outcome
 from hicache.testing.ranks.process_world import ProcessWorld
+from hicache.testing.ranks.roll_call import RollCall
+from hicache.testing.ranks.store_meeting import StoreMeeting
 
 LAST_LOOK_S = 0.5
 """Before its time is over a process writes down where it is."""
@@ -75,11 +78,19 @@ def _join(task: Task, desk: Desk) -> ProcessWorld:
     if task.backend == "nccl":
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
+    _await_all(store, task, desk)
     distributed.init_process_group(
         task.backend, store=store, rank=desk.rank, world_size=ranks, timeout=timedelta(seconds=task.timeout_s)
     )
     topology = task.mesh.topology(desk.rank)
     return ProcessWorld(topology, store, device, task.timeout_s, is_recorded=task.is_recorded, note=desk.note)
+
+
+def _await_all(store: Store, task: Task, desk: Desk) -> None:
+    """Begin together: how long processes take to start on a busy machine is no rank's silence."""
+    patience_s = max(task.ends_at_s - time.time(), 0.0)
+    meeting = StoreMeeting(PrefixStore("start", store), "start", "world", task.mesh.ranks, patience_s)
+    RollCall(desk.rank, meeting, desk.note).answer(Call(GATHER, "start", 0), "")
 
 
 def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
