@@ -9,7 +9,7 @@ import pytest
 from hicache.config import TINY_MODEL, CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.plugin.selection import configurations_of
-from hicache.types import StopPolicy
+from hicache.types import Component, StopPolicy
 
 RANKED_MODEL = replace(TINY_MODEL, kv_heads=4, conv_elements=4, state_elements=8)
 """Divides over four tensor-parallel ranks and over two stages."""
@@ -39,3 +39,21 @@ def configuration(
         pytest.skip(f"{adapter_type.__name__} serves no {write_policy.value} with {stop_policy} that a test can move")
     richest = max(fitting, key=lambda config: (len(config.components), len(config.sidecars), config.page_size))
     return replace(richest, model=RANKED_MODEL)
+
+
+def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
+    """The same with FULL alone, and room for so many pages on both tiers, which may be fetched at once."""
+    assert config.host is not None, f"{config.name} has a host tier"
+    full = Component.FULL.value
+    room = {full: pages * page_size}
+    return replace(
+        config,
+        components=(full,),
+        sidecars=(),
+        page_size=page_size,
+        sliding_window_size=None,
+        mamba_chunk_size=None,
+        capacity_tokens=room,
+        host=replace(config.host, capacity_tokens=room),
+        storage=config.storage and replace(config.storage, limit_tokens=room[full]),
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
@@ -11,9 +9,9 @@ from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import mesh_of
 from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
-from hicache.types import Component, StopPolicy, StorageKind
+from hicache.types import StopPolicy, StorageKind
 
-from .configurations import configuration
+from .configurations import configuration, full_alone
 from .meshes import ALL_MESHES, CP2_TP2, TP2, over
 from .skew import STORAGE_NEEDS
 from .stored import (
@@ -109,24 +107,6 @@ def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: Ca
     return found
 
 
-def roomy(config: CacheConfig) -> CacheConfig:
-    """FULL alone, in pages of one token, with room for the long prompt on both tiers, and leave to fetch it."""
-    assert config.host is not None, f"{config.name} has a host tier"
-    assert config.storage is not None, f"{config.name} has storage"
-    room = {Component.FULL.value: len(LONG) + 20}
-    return replace(
-        config,
-        components=(Component.FULL.value,),
-        sidecars=(),
-        page_size=1,
-        sliding_window_size=None,
-        mamba_chunk_size=None,
-        capacity_tokens=room,
-        host=replace(config.host, capacity_tokens=room),
-        storage=replace(config.storage, limit_tokens=len(LONG)),
-    )
-
-
 @clause("FETCH-7", "RANK-1", "RANK-4", needs=STORAGE_NEEDS)
 @over(*ALL_MESHES)
 def test_the_first_stage_says_when_a_prefetch_is_late(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
@@ -145,7 +125,8 @@ def test_the_first_stage_says_when_a_prefetch_is_late(launch: Launch, adapter_ty
 def test_of_a_prefetch_that_is_cut_the_batches_stay_that_all_ranks_have(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
-    config = roomy(configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT))
+    config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
+    config = full_alone(config, page_size=1, pages=len(LONG) + 20)
     expected = [(BATCH_PAGES, 0)] * launch.mesh.ranks
     for rank, found in enumerate(launch.values(cuts_batches, adapter_type, config)):
         assert found == expected, (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from hicache.config import CacheConfig
@@ -31,19 +30,15 @@ Capacities = dict[str, dict[str, int]]
 def on_small_ranks(config: CacheConfig, rank: int, ranks: int) -> CacheConfig:
     """The first rank has little on the device for FULL, the last one for the rest; on the host the other way round."""
     assert config.host is not None, f"{config.name} has a host tier"
-    is_small = {rank == 0: [Component.FULL.value], rank == ranks - 1: [Component.SWA.value, Component.MAMBA.value]}
-    few = is_small.get(True, [])
-    other = [name for name in config.components if name not in few]
-    below = replace(config.host, capacity_tokens=_less(config.host.capacity_tokens, other, config, is_few=bool(few)))
-    return replace(config, capacity_tokens=_less(config.capacity_tokens, few, config, is_few=True), host=below)
+    rest = [name for name in config.components if name != Component.FULL]
+    on_device = {0: [Component.FULL.value], ranks - 1: rest}.get(rank, [])
+    on_host = {0: rest, ranks - 1: [Component.FULL.value]}.get(rank, [])
+    below = replace(config.host, capacity_tokens={**config.host.capacity_tokens, **_small(config, on_host)})
+    return replace(config, capacity_tokens={**config.capacity_tokens, **_small(config, on_device)}, host=below)
 
 
-def _less(capacities: Mapping[str, int], names: list[str], config: CacheConfig, *, is_few: bool) -> dict[str, int]:
-    small = {Component.MAMBA.value: SMALL_STATES}
-    return {
-        name: small.get(name, SMALL_PAGES * config.page_size) if name in names and is_few else tokens
-        for name, tokens in capacities.items()
-    }
+def _small(config: CacheConfig, names: list[str]) -> dict[str, int]:
+    return {name: SMALL_STATES if name == Component.MAMBA else SMALL_PAGES * config.page_size for name in names}
 
 
 def capacities(driver: RankDriver) -> Capacities:
@@ -76,9 +71,7 @@ def lives(
 
 def smallest(config: CacheConfig) -> Capacities:
     """The least that any rank was told."""
-    assert config.host is not None, f"{config.name} has a host tier"
-    small = dict.fromkeys(config.components, SMALL_PAGES * config.page_size) | {Component.MAMBA.value: SMALL_STATES}
-    return {tier: {name: small[name] for name in sorted(config.components)} for tier in ("device", "host")}
+    return {tier: _small(config, sorted(config.components)) for tier in ("device", "host")}
 
 
 @clause("RANK-7", "RANK-1", needs=(*NEEDS, Capability.REQUESTS, Capability.EVENTS))
