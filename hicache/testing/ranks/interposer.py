@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import torch
@@ -33,31 +34,31 @@ class Interposer:
         for verb, operation in (("all_reduce", _reduction), ("broadcast", _broadcast), ("barrier", _barrier)):
             setattr(distributed, verb, self._before(getattr(distributed, verb), operation))
 
-    def _before(self, verb: Callable[..., Any], operation: Callable[..., str]) -> Callable[..., Any]:
+    def _before(self, verb: Callable[..., Any], operation: Callable[[Mapping[str, Any]], str]) -> Callable[..., Any]:
+        form = signature(verb)
+
         @wraps(verb)
-        def compared(*arguments: Any, group: Any = None, **options: Any) -> Any:
-            tensor = next((one for one in (*arguments, *options.values()) if isinstance(one, torch.Tensor)), None)
-            call = Call(operation(*arguments[1:], **options), sys._getframe(1).f_code.co_name, _count(tensor))  # noqa: SLF001
+        def compared(*arguments: Any, **options: Any) -> Any:
+            given = form.bind(*arguments, **options).arguments
+            tensor, group = given.get("tensor"), given.get("group")
+            count = 0 if tensor is None else tensor.numel()
+            call = Call(operation(given), sys._getframe(1).f_code.co_name, count)  # noqa: SLF001
             if tensor is not None and tensor.device.type != self._device.type:
                 raise violation("RANK-3", str(call), f"a tensor on {self._device}", f"one on {tensor.device}")
             ranks = distributed.get_process_group_ranks(group)
             self._roll_call_of(ranks, ranks.index(distributed.get_rank())).answer(call, "")
-            return verb(*arguments, group=group, **options)
+            return verb(*arguments, **options)
 
         return compared
 
 
-def _reduction(op: Any = distributed.ReduceOp.SUM, *_: Any, **__: Any) -> str:
-    return str(op).rpartition(".")[2]
+def _reduction(given: Mapping[str, Any]) -> str:
+    return str(given.get("op", distributed.ReduceOp.SUM)).rpartition(".")[2]
 
 
-def _broadcast(src: int | None = None, *_: Any, **options: Any) -> str:
-    return f"broadcast from rank {options.get('group_src', src)}"
+def _broadcast(given: Mapping[str, Any]) -> str:
+    return f"broadcast from rank {given.get('group_src', given.get('src'))}"
 
 
-def _barrier(*_: Any, **__: Any) -> str:
+def _barrier(_: Mapping[str, Any]) -> str:
     return "barrier"
-
-
-def _count(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else tensor.numel()
