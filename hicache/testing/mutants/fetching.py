@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from hicache.config import CacheConfig
 from hicache.parallel.agree import Agreement
+from hicache.parallel.group import Group
 from hicache.testing.mutants.other_agreement import OtherAgreement
-from hicache.types import Pool
+from hicache.types import COMPONENT_POOL, Component, Pool
 
 NameT = TypeVar("NameT", bound=str)
 
 
 class _PoolByPool(Agreement):
+    def __init__(self, groups: Mapping[str, Group], order: Sequence[Pool]) -> None:
+        super().__init__(groups)
+        self._order = order
+
     def completed(self, pages: Mapping[NameT, int]) -> dict[NameT, int]:
-        as_they_came = sorted(pages, key=lambda pool: pages[pool])
-        return {pool: self.least({pool: pages[pool]}, f"completed {pool}")[pool] for pool in as_they_came}
+        names = sorted(pages, key=lambda name: self._order.index(Pool(name)))
+        return {name: self.least({name: pages[name]}, f"completed {Pool(name).value}")[name] for name in names}
 
 
 class _KvAlone(Agreement):
@@ -36,9 +42,11 @@ class _OwnClock(Agreement):
 
 
 class PoolByPool(OtherAgreement):
-    """Agrees on what has come with a reduction for each pool, in the order in which its dictionary has them."""
+    """Agrees on what has come with a reduction for each pool, in the order of the dictionary of capacities."""
 
-    agreement_type = _PoolByPool
+    def agreement(self, config: CacheConfig, groups: Mapping[str, Group]) -> Agreement:
+        order = [COMPONENT_POOL[Component(name)] for name in config.capacity_tokens]
+        return _PoolByPool(groups, [*order, *map(Pool, config.sidecars)])
 
 
 class SidecarsOnTheirOwn(OtherAgreement):

@@ -33,8 +33,8 @@ class OwnCapacities(OtherAgreement):
     agreement_type = _OwnCapacities
 
 
-class CpuNumbers(TorchGroup):
-    """A group that makes its numbers on the CPU, whatever device it reduces them on."""
+class NumbersAnywhere(TorchGroup):
+    """A group that does not say where its numbers are to be: on the CPU, unless somebody changed torch's default."""
 
     def __init__(
         self,
@@ -44,7 +44,16 @@ class CpuNumbers(TorchGroup):
         stream: torch.cuda.Stream | None,
         roll_call: RollCall,
     ) -> None:
-        super().__init__(name, process_group, torch.device("cpu"), stream, roll_call)
+        super().__init__(name, process_group, None, stream, roll_call)  # type: ignore[arg-type]
+
+
+class NoDevice(ReferenceAdapter):
+    """All groups are NumbersAnywhere."""
+
+    @classmethod
+    def on_rank(cls, config: CacheConfig, world: RankWorld) -> NoDevice:
+        with patch.object(torch_group, "TorchGroup", NumbersAnywhere):
+            return super().on_rank(config, world)
 
 
 class OwnGroups(ReferenceAdapter):

@@ -22,4 +22,8 @@ class OtherAgreement(ReferenceAdapter):
         super().__init__(config, groups)
 
     def _open_cache(self, agreement: Agreement) -> UnifiedRadixCache:
-        return super()._open_cache(self.agreement_type(self._groups))
+        return super()._open_cache(self.agreement(self._config, self._groups))
+
+    def agreement(self, config: CacheConfig, groups: Mapping[str, Group]) -> Agreement:
+        """How this rank decides with the others."""
+        return self.agreement_type(groups)

@@ -8,7 +8,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.mutants.axes import StagesOnTheirOwn, TensorParallelAlone
 from hicache.testing.mutants.fetching import NothingMissing, OwnClock, PoolByPool, SidecarsOnTheirOwn
 from hicache.testing.mutants.layers import LayersOfTheModel
-from hicache.testing.mutants.opening import OwnCapacities, OwnGroups
+from hicache.testing.mutants.opening import NoDevice, OwnCapacities, OwnGroups
 from hicache.testing.mutants.shards import EveryRankWrites
 from hicache.testing.mutants.skipping import BreaksEarly, SkipsIdleSteps
 
@@ -49,6 +49,14 @@ ROWS = (
         told=r"rank \d of tp skipped call \d+ \(MIN progress\)",
     ),
     Row(
+        slug="numbers-on-no-device",
+        source="sglang#26062",
+        clauses=("RANK-3",),
+        adapter=NoDevice,
+        test="test_process_groups.py::test_a_collective_says_where_its_tensor_is_to_be[gloo-tp2]",
+        told=r"meta",
+    ),
+    Row(
         slug="groups-of-its-own-alone",
         source="sglang#15805",
         clauses=("RANK-6",),
@@ -85,7 +93,7 @@ ROWS = (
         source="sglang#27264",
         clauses=("FETCH-7", "RANK-2"),
         adapter=PoolByPool,
-        test=CUT,
+        test="test_insertion_order.py::test_the_order_of_tables_decides_nothing[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed \w+\)",
     ),
     Row(
@@ -123,10 +131,10 @@ ROWS = (
     Row(
         slug="timeout-by-its-own-clock",
         source="sglang#27010",
-        clauses=("RANK-1", "RANK-4"),
+        clauses=("RANK-2", "RANK-4"),
         adapter=OwnClock,
         test="test_impatience.py::test_the_first_stage_says_when_a_prefetch_is_late[gloo-tp2]",
-        told=r"RANK-1: check: expected the same tree on every rank",
+        told=r"rank \d of tp skipped call \d+ \(MIN completed\)",
     ),
 )
-"""One for each defect that an adapter can have. Where the numbers of a group lie is for the tests of TorchGroup."""
+"""One for each defect."""

@@ -14,7 +14,7 @@ from hicache.parallel.group import Reduction
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
-from hicache.testing.mutants.opening import CpuNumbers
+from hicache.testing.mutants.opening import NumbersAnywhere
 from hicache.testing.mutants.rows import ROWS, Row
 from hicache.tests.parallel import test_torch_group
 
@@ -56,8 +56,8 @@ def test_the_reference_passes_what_finds_the_mutants() -> None:
     assert f"{len(tests)} passed" in words, f"expected none of {tests} to be skipped, got:\n{words}"
 
 
-def test_numbers_on_the_cpu_are_found_where_the_group_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_torch_group, "TorchGroup", CpuNumbers)
+def test_numbers_that_lie_anywhere_are_found_where_the_group_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_torch_group, "TorchGroup", NumbersAnywhere)
     with pytest.raises(AssertionError, match=r"RANK-3: the group's device is cuda:1: .* got .*cpu"):
         test_torch_group.test_every_collective_gets_a_tensor_of_the_groups_device(
             lambda group: group.reduce([3, -4], Reduction.MIN, "progress"), monkeypatch
