@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
 
 import numpy as np
@@ -56,10 +57,11 @@ class UnifiedRadixCache:
         world: StorageWorld | None = None,
         agreement: Agreement = ALONE,
     ) -> None:
+        # First of all, as whoever fails before it would be missed by the others.
+        config = agreed_config(config, agreement)
         unknown = [name for name in config.components if name not in REGISTRY]
         if unknown:
             raise ConfigurationError(f"components {unknown} are unknown; known: {sorted(REGISTRY)}")
-        config = agreed_config(config, agreement)
         self.config = config
         self.counters = Counters()
         specs = pool_specs(config)
@@ -80,11 +82,7 @@ class UnifiedRadixCache:
             if bank
             else None
         )
-        self.storage = (
-            StorageTier(config, self._ensemble, self.locks, self.host, self.counters, world, agreement)
-            if self.host and world
-            else None
-        )
+        self.storage = self._open_storage(self.host, world, agreement) if self.host and world else None
         self._lower = LowerTiers(self.host, self.storage, agreement)
         self._room = self.host.room if self.host else DeviceRoom(self._ensemble, self.pools, None)
 
@@ -203,8 +201,10 @@ class UnifiedRadixCache:
         """
         state = self.state_of(node)
         receipt = self.lock(node)
-        slot = self.allocate_state()
-        self.unlock(receipt)
+        try:
+            slot = self.allocate_state()
+        finally:
+            self.unlock(receipt)
         if slot is not None:
             self.copy_state(state, slot)
         return slot
@@ -260,6 +260,13 @@ class UnifiedRadixCache:
         self.locks.clear()
         self._ensemble.clear()
         self._ensemble.flush()
+
+    def _open_storage(self, host: HostTier, world: StorageWorld, agreement: Agreement) -> StorageTier:
+        with ExitStack() as opened:
+            opened.callback(host.close)
+            storage = StorageTier(self.config, self._ensemble, self.locks, host, self.counters, world, agreement)
+            opened.pop_all()
+        return storage
 
     def _of_caller(self, component: str, pages: Slots) -> Slots:
         if self._by_name[component].device.owns(pages):

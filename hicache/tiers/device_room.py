@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hicache.components.base import TreeComponent
 from hicache.components.ensemble import Ensemble
 from hicache.components.holding import FULL
+from hicache.errors import RankError
 from hicache.pools.group import DevicePools
 from hicache.tiers.backups import Backups
 from hicache.tree.node import Node
@@ -70,6 +71,10 @@ class _WriteBack:
         try:
             while self._target.device.dropped_pages < self._pages and self._round():
                 pass
+        except RankError:
+            # The verb ends here, so nobody else does it.
+            self._ensemble.flush()
+            raise
         finally:
             # Also where another rank is gone: what was not evicted stays a candidate.
             for node in self._refused.values():

@@ -73,7 +73,12 @@ class StorageTier:
             counters,
         )
         host.backups.followers.append(self._offer)
-        self.attach()
+        # Not by `attach`: whether every rank has opened its backend, all agree when the whole cache is open.
+        try:
+            self._attach()
+        except Exception:
+            self._queue.close()
+            raise
 
     def used(self, node: Node) -> None:
         """A request used the path to a node."""
