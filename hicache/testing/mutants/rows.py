@@ -54,7 +54,7 @@ ROWS = (
         clauses=("RANK-3",),
         adapter=NoDevice,
         test="test_process_groups.py::test_a_collective_says_where_its_tensor_is_to_be[gloo-tp2]",
-        told=r"meta",
+        told=r"RANK-3: all_reduce",
     ),
     Row(
         slug="groups-of-its-own-alone",

@@ -9,11 +9,19 @@ from typing import Any
 import torch
 from torch import distributed
 
+from hicache.testing.violation import violation
+
 VERBS = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "send", "recv")
+
+NOWHERE = "meta"
+"""Of a tensor without numbers: a collective of it may never end."""
 
 
 class DeviceWatch:
-    """Stands before the verbs of torch.distributed in this process. `seen`: the types of devices, such as `cuda`."""
+    """Stands before the verbs of torch.distributed in this process. `seen`: the types of devices, such as `cuda`.
+
+    A tensor without numbers is not let through: InvariantError.
+    """
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -26,7 +34,10 @@ class DeviceWatch:
     def _before(self, verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)
         def watched(*arguments: Any, **options: Any) -> Any:
-            self.seen.update(tensor.device.type for tensor in _tensors((*arguments, *options.values())))
+            devices = {tensor.device.type for tensor in _tensors((*arguments, *options.values()))}
+            self.seen |= devices
+            if NOWHERE in devices:
+                raise violation("RANK-3", verb.__name__, "a tensor on the device of the group", f"one on {NOWHERE}")
             return verb(*arguments, **options)
 
         return watched

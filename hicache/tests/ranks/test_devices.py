@@ -34,11 +34,12 @@ def no_roll_call(*_: object) -> RollCall:
 def test_every_tensor_is_seen_also_one_in_a_list(entered: list[str]) -> None:
     watch = DeviceWatch()
     watch.install()
-    distributed.all_reduce(torch.ones(1, device="meta"))
-    assert watch.seen == {"meta"}, f"RANK-3: expected to see the device of the tensor, got {watch.seen}"
-    distributed.all_gather([torch.ones(1)], torch.ones(1, device="meta"))
+    distributed.all_reduce(torch.ones(1))
+    assert watch.seen == {"cpu"}, f"RANK-3: expected to see the device of the tensor, got {watch.seen}"
+    with pytest.raises(InvariantError, match="RANK-3: all_gather: expected a tensor on the device of the group, got"):
+        distributed.all_gather([torch.ones(1, device="meta")], torch.ones(1))
     assert watch.seen == {"meta", "cpu"}, f"RANK-3: expected to see the tensors of the list, too, got {watch.seen}"
-    assert entered == ["all_reduce", "all_gather"], f"expected both to be passed on, got {entered}"
+    assert entered == ["all_reduce"], f"expected what has no numbers not to be passed on, got {entered}"
 
 
 def test_a_tensor_on_another_device_is_refused_before_the_collective(entered: list[str]) -> None:
