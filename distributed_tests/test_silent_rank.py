@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hicache.config import CacheConfig, WritePolicy
@@ -23,6 +24,9 @@ from .skew import NEEDS, STORAGE_NEEDS
 from .stored import ask_for_pages, prompt_key, put_in_storage
 
 SILENT = 1
+OLDEST = 10
+"""The page that was cached first."""
+
 SILENCE_S = 1.0
 BOUND_S = 10.0
 """Until the others are told, on a busy machine."""
@@ -40,16 +44,15 @@ def in_step(driver: RankDriver) -> Callable[[], object]:
 
 
 def in_eviction(driver: RankDriver) -> Callable[[], object]:
-    """What must leave the device is copied first."""
-    driver.admit(prompt_key(driver, (5, 6)))
-    driver.put(prompt_key(driver, (1, 2)))
-    return lambda: driver.adapter.evict(Component.FULL, 1)
+    """One page leaves the device at once, the next one has to be copied first."""
+    fill(driver)
+    return lambda: driver.adapter.evict(Component.FULL, 3 * driver.config.page_size)
 
 
 def in_admission(driver: RankDriver) -> Callable[[], object]:
-    """A request needs room that another prompt has, which has to be copied first."""
-    fill(driver)
-    return lambda: driver.adapter.admit(prompt_key(driver, (1, 2, 30, 31)))
+    """A request shares the newest page, and needs room for others."""
+    newest = fill(driver)
+    return lambda: driver.adapter.admit(prompt_key(driver, (newest, 30, 31)))
 
 
 def in_extension(driver: RankDriver) -> Callable[[], object]:
@@ -57,9 +60,17 @@ def in_extension(driver: RankDriver) -> Callable[[], object]:
     admission = driver.admit(prompt_key(driver, (1, 2, 3)))
     assert admission is not None, "REQ-4: the cache is empty, yet a request of three pages does not fit"
     fill(driver)
-    more = driver.config.page_size
-    driver.check_every = 0
-    return lambda: driver.extend(admission.request, range(1, more + 1))
+    more = 2 * driver.config.page_size
+    return lambda: driver.adapter.extend(admission.request, np.arange(more, dtype=np.int32))
+
+
+def in_load(driver: RankDriver) -> Callable[[], object]:
+    """A page that is on the host alone comes back, for which another one has to leave."""
+    fill(driver)
+    driver.evict(Component.FULL, 1)
+    assert driver.allocate(driver.config.page_size) is not None, "EVICT-1: a page was evicted, and none is free"
+    found = driver.match(prompt_key(driver, (OLDEST,)))
+    return lambda: driver.adapter.load_back(found.best_match, quota=None)
 
 
 def in_check(driver: RankDriver) -> Callable[[], object]:
@@ -69,10 +80,16 @@ def in_check(driver: RankDriver) -> Callable[[], object]:
     return lambda: driver.adapter.check_prefetch(ticket)
 
 
-def fill(driver: RankDriver) -> None:
-    """Leave no room on the device that has not to be made."""
-    for number in range(len(driver.snapshot().pools[Component.FULL].free) // driver.config.page_size):
-        driver.put(prompt_key(driver, (10 + number,)))
+def fill(driver: RankDriver) -> int:
+    """Leave no room on the device that has not to be made; the oldest page is on the host too. Gives the newest."""
+    oldest = prompt_key(driver, (OLDEST,))
+    driver.put(oldest)
+    driver.evict(Component.FULL, 1)
+    driver.load(oldest)
+    free = len(driver.snapshot().pools[Component.FULL].free) // driver.config.page_size
+    for number in range(free):
+        driver.put(prompt_key(driver, (OLDEST + 1 + number,)))
+    return OLDEST + free
 
 
 def give_back(driver: RankDriver) -> None:
@@ -109,7 +126,7 @@ def is_left_alone(
     told, took_s = told_in(act)
     driver.check()
     give_back(driver)
-    driver.check()
+    driver.reset()
     _, again_s = told_in(driver.adapter.step)
     driver.adapter.close()
     return told, took_s, again_s
@@ -135,7 +152,9 @@ def test_ranks_that_step_are_told_who_is_silent(launch: Launch, adapter_type: ty
 
 
 @clause("RANK-8", needs=(*NEEDS, Capability.REQUESTS))
-@pytest.mark.parametrize("prepare", [in_eviction, in_admission, in_extension], ids=lambda prepare: prepare.__name__)
+@pytest.mark.parametrize(
+    "prepare", [in_eviction, in_admission, in_extension, in_load], ids=lambda prepare: prepare.__name__
+)
 @over(TP2)
 def test_ranks_that_make_room_are_told_who_is_silent(
     launch: Launch, adapter_type: type[CacheAdapter], prepare: object
