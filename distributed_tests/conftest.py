@@ -15,9 +15,12 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.plugin.devices import gpu_count
+from hicache.testing.plugin.profiles import register_profiles
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import Mesh
+
+register_profiles()
 
 DEADLINE_S = 90.0
 """For all of one launch, on a busy machine."""
