@@ -226,7 +226,14 @@ class RankMachine(RuleBasedStateMachine):
         self.met.update(str(call) for calls in self.team.worlds[0].calls.values() for call in calls)
 
     def _each(self, act: Callable[[RankDriver], T]) -> list[T]:
-        return self.team.each(lambda rank: act(self.drivers[rank]))
+        """Who does something else than the others is named when it comes to the end of it, and not only in time."""
+
+        def done(rank: int) -> T:
+            result = act(self.drivers[rank])
+            self.team.worlds[rank].gather("end of a verb", "")
+            return result
+
+        return self.team.each(done)
 
     def _same(self, verb: str, answers: Sequence[object]) -> None:
         assert all(answer == answers[0] for answer in answers), f"RANK-1: {verb} says, by rank: {answers}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ from hicache.parallel.group import Reduction
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
-from hicache.testing.mutants.opening import NumbersAnywhere
+from hicache.testing.mutants.axes import StagesOnTheirOwn
+from hicache.testing.mutants.fetching import PoolByPool, SidecarsOnTheirOwn
+from hicache.testing.mutants.opening import NumbersAnywhere, OwnCapacities
 from hicache.testing.mutants.rows import ROWS, Row
 from hicache.tests.parallel import test_torch_group
 
@@ -25,9 +27,30 @@ BOUND_S = 120
 """For one run on a busy machine; it takes a few seconds."""
 
 
-def run(adapter: type[CacheAdapter], tests: Iterable[str], bound_s: float) -> tuple[int, str]:
+MACHINE = "test_machine.py::test_ranks_hold_one_tree_whatever_happens_on_each"
+
+PARTED = r"RANK-1: step: expected the same tree on every rank, got rank \d has"
+
+SEARCHED: Mapping[type[CacheAdapter], tuple[str, str]] = {
+    OwnCapacities: ("tp2", PARTED),
+    StagesOnTheirOwn: ("pp2-tp2", PARTED),
+    PoolByPool: ("tp2", r"rank \d of tp skipped call \d+ \(MIN completed \w+\)"),
+    SidecarsOnTheirOwn: ("tp2", r"RANK-1: check_prefetch says, by rank: \[\d+, \d+\]"),
+}
+"""What the search in one process finds too: on which mesh, and what it says."""
+
+KNOWN = f"""
+[[failure]]
+id = "{SUITE}/{MACHINE}*"
+kind = "bug"
+reason = "it is broken on purpose; so the example that is found is not made smaller"
+link = ""
+"""
+
+
+def run(adapter: type[CacheAdapter], tests: Iterable[str], bound_s: float, *options: str) -> tuple[int, str]:
     """The exit code and the words of a run of the suite on a cache."""
-    arguments = ["-q", "-p", "no:cacheprovider", "--adapter", f"{adapter.__module__}:{adapter.__qualname__}"]
+    arguments = ["-q", "-p", "no:cacheprovider", "--adapter", f"{adapter.__module__}:{adapter.__qualname__}", *options]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, *(f"{SUITE}/{test}" for test in tests)],
         cwd=ROOT,
@@ -47,6 +70,18 @@ def test_a_mutant_is_found_by_name_and_not_by_a_hang(row: Row) -> None:
     assert re.search(row.told, words), f"{row.slug}: expected to be told {row.told!r}, got:\n{words}"
     waits = [wait for wait in ("did not come to call", "had not ended within") if wait in words]
     assert not waits, f"{row.slug}: RANK-8: expected it to be told at once, got {waits} in:\n{words}"
+
+
+@pytest.mark.parametrize("adapter", SEARCHED, ids=lambda adapter: adapter.__name__)
+def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(adapter: type[CacheAdapter], tmp_path: Path) -> None:
+    mesh, told = SEARCHED[adapter]
+    known = tmp_path / "known.toml"
+    known.write_text(KNOWN, encoding="utf-8")
+    options = ["--hypothesis-profile", "ci", "--known-failures", str(known), "--xfail-tb"]
+    _, words = run(adapter, [f"{MACHINE}[{mesh}]"], BOUND_S, *options)
+    assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found on {mesh}:\n{words}"
+    assert re.search(told, words), f"{adapter.__name__}: expected to be told {told!r}, got:\n{words}"
+    assert "@reproduce_failure" in words, f"{adapter.__name__}: expected a line to reproduce it, got:\n{words}"
 
 
 def test_the_reference_passes_what_finds_the_mutants() -> None:
