@@ -47,7 +47,7 @@ TRACE = replace(
 )
 
 SHARE = 0.5
-"""Of what as many reductions cost as there are numbers: the most that a packed one of all may save of it, at least."""
+"""Of as many times as there are numbers: how much longer they take one by one, at least."""
 
 OpenMesh = Callable[[CacheConfig, Mesh], MeshCache]
 
@@ -202,8 +202,8 @@ def trace(tmp_path: Path) -> Trace:
 @pytest.fixture
 def settings() -> ReplaySettings:
     """Little room on both tiers, and transfers that come with the steps."""
-    host = HostSettings("20%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
-    return ReplaySettings(PAGE_SIZE, "8%", (FULL,), EvictionPolicy.LRU, 1, 4, 0, host, None)
+    host = HostSettings("40%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
+    return ReplaySettings(PAGE_SIZE, "3%", (FULL,), EvictionPolicy.LRU, 1, 4, 0, host, None)
 
 
 def test_ranks_decide_about_a_trace_as_one_rank_does(
@@ -222,14 +222,20 @@ def test_ranks_decide_about_a_trace_as_one_rank_does(
             assert own.evicted_tokens == alone.evicted_tokens, f"RANK-7: rank {rank} of {mesh.name}: other evictions"
             assert own.tree == alone.tree, f"RANK-1: rank {rank} of {mesh.name} has another tree than one rank has"
             assert own.collectives == decided[0].collectives, f"RANK-2: rank {rank} of {mesh.name}"
-        axes = len(once(mesh))
-        loads = alone.hit_lengths[Tier.HOST.value]
-        plain = {count for count, loaded in zip(decided[0].collectives, loads, strict=True) if not loaded}
-        assert plain == {axes}, f"a request that loads nothing on {mesh.name}: expected {axes} collectives, got {plain}"
-        per_request = sum(decided[0].collectives) / REQUESTS
-        benchmark.extra_info[f"collectives per request on {mesh.name}"] = per_request
-        assert per_request < 4 * axes, f"{mesh.name}: expected a few collectives for each request, got {per_request}"
+        benchmark.extra_info[f"collectives per request on {mesh.name}"] = sum(decided[0].collectives) / REQUESTS
+        require_counts(decided[0], len(once(mesh)), mesh)
     benchmark.pedantic(lambda: None, rounds=1)  # type: ignore[no-untyped-call]
+
+
+def require_counts(own: Decisions, axes: int, mesh: Mesh) -> None:
+    """A request takes a step; one that loads something waits for it, which takes two more."""
+    loads = own.hit_lengths[Tier.HOST.value]
+    for steps, is_loaded in ((1, False), (3, True)):
+        found = {count for count, loaded in zip(own.collectives, loads, strict=True) if bool(loaded) == is_loaded}
+        assert found == {steps * axes}, (
+            f"a request that loads {'something' if is_loaded else 'nothing'} on {mesh.name}: "
+            f"expected {steps * axes} collectives, got {sorted(found)}"
+        )
 
 
 def _decisions(cache: MeshCache, requests: list[TraceRequest], settings: ReplaySettings) -> list[Decisions]:
