@@ -27,8 +27,8 @@ SILENT = 1
 OLDEST = 10
 """The page that was cached first."""
 
-SILENCE_S = 1.0
-BOUND_S = 10.0
+SILENCE_S = 2.0
+BOUND_S = 15.0
 """Until the others are told, on a busy machine."""
 
 Told = tuple[str, float, float]
@@ -122,7 +122,7 @@ def is_left_alone(
     driver = RankDriver(adapter_type, config, world)
     act = prepare(driver)
     if driver.rank == SILENT:
-        time.sleep(3 * SILENCE_S)
+        time.sleep(2 * SILENCE_S)
     told, took_s = told_in(act)
     driver.check()
     give_back(driver)
