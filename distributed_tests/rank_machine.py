@@ -11,15 +11,14 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from hicache.config import CacheConfig
 from hicache.testing.adapter import Admission, CacheAdapter
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.rank_driver import RankDriver, config_on
 from hicache.testing.ranks.team import Team
-from hicache.testing.storage.scripted import store_of
-from hicache.testing.storage.store import Faults, Store
-from hicache.types import Component, Handle, Key, StorageKind, Tier
+from hicache.testing.storage.store import Faults
+from hicache.types import Component, Handle, StorageKind, Tier
 
+from .acts import key_of, leave_nothing, let_go_on, make_room, own_store, require_empty
 from .tiny import tiny_caches
 
 T = TypeVar("T")
@@ -81,13 +80,13 @@ class RankMachine(RuleBasedStateMachine):
         self.fetching: list[tuple[Sequence[Handle], Sequence[int]]] = []
         self.team = Team(self.mesh, TIMEOUT_S)
         for config, world in zip(configs, self.team.worlds, strict=True):
-            _store(config_on(config, world)).empty()
+            own_store(config_on(config, world)).empty()
         self.drivers = self.team.each(lambda rank: RankDriver(self.adapter_type, configs[rank], self.team.worlds[rank]))
 
     @rule(pages=PAGES)
     def ask(self, pages: list[int]) -> None:
         """A request comes; it computes what is lacking and is done, or it waits for what is loaded."""
-        admissions = self._each(lambda driver: driver.admit(_key(driver, pages)))
+        admissions = self._each(lambda driver: driver.admit(key_of(driver, pages)))
         self._same("admit", [one and (one.cached_tokens, one.loading) for one in admissions])
         granted = [one for one in admissions if one is not None]
         if granted and granted[0].loading:
@@ -114,7 +113,7 @@ class RankMachine(RuleBasedStateMachine):
         self._each(lambda driver: driver.let_end(StorageKind.QUERY))
         self.step()
         slow = behind % self.mesh.ranks
-        self._each(lambda driver: _let_go_on(driver, batches if driver.rank == slow else sys.maxsize))
+        self._each(lambda driver: let_go_on(driver, batches if driver.rank == slow else sys.maxsize))
         self.drivers[late % self.mesh.ranks].advance_clock(LATE_S)
         self.look(-1)
         self.step()
@@ -181,7 +180,7 @@ class RankMachine(RuleBasedStateMachine):
             self._fails(failing)
             self.drivers[failing].adapter.fail_waits(1)
         tokens = pages * (1 if name == Component.MAMBA else self.drivers[0].config.page_size)
-        self._same("evict", self._each(lambda driver: _evict(driver, tier, name, tokens)))
+        self._same("evict", self._each(lambda driver: make_room(driver, tier, name, tokens)))
 
     @rule(trouble=st.sampled_from(Trouble), rank=PLACE, pages=PAGES, page=PLACE)
     def trouble(self, trouble: Trouble, rank: int, pages: list[int], page: int) -> None:
@@ -190,7 +189,7 @@ class RankMachine(RuleBasedStateMachine):
         if trouble is Trouble.LATE:
             driver.advance_clock(LATE_S)
             return
-        store, faults = _store(driver.config), Faults()
+        store, faults = own_store(driver.config), Faults()
         faults.failing_gets, faults.failing_sets = int(trouble is Trouble.READS), int(trouble is Trouble.WRITES)
         store.faults = faults
         names = sorted(store.objects)
@@ -219,8 +218,8 @@ class RankMachine(RuleBasedStateMachine):
             self.abort(0)
         self.drain()
         for _ in range(ROUNDS):
-            self._each(_evict_all)
-        self._each(_require_empty)
+            self._each(leave_nothing)
+        self._each(require_empty)
         counts = [{axis: len(calls) for axis, calls in world.calls.items()} for world in self.team.worlds]
         self._same("collectives", counts)
         self.met.update(str(call) for calls in self.team.worlds[0].calls.values() for call in calls)
@@ -242,7 +241,7 @@ class RankMachine(RuleBasedStateMachine):
         self._each(lambda driver: driver.finish(admissions[driver.rank].request))
 
     def _fetch(self, pages: list[int]) -> bool:
-        tickets = self._each(lambda driver: driver.prefetch(_key(driver, pages)))
+        tickets = self._each(lambda driver: driver.prefetch(key_of(driver, pages)))
         self._same("prefetch", [ticket is None for ticket in tickets])
         if tickets[0] is not None:
             self.fetching.append((tickets, pages))
@@ -252,7 +251,7 @@ class RankMachine(RuleBasedStateMachine):
         """A prompt is in storage, as far as there was room for it, and nowhere else."""
         self.ask(pages)
         self.drain()
-        self._each(_evict_all)
+        self._each(leave_nothing)
 
     def _fails(self, rank: int) -> None:
         """What failed on one rank has failed on all."""
@@ -267,45 +266,3 @@ class RankMachine(RuleBasedStateMachine):
         else:
             self._fails(driver.rank)
             driver.fail(ticket, parts - 1)
-
-
-def _key(driver: RankDriver, pages: Sequence[int]) -> Key:
-    return driver.key(driver.prompt(pages))
-
-
-def _store(config: CacheConfig) -> Store:
-    store = store_of(config)
-    assert store is not None, f"{config.name} keeps its pages where a test can see them"
-    return store
-
-
-def _let_go_on(driver: RankDriver, batches: int) -> None:
-    """Storage does so many batches of each job."""
-    for one in driver.pending_storage():
-        for _ in range(min(batches, one.batches - one.batches_done)):
-            if any(one.ticket == other.ticket for other in driver.pending_storage()):
-                driver.advance_storage(one.ticket)
-
-
-def _evict(driver: RankDriver, tier: Tier, component: str, tokens: int) -> object:
-    result = driver.evict(component, tokens) if tier is Tier.DEVICE else driver.evict_host(component, tokens)
-    return result.freed, result.refused
-
-
-def _evict_all(driver: RankDriver) -> None:
-    """Both tiers lose what they can; what leaves the device goes to storage first."""
-    assert driver.config.host is not None, f"{driver.config.name} has a host tier"
-    for component, tokens in driver.config.capacity_tokens.items():
-        driver.evict(component, tokens)
-    driver.drain()
-    for component, tokens in driver.config.host.capacity_tokens.items():
-        driver.evict_host(component, tokens)
-
-
-def _require_empty(driver: RankDriver) -> None:
-    """FLOW-7: when everything was given back, all of both tiers is free."""
-    snapshot = driver.snapshot()
-    assert snapshot.host is not None, f"{driver.config.name} has a host tier"
-    for where, pools in (("device", snapshot.pools), ("host", snapshot.host.pools)):
-        taken = {name: pool.capacity - len(pool.free) for name, pool in pools.items()}
-        assert not any(taken.values()), f"FLOW-7: taken on the {where} of rank {driver.rank}: {taken}"
