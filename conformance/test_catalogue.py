@@ -1,14 +1,14 @@
-"""The suite itself: no clause that can be tested by now is left without a test."""
+"""The suite itself: no clause that can be tested on one rank is left without a test."""
 
 from __future__ import annotations
 
-from hicache.testing.contract import CONTRACT, clause
+from hicache.testing.contract import CONTRACT, TIERS, clause
 from hicache.testing.plugin.gate import clauses_missing_in
 
 
 @clause()
 def test_every_clause_of_an_implemented_tier_has_a_test() -> None:
     assert __package__ is not None, "the suite is a package"
-    untested = clauses_missing_in(__package__)
+    untested = clauses_missing_in(__package__, set(TIERS) - {"ranks"})
     sentences = [f"{clause_id}: {CONTRACT[clause_id].sentence}" for clause_id in untested]
     assert not untested, f"{len(untested)} clauses have no test in {__package__}:\n" + "\n".join(sentences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
 
 import numpy as np
@@ -18,11 +19,14 @@ from hicache.errors import ConfigurationError, KeyFormError, SlotError, StaleHan
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
+from hicache.parallel.agree import ALONE, Agreement
+from hicache.parallel.terms import agreed_config
 from hicache.pools.group import DevicePools
 from hicache.pools.host import HostPools
 from hicache.stacks import pool_specs
 from hicache.tiers.device_room import DeviceRoom
 from hicache.tiers.host_tier import HostTier, OpenExecutor
+from hicache.tiers.lower_tiers import LowerTiers
 from hicache.tiers.storage_tier import StorageTier, StorageWorld
 from hicache.tree.node import Node
 from hicache.types import (
@@ -43,12 +47,18 @@ class UnifiedRadixCache:
 
     Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are single slots.
     `open_executor`: who moves bytes between the tiers; needed with a host tier. `world`: what a storage tier works
-    with.
+    with. `agreement`: how the ranks that share the tree decide; all make the same calls in the same order.
     """
 
     def __init__(
-        self, config: CacheConfig, open_executor: OpenExecutor | None = None, world: StorageWorld | None = None
+        self,
+        config: CacheConfig,
+        open_executor: OpenExecutor | None = None,
+        world: StorageWorld | None = None,
+        agreement: Agreement = ALONE,
     ) -> None:
+        # First of all, as whoever fails before it would be missed by the others.
+        config = agreed_config(config, agreement)
         unknown = [name for name in config.components if name not in REGISTRY]
         if unknown:
             raise ConfigurationError(f"components {unknown} are unknown; known: {sorted(REGISTRY)}")
@@ -68,15 +78,12 @@ class UnifiedRadixCache:
         self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._by_name)[1:], 0))
         self._paged = [name for name, unit in self._units.items() if name != Component.MAMBA]
         self.host = (
-            HostTier(config, self._ensemble, self.locks, self.pools, bank, self.counters, open_executor)
+            HostTier(config, self._ensemble, self.locks, self.pools, bank, self.counters, open_executor, agreement)
             if bank
             else None
         )
-        self.storage = (
-            StorageTier(config, self._ensemble, self.locks, self.host, self.counters, world)
-            if self.host and world
-            else None
-        )
+        self.storage = self._open_storage(self.host, world, agreement) if self.host and world else None
+        self._lower = LowerTiers(self.host, self.storage, agreement)
         self._room = self.host.room if self.host else DeviceRoom(self._ensemble, self.pools, None)
 
     def key(self, tokens: Tokens, namespace: Namespace) -> RadixKey:
@@ -194,8 +201,10 @@ class UnifiedRadixCache:
         """
         state = self.state_of(node)
         receipt = self.lock(node)
-        slot = self.allocate_state()
-        self.unlock(receipt)
+        try:
+            slot = self.allocate_state()
+        finally:
+            self.unlock(receipt)
         if slot is not None:
             self.copy_state(state, slot)
         return slot
@@ -232,41 +241,32 @@ class UnifiedRadixCache:
 
     def step(self) -> None:
         """Take over the transfers that have ended, and start those that are queued."""
-        if self.host is not None:
-            self.host.step()
-        if self.storage is not None:
-            self.storage.step()
+        self._lower.step()
 
     def drain(self) -> None:
         """Wait until nothing is under way."""
-        if self.host is None:
-            return
-        self.step()
-        self.host.drain()
-        while self.storage is not None and not self.storage.is_idle:
-            self.storage.wait()
-            self.step()
-            self.host.drain()
+        self._lower.drain()
 
     def close(self) -> None:
         """End what is under way, and give back threads, files and pinned memory."""
-        if self.storage is not None:
-            self.storage.close()
-        if self.host is not None:
-            self.host.close()
+        self._lower.close()
 
     def reset(self) -> None:
         """Free all that the tree holds, on every tier. Receipts and tickets are refused from now on.
 
         Transfers are aborted; slots that callers hold stay theirs.
         """
-        if self.storage is not None:
-            self.storage.abort()
-        if self.host is not None:
-            self.host.abort()
+        self._lower.abort()
         self.locks.clear()
         self._ensemble.clear()
         self._ensemble.flush()
+
+    def _open_storage(self, host: HostTier, world: StorageWorld, agreement: Agreement) -> StorageTier:
+        with ExitStack() as opened:
+            opened.callback(host.close)
+            storage = StorageTier(self.config, self._ensemble, self.locks, host, self.counters, world, agreement)
+            opened.pop_all()
+        return storage
 
     def _of_caller(self, component: str, pages: Slots) -> Slots:
         if self._by_name[component].device.owns(pages):

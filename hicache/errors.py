@@ -43,5 +43,17 @@ class InvariantError(HiCacheError, AssertionError):
     """A law of the cache does not hold. The message names the law, the place and the values."""
 
 
+class RankError(HiCacheError, RuntimeError):
+    """A rank that is dead, silent, or does something else than the others. The message names it, and the call.
+
+    `ranks`: which ones, by their place in the group `group`.
+    """
+
+    def __init__(self, message: str, group: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.group = group
+        self.ranks = ranks
+
+
 class TraceError(HiCacheError, ValueError):
     """A line of a trace that cannot be read. The message names the line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,18 +128,20 @@ class RequestLife:
         self._end(request)
 
     def _start(self, tokens: Tokens, namespace: Namespace, found: MatchResult) -> Request | None:
-        receipt = self._cache.lock(found.device_anchor)
-        load = self._load(found)
-        came = NO_SLOTS if load is None else load.indices
-        cached = len(found.device_indices) + len(came)
-        state = self._own_state(receipt, cached, is_loading=load is not None)
-        rest = None if self._has_states and state is None else self._cache.allocate(self._missing(len(tokens), cached))
-        ticket = None if load is None else load.ticket
-        if rest is None:
-            self._free_state(state)
-            self._give_up(ticket)
-            self._cache.unlock(receipt)
-            return None
+        with ExitStack() as taken:
+            receipt = self._cache.lock(found.device_anchor)
+            taken.callback(self._cache.unlock, receipt)
+            load = self._load(found)
+            came, ticket = (NO_SLOTS, None) if load is None else (load.indices, load.ticket)
+            taken.callback(self._give_up, ticket)
+            cached = len(found.device_indices) + len(came)
+            state = self._own_state(receipt, cached, is_loading=load is not None)
+            taken.callback(self._free_state, state)
+            lacks_state = self._has_states and state is None
+            rest = None if lacks_state else self._cache.allocate(self._missing(len(tokens), cached))
+            if rest is None:
+                return None
+            taken.pop_all()
         self._running += 1
         table = np.concatenate((found.device_indices, came, rest))
         shared, is_ready = len(found.device_indices), ticket is None

@@ -27,17 +27,21 @@ def verify_command(
 ) -> None:
     """Verify a cache: the contract clause by clause, properties under random use, and a replay of generated traffic.
 
+    A cache that declares ranks is verified on several processes, too.
     Ends with 1 when anything fails, and with 2 when there is no such adapter.
     """
     from hicache.cli.replay_stage import ReplayStage
     from hicache.cli.suite_stage import SuiteStage
+    from hicache.testing.adapter import Capability
 
     known = listed_failures(known_failures)
+    cache = adapter_class(adapter)
     verification = Verification(adapter, quick, report, known_failures)
     stages: list[Stage] = [
         SuiteStage("conformance", verification, ()),
         SuiteStage("properties", verification, ("--hypothesis-profile", "quick")),
-        ReplayStage(verification, adapter_class(adapter), known),
+        *([SuiteStage("distributed_tests", verification, ())] if Capability.RANKS in cache.capabilities else []),
+        ReplayStage(verification, cache, known),
     ]
     if shortcomings(verify(stages, report, Console())):
         raise typer.Exit(1)

@@ -51,11 +51,13 @@ class StorageKeys:
     """Names for the pages of one cache.
 
     `scope`: the model and a fingerprint of all that decides what a page's bytes mean. `shards`: by pool, whose part of
-    a page it is: ranks that hold the same bytes share a shard.
+    a page it is: ranks that hold the same bytes share a shard. `written`: the pools whose shard this rank writes, so
+    that each shard has one writer.
     """
 
     scope: str
     shards: dict[Pool, str]
+    written: frozenset[Pool]
 
     @classmethod
     def of(cls, config: CacheConfig) -> StorageKeys:
@@ -72,7 +74,8 @@ class StorageKeys:
         }
         fingerprint = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
         readable = re.sub(r"[^A-Za-z0-9_-]+", "-", storage.model)[:64]
-        return cls(check_scope(f"{readable}-{fingerprint}"), {pool: _shard(config, pool) for pool in Pool})
+        written = frozenset(pool for pool in Pool if config.topology.tp_rank == 0 or not _is_shared(config, pool))
+        return cls(check_scope(f"{readable}-{fingerprint}"), {pool: _shard(config, pool) for pool in Pool}, written)
 
     def keys(self, pool: Pool, hashes: Iterable[str]) -> list[str]:
         """The key of each page of a pool, by the hash of its prefix."""
@@ -82,7 +85,10 @@ class StorageKeys:
 
 def _shard(config: CacheConfig, pool: Pool) -> str:
     ranks = config.topology
-    # A state is divided over the ranks whatever the model's attention does.
-    is_shared = config.model.is_mla and pool is not Pool.MAMBA
-    tensor = "all" if is_shared else f"{ranks.tp_rank}of{ranks.tp_size}"
+    tensor = "all" if _is_shared(config, pool) else f"{ranks.tp_rank}of{ranks.tp_size}"
     return f"tp{tensor}.cp{ranks.cp_rank}of{ranks.cp_size}.pp{ranks.pp_rank}of{ranks.pp_size}"
+
+
+def _is_shared(config: CacheConfig, pool: Pool) -> bool:
+    """Whether all tensor-parallel ranks hold the same bytes. A state is divided whatever the model's attention does."""
+    return config.model.is_mla and pool is not Pool.MAMBA

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from hicache.config import CacheConfig
 from hicache.testing.host_verbs import HostVerbs, PageBytes
+from hicache.testing.rank_verbs import RankVerbs
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage_verbs import StorageVerbs
 from hicache.types import (
@@ -57,7 +58,7 @@ class Capability(str, Enum):
     EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
     STEPPED = "transfers that finish when the test says so"
     STEPPED_STORAGE = "storage that answers when the test says so"
-    RANKS = "one cache on several ranks"
+    RANKS = "one cache on several ranks: `on_rank`"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +78,7 @@ class Admission:
     loading: bool
 
 
-class CacheAdapter(HostVerbs, StorageVerbs, ABC):
+class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
     """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens.
 
     `departures`: clauses in whose place the cache has a rule of its own, by design. Their laws are not checked after

@@ -18,7 +18,7 @@ from hicache.types import StopPolicy
 TIERS = ("device", "host", "storage", "metadata", "ranks", "config")
 """What has to exist before a clause can be tested."""
 
-IMPLEMENTED_TIERS = frozenset({"device", "host", "storage", "metadata", "config"})
+IMPLEMENTED_TIERS = frozenset(TIERS)
 """The tiers whose clauses the suites test by now."""
 
 LEVELS = ("MUST", "SHOULD")

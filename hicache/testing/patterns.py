@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from hicache.config import Topology
 from hicache.testing.violation import violation
 from hicache.types import Key, Namespace, Pool
 
@@ -79,6 +80,23 @@ def state_digest(key: Key, page_size: int, bigram: bool) -> Digests:
     start = seed(key.namespace)
     digests = chain(start, elements_of(key, bigram), page_size * element_bytes(bigram))
     return as_numbers([digests[-1] if digests else start])
+
+
+def of_shard(digests: Digests, shard: str) -> Digests:
+    """The numbers of the same pages on a rank that holds this part of them; the whole page has no name."""
+    if not shard:
+        return digests
+    return digests ^ np.uint64(int.from_bytes(hashlib.sha256(shard.encode("ascii")).digest()[:WORD_BYTES], "little"))
+
+
+def shard_of(topology: Topology, pool: Pool, *, is_mla: bool) -> str:
+    """Which part of a pool's pages a rank holds; nothing where there is one rank.
+
+    With MLA the ranks of a tensor-parallel group hold the same KV; a state is divided anyway.
+    """
+    axes = ("cp", "pp") if is_mla and pool is not Pool.MAMBA else ("tp", "cp", "pp")
+    sizes = {axis: getattr(topology, f"{axis}_size") for axis in axes}
+    return ".".join(f"{axis}{getattr(topology, f'{axis}_rank')}of{size}" for axis, size in sizes.items() if size > 1)
 
 
 def fill(digests: Digests, page_size: int, layer: int, pool: Pool, item_bytes: int) -> Bytes:

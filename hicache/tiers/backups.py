@@ -10,6 +10,7 @@ from hicache.components.holding import FULL
 from hicache.components.locks import DEVICE, HOST, LockReceipt, Locks
 from hicache.config import HostConfig, WritePolicy
 from hicache.metrics import Counters
+from hicache.parallel.agree import Agreement
 from hicache.pools.host import HostPools
 from hicache.tiers.host_room import HostRoom
 from hicache.tiers.operation import Operation
@@ -40,6 +41,7 @@ class Backups:
         config: HostConfig,
         counters: Counters,
         bytes_of: BytesOf,
+        agreement: Agreement,
     ) -> None:
         self._ensemble = ensemble
         self._locks = locks
@@ -49,6 +51,7 @@ class Backups:
         self._config = config
         self._counters = counters
         self._bytes_of = bytes_of
+        self._agreement = agreement
         self._used: dict[Node, None] = {}
         self.followers: list[Callable[[Node], None]] = []
         is_selective = config.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
@@ -135,6 +138,8 @@ class Backups:
         """Wait for the copies that are queued or running, and take them over."""
         self._controller.start(TransferKind.BACKUP)
         self._controller.wait(TransferKind.BACKUP)
+        reported = self._controller.outcomes(TransferKind.BACKUP)
+        self._controller.settle(TransferKind.BACKUP, self._agreement.acknowledged(self._controller.started, reported))
         self.take_over()
 
     def take_over(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hicache.components.base import TreeComponent
 from hicache.components.ensemble import Ensemble
 from hicache.components.holding import FULL
+from hicache.errors import RankError
 from hicache.pools.group import DevicePools
 from hicache.tiers.backups import Backups
 from hicache.tree.node import Node
@@ -67,10 +68,17 @@ class _WriteBack:
         self._refused: dict[int, Node] = {}
 
     def run(self) -> Evicted:
-        while self._target.device.dropped_pages < self._pages and self._round():
-            pass
-        for node in self._refused.values():
-            self._target.device.queue.offer(node)
+        try:
+            while self._target.device.dropped_pages < self._pages and self._round():
+                pass
+        except RankError:
+            # The verb ends here, so nobody else does it.
+            self._ensemble.flush()
+            raise
+        finally:
+            # Also where another rank is gone: what was not evicted stays a candidate.
+            for node in self._refused.values():
+                self._target.device.queue.offer(node)
         return Evicted(self._victims, len(self._refused))
 
     def _round(self) -> bool:
@@ -91,13 +99,13 @@ class _WriteBack:
                     break
             else:
                 self._refused[id(node)] = node
+        self._refused |= {id(node): node for node in leaving}
         if leaving:
             self._backups.finish_now()
         for node in leaving:
             if node.alive and not self._needs_copy(node) and self._target.is_candidate(node):
+                del self._refused[id(node)]
                 self._go(node)
-            else:
-                self._refused[id(node)] = node
         return self._victims + len(self._refused) > before
 
     def _next(self) -> Node | None:

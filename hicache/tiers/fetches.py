@@ -14,13 +14,13 @@ from hicache.config import StorageConfig
 from hicache.errors import ReceiptError
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
+from hicache.tiers.arrivals import Arrivals, is_complete
 from hicache.tiers.backups import Backups
 from hicache.tiers.fetch import Fetch
 from hicache.tiers.landing import Landing
-from hicache.tiers.page_requests import PageRequests
 from hicache.tiers.patience import Patience
 from hicache.tiers.storage_queue import StorageQueue
-from hicache.transfer.storage_job import PageBatch, StorageJob, StorageProgress, is_whole
+from hicache.transfer.storage_job import StorageJob, StorageProgress
 from hicache.tree.hashes import prefix_hashes
 from hicache.tree.node import Node
 from hicache.types import NO_SLOTS, Component, StorageKind
@@ -38,7 +38,7 @@ class Fetches:
         ensemble: Ensemble,
         locks: Locks,
         backups: Backups,
-        requests: PageRequests,
+        arrivals: Arrivals,
         queue: StorageQueue,
         patience: Patience,
         counters: Counters,
@@ -46,12 +46,13 @@ class Fetches:
         self._ensemble = ensemble
         self._locks = locks
         self._backups = backups
-        self._bank = requests.bank
-        self._requests = requests
+        self._bank = arrivals.requests.bank
+        self._requests = arrivals.requests
+        self._arrivals = arrivals
         self._queue = queue
         self._patience = patience
         self._counters = counters
-        self._page = requests.bank.page_size
+        self._page = self._bank.page_size
         self._threshold = -(-config.extra.prefetch_threshold // self._page)
         self._limit = config.limit_tokens // self._page
         self._under_way: list[Fetch] = []
@@ -105,7 +106,7 @@ class Fetches:
             if not self._patience.is_over(fetch.deadline_s):
                 return None
             self._counters.prefetches_cut += 1
-            self._land(fetch, self._whole_so_far(fetch))
+            self._land(fetch, self._arrivals.so_far(fetch))
         fetch.is_awaited = False
         return fetch.came_tokens
 
@@ -144,10 +145,10 @@ class Fetches:
         elif job.kind is StorageKind.QUERY:
             self._provide(fetch, sum(progress.answers))
         else:
-            self._count(fetch, job, progress)
-            left = self._left(fetch, job, progress)
-            has_tails = _is_complete(job, progress) or not self._requests.tail_pages
-            if has_tails and self._unbroken(fetch) >= left:
+            self._arrivals.count(fetch, job, progress)
+            left = self._arrivals.left(fetch, job, progress)
+            has_tails = is_complete(job, progress) or not self._requests.tail_pages
+            if has_tails and self._arrivals.unbroken(fetch) >= left:
                 fetch.length = left
                 self._finish(fetch)
             else:
@@ -189,34 +190,6 @@ class Fetches:
             self._bank.free(name, pages[wanted[name] :])
             fetch.pages[name] = pages[: wanted[name]]
         fetch.whole = {pool: min(pages, wanted[Component.FULL]) for pool, pages in fetch.whole.items()}
-
-    def _count(self, fetch: Fetch, job: StorageJob, progress: StorageProgress) -> None:
-        """Note how much of each pool without gaps has come."""
-        for batch, answer in zip(job.batches, progress.answers, strict=False):
-            if isinstance(batch, PageBatch) and batch.pool in self._requests.prefix_pools:
-                fetch.whole[batch.pool] = fetch.whole.get(batch.pool, 0) + answer
-
-    def _left(self, fetch: Fetch, job: StorageJob, progress: StorageProgress) -> int:
-        """The prefix that is left of the one that was tried: all of it, what came without a gap, or one page less."""
-        if _is_complete(job, progress):
-            return fetch.length
-        failed = job.batches[len(progress.answers) - 1]
-        assert isinstance(failed, PageBatch), f"{job} moves no pages"
-        return fetch.whole[failed.pool] if failed.pool in self._requests.prefix_pools else fetch.length - 1
-
-    def _whole_so_far(self, fetch: Fetch) -> int:
-        """The prefix that could be used if nothing more came."""
-        job = fetch.job
-        if job is None or job.kind is not StorageKind.FETCH:
-            return 0
-        progress = self._queue.progress(job)
-        if _is_complete(job, progress):
-            return fetch.length
-        self._count(fetch, job, progress)
-        return 0 if self._requests.tail_pages else self._unbroken(fetch)
-
-    def _unbroken(self, fetch: Fetch) -> int:
-        return min(fetch.whole.get(pool, 0) for pool in self._requests.prefix_pools)
 
     def _finish(self, fetch: Fetch) -> None:
         """Land all that is tried. Where the copy of what it goes on from is under way, it waits for that."""
@@ -270,8 +243,3 @@ class Fetches:
     def _unpin(self, pin: LockReceipt | None) -> None:
         if pin is not None:
             self._locks.unpin(pin)
-
-
-def _is_complete(job: StorageJob, progress: StorageProgress) -> bool:
-    answers = progress.answers
-    return len(answers) == len(job.batches) and is_whole(job.batches[-1], answers[-1])

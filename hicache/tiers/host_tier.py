@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hicache.components.ensemble import Ensemble
 from hicache.components.locks import HOST, LockReceipt, Locks
 from hicache.config import CacheConfig, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.metrics import Counters
+from hicache.parallel.agree import Agreement
 from hicache.pools.copier import PoolCopier
 from hicache.pools.group import DevicePools
 from hicache.pools.host import HostPools
@@ -38,6 +39,7 @@ class HostTier:
         bank: HostPools,
         counters: Counters,
         open_executor: OpenExecutor | None,
+        agreement: Agreement,
     ) -> None:
         if config.host is None or open_executor is None:
             raise ConfigurationError("a host tier needs `host` in its configuration, and an executor")
@@ -53,13 +55,22 @@ class HostTier:
         self.layers = len(order)
         copier = PoolCopier(pools, bank, order)
         self.controller = HybridCacheController[Operation](open_executor(copier))
-        self.backups = Backups(ensemble, locks, bank, self.controller, config.host, counters, copier.bytes_of)
+        self.backups = Backups(
+            ensemble, locks, bank, self.controller, config.host, counters, copier.bytes_of, agreement
+        )
         writes_back = config.host.write_policy is WritePolicy.WRITE_BACK
         self.room = DeviceRoom(ensemble, pools, self.backups if writes_back else None)
         self.loads = Loads(ensemble, locks, pools, self.room, self.controller, counters, copier.bytes_of)
 
-    def step(self) -> None:
-        """Take over what has ended, in order; then start what is queued, merged by direction."""
+    def outcomes(self) -> list[int]:
+        """How far each job that runs has come."""
+        return [outcome for kind in TransferKind for outcome in self.controller.outcomes(kind)]
+
+    def step(self, outcomes: Sequence[int]) -> None:
+        """Take over what has ended on every rank, in order; then start what is queued, merged by direction."""
+        backups = len(self.controller.outcomes(TransferKind.BACKUP))
+        self.controller.settle(TransferKind.BACKUP, outcomes[:backups])
+        self.controller.settle(TransferKind.LOAD, outcomes[backups:])
         self.backups.take_over()
         self.loads.take_over()
         self.backups.start_due()
@@ -67,13 +78,10 @@ class HostTier:
             self.controller.start(kind)
         self._ensemble.flush()
 
-    def drain(self) -> None:
-        """Wait until nothing is under way."""
-        self.step()
-        while self.controller.under_way():
-            for kind in TransferKind:
-                self.controller.wait(kind)
-            self.step()
+    def wait(self) -> None:
+        """Return when all that runs has ended here."""
+        for kind in TransferKind:
+            self.controller.wait(kind)
 
     def load_back(self, node: Node, quota: int | None) -> LoadBack | None:
         """Bring what a reader up to the node lacks to the device, if it is worth it and there is room.

@@ -72,10 +72,13 @@ class Loads:
         plan = LoadPlan.of(self._ensemble, node)
         if plan is None or not plan.is_wanted(threshold, quota):
             return None
-        pins = self._protect(node, plan)
-        taken = self._take(plan)
+        pins, taken = self._protect(node, plan), None
+        try:
+            taken = self._take(plan)
+        finally:
+            if taken is None:
+                self._unpin(pins)
         if taken is None:
-            self._unpin(pins)
             return None
         operations = plan.under_way + self._queue(plan, taken)
         ticket = LoadTicket(node, plan.anchor_end, operations, pins, TransferPhase.QUEUED, is_abandoned=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hicache.clock import Clock
@@ -12,7 +12,9 @@ from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.keys import RadixKey
 from hicache.metrics import Counters
+from hicache.parallel.agree import Agreement
 from hicache.storage.base import StorageBackend
+from hicache.tiers.arrivals import Arrivals
 from hicache.tiers.fetch import Fetch
 from hicache.tiers.fetches import Fetches
 from hicache.tiers.host_tier import HostTier
@@ -46,38 +48,55 @@ class StorageTier:
         host: HostTier,
         counters: Counters,
         world: StorageWorld,
+        agreement: Agreement,
     ) -> None:
         if config.storage is None:
             raise ConfigurationError("a storage tier needs `storage` in its configuration")
         self._ensemble = ensemble
         self._host = host
         self._open_backend = world.open_backend
+        self._agreement = agreement
         page = ensemble.tree.bytes_per_page
         self.requests = PageRequests(config, host.bank, lambda node: prefix_hashes(node, page, counters))
-        self._worker = BackendWorker(host.bank)
+        self._worker = BackendWorker(host.bank, self.requests.names.written)
         self._queue = StorageQueue(world.open_executor(self._worker))
         self.persists = Persists(ensemble, locks, self.requests, self._queue, counters)
-        patience = Patience(config.storage, config.page_size, world.clock)
+        patience = Patience(config.storage, config.page_size, world.clock, agreement)
         self.fetches = Fetches(
             config.storage,
             ensemble,
             locks,
             host.backups,
-            self.requests,
+            Arrivals(self.requests, self._queue, agreement),
             self._queue,
             patience,
             counters,
         )
         host.backups.followers.append(self._offer)
-        self.attach()
+        # Not by `attach`: whether every rank has opened its backend, all agree when the whole cache is open.
+        try:
+            self._attach()
+        except Exception:
+            self._queue.close()
+            raise
 
     def used(self, node: Node) -> None:
         """A request used the path to a node."""
         if self._worker.is_attached:
             self.persists.used(node)
 
-    def step(self) -> None:
-        """Take over what storage has answered, and ask what is due."""
+    @property
+    def asked(self) -> int:
+        """Jobs for storage since the cache was opened."""
+        return self._queue.asked
+
+    def outcomes(self) -> list[int]:
+        """How far each job that runs has come."""
+        return self._queue.outcomes()
+
+    def step(self, outcomes: Sequence[int]) -> None:
+        """Take over what storage has answered to every rank, and ask what is due."""
+        self._queue.settle(outcomes)
         self.persists.take_over()
         self.fetches.take_over()
         self.persists.start_due()
@@ -85,7 +104,7 @@ class StorageTier:
         self._ensemble.flush()
 
     def wait(self) -> None:
-        """Return when storage has answered all that it was asked."""
+        """Return when storage has answered all that it was asked here."""
         self._queue.wait()
 
     def prefetch(self, key: RadixKey) -> Fetch | None:
@@ -111,10 +130,10 @@ class StorageTier:
         return not self.fetches.under_way and self.persists.are_idle and not self._host.controller.under_way()
 
     def attach(self) -> bool:
-        """Open the backend; False when there is one."""
+        """Open the backend, on all ranks or on none; False when there is one."""
         if self._worker.is_attached:
             return False
-        self._worker.attach(self._open_backend(self.requests.names.scope))
+        self._agreement.together(self._attach, lambda _: self._worker.detach(), "attach")
         return True
 
     def detach(self) -> bool:
@@ -126,8 +145,8 @@ class StorageTier:
         return True
 
     def clear(self) -> bool:
-        """Remove all that the cache has in storage; False while anything is under way, or when it cannot be done."""
-        if not self.is_idle or not self._worker.clear():
+        """Remove all that the cache has in storage; False while anything is under way, or when a rank cannot."""
+        if not self.is_idle or not self._agreement.every("clear", did=self._worker.clear()):
             return False
         self.persists.removed()
         return True
@@ -142,6 +161,9 @@ class StorageTier:
         self.abort()
         self._queue.close()
         self._worker.detach()
+
+    def _attach(self) -> None:
+        self._worker.attach(self._open_backend(self.requests.names.scope))
 
     def _offer(self, node: Node) -> None:
         if self._worker.is_attached:

@@ -7,16 +7,20 @@ import logging
 from hicache.pools.host import HostPools
 from hicache.storage.base import StorageBackend
 from hicache.transfer.storage_job import PageBatch, PrefixQuery, StorageJob
-from hicache.types import StorageKind
+from hicache.types import Pool, StorageKind
 
 LOG = logging.getLogger(__name__)
 
 
 class BackendWorker:
-    """Runs on the threads of an executor. What a backend raises is logged once, and is a miss."""
+    """Runs on the threads of an executor. What a backend raises is logged once, and is a miss.
 
-    def __init__(self, bank: HostPools) -> None:
+    `written`: the pools whose pages this rank writes. Those of others it leaves to the rank that does.
+    """
+
+    def __init__(self, bank: HostPools, written: frozenset[Pool]) -> None:
         self._bank = bank
+        self._written = written
         self._backend: StorageBackend | None = None
         self._has_complained = False
 
@@ -62,6 +66,8 @@ class BackendWorker:
             return 0
 
     def _transfer(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
+        if job.kind is StorageKind.PERSIST and batch.pool not in self._written:
+            return len(batch.keys)
         buffers = self._bank.buffers[batch.pool]
         pages = [buffers.pieces(page) for page in batch.pages.tolist()]
         verb = backend.set if job.kind is StorageKind.PERSIST else backend.get

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from hicache.transfer.executors.protocol import Executor
@@ -32,6 +32,7 @@ class HybridCacheController(Generic[OperationT]):
     """Operations wait in a queue per direction until `start` merges each queue into one job.
 
     Operations of one direction end in the order in which they were queued: what finished early waits for those before.
+    A job has ended when it is settled so: where there are several ranks, when it has ended on each.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -40,7 +41,8 @@ class HybridCacheController(Generic[OperationT]):
         self._running: dict[TransferKind, deque[tuple[Job, list[OperationT]]]] = {
             kind: deque() for kind in TransferKind
         }
-        self._serial = 0
+        self._settled: dict[int, int] = {}
+        self.started = 0
 
     def enqueue(self, operation: OperationT) -> None:
         """Let an operation wait for the next start."""
@@ -52,21 +54,31 @@ class HybridCacheController(Generic[OperationT]):
         if not operations:
             return
         self._queued[kind] = []
-        self._serial += 1
-        job = Job(self._serial, kind, tuple([operation.moves for operation in operations]))
+        self.started += 1
+        job = Job(self.started, kind, tuple([operation.moves for operation in operations]))
         for operation in operations:
             operation.phase = TransferPhase.RUNNING
         self._running[kind].append((job, operations))
         self._executor.submit(job)
 
+    def outcomes(self, kind: TransferKind) -> list[int]:
+        """Of each job of one direction that runs: 0, or, once it has ended here, one more than the parts that came."""
+        return [self._outcome(job) for job, _ in self._running[kind]]
+
+    def settle(self, kind: TransferKind, outcomes: Sequence[int]) -> None:
+        """What `outcomes` come to in the end, on all ranks together."""
+        for (job, _), outcome in zip(self._running[kind], outcomes, strict=True):
+            if outcome:
+                self._settled[job.number] = outcome - 1
+
     def take_ended(self, kind: TransferKind) -> Iterator[OperationT]:
         """The operations of one direction that have ended, in order, as done or failed. Each is given out once."""
         running = self._running[kind]
-        while running and (progress := self._executor.progress(running[0][0].number)).has_ended:
+        while running and (parts_done := self._settled.pop(running[0][0].number, None)) is not None:
             job, operations = running.popleft()
             self._executor.forget(job.number)
             for place, operation in enumerate(operations):
-                operation.phase = TransferPhase.DONE if place < progress.parts_done else TransferPhase.FAILED
+                operation.phase = TransferPhase.DONE if place < parts_done else TransferPhase.FAILED
                 yield operation
 
     def wait(self, kind: TransferKind) -> None:
@@ -81,6 +93,7 @@ class HybridCacheController(Generic[OperationT]):
             self.wait(kind)
             for job, operations in self._running[kind]:
                 self._executor.forget(job.number)
+                self._settled.pop(job.number, None)
                 aborted += operations
             self._running[kind].clear()
             aborted += self._queued[kind]
@@ -113,6 +126,10 @@ class HybridCacheController(Generic[OperationT]):
         """End everything, and the executor."""
         self.abort()
         self._executor.close()
+
+    def _outcome(self, job: Job) -> int:
+        progress = self._executor.progress(job.number)
+        return progress.parts_done + 1 if progress.has_ended else 0
 
     def _job_of(self, operation: OperationT) -> Job | None:
         for job, operations in self._running[operation.kind]:

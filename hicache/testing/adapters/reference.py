@@ -11,9 +11,10 @@ import numpy as np
 from hicache.components.locks import LockReceipt
 from hicache.config import CacheConfig
 from hicache.extra_config import read_extra_config
+from hicache.parallel.group import Group
 from hicache.request import Request, RequestLife
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
-from hicache.testing.adapters.reference_host import ReferenceHostVerbs
+from hicache.testing.adapters.reference_ranks import ReferenceRankVerbs
 from hicache.testing.adapters.reference_view import ReferenceView
 from hicache.testing.snapshot import Snapshot
 from hicache.tree.invariants import check_invariants
@@ -23,16 +24,14 @@ from hicache.types import Event, EvictResult, InsertResult, Key, MatchResult, Po
 LONGEST_PAUSE_S = 0.001
 """Of a copy by a thread, where tests are to meet it at every moment."""
 
-LATER = frozenset({Capability.RANKS})
 
+class ReferenceAdapter(ReferenceRankVerbs, CacheAdapter):
+    """The reference cache, which can do everything that three tiers ask for, on one rank and on several."""
 
-class ReferenceAdapter(ReferenceHostVerbs, CacheAdapter):
-    """The reference cache, which can do everything that three tiers on one rank ask for."""
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - LATER
-
-    def __init__(self, config: CacheConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
+        super().__init__(config, groups)
         self._life = RequestLife(self.cache)
 
     @classmethod

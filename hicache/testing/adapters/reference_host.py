@@ -10,6 +10,8 @@ from typing import ClassVar
 from hicache.cache import UnifiedRadixCache
 from hicache.components.locks import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind
+from hicache.parallel.agree import Agreement
+from hicache.parallel.group import Group
 from hicache.stacks import layer_order
 from hicache.testing.adapters.reference_storage import ReferenceStorageVerbs, world_of
 from hicache.testing.host_verbs import HostVerbs, PageBytes, PendingTransfer
@@ -31,11 +33,11 @@ class ReferenceHostVerbs(HostVerbs, ReferenceStorageVerbs):
 
     longest_pause_s: ClassVar[float] = 0.0
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
         self._executor: Executor | None = None
         self._config = config
         self.world = world_of(config, self.longest_pause_s)
-        self.cache = UnifiedRadixCache(config, self._open, self.world.storage() if self.world else None)
+        self.cache = self._open_cache(Agreement(groups or {}))
 
     def close(self) -> None:
         self.cache.close()
@@ -102,6 +104,12 @@ class ReferenceHostVerbs(HostVerbs, ReferenceStorageVerbs):
     def _pending(self, number: int) -> PendingTransfer:
         job, layers = self._steps.job(number), self._host.layers
         return PendingTransfer(number, job.kind, len(job.parts), layers, self._steps.progress(number).layers)
+
+    def _open_cache(self, agreement: Agreement) -> UnifiedRadixCache:
+        world = self.world.storage() if self.world else None
+        return agreement.together(
+            lambda: UnifiedRadixCache(self._config, self._open, world, agreement), UnifiedRadixCache.close, "open"
+        )
 
     def _open(self, copier: Copier) -> Executor:
         host = self._config.host

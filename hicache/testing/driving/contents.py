@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from hicache.testing.patterns import (
     check_fill,
     element_bytes,
     fill,
+    of_shard,
     prefix_digests,
     seed,
+    shard_of,
     state_digest,
 )
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
@@ -43,6 +45,8 @@ class Contents:
         self._config = config
         self._page_size = config.page_size
         self._readable = Capability.BYTES in adapter.capabilities
+        shards = {pool: shard_of(config.topology, pool, is_mla=config.model.is_mla) for pool in Pool}
+        self._shards: Mapping[Pool, str] = shards
         self._has_window = Component.SWA in config.components and Capability.SWA in adapter.capabilities
         self.prefix_pools = (Pool.KV, Pool.INDEXER, *((Pool.SWA,) if self._has_window else ()))
 
@@ -100,7 +104,7 @@ class Contents:
         """The same in one layer alone."""
         if self._readable:
             data = self._adapter.read(Pool.MAMBA, np.array([slot], dtype=np.int64), layer)
-            digest = state_digest(key, self._page_size, self._config.bigram)
+            digest = self._own(Pool.MAMBA, state_digest(key, self._page_size, self._config.bigram))
             check_fill(data, digest, 1, layer, Pool.MAMBA, lambda _: f"state after {len(key.tokens)} tokens")
 
     def verify_tree(self, snapshot: Snapshot) -> None:
@@ -128,16 +132,21 @@ class Contents:
         slots: list[Slots] = []
         expected: list[bytes] = []
         for view, own in zip(views, digests, strict=True):
-            if (held := view.slots[component]) is not None:
-                slots.append(held)
+            if (found := view.slots[component]) is not None:
+                slots.append(found)
                 expected += own[-1:] if is_state else own
         if not slots:
             return
         joined, numbers, page_size = all_slots(slots), as_numbers(expected), 1 if is_state else self._page_size
         for pool in _POOLS[component]:
+            held = self._own(pool, numbers)
             for layer in range(self._adapter.layers(pool)):
                 data = read(pool, joined, layer)
-                check_fill(data, numbers, page_size, layer, pool, lambda row: _node_at(nodes, views, component, row))
+                check_fill(data, held, page_size, layer, pool, lambda row: _node_at(nodes, views, component, row))
+
+    def _own(self, pool: Pool, digests: Digests) -> Digests:
+        """What this rank's part of these pages holds."""
+        return of_shard(digests, self._shards[pool])
 
     def _digests(self, key: Key) -> Digests:
         return prefix_digests(key, self._page_size, self._config.bigram)
@@ -149,7 +158,8 @@ class Contents:
             first = self._window_start(len(slots)) // self._page_size
             slots, rows = self._paired_pages(slots[first * self._page_size :])
             digests, place = digests[first:][rows], _place_in_window
-        check_fill(self._adapter.read(pool, slots, layer), digests, self._page_size, layer, pool, place)
+        own = self._own(pool, digests)
+        check_fill(self._adapter.read(pool, slots, layer), own, self._page_size, layer, pool, place)
 
     def _window_start(self, tokens: int) -> int:
         return max(0, tokens - (self._config.sliding_window_size or 0))
@@ -173,7 +183,8 @@ class Contents:
         if not len(slots):
             return
         for layer in range(self._adapter.layers(pool)):
-            data = fill(digests, page_size, layer, pool, self._adapter.slot_bytes(pool))
+            own = self._own(pool, digests)
+            data = fill(own, page_size, layer, pool, self._adapter.slot_bytes(pool))
             self._adapter.write(pool, slots, layer, data)
 
 

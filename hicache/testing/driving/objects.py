@@ -18,7 +18,9 @@ class Objects:
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         self._adapter = adapter
         self._bigram = config.bigram
-        self._store = store_of(config)
+        # What all ranks of a group hold one of them writes, in a store that the others may not see.
+        is_shared = config.model.is_mla and config.topology.tp_size > 1
+        self._store = None if is_shared else store_of(config)
         self._known: dict[tuple[Namespace, bytes], Keys] = {}
         pools = {Pool.KV: True, Pool.INDEXER: Pool.INDEXER in config.sidecars}
         pools |= {Pool.SWA: Component.SWA in config.components, Pool.MAMBA: Component.MAMBA in config.components}

@@ -14,3 +14,11 @@ def missing_device(device: str) -> str:
     import torch
 
     return "" if torch.cuda.is_available() else f"torch finds no CUDA device for {device!r} on this machine"
+
+
+@cache
+def gpu_count() -> int:
+    """How many CUDA devices torch finds."""
+    import torch
+
+    return torch.cuda.device_count()

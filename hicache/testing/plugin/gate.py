@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from hicache.testing.contract import CONTRACT
 
 
-def clauses_missing_in(package: str) -> tuple[str, ...]:
-    """The clauses of an implemented tier that no test module of a package names, in the catalogue's order."""
+def clauses_missing_in(package: str, tiers: Collection[str]) -> tuple[str, ...]:
+    """The clauses of some tiers, as far as these are implemented, that no test module of a package names, in order."""
     tested = set(clauses_named_in(package))
-    return tuple(clause.id for clause in CONTRACT.values() if clause.implemented and clause.id not in tested)
+    wanted = (clause for clause in CONTRACT.values() if clause.implemented and clause.tier in tiers)
+    return tuple(clause.id for clause in wanted if clause.id not in tested)
 
 
 def clauses_named_in(package: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.plugin.selection import Selection, select_clauses
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.plugin.tags import Tags, place_in_suite, suite_of
+from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.storage.subject import BackendSubject
 
 NO_SELECTION = Selection((), (), "")
@@ -56,9 +57,11 @@ def _name(item: pytest.Item) -> str:
 
 def _configuration(item: pytest.Item) -> str:
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    config, backend = parameters.get("config"), parameters.get("backend")
+    config, backend, mesh = parameters.get("config"), parameters.get("backend"), parameters.get("mesh")
     if isinstance(backend, BackendSubject):
         return f"storage/{backend.name}"
+    if isinstance(mesh, Mesh):
+        return f"ranks/{mesh.name}/{parameters.get('transport')}"
     return config.name if isinstance(config, CacheConfig) else ""
 
 

@@ -15,6 +15,7 @@ SHARED = (
     "hicache.config",
     "hicache.extra_config",
     "hicache.tables",
+    "hicache.parallel.group",
 )
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 MOVING = ("hicache.transfer", "hicache.tiers")
@@ -25,6 +26,7 @@ CORE = (
     "hicache.components",
     "hicache.pools",
     "hicache.stacks",
+    "hicache.parallel",
     "hicache.storage",
     "hicache.transfer.executors",
     *MOVING,
@@ -33,7 +35,11 @@ CORE = (
 
 REFERENCE = tuple(
     f"hicache.testing.adapters.{name}"
-    for name in ("reference", "reference_host", "reference_storage", "reference_view")
+    for name in ("reference", "reference_host", "reference_ranks", "reference_storage", "reference_view")
+)
+RANKS = tuple(
+    f"hicache.testing.ranks.{name}"
+    for name in ("device_watch", "interposer", "launch", "making", "process_world", "torchrun_world", "worker")
 )
 SGLANG = (
     "hicache.testing.adapters.sglang",
@@ -50,6 +56,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
+    "hicache.parallel": (*GROUND,),
+    "hicache.parallel.torch_group": (*GROUND, "hicache.parallel", "torch"),
     "hicache.storage": (*GROUND, "numpy", "xxhash", "filelock"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.transfer": (*GROUND, "hicache.storage", "numpy"),
@@ -59,6 +67,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
             *GROUND,
             "hicache.tree",
             "hicache.components",
+            "hicache.parallel",
             "hicache.pools",
             "hicache.stacks",
             "hicache.storage",
@@ -80,7 +89,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.plugin.devices": ("torch",),
+    **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
+    "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
     **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
     **dict.fromkeys(
         tuple(f"hicache.testing.adapters.{name}" for name in ("sglang_pages", "sglang_storage", "storage_sglang")),
@@ -90,6 +101,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "hypothesis")),
+    "distributed_tests.test_process_groups": (*SHARED, "hicache.testing", "distributed_tests", "pytest", "torch"),
     "benchmarks": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
 }
 """What each layer may import besides itself and the standard library. The longest name that fits a module counts."""
@@ -97,7 +109,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
 HANDED_IN = ("time", "threading", "torch.distributed")
 """What the core takes as arguments, so that a test can choose the time and the order of events."""
 
-HANDING_IN = ("hicache.clock", "hicache.storage", "hicache.transfer.executors")
+HANDING_IN = ("hicache.clock", "hicache.parallel.torch_group", "hicache.storage", "hicache.transfer.executors")
 """Where those arguments are made, and backends, which many threads ask at once."""
 
 

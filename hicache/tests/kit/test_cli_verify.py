@@ -126,6 +126,23 @@ def test_known_failures_that_cannot_be_read_are_a_usage_error(monkeypatch: pytes
     assert "known.toml" in output, f"the file is named: {output}"
 
 
+def test_a_cache_that_declares_ranks_is_verified_on_several_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun: list[str] = []
+
+    def stage(name: str, *_: object) -> FakeStage:
+        begun.append(name)
+        return FakeStage(name, (execution("KEY-1", suite=name),), None)
+
+    monkeypatch.setattr("hicache.cli.suite_stage.SuiteStage", stage)
+    monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stage("replay"))
+    ended, output = run_app("--report", str(tmp_path))
+    assert ended == 0, f"expected 0, got {ended}: {output}"
+    expected = ["conformance", "properties", "distributed_tests", "replay"]
+    assert begun == expected, f"the reference declares ranks: expected {expected}, got {begun}"
+
+
 def test_help_is_quick_to_come() -> None:
     heavy = "{'torch', 'matplotlib', 'jinja2', 'pytest', 'hypothesis'}"
     program = f"import sys, hicache.cli.app; print(sorted({heavy} & set(sys.modules)))"

@@ -55,6 +55,19 @@ def test_entries_come_in_order_with_their_place(tmp_path: Path) -> None:
     assert (first.suite, second.suite) == ("conformance", "properties"), f"got {first.suite}, {second.suite}"
 
 
+@pytest.mark.parametrize(
+    ("entry_id", "suite"),
+    [
+        ("LOCK-3", "conformance"),
+        ("RANK-1", "distributed_tests"),
+        ("FETCH-7", "distributed_tests"),
+        ("properties/test_a.py::test_*", "properties"),
+    ],
+)
+def test_an_entry_must_cover_a_test_of_the_suite_that_its_clause_is_tested_in(entry_id: str, suite: str) -> None:
+    assert _entry(entry_id).suite == suite, f"{entry_id}: expected {suite}, got {_entry(entry_id).suite}"
+
+
 @pytest.mark.parametrize(("change", "named"), WRONG.values(), ids=WRONG)
 def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], named: str) -> None:
     path = _write(tmp_path, GOOD.replace(*change))

@@ -70,7 +70,6 @@ def test_the_page_tells_what_happened(report: Path) -> None:
         "no SWA MATCH-3 MATCH-4 2",
         "42 operations driven",
         "python 3.10.1",
-        "not implemented yet: ranks",
     ):
         assert expected in text, f"the page does not say {expected!r}"
 

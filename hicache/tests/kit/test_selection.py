@@ -226,7 +226,7 @@ def test_a_test_without_configurations_stands_for_the_clauses_that_apply() -> No
     ("checks", "named"),
     [
         (_checks("MATCH-5"), "HOST: a host tier"),
-        (_checks("POOL-2", needs=[Capability.RANKS]), "RANKS: one cache on several ranks"),
+        (_checks("POOL-2", needs=[Capability.RANKS]), "RANKS: one cache on several ranks: `on_rank`"),
     ],
 )
 def test_a_test_without_a_clause_that_applies_is_skipped(checks: Checks, named: str) -> None:

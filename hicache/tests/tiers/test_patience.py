@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hicache.clock import VirtualClock
+from hicache.parallel.agree import ALONE
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.tiers.patience import Patience
 from hicache.types import StopPolicy
@@ -11,7 +12,7 @@ from hicache.types import StopPolicy
 def patience(policy: StopPolicy, clock: VirtualClock) -> Patience:
     config = stored_config(policy)
     assert config.storage is not None, "it has a storage tier"
-    return Patience(config.storage, config.page_size, clock)
+    return Patience(config.storage, config.page_size, clock, ALONE)
 
 
 def test_best_effort_waits_not_at_all_and_wait_complete_to_the_end() -> None:

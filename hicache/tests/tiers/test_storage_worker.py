@@ -40,7 +40,7 @@ def bank() -> HostPools:
 
 
 def worker_of(bank: HostPools, backend: StorageBackend) -> BackendWorker:
-    worker = BackendWorker(bank)
+    worker = BackendWorker(bank, frozenset(Pool))
     worker.attach(backend)
     return worker
 

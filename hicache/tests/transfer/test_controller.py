@@ -73,6 +73,12 @@ def queue(controller: HybridCacheController[Copying], kind: TransferKind, page: 
     return operation
 
 
+def taken(controller: HybridCacheController[Copying], kind: TransferKind) -> list[Copying]:
+    """What is taken over on one rank, which needs nobody's agreement."""
+    controller.settle(kind, controller.outcomes(kind))
+    return list(controller.take_ended(kind))
+
+
 def test_a_start_merges_what_is_queued_in_one_direction(
     controller: HybridCacheController[Copying], executor: HandExecutor
 ) -> None:
@@ -103,10 +109,10 @@ def test_what_ends_early_waits_for_what_was_queued_before(
         operations.append(queue(controller, BACKUP, page))
         controller.start(BACKUP)
     executor.ended[2] = 1
-    assert not list(controller.take_ended(BACKUP)), "HOST-3: the second has ended, the first has not"
+    assert not taken(controller, BACKUP), "HOST-3: the second has ended, the first has not"
     executor.ended[1] = 1
-    assert list(controller.take_ended(BACKUP)) == operations, "HOST-3: both, in the order in which they were queued"
-    assert not list(controller.take_ended(BACKUP)), "FLOW-4: each ends once"
+    assert taken(controller, BACKUP) == operations, "HOST-3: both, in the order in which they were queued"
+    assert not taken(controller, BACKUP), "FLOW-4: each ends once"
     assert executor.forgotten == [1, 2], f"the executor is told, got {executor.forgotten}"
 
 
@@ -118,7 +124,23 @@ def test_the_directions_do_not_wait_for_each_other(
     controller.start(BACKUP)
     controller.start(LOAD)
     executor.ended[2] = 1
-    assert list(controller.take_ended(LOAD)) == [load], "a load does not wait for a backup"
+    assert taken(controller, LOAD) == [load], "a load does not wait for a backup"
+
+
+def test_what_has_ended_here_waits_for_the_other_ranks(
+    controller: HybridCacheController[Copying], executor: HandExecutor
+) -> None:
+    operations = [queue(controller, BACKUP, page) for page in (1, 2)]
+    controller.start(BACKUP)
+    executor.ended[1] = 2
+    assert controller.outcomes(BACKUP) == [3], "it has ended here, and both parts have come"
+    controller.settle(BACKUP, [0])
+    assert not list(controller.take_ended(BACKUP)), "RANK-1: another rank is not so far"
+    controller.settle(BACKUP, [2])
+    assert [operation.phase for operation in controller.take_ended(BACKUP)] == [
+        TransferPhase.DONE,
+        TransferPhase.FAILED,
+    ], f"RANK-1: on another rank the second of {len(operations)} parts failed"
 
 
 def test_a_job_that_fails_has_done_its_first_parts(
@@ -127,7 +149,7 @@ def test_a_job_that_fails_has_done_its_first_parts(
     operations = [queue(controller, LOAD, page) for page in (1, 2, 3)]
     controller.start(LOAD)
     executor.ended[1] = 1
-    phases = [operation.phase for operation in controller.take_ended(LOAD)]
+    phases = [operation.phase for operation in taken(controller, LOAD)]
     assert phases == [TransferPhase.DONE, TransferPhase.FAILED, TransferPhase.FAILED], f"FLOW-3: got {phases}"
     assert not controller.under_way(), f"all {len(operations)} have ended"
 
@@ -141,7 +163,7 @@ def test_an_abort_ends_everything_once(controller: HybridCacheController[Copying
     assert {operation.phase for operation in aborted} == {TransferPhase.ABORTED}, "none of them counts as done"
     assert executor.waited == [1], "FLOW-1: what runs is waited for before its pages are freed"
     assert not controller.under_way(), "nothing is left"
-    assert not list(controller.take_ended(BACKUP)), "EVICT-9: no late completion"
+    assert not taken(controller, BACKUP), "EVICT-9: no late completion"
 
 
 def test_layers_are_those_of_the_operation_s_own_job(

@@ -1,0 +1,253 @@
+"""What several ranks cost: how often they agree on something, counted; and one packed reduction beside many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, StorageConfig, WritePolicy
+from hicache.extra_config import ExtraConfig
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.ranks.digest import digest_of
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.replay.configuration import HostSettings, ReplaySettings, cache_config
+from hicache.testing.replay.latency import Stopwatch
+from hicache.testing.replay.passage import Passage
+from hicache.testing.replay.survey import survey
+from hicache.testing.replay.tally import Tally
+from hicache.testing.storage.scripted import BACKEND, store_named
+from hicache.testing.traces import Trace, TraceRequest
+from hicache.testing.traces.format import write_trace
+from hicache.testing.traces.generate import SHORT_TRACE, generate_trace
+from hicache.types import SHARED, Handle, Key, StopPolicy, Tier
+
+from .crossing import PAGE_SIZE, Route
+from .mesh_cache import MeshCache
+from .pace import NUMBERS, paces
+from .prompts import insert, offer, random_tokens
+from .scale import FULL, SLIM_MODEL, spacious
+
+RANKED_MODEL = replace(SLIM_MODEL, full_layers=2, kv_heads=4)
+"""As little data as can be that divides over four tensor-parallel ranks and over two stages."""
+
+ALONE = Mesh(tp_size=1, cp_size=1, pp_size=1)
+MESHES = [ALONE, Mesh(2, 1, 1), Mesh(4, 1, 1), Mesh(2, 2, 1), Mesh(2, 1, 2), Mesh(2, 2, 2)]
+ON_MESHES = pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: mesh.name)
+
+PAGES = 64
+REQUESTS = 1_000
+TRACE = replace(
+    SHORT_TRACE, requests=REQUESTS, longest_input=4_096, system_length_median=600, message_length_median=300
+)
+
+SHARE = 0.5
+"""Of as many times as there are numbers: how much longer they take one by one, at least."""
+
+OpenMesh = Callable[[CacheConfig, Mesh], MeshCache]
+
+
+@pytest.fixture
+def open_mesh(adapter_type: type[CacheAdapter], require: Callable[..., None]) -> Iterator[OpenMesh]:
+    """Opens a cache on each rank of a mesh until the test ends, or skips."""
+    opened: list[MeshCache] = []
+
+    def open_one(config: CacheConfig, mesh: Mesh) -> MeshCache:
+        needs = {Capability.RANKS, Capability.STEPPED} if config.host else {Capability.RANKS}
+        needs |= {Capability.STORAGE} if config.storage else set()
+        require(config, *needs)
+        opened.append(MeshCache(adapter_type, config, mesh))
+        return opened[-1]
+
+    yield open_one
+    for cache in opened:
+        cache.close()
+
+
+def on_device() -> CacheConfig:
+    return replace(spacious((FULL,), PAGE_SIZE, PAGES * PAGE_SIZE), model=RANKED_MODEL)
+
+
+def on_host() -> CacheConfig:
+    return Route(Layout.LAYER_FIRST, Layout.PAGE_FIRST).config(PAGES, RANKED_MODEL, ExecutorKind.STEPPED)
+
+
+def on_storage(policy: StopPolicy) -> CacheConfig:
+    extra = ExtraConfig(0, 1.0, 0.0, hicache_storage_pass_prefix_keys=False, options={"store": "benchmarks"})
+    store_named("benchmarks").empty()
+    storage = StorageConfig(BACKEND, extra, "slim", policy, 10.0, PAGES * PAGE_SIZE, ExecutorKind.STEPPED)
+    return replace(on_host(), storage=storage)
+
+
+def a_key(pages: int) -> Key:
+    (tokens,) = random_tokens(np.random.default_rng(pages), 1, pages * PAGE_SIZE)
+    return Key(tokens, SHARED)
+
+
+def once(mesh: Mesh) -> dict[str, int]:
+    """One collective along each axis of several ranks."""
+    sizes = {"tp": mesh.tp_size, "cp": mesh.cp_size, "pp": mesh.pp_size}
+    return {axis: 1 for axis, size in sizes.items() if size > 1}
+
+
+@ON_MESHES
+def test_a_step_takes_one_collective_along_each_axis(open_mesh: OpenMesh, mesh: Mesh) -> None:
+    cache, key = open_mesh(on_storage(StopPolicy.WAIT_COMPLETE), mesh), a_key(8)
+    idle = cache.counts(lambda own: own.step())
+    cache.each(lambda own: insert(own, offer(own, key)))
+    busy = [cache.counts(lambda own: own.step()) for _ in range(4)]
+    for took in (idle, *busy):
+        assert took == once(mesh), f"a step on {mesh.name}, idle or busy: expected {once(mesh)}, got {took}"
+
+
+@ON_MESHES
+def test_nothing_else_that_a_request_does_takes_one(open_mesh: OpenMesh, mesh: Mesh) -> None:
+    cache, key = open_mesh(on_host(), mesh), a_key(8)
+
+    def serve(own: CacheAdapter) -> None:
+        receipt = own.lock(insert(own, offer(own, key)).node)
+        own.match(key, chunked=False)
+        own.unlock(receipt)
+        own.evict(FULL, PAGE_SIZE)
+
+    took = cache.counts(serve)
+    assert not any(took.values()), f"expected no collective for match, insert, lock and evict, got {took}"
+
+
+@ON_MESHES
+def test_a_cache_without_lower_tiers_takes_none(open_mesh: OpenMesh, mesh: Mesh) -> None:
+    cache, key = open_mesh(on_device(), mesh), a_key(8)
+    cache.each(lambda own: insert(own, offer(own, key)))
+    took = cache.counts(lambda own: own.step())
+    assert not any(took.values()), f"nothing is under way below the device, so expected no collective, got {took}"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(StopPolicy.WAIT_COMPLETE, 0), (StopPolicy.BEST_EFFORT, 1), (StopPolicy.TIMEOUT, 1)],
+    ids=lambda value: getattr(value, "value", str(value)),
+)
+@ON_MESHES
+def test_a_look_at_a_prefetch_takes_at_most_one(
+    open_mesh: OpenMesh, mesh: Mesh, policy: StopPolicy, expected: int
+) -> None:
+    cache, key = open_mesh(on_storage(policy), mesh), a_key(8)
+    cache.each(lambda own: insert(own, offer(own, key)))
+    cache.each(lambda own: own.drain())
+    cache.each(lambda own: own.reset())
+    tickets = cache.each(lambda own: own.prefetch(key))
+    by_cache = {id(own): ticket for own, ticket in zip(cache.caches, tickets, strict=True)}
+    cache.each(lambda own: own.step())
+    cache.each(_answer)
+    cache.each(lambda own: own.step())
+
+    def look(own: CacheAdapter) -> None:
+        ticket: Handle = by_cache[id(own)]
+        own.check_prefetch(ticket)
+
+    took = cache.counts(look)
+    wanted = {axis: count * expected for axis, count in once(mesh).items()}
+    assert took == wanted, (
+        f"a look at a prefetch under way, {policy.value} on {mesh.name}: expected {wanted}, got {took}"
+    )
+
+
+def _answer(own: CacheAdapter) -> None:
+    for asked in own.pending_storage():
+        own.complete_storage(asked.ticket)
+
+
+def test_numbers_that_are_packed_take_a_fraction_of_the_time(
+    adapter_type: type[CacheAdapter], require: Callable[..., None], tmp_path: Path, benchmark: BenchmarkFixture
+) -> None:
+    require(on_device(), Capability.RANKS)
+    mesh = Mesh(2, 1, 1)
+    launch = Launch(mesh, "gloo", tmp_path, deadline_s=120.0, timeout_s=60.0, is_recorded=False)
+    rounds = 200 if benchmark.enabled else 20
+    measured = benchmark.pedantic(  # type: ignore[no-untyped-call]
+        lambda: launch.values(paces, adapter_type, on_device(), rounds), rounds=1
+    )
+    for packed_s, separate_s in measured:
+        ratio = separate_s / packed_s
+        benchmark.extra_info[f"{NUMBERS} reductions to a packed one"] = round(ratio, 1)
+        assert ratio > SHARE * NUMBERS, (
+            f"{NUMBERS} numbers at once took {packed_s * 1e6:.0f} us, one by one {separate_s * 1e6:.0f} us: "
+            f"expected at least {SHARE * NUMBERS:g} times as long, got {ratio:.1f}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What one rank decided about a trace. `collectives`: along all axes, for each request."""
+
+    hit_lengths: dict[str, list[int]]
+    evicted_tokens: int | None
+    tree: str
+    collectives: list[int]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    """A thousand requests of conversations."""
+    path = tmp_path / "trace.jsonl"
+    write_trace(path, generate_trace(TRACE, seed=6))
+    return Trace(path, skip_bad=False, limit=REQUESTS)
+
+
+@pytest.fixture
+def settings() -> ReplaySettings:
+    """Little room on both tiers, and transfers that come with the steps."""
+    host = HostSettings("40%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
+    return ReplaySettings(PAGE_SIZE, "3%", (FULL,), EvictionPolicy.LRU, 1, 4, 0, host, None)
+
+
+def test_ranks_decide_about_a_trace_as_one_rank_does(
+    open_mesh: OpenMesh, trace: Trace, settings: ReplaySettings, tmp_path: Path, benchmark: BenchmarkFixture
+) -> None:
+    config = replace(cache_config(settings, survey(trace, PAGE_SIZE), tmp_path), model=RANKED_MODEL)
+    requests = list(trace)
+    (alone,) = _decisions(open_mesh(config, ALONE), requests, settings)
+    assert sum(alone.hit_lengths[Tier.HOST.value]), "expected requests to find something on the host"
+    assert alone.evicted_tokens, "expected the trace to need more room than there is"
+    assert not any(alone.collectives), "a rank that is alone has nobody to agree with"
+    for mesh in (Mesh(2, 1, 1), Mesh(2, 1, 2)):
+        decided = _decisions(open_mesh(config, mesh), requests, settings)
+        for rank, own in enumerate(decided):
+            assert own.hit_lengths == alone.hit_lengths, f"RANK-1: rank {rank} of {mesh.name} has other hits than one"
+            assert own.evicted_tokens == alone.evicted_tokens, f"RANK-7: rank {rank} of {mesh.name}: other evictions"
+            assert own.tree == alone.tree, f"RANK-1: rank {rank} of {mesh.name} has another tree than one rank has"
+            assert own.collectives == decided[0].collectives, f"RANK-2: rank {rank} of {mesh.name}"
+        benchmark.extra_info[f"collectives per request on {mesh.name}"] = sum(decided[0].collectives) / REQUESTS
+        require_counts(decided[0], len(once(mesh)), mesh)
+    benchmark.pedantic(lambda: None, rounds=1)  # type: ignore[no-untyped-call]
+
+
+def require_counts(own: Decisions, axes: int, mesh: Mesh) -> None:
+    """A request takes a step; one that loads something waits for it, which takes two more."""
+    loads = own.hit_lengths[Tier.HOST.value]
+    for steps, is_loaded in ((1, False), (3, True)):
+        found = {count for count, loaded in zip(own.collectives, loads, strict=True) if bool(loaded) == is_loaded}
+        assert found == {steps * axes}, (
+            f"a request that loads {'something' if is_loaded else 'nothing'} on {mesh.name}: "
+            f"expected {steps * axes} collectives, got {sorted(found)}"
+        )
+
+
+def _decisions(cache: MeshCache, requests: list[TraceRequest], settings: ReplaySettings) -> list[Decisions]:
+    def replay(rank: int) -> Decisions:
+        tally = Tally((Tier.DEVICE, Tier.HOST))
+        passage = Passage(cache.caches[rank], cache.configs[rank], settings, tally, Stopwatch())
+        made = [sum(cache.made(rank).values())]
+        for request in requests:
+            passage.serve(request)
+            made.append(sum(cache.made(rank).values()))
+        passage.session.finish_all()
+        tree = digest_of(cache.caches[rank].snapshot()).text
+        return Decisions(tally.hit_lengths, tally.evicted_tokens, tree, np.diff(made).tolist())
+
+    return cache.of_each(replay)

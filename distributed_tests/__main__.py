@@ -1,0 +1,66 @@
+"""One life of a cache on the processes that torchrun has started: `torchrun --nproc-per-node 8 -m distributed_tests`.
+
+All hosts take part that torchrun spans. Ends with an error that names the rank, or with one line from the first rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+
+from hicache.config import TINY_MODEL, CacheConfig
+from hicache.testing.adapter import load_adapter
+from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
+from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.torchrun_world import join_torchrun
+
+from .configurations import configuration
+from .lives import Life
+
+TIMEOUT_S = 60.0
+
+
+def dividing(config: CacheConfig, mesh: Mesh) -> CacheConfig:
+    """The configuration with a model that divides over so many ranks."""
+    layers = 2 * mesh.pp_size
+    model = replace(
+        TINY_MODEL,
+        full_layers=layers,
+        swa_layers=layers,
+        mamba_layers=layers,
+        kv_heads=mesh.tp_size,
+        conv_elements=4 * mesh.tp_size,
+        state_elements=4 * mesh.tp_size,
+    )
+    return replace(config, model=model)
+
+
+def arguments() -> argparse.Namespace:
+    """What is asked for; by default as many tensor-parallel ranks as there are processes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--adapter", default=DEFAULT_ADAPTER, help="the cache, as module:Class")
+    parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
+    parser.add_argument("--cp", type=int, default=1, help="context-parallel ranks")
+    parser.add_argument("--pp", type=int, default=1, help="stages of the pipeline")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Be one of the ranks."""
+    asked = arguments()
+    mesh = Mesh(int(os.environ.get("WORLD_SIZE", "1")) // (asked.cp * asked.pp), asked.cp, asked.pp)
+    adapter_type = load_adapter(asked.adapter)
+    world = join_torchrun(mesh, asked.backend, TIMEOUT_S)
+    driver = RankDriver(adapter_type, dividing(configuration(adapter_type), mesh), world)
+    Life(driver, asked.seed).lead(asked.rounds)
+    if world.rank == 0:
+        calls = {axis: len(made) for axis, made in world.calls.items()}
+        print(f"{mesh.name} by {asked.backend}: one tree after each of {asked.rounds} rounds; collectives: {calls}")  # noqa: T201
+    world.await_end()
+
+
+main()

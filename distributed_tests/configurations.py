@@ -1,0 +1,59 @@
+"""The configurations of the ranks: of those of the run that has most, with a model that divides over four ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hicache.config import TINY_MODEL, CacheConfig, ExecutorKind, WritePolicy
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.plugin.selection import configurations_of
+from hicache.types import Component, StopPolicy
+
+RANKED_MODEL = replace(TINY_MODEL, kv_heads=4, conv_elements=4, state_elements=8)
+"""Divides over four tensor-parallel ranks and over two stages."""
+
+
+def configuration(
+    adapter_type: type[CacheAdapter],
+    *,
+    write_policy: WritePolicy = WritePolicy.WRITE_THROUGH,
+    stop_policy: StopPolicy | None = StopPolicy.WAIT_COMPLETE,
+) -> CacheConfig:
+    """The richest configuration that the adapter serves, whose transfers a test moves; skips where there is none.
+
+    `stop_policy`: of the storage tier, or None for a cache that ends with its host tier.
+    """
+    fitting = [
+        config
+        for config in configurations_of(adapter_type, quick=False)
+        if config.host is not None
+        and config.host.executor is ExecutorKind.STEPPED
+        and config.host.write_policy is write_policy
+        and config.host.load_back_threshold_tokens == 0
+        and (config.storage.stop_policy if config.storage is not None else None) is stop_policy
+        and (config.storage is None or config.storage.extra.prefetch_threshold == 0)
+    ]
+    if not fitting:
+        pytest.skip(f"{adapter_type.__name__} serves no {write_policy.value} with {stop_policy} that a test can move")
+    richest = max(fitting, key=lambda config: (len(config.components), len(config.sidecars), config.page_size))
+    return replace(richest, model=RANKED_MODEL)
+
+
+def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
+    """The same with FULL alone, and room for so many pages on both tiers, which may be fetched at once."""
+    assert config.host is not None, f"{config.name} has a host tier"
+    full = Component.FULL.value
+    room = {full: pages * page_size}
+    return replace(
+        config,
+        components=(full,),
+        sidecars=(),
+        page_size=page_size,
+        sliding_window_size=None,
+        mamba_chunk_size=None,
+        capacity_tokens=room,
+        host=replace(config.host, capacity_tokens=room),
+        storage=config.storage and replace(config.storage, limit_tokens=room[full]),
+    )

@@ -1,0 +1,268 @@
+"""RankMachine: all ranks are asked the same, while transfers, storage, clocks and memory are each rank's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import ClassVar, TypeVar
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from hicache.testing.adapter import Admission, CacheAdapter
+from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.rank_driver import RankDriver, config_on
+from hicache.testing.ranks.team import Team
+from hicache.testing.storage.store import Faults
+from hicache.types import Component, Handle, StorageKind, Tier
+
+from .acts import key_of, leave_nothing, let_go_on, make_room, own_store, require_empty
+from .tiny import tiny_caches
+
+T = TypeVar("T")
+
+TIMEOUT_S = 20.0
+"""Until a thread that does not come is missed. Who goes another way is named at once."""
+
+LATE_S = 60.0
+"""Longer than any prefetch is waited for."""
+
+ROUNDS = 6
+"""Evictions after which nothing may be left."""
+
+PLACE = st.integers(0, 7)
+"""Which one of several, counted round: a rank, a transfer, somebody who waits."""
+
+PAGES = st.lists(st.integers(1, 2), min_size=1, max_size=5)
+"""A prompt's pages by number. Two kinds make shared prefixes likely."""
+
+
+class Move(str, Enum):
+    """What happens to a transfer of one rank, or to a job of its storage."""
+
+    ADVANCE = "it goes on"
+    COMPLETE = "it comes to its end"
+    FAIL = "it fails, if it is a copy"
+
+
+class Trouble(str, Enum):
+    """What goes wrong on one rank."""
+
+    GONE = "an object is gone"
+    LOST = "an object is lost, and nobody knows"
+    READS = "the next page cannot be read"
+    WRITES = "the next page is not kept"
+    LATE = "its clock runs ahead"
+    NOTHING = "nothing goes wrong any more"
+
+
+MOVES = st.lists(st.tuples(PLACE, PLACE, st.sampled_from([*Move, Move.COMPLETE])), min_size=1, max_size=6)
+
+
+class RankMachine(RuleBasedStateMachine):
+    """A thread for each rank. Each driver holds its rank to the laws, and `step` holds all ranks to one tree.
+
+    `met`: what ranks agreed upon in the examples of a run.
+    """
+
+    adapter_type: ClassVar[type[CacheAdapter]]
+    mesh: ClassVar[Mesh]
+    met: ClassVar[set[str]]
+
+    @initialize(data=st.data())
+    def open(self, data: st.DataObject) -> None:
+        """A fresh cache on each rank."""
+        configs = data.draw(tiny_caches(self.adapter_type, self.mesh.ranks))
+        note(f"configuration: {configs}")
+        self.loading: list[Sequence[Handle]] = []
+        self.fetching: list[tuple[Sequence[Handle], Sequence[int]]] = []
+        self.team = Team(self.mesh, TIMEOUT_S)
+        for config, world in zip(configs, self.team.worlds, strict=True):
+            own_store(config_on(config, world)).empty()
+        self.drivers = self.team.each(lambda rank: RankDriver(self.adapter_type, configs[rank], self.team.worlds[rank]))
+
+    @rule(pages=PAGES)
+    def ask(self, pages: list[int]) -> None:
+        """A request comes; it computes what is lacking and is done, or it waits for what is loaded."""
+        admissions = self._each(lambda driver: driver.admit(key_of(driver, pages)))
+        self._same("admit", [one and (one.cached_tokens, one.loading) for one in admissions])
+        granted = [one for one in admissions if one is not None]
+        if granted and granted[0].loading:
+            self.loading.append([one.request for one in granted])
+        elif granted:
+            self._finish(granted)
+
+    @rule(pages=PAGES, moves=MOVES)
+    def prefetch(self, pages: list[int], moves: list[tuple[int, int, Move]]) -> None:
+        """Somebody comes for whom something may be fetched; storage gets on with it, on each rank as far as it does."""
+        self._fetch(pages)
+        self.step()
+        self.move(moves)
+        self.step()
+        self.move(moves)
+
+    @rule(pages=PAGES, behind=PLACE, batches=st.integers(0, 4), late=PLACE)
+    def fetch_unevenly(self, pages: list[int], behind: int, batches: int, late: int) -> None:
+        """One rank has done but so many of the batches, another one's clock runs ahead, and somebody looks."""
+        self._strand(pages)
+        if not self._fetch(pages):
+            return
+        self.step()
+        self._each(lambda driver: driver.let_end(StorageKind.QUERY))
+        self.step()
+        slow = behind % self.mesh.ranks
+        self._each(lambda driver: let_go_on(driver, batches if driver.rank == slow else sys.maxsize))
+        self.drivers[late % self.mesh.ranks].advance_clock(LATE_S)
+        self.look(-1)
+        self.step()
+
+    @rule(moves=MOVES)
+    def move(self, moves: list[tuple[int, int, Move]]) -> None:
+        """Transfers and storage get on, on each rank by themselves."""
+        for rank, place, how in moves:
+            driver = self.drivers[rank % self.mesh.ranks]
+            copies, asked = driver.pending(), driver.pending_storage()
+            number = place % max(1, len(copies) + len(asked))
+            if number < len(copies):
+                self._move_copy(driver, copies[number].ticket, copies[number].parts, how)
+            elif asked:
+                ticket = asked[number - len(copies)].ticket
+                (driver.advance_storage if how is Move.ADVANCE else driver.complete_storage)(ticket)
+
+    @rule()
+    def step(self) -> None:
+        """What has ended everywhere is taken over, and what waits begins."""
+        self._each(lambda driver: driver.step())
+
+    @rule()
+    def drain(self) -> None:
+        """All that is under way ends."""
+        self._each(lambda driver: driver.drain())
+
+    @rule(place=PLACE)
+    def look(self, place: int) -> None:
+        """Somebody who waits looks how it stands."""
+        if self.fetching:
+            fetch = self.fetching[place % len(self.fetching)]
+            came = self._each(lambda driver: driver.check_prefetch(fetch[0][driver.rank]))
+            self._same("check_prefetch", came)
+            self._each(lambda driver: driver.compare("check"))
+            if came[0] is not None:
+                self.fetching.remove(fetch)
+        if self.loading:
+            waiting = self.loading[place % len(self.loading)]
+            admissions = self._each(lambda driver: driver.resume(waiting[driver.rank]))
+            self._same("resume", [one and one.cached_tokens for one in admissions])
+            if ready := [one for one in admissions if one is not None]:
+                self.loading.remove(waiting)
+                self._finish(ready)
+
+    @rule(place=PLACE)
+    def abort(self, place: int) -> None:
+        """Somebody who waits is gone."""
+        if self.fetching:
+            tickets, _ = self.fetching.pop(place % len(self.fetching))
+            self._each(lambda driver: driver.abort_prefetch(tickets[driver.rank]))
+        elif self.loading:
+            waiting = self.loading.pop(place % len(self.loading))
+            self._each(lambda driver: driver.abort(waiting[driver.rank]))
+
+    @rule(
+        tier=st.sampled_from([Tier.DEVICE, Tier.HOST]), component=PLACE, pages=st.sampled_from([1, 3, 8]), failing=PLACE
+    )
+    def evict(self, tier: Tier, component: int, pages: int, failing: int) -> None:
+        """Room is made on a tier. On one rank, perhaps, the first copy fails that the cache then waits for."""
+        names = self.drivers[0].config.components
+        name = names[component % len(names)]
+        if failing < self.mesh.ranks:
+            self._fails(failing)
+            self.drivers[failing].adapter.fail_waits(1)
+        tokens = pages * (1 if name == Component.MAMBA else self.drivers[0].config.page_size)
+        self._same("evict", self._each(lambda driver: make_room(driver, tier, name, tokens)))
+
+    @rule(trouble=st.sampled_from(Trouble), rank=PLACE, pages=PAGES, page=PLACE)
+    def trouble(self, trouble: Trouble, rank: int, pages: list[int], page: int) -> None:
+        """Something goes wrong on one rank."""
+        driver = self.drivers[rank % self.mesh.ranks]
+        if trouble is Trouble.LATE:
+            driver.advance_clock(LATE_S)
+            return
+        store, faults = own_store(driver.config), Faults()
+        faults.failing_gets, faults.failing_sets = int(trouble is Trouble.READS), int(trouble is Trouble.WRITES)
+        store.faults = faults
+        names = sorted(store.objects)
+        if names and trouble is Trouble.GONE:
+            store.objects.pop(names[page % len(names)])
+        elif names and trouble is Trouble.LOST:
+            store.spoil([names[page % len(names)]])
+
+    def teardown(self) -> None:
+        """Give back what is held, and close what was opened."""
+        if not hasattr(self, "drivers"):
+            return
+        try:
+            # What is broken is not tidied up: the first error is the one to see.
+            if sys.exc_info()[0] is None:
+                self._give_back()
+        finally:
+            for driver in self.drivers:
+                driver.adapter.close()
+            self.team.close()
+
+    # Inside.
+
+    def _give_back(self) -> None:
+        while self.fetching or self.loading:
+            self.abort(0)
+        self.drain()
+        for _ in range(ROUNDS):
+            self._each(leave_nothing)
+        self._each(require_empty)
+        counts = [{axis: len(calls) for axis, calls in world.calls.items()} for world in self.team.worlds]
+        self._same("collectives", counts)
+        self.met.update(str(call) for calls in self.team.worlds[0].calls.values() for call in calls)
+
+    def _each(self, act: Callable[[RankDriver], T]) -> list[T]:
+        """Who does something else than the others is named when it comes to the end of it, and not only in time."""
+
+        def done(rank: int) -> T:
+            result = act(self.drivers[rank])
+            self.team.worlds[rank].gather("end of a verb", "")
+            return result
+
+        return self.team.each(done)
+
+    def _same(self, verb: str, answers: Sequence[object]) -> None:
+        assert all(answer == answers[0] for answer in answers), f"RANK-1: {verb} says, by rank: {answers}"
+
+    def _finish(self, admissions: Sequence[Admission]) -> None:
+        self._each(lambda driver: driver.finish(admissions[driver.rank].request))
+
+    def _fetch(self, pages: list[int]) -> bool:
+        tickets = self._each(lambda driver: driver.prefetch(key_of(driver, pages)))
+        self._same("prefetch", [ticket is None for ticket in tickets])
+        if tickets[0] is not None:
+            self.fetching.append((tickets, pages))
+        return tickets[0] is not None
+
+    def _strand(self, pages: list[int]) -> None:
+        """A prompt is in storage, as far as there was room for it, and nowhere else."""
+        self.ask(pages)
+        self.drain()
+        self._each(leave_nothing)
+
+    def _fails(self, rank: int) -> None:
+        """What failed on one rank has failed on all."""
+        for driver in self.drivers:
+            driver.failures += driver.rank != rank
+
+    def _move_copy(self, driver: RankDriver, ticket: Handle, parts: int, how: Move) -> None:
+        if how is Move.ADVANCE:
+            driver.advance(ticket)
+        elif how is Move.COMPLETE:
+            driver.complete(ticket)
+        else:
+            self._fails(driver.rank)
+            driver.fail(ticket, parts - 1)

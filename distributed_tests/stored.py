@@ -1,0 +1,118 @@
+"""A prompt in the storage of every rank: how it comes there, what a rank loses of it, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.storage.scripted import store_of
+from hicache.testing.storage.store import Store
+from hicache.types import Component, Handle, Key, Pool, StorageKind
+
+PROMPT = (1, 2, 3, 4)
+"""Its pages: more than a window."""
+
+Presence = Mapping[Pool, Sequence[bool]]
+"""Of each pool, which pages of the prompt a rank could read."""
+
+
+def store(driver: RankDriver) -> Store:
+    """This rank's own store."""
+    found = store_of(driver.config)
+    assert found is not None, f"{driver.config.name} keeps its pages where a test can see them"
+    return found
+
+
+def pools(driver: RankDriver) -> list[Pool]:
+    """The pools of which storage keeps objects."""
+    config = driver.config
+    is_there = {
+        Pool.INDEXER: Pool.INDEXER in config.sidecars,
+        Pool.SWA: Component.SWA in config.components,
+        Pool.MAMBA: Component.MAMBA in config.components,
+    }
+    return [Pool.KV, *(pool for pool in is_there if is_there[pool])]
+
+
+def window_pages(driver: RankDriver) -> int:
+    """Pages that a window reaches into."""
+    return -(-(driver.config.sliding_window_size or 0) // driver.config.page_size)
+
+
+def prompt_key(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Key:
+    """The key of a prompt."""
+    return driver.key(driver.prompt(pages))
+
+
+def objects(driver: RankDriver, pool: Pool) -> list[str]:
+    """The object of each page of the prompt in one pool, on this rank."""
+    return driver.storage_keys(pool, prompt_key(driver))
+
+
+def presence(driver: RankDriver) -> dict[Pool, list[bool]]:
+    """What this rank could read of the prompt."""
+    return {pool: store(driver).readable(objects(driver, pool)) for pool in pools(driver)}
+
+
+def put_in_storage(driver: RankDriver, *, with_prefixes: bool) -> None:
+    """Cache the prompt, let storage have it, and begin again with nothing but what storage has.
+
+    `with_prefixes`: each beginning of it before, so that each page has a state.
+    """
+    for count in range(1 if with_prefixes else len(PROMPT), len(PROMPT) + 1):
+        driver.put(prompt_key(driver, PROMPT[:count]))
+        driver.drain()
+    missing = [pool.value for pool, there in presence(driver).items() if not there[-1]]
+    assert not missing, f"FETCH-9: all of {PROMPT} was to lie in storage, its end lacks {missing}"
+    driver.reset()
+
+
+def begin(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
+    """A prefetch of a prompt begins."""
+    ticket = driver.prefetch(prompt_key(driver, pages))
+    assert ticket is not None, f"FETCH-1: {len(pages)} pages are neither too few nor too many, yet it was refused"
+    return ticket
+
+
+def ask_for_pages(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
+    """A prefetch has begun, every rank knows what is there, and its pages are asked for."""
+    ticket = begin(driver, pages)
+    driver.step()
+    driver.let_end(StorageKind.QUERY)
+    driver.step()
+    return ticket
+
+
+def do_batches(driver: RankDriver, count: int) -> int:
+    """Let storage do so many batches of the pages that it is asked for here; how many there are."""
+    fetches = [one for one in driver.pending_storage() if one.kind is StorageKind.FETCH]
+    assert len(fetches) == 1, f"FETCH-3: the pages of one prefetch are asked for, got {fetches}"
+    for _ in range(min(count, fetches[0].batches)):
+        driver.advance_storage(fetches[0].ticket)
+    return fetches[0].batches
+
+
+def held_by_fetches(driver: RankDriver) -> dict[str, int]:
+    """Host slots that belong to prefetches, by component."""
+    storage = driver.snapshot().storage
+    found = dict.fromkeys(driver.config.components, 0)
+    for fetch in storage.fetches if storage is not None else ():
+        for component, slots in fetch.host.items():
+            found[component] += len(slots)
+    return {component: count for component, count in found.items() if count}
+
+
+def taken_on_host(driver: RankDriver) -> dict[str, int]:
+    """Host slots that are not free, by component."""
+    host = driver.snapshot().host
+    taken = {name: pool.capacity - len(pool.free) for name, pool in host.pools.items()} if host is not None else {}
+    return {name: count for name, count in taken.items() if count}
+
+
+def brought(driver: RankDriver, ticket: Handle) -> int:
+    """The pages that a prefetch brought that has ended. They are loaded, and each byte is looked at."""
+    tokens = driver.check_prefetch(ticket)
+    assert tokens is not None, "FETCH-3: nothing is under way any more, and the prefetch has not ended"
+    reached = len(driver.load(prompt_key(driver)).device_indices)
+    assert reached == tokens, f"FETCH-4: the prefetch brought {tokens} tokens, a request can use {reached}"
+    return tokens // driver.config.page_size

@@ -1,0 +1,58 @@
+"""One rank has less memory than the others: all go by what each of them can hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import Component
+
+from .configurations import configuration
+from .lives import Life
+from .meshes import ALL_MESHES, over
+from .skew import NEEDS
+
+
+def smaller(config: CacheConfig) -> CacheConfig:
+    """A page less of FULL on the device, and a page less of everything paged on the host."""
+    assert config.host is not None, f"{config.name} has a host tier"
+    page = config.page_size
+    device = {name: tokens - page * (name == Component.FULL) for name, tokens in config.capacity_tokens.items()}
+    below = config.host.capacity_tokens
+    host = {name: tokens - page * (name != Component.MAMBA) for name, tokens in below.items()}
+    return replace(config, capacity_tokens=device, host=replace(config.host, capacity_tokens=host))
+
+
+def lives_with_less(
+    world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The capacities of both tiers, and a life under pressure in which all victims are the same."""
+    is_last = world.rank == mesh_of(world.topology).ranks - 1
+    driver = RankDriver(adapter_type, smaller(config) if is_last else config, world)
+    snapshot = driver.snapshot()
+    assert snapshot.host is not None, f"{config.name} has a host tier"
+    Life(driver, 5).lead(15)
+    tiers = (snapshot.pools, snapshot.host.pools)
+    device, host = ({name: pool.capacity for name, pool in pools.items()} for pools in tiers)
+    return device, host
+
+
+@clause("RANK-7", needs=NEEDS)
+@over(*ALL_MESHES)
+def test_capacities_and_victims_are_those_of_the_smallest_rank(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    config = configuration(adapter_type, stop_policy=None)
+    results = launch.values(lives_with_less, adapter_type, config)
+    least = smaller(config)
+    assert least.host is not None, f"{config.name} has a host tier"
+    expected = (dict(least.capacity_tokens), dict(least.host.capacity_tokens))
+    assert results == [expected] * launch.mesh.ranks, (
+        f"RANK-7: capacities of device and host: expected {expected} on each rank, got {results}"
+    )

@@ -1,0 +1,108 @@
+"""What ranks are heard to do together, and that a rank which does not take part is named at once, and not by a hang."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from hicache.config import CacheConfig
+from hicache.errors import RankError
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import StopPolicy
+
+from .configurations import configuration
+from .meshes import ALL_MESHES, PP2_TP2, TP2, over
+from .skew import KINDS, NEEDS, STORAGE_NEEDS, catch_up
+
+SILENCE_S = 2.0
+"""Until a rank that does not come is missed, where one does not."""
+
+
+def steps_idle(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int]:
+    """How many collectives each of a few steps takes: while a rank has something under way, and while it has not."""
+    driver = RankDriver(adapter_type, config, world)
+    driver.put(driver.key(driver.prompt([1, 2])))
+    heard = []
+    for _ in range(4):
+        before = sum(map(len, world.calls.values()))
+        driver.step()
+        heard.append(sum(map(len, world.calls.values())) - before)
+        if driver.rank == 0:
+            driver.let_end(*KINDS)
+    driver.end()
+    return heard
+
+
+def skips_a_step(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> str:
+    """The last rank leaves out one step, and goes on with the next comparison; what each rank is told."""
+    driver = RankDriver(adapter_type, config, world)
+    driver.put(driver.key(driver.prompt([1, 2])))
+    try:
+        if driver.rank != mesh_of(world.topology).ranks - 1:
+            driver.adapter.step()
+        driver.adapter.evict(config.components[0], 1)
+        driver.compare("eviction")
+    except RankError as error:
+        return str(error)
+    return "nothing"
+
+
+def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int | None]:
+    """What a prefetch says when time is over on no rank, on the last stage, and on the first."""
+    driver = RankDriver(adapter_type, config, world)
+    key = driver.key(driver.prompt([1, 2, 3]))
+    driver.put(key)
+    catch_up(driver)
+    driver.reset()
+    ticket = driver.prefetch(key)
+    assert ticket is not None, "FETCH-1: expected a prefetch of a prompt that is in storage alone, got None"
+    driver.step()
+    said = [driver.check_prefetch(ticket)]
+    for stage in (world.topology.pp_size - 1, 0):
+        if world.topology.pp_rank == stage:
+            driver.advance_clock(60.0)
+        said.append(driver.check_prefetch(ticket))
+    driver.end()
+    return said
+
+
+@clause("RANK-2", needs=NEEDS)
+@over(*ALL_MESHES)
+def test_a_rank_that_leaves_out_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    begin, last = time.monotonic(), launch.mesh.topology(launch.mesh.ranks - 1)
+    config = configuration(adapter_type, stop_policy=None)
+    told = replace(launch, timeout_s=SILENCE_S).values(skips_a_step, adapter_type, config)
+    took_s = time.monotonic() - begin
+    groups = {axis: getattr(last, f"{axis}_rank") for axis in ("tp", "cp", "pp")}
+    named = [f"rank {place} of {axis} " for axis, place in groups.items()]
+    assert any(word in text for text in told[:-1] for word in named), (
+        f"RANK-2: expected a rank that was left alone to name the last one, as in {named}; got {told}"
+    )
+    assert "nothing" not in told[:-1], f"RANK-8: expected each rank but the last to be told, got {told}"
+    assert took_s < launch.timeout_s, f"RANK-8: expected to be told after {SILENCE_S:g} s, it took {took_s:.0f} s"
+
+
+@clause("RANK-4", needs=STORAGE_NEEDS)
+@over(PP2_TP2)
+def test_the_first_stage_says_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    config = configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT)
+    results = launch.values(waits, adapter_type, config)
+    assert results == [[None, None, 0]] * len(results), (
+        f"RANK-4: a prefetch before any clock, after the last stage's and after the first stage's: "
+        f"expected [None, None, 0] on each rank, got {results}"
+    )
+
+
+@clause("RANK-2", needs=NEEDS)
+@over(TP2)
+def test_a_step_takes_as_many_collectives_whatever_a_rank_has_to_do(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    heard = launch.values(steps_idle, adapter_type, configuration(adapter_type, stop_policy=None))
+    assert len({tuple(one) for one in heard}) == 1, f"RANK-2: expected as many on each rank, got {heard}"
+    assert all(heard[0]), f"RANK-2: expected each step to be agreed upon, also an idle one, got {heard[0]} collectives"

@@ -1,0 +1,140 @@
+"""The storage of one rank raises, reads less than there is, or refuses: for all ranks it has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.testing.storage.store import Faults
+from hicache.types import Pool
+
+from .configurations import configuration
+from .meshes import PP2_TP2, TP2, over
+from .skew import STORAGE_NEEDS
+from .stored import PROMPT, begin, brought, objects, prompt_key, put_in_storage, store
+
+Fault = Callable[[RankDriver], None]
+
+
+def set_raises(driver: RankDriver) -> None:
+    store(driver).faults.raising.add("set")
+
+
+def first_page_is_refused(driver: RankDriver) -> None:
+    store(driver).faults.refused.update(objects(driver, Pool.KV)[:1])
+
+
+def no_page_is_kept(driver: RankDriver) -> None:
+    store(driver).faults.failing_sets = 1 << 20
+
+
+def exists_raises(driver: RankDriver) -> None:
+    store(driver).faults.raising.add("exists")
+
+
+def has_raises(driver: RankDriver) -> None:
+    store(driver).faults.raising.add("has")
+
+
+def get_raises(driver: RankDriver) -> None:
+    store(driver).faults.raising.add("get")
+
+
+def first_read_fails(driver: RankDriver) -> None:
+    store(driver).faults.failing_gets = 1
+
+
+def first_page_is_short(driver: RankDriver) -> None:
+    store(driver).spoil(objects(driver, Pool.KV)[:1], "short")
+
+
+WRITING: tuple[Fault, ...] = (set_raises, first_page_is_refused, no_page_is_kept)
+READING: tuple[Fault, ...] = (exists_raises, has_raises, get_raises, first_read_fails, first_page_is_short)
+
+
+def mend(driver: RankDriver) -> None:
+    """Storage is sound again, with all that was ever kept."""
+    store(driver).faults = Faults()
+
+
+def persisted(driver: RankDriver) -> tuple[int, int]:
+    """Nodes of which storage was given something, and how many there are."""
+    storage = driver.snapshot().storage
+    marks = storage.persisted if storage is not None else ()
+    return sum(map(bool, marks)), len(marks)
+
+
+def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
+    """Of each fault: nodes that count as persisted meanwhile, and those that still do not when all is well."""
+    driver = RankDriver(adapter_type, config, world)
+    found = []
+    for number, fault in enumerate(WRITING):
+        store(driver).empty()
+        if driver.rank == number % mesh_of(world.topology).ranks:
+            fault(driver)
+        driver.put(prompt_key(driver))
+        driver.drain()
+        meanwhile, _ = persisted(driver)
+        mend(driver)
+        driver.match(prompt_key(driver))
+        driver.drain()
+        afterwards, nodes = persisted(driver)
+        found.append((fault.__name__, meanwhile, nodes - afterwards))
+        driver.reset()
+    driver.end()
+    return found
+
+
+def fetched(driver: RankDriver) -> int:
+    """The pages that a prefetch brings."""
+    ticket = begin(driver)
+    driver.drain()
+    came = brought(driver, ticket)
+    driver.reset()
+    return came
+
+
+def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
+    """Of each fault: pages that a prefetch brings meanwhile, and when all is well."""
+    driver = RankDriver(adapter_type, config, world)
+    put_in_storage(driver, with_prefixes=True)
+    whole, found = dict(store(driver).objects), []
+    for number, fault in enumerate(READING):
+        if driver.rank == number % mesh_of(world.topology).ranks:
+            fault(driver)
+        meanwhile = fetched(driver)
+        mend(driver)
+        store(driver).mend(whole)
+        found.append((fault.__name__, meanwhile, fetched(driver)))
+    driver.end()
+    return found
+
+
+@clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
+@over(TP2, PP2_TP2)
+def test_nothing_counts_as_persisted_that_one_rank_could_not_write(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    for rank, found in enumerate(launch.values(persists, adapter_type, configuration(adapter_type))):
+        for fault, meanwhile, lacking in found:
+            assert (meanwhile, lacking) == (0, 0), (
+                f"RANK-1: {fault} on one rank: expected no node to count as persisted meanwhile, and none to be left "
+                f"out afterwards; on rank {rank} were persisted {meanwhile}, left out {lacking}"
+            )
+
+
+@clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
+@over(TP2, PP2_TP2)
+def test_nothing_comes_that_one_rank_could_not_read(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    for rank, found in enumerate(launch.values(fetches, adapter_type, configuration(adapter_type))):
+        for fault, meanwhile, afterwards in found:
+            assert (meanwhile, afterwards) == (0, len(PROMPT)), (
+                f"FETCH-7: {fault} on one rank: expected no page to come meanwhile, and {len(PROMPT)} afterwards; "
+                f"on rank {rank} came {meanwhile} and {afterwards}"
+            )

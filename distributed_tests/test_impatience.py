@@ -1,0 +1,149 @@
+"""A prefetch that is not waited for to its end: all ranks cut it at once, and keep what has come on each of them."""
+
+from __future__ import annotations
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import StopPolicy, StorageKind
+
+from .configurations import configuration, full_alone
+from .meshes import ALL_MESHES, CP2_TP2, TP2, over
+from .skew import STORAGE_NEEDS
+from .stored import (
+    PROMPT,
+    ask_for_pages,
+    brought,
+    do_batches,
+    held_by_fetches,
+    prompt_key,
+    put_in_storage,
+)
+
+LONG = tuple(range(1, 301))
+"""Pages that storage is asked for in three batches."""
+
+BATCH_PAGES = 128
+LATE_S = 1000.0
+"""Longer than any prefetch is waited for."""
+
+
+def is_late(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[bool, int, int]]:
+    """For each rank on whose clock alone time passes, with no page there, and with all pages on every rank.
+
+    Whether the prefetch was over at once, and the pages that came in both cases.
+    """
+    driver = RankDriver(adapter_type, config, world)
+    put_in_storage(driver, with_prefixes=True)
+    found = []
+    for late in range(mesh_of(world.topology).ranks):
+        came = []
+        for have_come in (False, True):
+            ticket = ask_for_pages(driver)
+            assert driver.check_prefetch(ticket) is None, "FETCH-3: it has begun, and no time has passed"
+            if have_come:
+                driver.let_end(StorageKind.FETCH)
+            if driver.rank == late:
+                driver.advance_clock(LATE_S)
+            tokens = driver.check_prefetch(ticket)
+            is_over = tokens is not None
+            driver.compare("check")
+            if driver.rank != late:
+                driver.advance_clock(LATE_S)
+            if tokens is None:
+                tokens = driver.check_prefetch(ticket)
+            assert tokens is not None, "FETCH-3: it is late on every rank"
+            came.append(tokens // config.page_size)
+            driver.drain()
+            driver.reset()
+        found.append((is_over, came[0], came[1]))
+    driver.end()
+    return found
+
+
+def cuts_batches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
+    """For each rank that is ahead of the others by a batch: pages that came of a long prompt, host slots left over."""
+    driver = RankDriver(adapter_type, config, world)
+    driver.check_every = 0
+    driver.put(prompt_key(driver, LONG))
+    driver.drain()
+    driver.reset()
+    found = []
+    for ahead in range(mesh_of(world.topology).ranks):
+        ticket = ask_for_pages(driver, LONG)
+        batches = do_batches(driver, 2 if driver.rank == ahead else 1)
+        assert batches == len(LONG) // BATCH_PAGES + 1, f"expected a batch for {BATCH_PAGES} pages, got {batches}"
+        tokens = driver.check_prefetch(ticket)
+        driver.compare("check")
+        driver.drain()
+        assert tokens is not None, "FETCH-3: best_effort does not wait"
+        found.append((tokens // config.page_size, sum(held_by_fetches(driver).values())))
+        reached = len(driver.load(prompt_key(driver, LONG)).device_indices)
+        assert reached == tokens, f"FETCH-4: the prefetch brought {tokens} tokens, a request can use {reached}"
+        driver.check()
+        driver.reset()
+    driver.end()
+    return found
+
+
+def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
+    """For each rank that has all but the last pool when the others have all: pages that came, host slots left over."""
+    driver = RankDriver(adapter_type, config, world)
+    put_in_storage(driver, with_prefixes=True)
+    found = []
+    for behind in range(mesh_of(world.topology).ranks):
+        ticket = ask_for_pages(driver)
+        batches = next(one.batches for one in driver.pending_storage() if one.kind is StorageKind.FETCH)
+        do_batches(driver, batches - (driver.rank == behind))
+        came = brought(driver, ticket)
+        driver.drain()
+        found.append((came, sum(held_by_fetches(driver).values())))
+        driver.reset()
+    driver.end()
+    return found
+
+
+@clause("FETCH-7", "RANK-1", "RANK-4", needs=STORAGE_NEEDS)
+@over(*ALL_MESHES)
+def test_the_first_stage_says_when_a_prefetch_is_late(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    results = launch.values(is_late, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT))
+    for rank, found in enumerate(results):
+        for late, outcome in enumerate(found):
+            expected = (launch.mesh.topology(late).pp_rank == 0, 0, len(PROMPT))
+            assert outcome == expected, (
+                f"RANK-4: the time is over on rank {late} alone: expected {expected} (whether the prefetch is over, "
+                f"pages when none has come, pages when all have), on rank {rank} {outcome}"
+            )
+
+
+@clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
+@over(TP2, CP2_TP2)
+def test_of_a_prefetch_that_is_cut_the_batches_stay_that_all_ranks_have(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
+    config = full_alone(config, page_size=1, pages=len(LONG) + 20)
+    expected = [(BATCH_PAGES, 0)] * launch.mesh.ranks
+    for rank, found in enumerate(launch.values(cuts_batches, adapter_type, config)):
+        assert found == expected, (
+            f"FETCH-7: each rank in turn was a batch ahead: expected pages that came, and host slots left over, "
+            f"{expected}; on rank {rank} {found}"
+        )
+
+
+@clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
+@over(TP2, CP2_TP2)
+def test_of_a_prefetch_that_is_cut_nothing_stays_while_a_pool_is_lacking_on_one_rank(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
+    expected = [(0, 0)] * launch.mesh.ranks
+    for rank, found in enumerate(launch.values(cuts_sidecars, adapter_type, config)):
+        assert found == expected, (
+            f"FETCH-7: each rank in turn lacked the last pool: expected pages that came, and host slots left over, "
+            f"{expected}; on rank {rank} {found}"
+        )

@@ -1,0 +1,54 @@
+"""What is loaded is read layer by layer: on each stage of a pipeline the layers are its own, and counted alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import Pool, TransferKind
+
+from .configurations import configuration
+from .meshes import PP2_TP2, over
+from .skew import NEEDS, catch_up, evict_all
+
+Readable = Mapping[Pool, int]
+"""How many layers of each pool may be read."""
+
+
+def reads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[list[Readable], Readable]:
+    """What may be read before any layer of a load came and after each that did; and the layers of this stage."""
+    driver = RankDriver(adapter_type, config, world)
+    key = driver.key(driver.prompt([1, 2, 3]))
+    driver.put(key)
+    driver.drain()
+    evict_all(driver)
+    driver.spoil_free_slots()
+    load = driver.load_back(key, driver.match(key))
+    assert load is not None, f"HOST-5: expected a load of {driver.aligned(key)} elements that are on the host, got None"
+    driver.step()
+    readable = [driver.read_ready_layers(load.ticket)]
+    while moving := [one for one in driver.pending() if one.kind is TransferKind.LOAD]:
+        driver.advance(moving[0].ticket)
+        readable.append(driver.read_ready_layers(load.ticket))
+    layers = {pool: driver.adapter.layers(pool) for pool in readable[0]}
+    catch_up(driver)
+    driver.claim(load.ticket)
+    driver.end()
+    return readable, layers
+
+
+@clause("HOST-6", "RANK-5", needs=(*NEEDS, Capability.BYTES))
+@over(PP2_TP2)
+def test_a_layer_is_read_once_it_has_come_on_this_stage(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    results = launch.values(reads, adapter_type, configuration(adapter_type, stop_policy=None))
+    for rank, (readable, layers) in enumerate(results):
+        first, *_, last = readable
+        assert not any(first.values()), f"HOST-6: no layer has come to rank {rank}, and these may be read: {first}"
+        assert last == layers, f"HOST-6: all {layers} layers have come to rank {rank}, of which may be read: {last}"
+        counts = [sum(step.values()) for step in readable]
+        assert len(set(counts)) > 2, f"HOST-6: expected layers to be read as they come on rank {rank}, got {readable}"

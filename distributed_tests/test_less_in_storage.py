@@ -1,0 +1,80 @@
+"""A rank has less on its storage than the others: all bring what every rank can bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.testing.stored import restorable_pages
+from hicache.types import Pool
+
+from .configurations import configuration
+from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .skew import STORAGE_NEEDS
+from .stored import PROMPT, Presence, begin, brought, objects, pools, presence, put_in_storage, store, window_pages
+
+Loss = tuple[int, Pool, int]
+"""A rank, and a page of one pool that it has not."""
+
+Fetched = tuple[str, int, Presence, int]
+"""What was lost in words, pages that came, what this rank could read, and pages of a window."""
+
+
+def losses(own_pools: Sequence[Pool], ranks: int) -> Iterator[tuple[Loss, ...]]:
+    """Each page of each pool on some rank, and pages of two ranks at once."""
+    for number, (pool, page) in enumerate(product(own_pools, range(len(PROMPT)))):
+        yield ((number % ranks, pool, page),)
+    for pool in own_pools[1:]:
+        yield (0, Pool.KV, 3), (ranks - 1, pool, 2)
+        yield (0, pool, 3), (ranks - 1, pool, 2)
+
+
+def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
+    """Fetch the prompt again and again; each time something else is lost, before it is asked for or afterwards."""
+    driver = RankDriver(adapter_type, config, world)
+    put_in_storage(driver, with_prefixes=True)
+    whole = dict(store(driver).objects)
+    found: list[Fetched] = []
+    for number, lost in enumerate(losses(pools(driver), mesh_of(world.topology).ranks)):
+        own = [objects(driver, pool)[page] for rank, pool, page in lost if rank == driver.rank]
+        is_known = number % 2 == 0
+        if is_known:
+            for name in own:
+                del store(driver).objects[name]
+        ticket = begin(driver)
+        store(driver).spoil(own)
+        there = presence(driver)
+        driver.drain()
+        words = ", ".join(f"{pool.value} page {page} on rank {rank}" for rank, pool, page in lost)
+        found.append(
+            (f"{words}, {'known' if is_known else 'not known'}", brought(driver, ticket), there, window_pages(driver))
+        )
+        driver.reset()
+        store(driver).mend(whole)
+    driver.end()
+    return found
+
+
+def on_all(several: Sequence[Presence]) -> Presence:
+    """What every rank could read."""
+    return {pool: [all(pages) for pages in zip(*(one[pool] for one in several), strict=True)] for pool in several[0]}
+
+
+@clause("RANK-1", "RANK-4", "FETCH-7", needs=STORAGE_NEEDS)
+@over(TP2, CP2_TP2, PP2_TP2)
+def test_all_ranks_bring_the_prefix_that_every_rank_can(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    results = launch.values(fetches, adapter_type, configuration(adapter_type))
+    for case in zip(*results, strict=True):
+        words, _, _, window = case[0]
+        expected = restorable_pages(on_all([there for _, _, there, _ in case]), window)
+        came = [pages for _, pages, _, _ in case]
+        assert came == [expected] * len(case), (
+            f"FETCH-7: {words} was lost: expected {expected} pages on every rank, by rank came {came}"
+        )

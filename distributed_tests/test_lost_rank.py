@@ -1,0 +1,64 @@
+"""A rank is killed in the middle: the others end with an error that names it, and with every slot accounted for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+from hicache.config import CacheConfig
+from hicache.errors import InvariantError
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+
+from .configurations import configuration
+from .meshes import ALL_MESHES, over
+from .skew import KINDS, NEEDS
+
+SILENCE_S = 3.0
+BOUND_S = 20.0
+"""From the death of a rank to the last word of the others, on a busy machine."""
+
+
+def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[str, float]:
+    """Rank 1 dies between two steps; what another one is told, and after how long, with everything checked since."""
+    driver = RankDriver(adapter_type, config, world)
+    driver.put(driver.key(driver.prompt([1, 2])))
+    driver.step()
+    driver.let_end(*KINDS)
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        driver.adapter.step()
+    except InvariantError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a cache raises, its message has to name the rank
+        told = str(error)
+    else:
+        told = "nothing"
+    took_s = time.monotonic() - begin
+    driver.check()
+    driver.adapter.close()
+    return told, took_s
+
+
+@clause("RANK-8", needs=NEEDS)
+@over(*ALL_MESHES)
+def test_the_others_are_told_who_died_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    config = configuration(adapter_type, stop_policy=None)
+    # Not recorded: what is told is what the cache itself finds out.
+    outcomes = replace(launch, timeout_s=SILENCE_S, is_recorded=False).outcomes(loses_one, adapter_type, config)
+    others = [outcome for outcome in outcomes if outcome.rank != 1]
+    failed = [outcome for outcome in others if outcome.failure]
+    assert not failed, "RANK-8: expected each other rank to end cleanly, got:\n" + "\n".join(
+        one.failure for one in failed
+    )
+    for outcome in others:
+        told, took_s = outcome.value
+        assert "rank 1" in told, f"RANK-8: expected rank {outcome.rank} to be told of rank 1, got {told!r}"
+        assert took_s < BOUND_S, f"RANK-8: expected the error within {BOUND_S:g} s, it took {took_s:.1f} s"

@@ -1,0 +1,64 @@
+"""All ranks keep their pages in one folder: what they hold alike is written there by one of them, and read by all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import Pool
+
+from .configurations import configuration
+from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .shared_files import BACKEND, given
+from .skew import STORAGE_NEEDS
+from .stored import PROMPT, begin, brought, objects, pools, prompt_key
+
+Kept = tuple[dict[str, int], dict[Pool, list[str]], int]
+"""Objects that this rank gave, and how often; the objects of the prompt in each pool; and pages that a prefetch got."""
+
+
+def keeps(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Kept:
+    """Cache a prompt whose every page has a state, until storage has it, and fetch it on every rank."""
+    driver = RankDriver(adapter_type, config, world)
+    for count in range(1, len(PROMPT) + 1):
+        driver.put(prompt_key(driver, PROMPT[:count]))
+        driver.drain()
+    driver.reset()
+    ticket = begin(driver)
+    driver.drain()
+    came = brought(driver, ticket)
+    own = {pool: objects(driver, pool) for pool in pools(driver)}
+    driver.end()
+    return dict(given), own, came
+
+
+def in_one_folder(config: CacheConfig, folder: Path) -> CacheConfig:
+    """A model whose ranks hold the same KV, and storage that they share."""
+    assert config.storage is not None, f"{config.name} has storage"
+    extra = replace(config.storage.extra, options={"root": str(folder)})
+    storage = replace(config.storage, backend=BACKEND, extra=extra)
+    return replace(config, model=replace(config.model, is_mla=True), storage=storage)
+
+
+@clause("RANK-6", "FETCH-7", needs=STORAGE_NEEDS)
+@over(TP2, CP2_TP2, PP2_TP2)
+def test_what_ranks_hold_alike_is_written_once_and_read_by_all(
+    launch: Launch, adapter_type: type[CacheAdapter], tmp_path: Path
+) -> None:
+    config = in_one_folder(configuration(adapter_type), tmp_path / "pages")
+    results = launch.values(keeps, adapter_type, config)
+    writes = sum((Counter(gave) for gave, _, _ in results), Counter[str]())
+    for rank, (_, own, came) in enumerate(results):
+        for pool, keys in own.items():
+            by_key = [sum(writes[key] for key in writes if name.endswith(f"/{key}")) for name in keys]
+            assert by_key == [1] * len(PROMPT), (
+                f"RANK-6: expected each page of {pool.value} that rank {rank} holds to be written once, got {by_key}"
+            )
+        assert came == len(PROMPT), f"FETCH-7: expected {len(PROMPT)} pages to come to rank {rank}, {came} came"

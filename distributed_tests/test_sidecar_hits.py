@@ -1,0 +1,64 @@
+"""A sidecar that came whole to all ranks but one, and lacks its last page there: none of it is kept on any rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import Component
+
+from .configurations import configuration
+from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .skew import STORAGE_NEEDS
+from .stored import (
+    ask_for_pages,
+    brought,
+    held_by_fetches,
+    objects,
+    pools,
+    put_in_storage,
+    store,
+    taken_on_host,
+)
+
+Left = tuple[str, int, dict[str, int]]
+"""What was lost and where, pages that came, and host slots that are not free afterwards."""
+
+
+def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Left]:
+    """Fetch a prompt that has one state, at its end, while one rank has lost the last page of a sidecar."""
+    driver = RankDriver(adapter_type, config, world)
+    put_in_storage(driver, with_prefixes=False)
+    whole, found = dict(store(driver).objects), []
+    for pool in pools(driver)[1:]:
+        for poor in range(mesh_of(world.topology).ranks):
+            ticket = ask_for_pages(driver)
+            if driver.rank == poor:
+                store(driver).spoil(objects(driver, pool)[-1:])
+            driver.drain()
+            left = held_by_fetches(driver) | taken_on_host(driver)
+            found.append((f"{pool.value} of rank {poor}", brought(driver, ticket), left))
+            driver.reset()
+            store(driver).mend(whole)
+    driver.end()
+    return found
+
+
+@clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
+@over(TP2, CP2_TP2, PP2_TP2)
+def test_no_rank_keeps_a_sidecar_that_one_rank_has_not_whole(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    config = configuration(adapter_type)
+    if not {Component.SWA, Component.MAMBA} & set(config.components):
+        pytest.skip(f"{config.name} has no component that is needed at the end of a prefix alone")
+    for rank, found in enumerate(launch.values(fetches, adapter_type, config)):
+        for lost, came, left in found:
+            assert (came, left) == (0, {}), (
+                f"FETCH-7: {lost} lacks its last page, and there is no other state: expected nothing to come, and no "
+                f"host slot to be taken; on rank {rank} came {came} pages, and taken are {left}"
+            )

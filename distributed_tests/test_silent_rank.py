@@ -1,0 +1,170 @@
+"""A rank falls silent while the others are in the middle of something: they are told in time, and lose nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hicache.config import CacheConfig, WritePolicy
+from hicache.errors import InvariantError
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import Component, StopPolicy
+
+from .configurations import configuration, full_alone
+from .meshes import PP2_TP2, TP2, over
+from .skew import NEEDS, STORAGE_NEEDS
+from .stored import ask_for_pages, prompt_key, put_in_storage
+
+SILENT = 1
+OLDEST = 10
+"""The page that was cached first."""
+
+SILENCE_S = 2.0
+BOUND_S = 15.0
+"""Until the others are told, on a busy machine."""
+
+Told = tuple[str, float, float]
+"""What a rank was told, after how many seconds, and how long it took to be told again."""
+
+
+def in_step(driver: RankDriver) -> Callable[[], object]:
+    """A request computes, another prompt goes to the host."""
+    driver.put(prompt_key(driver, (1, 2)))
+    driver.admit(prompt_key(driver, (1, 2, 3)))
+    driver.step()
+    return driver.adapter.step
+
+
+def in_eviction(driver: RankDriver) -> Callable[[], object]:
+    """One page leaves the device at once, the next one has to be copied first."""
+    fill(driver)
+    return lambda: driver.adapter.evict(Component.FULL, 3 * driver.config.page_size)
+
+
+def in_admission(driver: RankDriver) -> Callable[[], object]:
+    """A request shares the newest page, and needs room for others."""
+    newest = fill(driver)
+    return lambda: driver.adapter.admit(prompt_key(driver, (newest, 30, 31)))
+
+
+def in_extension(driver: RankDriver) -> Callable[[], object]:
+    """A request that runs needs more room."""
+    admission = driver.admit(prompt_key(driver, (1, 2, 3)))
+    assert admission is not None, "REQ-4: the cache is empty, yet a request of three pages does not fit"
+    fill(driver)
+    more = 2 * driver.config.page_size
+    return lambda: driver.adapter.extend(admission.request, np.arange(more, dtype=np.int32))
+
+
+def in_load(driver: RankDriver) -> Callable[[], object]:
+    """A page that is on the host alone comes back, for which another one has to leave."""
+    fill(driver)
+    driver.evict(Component.FULL, 1)
+    assert driver.allocate(driver.config.page_size) is not None, "EVICT-1: a page was evicted, and none is free"
+    found = driver.match(prompt_key(driver, (OLDEST,)))
+    return lambda: driver.adapter.load_back(found.best_match, quota=None)
+
+
+def in_check(driver: RankDriver) -> Callable[[], object]:
+    """A prefetch is under way, with a deadline."""
+    put_in_storage(driver, with_prefixes=True)
+    ticket = ask_for_pages(driver)
+    return lambda: driver.adapter.check_prefetch(ticket)
+
+
+def fill(driver: RankDriver) -> int:
+    """Leave no room on the device that has not to be made; the oldest page is on the host too. Gives the newest."""
+    oldest = prompt_key(driver, (OLDEST,))
+    driver.put(oldest)
+    driver.evict(Component.FULL, 1)
+    driver.load(oldest)
+    free = len(driver.snapshot().pools[Component.FULL].free) // driver.config.page_size
+    for number in range(free):
+        driver.put(prompt_key(driver, (OLDEST + 1 + number,)))
+    return OLDEST + free
+
+
+def give_back(driver: RankDriver) -> None:
+    """Everything that runs is given back."""
+    for running in list(driver.running.values()):
+        driver.abort(running.request)
+    for fetch in list(driver.fetches.values()):
+        driver.abort_prefetch(fetch.ticket)
+
+
+def told_in(act: Callable[[], object]) -> tuple[str, float]:
+    """What a verb raises, and when."""
+    begin = time.monotonic()
+    try:
+        act()
+    except InvariantError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a cache raises, its message has to name the rank
+        return str(error), time.monotonic() - begin
+    return "nothing", time.monotonic() - begin
+
+
+def is_left_alone(
+    world: RankWorld,
+    adapter_type: type[CacheAdapter],
+    config: CacheConfig,
+    prepare: Callable[..., Callable[[], object]],
+) -> Told:
+    """One rank comes much too late; what each is told, with all laws held and everything given back since."""
+    driver = RankDriver(adapter_type, config, world)
+    act = prepare(driver)
+    if driver.rank == SILENT:
+        time.sleep(2 * SILENCE_S)
+    told, took_s = told_in(act)
+    driver.check()
+    give_back(driver)
+    driver.reset()
+    _, again_s = told_in(driver.adapter.step)
+    driver.adapter.close()
+    return told, took_s, again_s
+
+
+def require_told(launch: Launch, adapter_type: type[CacheAdapter], config: CacheConfig, prepare: object) -> None:
+    """RANK-8 of every rank but the silent one."""
+    # Not recorded: what is told is what the cache itself finds out.
+    patient = replace(launch, timeout_s=SILENCE_S, is_recorded=False)
+    results = patient.values(is_left_alone, adapter_type, config, prepare)
+    for rank, (told, took_s, again_s) in enumerate(results):
+        if rank != SILENT:
+            assert f"rank {SILENT}" in told, f"RANK-8: expected rank {rank} to be told of rank {SILENT}, got {told!r}"
+        assert max(took_s, again_s) < BOUND_S, (
+            f"RANK-8: expected rank {rank} to be told within {BOUND_S:g} s, it took {took_s:.1f} and {again_s:.1f} s"
+        )
+
+
+@clause("RANK-8", needs=(*NEEDS, Capability.REQUESTS))
+@over(TP2, PP2_TP2)
+def test_ranks_that_step_are_told_who_is_silent(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    require_told(launch, adapter_type, configuration(adapter_type, stop_policy=None), in_step)
+
+
+@clause("RANK-8", needs=(*NEEDS, Capability.REQUESTS))
+@pytest.mark.parametrize(
+    "prepare", [in_eviction, in_admission, in_extension, in_load], ids=lambda prepare: prepare.__name__
+)
+@over(TP2)
+def test_ranks_that_make_room_are_told_who_is_silent(
+    launch: Launch, adapter_type: type[CacheAdapter], prepare: object
+) -> None:
+    config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
+    config = full_alone(config, config.page_size, pages=8)
+    require_told(launch, adapter_type, config, prepare)
+
+
+@clause("RANK-8", needs=STORAGE_NEEDS)
+@over(TP2)
+def test_ranks_that_wait_for_storage_are_told_who_is_silent(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    require_told(launch, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT), in_check)

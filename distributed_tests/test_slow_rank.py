@@ -1,0 +1,142 @@
+"""One rank is slower in one kind of transfer: nobody takes over what has not come on every rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.contract import clause
+from hicache.testing.ranks.launch import Launch
+from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.world import RankWorld
+from hicache.types import Component, StorageKind, TransferKind, TransferPhase
+
+from .configurations import configuration
+from .meshes import ALL_MESHES, over
+from .skew import NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, hurry
+
+PAIR = (1, 2)
+PROMPT = (1, 2, 3, 4)
+"""Pages of prompts whose bytes are moved."""
+
+
+def persisted(driver: RankDriver) -> tuple[int, int]:
+    """Nodes that storage was given, and how many there are."""
+    storage = driver.snapshot().storage
+    marks = storage.persisted if storage is not None else ()
+    return sum(Component.FULL in names for names in marks), len(marks)
+
+
+def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
+    """Elements that came to the host while a rank had not copied its part, and when it had; for each slow rank."""
+    driver = RankDriver(adapter_type, config, world)
+    came = []
+    for slow in range(mesh_of(world.topology).ranks):
+        start = elements_on_host(driver)
+        driver.put(driver.key(driver.prompt([10 * slow + page for page in PAIR])))
+        hurry(driver, slow, TransferKind.BACKUP)
+        before = elements_on_host(driver)
+        catch_up(driver)
+        came.append((before - start, elements_on_host(driver) - before))
+    driver.end()
+    return came
+
+
+def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[str, str]:
+    """The phase of a load while one rank has not got its part, and when it has."""
+    driver = RankDriver(adapter_type, config, world)
+    key = driver.key(driver.prompt(PROMPT))
+    driver.put(key)
+    driver.drain()
+    evict_all(driver)
+    load = driver.load_back(key, driver.match(key))
+    assert load is not None, f"HOST-5: expected a load of {driver.aligned(key)} elements that are on the host, got None"
+    hurry(driver, slow, TransferKind.LOAD)
+    before = driver.load_phase(load.ticket)
+    catch_up(driver)
+    after = driver.load_phase(load.ticket)
+    driver.claim(load.ticket)
+    driver.end()
+    return before.value, after.value
+
+
+def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[int, int]:
+    """Nodes that count as persisted while one rank's storage has not answered, and nodes that do not when it has."""
+    driver = RankDriver(adapter_type, config, world)
+    driver.put(driver.key(driver.prompt(PROMPT)))
+    hurry(driver, slow, StorageKind.PERSIST)
+    before, nodes = persisted(driver)
+    catch_up(driver)
+    after, _ = persisted(driver)
+    driver.end()
+    return before, nodes - after
+
+
+def fetches(
+    world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int, kind: StorageKind
+) -> tuple[int | None, int | None]:
+    """What a prefetch says while one rank's storage has not answered, and when it has."""
+    driver = RankDriver(adapter_type, config, world)
+    key = driver.key(driver.prompt(PROMPT))
+    driver.put(key)
+    driver.drain()
+    driver.reset()
+    ticket = driver.prefetch(key)
+    assert ticket is not None, "FETCH-1: expected a prefetch of a prompt that is in storage alone, got None"
+    hurry(driver, slow, kind)
+    before = driver.check_prefetch(ticket)
+    catch_up(driver)
+    after = driver.check_prefetch(ticket)
+    driver.end()
+    return before, after
+
+
+@clause("RANK-1", "RANK-2", "RANK-4", needs=NEEDS)
+@over(*ALL_MESHES)
+def test_nobody_has_on_the_host_what_any_rank_has_not_copied(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    config = configuration(adapter_type, stop_policy=None)
+    results = launch.values(backs_up, adapter_type, config)
+    expected = [(0, len(PAIR) * config.page_size)] * launch.mesh.ranks
+    assert results == [expected] * launch.mesh.ranks, (
+        f"RANK-4: elements that came to the host before and after the slow rank was ready, for each slow rank: "
+        f"expected {expected} on every rank, got {results}"
+    )
+
+
+@clause("RANK-1", "RANK-2", needs=NEEDS)
+@over(*ALL_MESHES)
+def test_a_load_has_ended_when_it_has_on_every_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    config = configuration(adapter_type, stop_policy=None)
+    results = launch.values(loads, adapter_type, config, launch.mesh.ranks - 1)
+    expected = (TransferPhase.RUNNING.value, TransferPhase.DONE.value)
+    assert results == [expected] * len(results), (
+        f"RANK-1: phase of the load before and after the last rank was ready: expected {expected}, got {results}"
+    )
+
+
+@clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
+@over(*ALL_MESHES)
+def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    results = launch.values(persists, adapter_type, configuration(adapter_type), launch.mesh.ranks - 1)
+    assert results == [(0, 0)] * len(results), (
+        f"RANK-1: nodes persisted before the last rank was ready, and not after: expected (0, 0), got {results}"
+    )
+
+
+@clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
+@pytest.mark.parametrize("kind", [StorageKind.QUERY, StorageKind.FETCH], ids=lambda kind: kind.value)
+@over(*ALL_MESHES)
+def test_a_prefetch_is_waited_for_until_every_rank_has_it(
+    launch: Launch, adapter_type: type[CacheAdapter], kind: StorageKind
+) -> None:
+    config = configuration(adapter_type)
+    results = launch.values(fetches, adapter_type, config, launch.mesh.ranks - 1, kind)
+    expected = (None, len(PROMPT) * config.page_size)
+    assert results == [expected] * len(results), (
+        f"FETCH-7: tokens that the prefetch brought, before and after the last rank was ready: "
+        f"expected {expected}, got {results}"
+    )

@@ -1,0 +1,140 @@
+"""ROWS: every mutant of a cache on several ranks, where its defect was seen, and the test that finds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.mutants.axes import StagesOnTheirOwn, TensorParallelAlone
+from hicache.testing.mutants.fetching import NothingMissing, OwnClock, PoolByPool, SidecarsOnTheirOwn
+from hicache.testing.mutants.layers import LayersOfTheModel
+from hicache.testing.mutants.opening import NoDevice, OwnCapacities, OwnGroups
+from hicache.testing.mutants.shards import EveryRankWrites
+from hicache.testing.mutants.skipping import BreaksEarly, SkipsIdleSteps
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One defect. `source`: an issue or pull request in which it was seen, or ours.
+
+    `clauses`: those that it breaks. `test`: of distributed_tests, which finds it. `told`: a regular expression for what
+    the failure says, which names the clause, and the rank and the call where a collective is concerned.
+    """
+
+    slug: str
+    source: str
+    clauses: tuple[str, ...]
+    adapter: type[CacheAdapter]
+    test: str
+    told: str
+
+
+CUT = "test_impatience.py::test_of_a_prefetch_that_is_cut_nothing_stays_while_a_pool_is_lacking_on_one_rank[gloo-tp2]"
+
+ROWS = (
+    Row(
+        slug="loop-over-prefetches-breaks-early",
+        source="sglang#30760",
+        clauses=("RANK-2",),
+        adapter=BreaksEarly,
+        test="test_identical_ranks.py::test_ranks_that_do_not_wait_hold_one_tree[gloo-tp2-timeout]",
+        told=r"rank \d of tp skipped call \d+ \(MIN progress\): it came with MAX prefetch end",
+    ),
+    Row(
+        slug="nothing-has-ended-here",
+        source="sglang#26921",
+        clauses=("RANK-2",),
+        adapter=SkipsIdleSteps,
+        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-tp2]",
+        told=r"rank \d of tp skipped call \d+ \(MIN progress\)",
+    ),
+    Row(
+        slug="numbers-on-no-device",
+        source="sglang#26062",
+        clauses=("RANK-3",),
+        adapter=NoDevice,
+        test="test_process_groups.py::test_a_collective_says_where_its_tensor_is_to_be[gloo-tp2]",
+        told=r"RANK-3: all_reduce",
+    ),
+    Row(
+        slug="groups-of-its-own-alone",
+        source="sglang#15805",
+        clauses=("RANK-6",),
+        adapter=OwnGroups,
+        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-cp2-tp2]",
+        told=r"ranks? .* of world skipped call \d+ \(new_group ranks [\d, ]+\)",
+    ),
+    Row(
+        slug="stages-count-on-their-own",
+        source="sglang#27010",
+        clauses=("RANK-1", "RANK-4"),
+        adapter=StagesOnTheirOwn,
+        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-pp2-tp2]",
+        told=r"RANK-1: step: expected the same tree on every rank",
+    ),
+    Row(
+        slug="agreed-along-tp-alone",
+        source="sglang#20460",
+        clauses=("RANK-1", "RANK-4"),
+        adapter=TensorParallelAlone,
+        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-cp2-tp2]",
+        told=r"RANK-1: step: expected the same tree on every rank",
+    ),
+    Row(
+        slug="layers-of-the-whole-model",
+        source="sglang#38866",
+        clauses=("HOST-6",),
+        adapter=LayersOfTheModel,
+        test="test_layers.py::test_a_layer_is_read_once_it_has_come_on_this_stage[gloo-pp2-tp2]",
+        told=r"HOST-6",
+    ),
+    Row(
+        slug="a-reduction-for-each-pool",
+        source="sglang#27264",
+        clauses=("FETCH-7", "RANK-2"),
+        adapter=PoolByPool,
+        test="test_insertion_order.py::test_the_order_of_tables_decides_nothing[gloo-tp2]",
+        told=r"rank \d of tp skipped call \d+ \(MIN completed \w+\)",
+    ),
+    Row(
+        slug="sidecars-are-not-agreed",
+        source="sglang#27264",
+        clauses=("FETCH-7",),
+        adapter=SidecarsOnTheirOwn,
+        test=CUT,
+        told=r"FETCH-7",
+    ),
+    Row(
+        slug="a-missing-result-raises",
+        source="sglang#27264",
+        clauses=("FETCH-7",),
+        adapter=NothingMissing,
+        test=CUT,
+        told=r"rank \d of tp skipped call \d+ \(MIN completed\): it had raised KeyError",
+    ),
+    Row(
+        slug="capacities-are-not-agreed",
+        source="sglang#22782",
+        clauses=("RANK-7",),
+        adapter=OwnCapacities,
+        test="test_capacities.py::test_capacities_and_victims_are_those_of_the_smallest_rank[gloo-tp2]",
+        told=r"pool \w+ on \w+: \d+ of \d+ free",
+    ),
+    Row(
+        slug="every-rank-writes",
+        source="ours",
+        clauses=("RANK-6",),
+        adapter=EveryRankWrites,
+        test="test_shards.py::test_every_shard_is_written_by_one_rank[gloo-tp2-mla]",
+        told=r"RANK-6: expected one writer for each object",
+    ),
+    Row(
+        slug="timeout-by-its-own-clock",
+        source="sglang#27010",
+        clauses=("RANK-2", "RANK-4"),
+        adapter=OwnClock,
+        test="test_impatience.py::test_the_first_stage_says_when_a_prefetch_is_late[gloo-tp2]",
+        told=r"rank \d of tp skipped call \d+ \(MIN completed\)",
+    ),
+)
+"""One for each defect."""

@@ -1,0 +1,62 @@
+"""LocalGroup: a group whose ranks are threads of one process, for meshes of any size in one test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from hicache.parallel.group import Reduction
+from hicache.testing.ranks.call import Call
+from hicache.testing.ranks.roll_call import RollCall
+
+
+class LocalGroup:
+    """One rank's end of it, whose calls `roll_call` compares.
+
+    Raises RankError on every rank when one skips a call or makes another one.
+    """
+
+    def __init__(self, roll_call: RollCall) -> None:
+        self.roll_call = roll_call
+
+    @property
+    def name(self) -> str:
+        """As Group says."""
+        return self.roll_call.meeting.name
+
+    @property
+    def rank(self) -> int:
+        """As Group says."""
+        return self.roll_call.rank
+
+    @property
+    def size(self) -> int:
+        """As Group says."""
+        return self.roll_call.meeting.size
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """All calls of this rank so far."""
+        return self.roll_call.calls
+
+    def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
+        """As Group says."""
+        fold = min if reduction is Reduction.MIN else max
+        given = self._exchange(Call(reduction.value, purpose, len(values)), values)
+        return [fold(column) for column in zip(*given, strict=True)]
+
+    def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
+        """As Group says."""
+        return self._exchange(Call("broadcast", purpose, len(values)), values)[0]
+
+    def barrier(self, purpose: str) -> None:
+        """As Group says."""
+        self._exchange(Call("barrier", purpose, 0), ())
+
+    def leave(self, how: str) -> None:
+        """Say that this rank will make no more calls."""
+        self.roll_call.leave(how)
+
+    def _exchange(self, call: Call, values: Sequence[int]) -> list[list[int]]:
+        texts = self.roll_call.answer(call, json.dumps([int(value) for value in values]))
+        return [json.loads(text) for text in texts]

@@ -1,0 +1,65 @@
+"""LocalWorld: a world whose ranks are threads of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hicache.config import Topology
+from hicache.parallel.group import Group
+from hicache.testing.ranks.call import Call
+from hicache.testing.ranks.local_group import LocalGroup
+from hicache.testing.ranks.local_meeting import LocalMeeting
+from hicache.testing.ranks.mesh import Mesh, axes_of
+from hicache.testing.ranks.roll_call import RollCall
+from hicache.testing.ranks.world import RankWorld
+
+
+class LocalWorld(RankWorld):
+    """One thread's view of all."""
+
+    def __init__(
+        self, topology: Topology, groups: Mapping[str, LocalGroup], roll_call: RollCall, timeout_s: float
+    ) -> None:
+        super().__init__(topology, None, "cpu", timeout_s, roll_call)
+        self._groups = groups
+        self._told = roll_call
+
+    def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
+        return self._groups
+
+    def interpose(self) -> None:
+        raise NotImplementedError("ranks that are threads share one torch.distributed: start processes for this cache")
+
+    @property
+    def calls(self) -> Mapping[str, Sequence[Call]]:
+        return {axis: group.calls for axis, group in self._groups.items()}
+
+    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
+        return [group.roll_call for group in self._groups.values()]
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset()
+
+    def leave(self, how: str) -> None:
+        for group in self._groups.values():
+            group.leave(how)
+        self._told.leave(how)
+
+
+def local_worlds(mesh: Mesh, timeout_s: float) -> list[LocalWorld]:
+    """A world for each rank of a mesh, by rank; their groups meet in this process."""
+    meetings = dict[str, LocalMeeting]()
+    everybody = LocalMeeting("world", mesh.ranks, timeout_s)
+    worlds = []
+    for rank in range(mesh.ranks):
+        groups = {}
+        for axis, (place, size, key) in axes_of(mesh.topology(rank)).items():
+            meeting = meetings.setdefault(key, LocalMeeting(axis, size, timeout_s))
+            groups[axis] = LocalGroup(RollCall(place, meeting, _ignore))
+        worlds.append(LocalWorld(mesh.topology(rank), groups, RollCall(rank, everybody, _ignore), timeout_s))
+    return worlds
+
+
+def _ignore(_: str) -> None:
+    """Nobody asks where a thread hangs: its calls end in time."""

@@ -1,0 +1,96 @@
+"""ProcessWorld: a world whose ranks are processes, which meet at a store of torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+
+from hicache.config import Topology
+from hicache.parallel.group import Group
+from hicache.testing.ranks.call import GATHER, Call
+from hicache.testing.ranks.device_watch import DeviceWatch
+from hicache.testing.ranks.interposer import Interposer
+from hicache.testing.ranks.making import comparing
+from hicache.testing.ranks.mesh import axes_of, mesh_of
+from hicache.testing.ranks.recorder import RecordedGroup
+from hicache.testing.ranks.roll_call import RollCall
+from hicache.testing.ranks.store_meeting import StoreMeeting
+from hicache.testing.ranks.world import RankWorld
+
+
+class ProcessWorld(RankWorld):
+    """One process's view of all.
+
+    `is_recorded`: otherwise the groups are the cache's own, so that what is seen is what they do when ranks part.
+    `note`: told of each call before it is entered.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        store: Store,
+        device: str,
+        timeout_s: float,
+        *,
+        is_recorded: bool,
+        note: Callable[[str], None],
+    ) -> None:
+        self._side = PrefixStore("kit", store)
+        self._note = note
+        self._is_recorded = is_recorded
+        self._roll_calls = dict[str, RollCall]()
+        self._openings = 0
+        self._watch = DeviceWatch()
+        self._watch.install()
+        mesh = mesh_of(topology)
+        everybody = StoreMeeting(self._side, "world", "world", mesh.ranks, timeout_s)
+        self._everybody = RollCall(mesh.rank_of(topology), everybody, note)
+        super().__init__(topology, PrefixStore("cache", store), device, timeout_s, self._everybody)
+
+    def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
+        with comparing(self._everybody) if self._is_recorded else nullcontext():
+            opened = open_groups()
+        axes = axes_of(self.topology)
+        if opened.keys() != axes.keys():
+            raise ValueError(f"RANK-4: expected a group for each axis of {sorted(axes)}, got {sorted(opened)}")
+        if not self._is_recorded:
+            return opened
+        self._openings += 1
+        for axis, (place, size, key) in axes.items():
+            self._roll_calls[axis] = self._open(f"{self._openings}/{key}", axis, place, size)
+        return {axis: RecordedGroup(opened[axis], self._roll_calls[axis]) for axis in axes}
+
+    def interpose(self) -> None:
+        if self._is_recorded:
+            Interposer(self._roll_call_of, self.device).install()
+
+    @property
+    def calls(self) -> Mapping[str, Sequence[Call]]:
+        return {name: roll_call.calls for name, roll_call in self._roll_calls.items()}
+
+    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
+        return list(self._roll_calls.values())
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset(self._watch.seen)
+
+    def await_end(self) -> None:
+        """Return when every rank has left. Raises RankError when one does not."""
+        self._everybody.answer(Call(GATHER, "end", 0), "")
+
+    def leave(self, how: str) -> None:
+        for roll_call in (*self._roll_calls.values(), self._everybody):
+            roll_call.leave(how)
+
+    def _roll_call_of(self, ranks: Sequence[int], place: int) -> RollCall:
+        """Of one of torch's groups, by the ranks in it."""
+        name = f"ranks {', '.join(map(str, ranks))}"
+        if name not in self._roll_calls:
+            self._roll_calls[name] = self._open(name, name, place, len(ranks))
+        return self._roll_calls[name]
+
+    def _open(self, key: str, name: str, place: int, size: int) -> RollCall:
+        return RollCall(place, StoreMeeting(self._side, key, name, size, self.timeout_s), self._note)

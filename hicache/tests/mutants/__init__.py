@@ -1,0 +1,1 @@
+"""Caches that are broken on purpose, each found by the test that is named for it."""

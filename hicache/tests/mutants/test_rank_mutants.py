@@ -1,0 +1,106 @@
+"""Each cache that is broken on purpose fails the test that is named for it: by name, within its time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from hicache.parallel.group import Reduction
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.contract import CONTRACT
+from hicache.testing.mutants.axes import StagesOnTheirOwn
+from hicache.testing.mutants.fetching import PoolByPool, SidecarsOnTheirOwn
+from hicache.testing.mutants.opening import NumbersAnywhere, OwnCapacities
+from hicache.testing.mutants.rows import ROWS, Row
+from hicache.tests.parallel import test_torch_group
+
+ROOT = Path(__file__).parents[3]
+SUITE = "distributed_tests"
+
+BOUND_S = 120
+"""For one run on a busy machine; it takes a few seconds."""
+
+
+MACHINE = "test_machine.py::test_ranks_hold_one_tree_whatever_happens_on_each"
+
+PARTED = r"RANK-1: step: expected the same tree on every rank, got rank \d has"
+
+SEARCHED: Mapping[type[CacheAdapter], tuple[str, str]] = {
+    OwnCapacities: ("tp2", PARTED),
+    StagesOnTheirOwn: ("pp2-tp2", PARTED),
+    PoolByPool: ("tp2", r"rank \d of tp skipped call \d+ \(MIN completed \w+\)"),
+    SidecarsOnTheirOwn: ("tp2", r"RANK-1: check_prefetch says, by rank: \[\d+, \d+\]"),
+}
+"""What the search in one process finds too: on which mesh, and what it says."""
+
+KNOWN = f"""
+[[failure]]
+id = "{SUITE}/{MACHINE}*"
+kind = "bug"
+reason = "it is broken on purpose; so the example that is found is not made smaller"
+link = ""
+"""
+
+
+def run(adapter: type[CacheAdapter], tests: Iterable[str], bound_s: float, *options: str) -> tuple[int, str]:
+    """The exit code and the words of a run of the suite on a cache."""
+    arguments = ["-q", "-p", "no:cacheprovider", "--adapter", f"{adapter.__module__}:{adapter.__qualname__}", *options]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments, *(f"{SUITE}/{test}" for test in tests)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=bound_s,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+def test_a_mutant_is_found_by_name_and_not_by_a_hang(row: Row) -> None:
+    code, words = run(row.adapter, [row.test], BOUND_S)
+    assert code == pytest.ExitCode.TESTS_FAILED, f"{row.slug} ({row.source}) passes {row.test}:\n{words}"
+    assert re.search(row.told, words), f"{row.slug}: expected to be told {row.told!r}, got:\n{words}"
+    waits = [wait for wait in ("did not come to call", "had not ended within") if wait in words]
+    assert not waits, f"{row.slug}: RANK-8: expected it to be told at once, got {waits} in:\n{words}"
+
+
+@pytest.mark.parametrize("adapter", SEARCHED, ids=lambda adapter: adapter.__name__)
+def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(adapter: type[CacheAdapter], tmp_path: Path) -> None:
+    mesh, told = SEARCHED[adapter]
+    known = tmp_path / "known.toml"
+    known.write_text(KNOWN, encoding="utf-8")
+    options = ["--hypothesis-profile", "ci", "--known-failures", str(known), "--xfail-tb"]
+    _, words = run(adapter, [f"{MACHINE}[{mesh}]"], BOUND_S, *options)
+    assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found on {mesh}:\n{words}"
+    assert re.search(told, words), f"{adapter.__name__}: expected to be told {told!r}, got:\n{words}"
+    assert "@reproduce_failure" in words, f"{adapter.__name__}: expected a line to reproduce it, got:\n{words}"
+
+
+def test_the_reference_passes_what_finds_the_mutants() -> None:
+    tests = sorted({row.test for row in ROWS})
+    code, words = run(ReferenceAdapter, tests, BOUND_S * len(tests))
+    assert code == pytest.ExitCode.OK, f"expected {tests} to pass, got {code}:\n{words}"
+    assert f"{len(tests)} passed" in words, f"expected none of {tests} to be skipped, got:\n{words}"
+
+
+def test_numbers_that_lie_anywhere_are_found_where_the_group_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_torch_group, "TorchGroup", NumbersAnywhere)
+    with pytest.raises(AssertionError, match=r"RANK-3: the group's device is cuda:1: .* got .*cpu"):
+        test_torch_group.test_every_collective_gets_a_tensor_of_the_groups_device(
+            lambda group: group.reduce([3, -4], Reduction.MIN, "progress"), monkeypatch
+        )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+def test_a_row_names_clauses_of_the_contract(row: Row) -> None:
+    assert set(row.clauses) <= CONTRACT.keys(), f"{row.slug}: the contract has no clause {row.clauses}"
+    sources = ("ours", "sglang#")
+    assert row.source.startswith(sources), f"{row.slug}: a source is one of {sources}, got {row.source}"

@@ -1,0 +1,1 @@
+"""Ranks: groups, meshes and what they agree on."""

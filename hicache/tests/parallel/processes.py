@@ -1,0 +1,110 @@
+"""Processes: one for each rank of a mesh, each running one function, and what became of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from torch import distributed
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
+
+from hicache.config import Topology
+from hicache.errors import RankError
+from hicache.parallel.mesh import topology_of, world_rank, world_size
+
+PATIENCE_S = 60
+"""Until ranks that hang are killed: far beyond every deadline in these tests."""
+
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(["__main__", __name__, "hicache.parallel.torch_group"])
+
+Body = Callable[[Topology, Store], Any]
+"""What a rank does. What it returns is pickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a rank: what its body returned, or None if it died; its exit code; the second when it ended."""
+
+    value: Any
+    exit_code: int | None
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A RankError as it came out of a call, and after how many seconds."""
+
+    message: str
+    group: str
+    ranks: tuple[int, ...]
+    seconds: float
+
+
+def refusal_of(call: Callable[[], object]) -> Refusal:
+    """The RankError that a call raises. Raises AssertionError when it raises none."""
+    begun = time.monotonic()
+    try:
+        result = call()
+    except RankError as error:
+        return Refusal(str(error), error.group, error.ranks, time.monotonic() - begun)
+    raise AssertionError(f"expected a RankError, the call returned {result!r}")
+
+
+def run_ranks(body: Body, folder: Path, mesh: Topology, backend: str = "gloo") -> list[Outcome]:
+    """Run `body` on every rank of the mesh at once, in a process group. Raises AssertionError when a rank hangs."""
+    pipes, processes = [], []
+    for rank in range(world_size(mesh)):
+        ours, theirs = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(
+            target=_run_rank, args=(body, folder / "store", place_in(mesh, rank), backend, theirs)
+        )
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    try:
+        ended_s = _wait_for([process.sentinel for process in processes])
+        return [
+            Outcome(_received(pipe), process.exitcode, ended_s[process.sentinel])
+            for pipe, process in zip(pipes, processes, strict=True)
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _wait_for(sentinels: list[int]) -> dict[int, float]:
+    ended_s: dict[int, float] = {}
+    limit_s = time.monotonic() + PATIENCE_S
+    while waiting := [sentinel for sentinel in sentinels if sentinel not in ended_s]:
+        ended = wait(waiting, limit_s - time.monotonic())
+        assert ended, f"ranks {[sentinels.index(sentinel) for sentinel in waiting]} hang after {PATIENCE_S} s"
+        ended_s |= {sentinel: time.monotonic() for sentinel in waiting if sentinel in ended}
+    return ended_s
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
+
+
+def _run_rank(body: Body, path: Path, topology: Topology, backend: str, pipe: Connection) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    size, rank = world_size(topology), world_rank(topology)
+    store = FileStore(str(path), size)
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+    pipe.send(body(topology, store))
+
+
+def place_in(mesh: Topology, rank: int) -> Topology:
+    """The place of a world rank in a mesh that is given by any of its places."""
+    return topology_of(rank, tp_size=mesh.tp_size, cp_size=mesh.cp_size, pp_size=mesh.pp_size, dp_size=mesh.dp_size)

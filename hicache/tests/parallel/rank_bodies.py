@@ -1,0 +1,104 @@
+"""What a rank does in a test: it opens its groups, takes decisions, dies, hangs or comes late."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from hicache.config import Topology
+from hicache.parallel.group import Reduction
+from hicache.parallel.mesh import world_rank
+from hicache.parallel.torch_group import TorchGroup, open_groups
+from hicache.tests.parallel.processes import Refusal, refusal_of
+
+PATIENCE_S = 20
+"""A deadline that no rank is meant to miss."""
+
+LATE_S = 0.7
+GONE = 7
+"""The exit code of a rank that dies."""
+
+
+def device_of(kind: str, topology: Topology) -> torch.device:
+    """The device of a rank: the CPU, or a GPU of its own."""
+    return torch.device(kind, world_rank(topology)) if kind == "cuda" else torch.device(kind)
+
+
+def answers_of(group: TorchGroup, rank: int) -> tuple[object, ...]:
+    """What each verb answers to numbers that tell the rank."""
+    numbers = [rank, -rank, 2**62 + rank]
+    least = group.reduce(numbers, Reduction.MIN, "progress")
+    greatest = group.reduce(numbers, Reduction.MAX, "ended")
+    first = group.broadcast(numbers, "ended")
+    group.barrier("ready")
+    return (group.name, group.rank, group.size, least, greatest, first)
+
+
+def all_verbs(kind: str, topology: Topology, store: Store) -> dict[str, tuple[object, ...]]:
+    """What each verb of each group answers."""
+    groups = open_groups(topology, store, device_of(kind, topology), PATIENCE_S)
+    answers = {axis: answers_of(group, world_rank(topology)) for axis, group in groups.items()}
+    for group in groups.values():
+        group.close()
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Which ranks die, hang for two deadlines, or come late; the deadline; on which kind of device."""
+
+    dead: int | None
+    hung: int | None
+    late: int | None
+    deadline_s: float
+    kind: str
+
+
+def lose(loss: Loss, topology: Topology, store: Store) -> list[Refusal]:
+    """Take decisions until a rank is lost; what is raised by that call and by the next."""
+    groups = open_groups(topology, store, device_of(loss.kind, topology), loss.deadline_s)
+    rank = world_rank(topology)
+    for group in groups.values():
+        group.barrier("ready")
+    if rank == loss.dead:
+        os._exit(GONE)
+    if rank == loss.hung:
+        time.sleep(2 * loss.deadline_s)
+    if rank == loss.late:
+        time.sleep(LATE_S)
+
+    def step() -> list[list[int]]:
+        return [group.reduce([1, 2], Reduction.MIN, "progress") for group in groups.values()]
+
+    refusals = [refusal_of(step), refusal_of(step)]
+    for group in groups.values():
+        group.close()
+    return refusals
+
+
+def come_late(topology: Topology, store: Store) -> list[int]:
+    """Rank 1 comes late, within the deadline."""
+    group = open_groups(topology, store, "cpu", PATIENCE_S)["tp"]
+    if group.rank == 1:
+        time.sleep(LATE_S)
+    return group.reduce([group.rank], Reduction.MAX, "ended")
+
+
+def open_without(topology: Topology, store: Store) -> Refusal | None:
+    """Rank 1 does not open its groups."""
+    if world_rank(topology) == 1:
+        return None
+    return refusal_of(lambda: open_groups(topology, store, "cpu", LATE_S))
+
+
+def open_again(deadline_s: float, topology: Topology, store: Store) -> list[int]:
+    """Open anew after a call that rank 1 has missed; then it comes late again, but within the deadline."""
+    group = open_groups(topology, store, "cpu", deadline_s)["tp"]
+    if group.rank == 1:
+        time.sleep(1.2 * deadline_s)
+    refusal_of(lambda: group.barrier("ready"))
+    return come_late(topology, store)

@@ -1,0 +1,97 @@
+"""Opening a cache on several ranks: what one of them cannot open, none has; and each that failed says why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hicache.cache import UnifiedRadixCache
+from hicache.clock import VirtualClock
+from hicache.config import CacheConfig
+from hicache.errors import ConfigurationError, RankError
+from hicache.parallel.agree import Agreement
+from hicache.storage.registry import open_backend
+from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.team import Team
+from hicache.tests.tiers.stored_cache import stored_config
+from hicache.tiers.storage_tier import StorageWorld
+from hicache.transfer.executors.storage_threaded import ThreadStorage
+from hicache.transfer.executors.threaded import ThreadExecutor
+
+FAILING = 1
+
+
+class NoRoomError(Exception):
+    """What a machine says that has no more memory, threads or space."""
+
+
+def refuse(*_: Any) -> Any:
+    raise NoRoomError("there is none left")
+
+
+@pytest.fixture
+def team() -> Iterator[Team]:
+    team = Team(Mesh(tp_size=2, cp_size=1, pp_size=1), timeout_s=20.0)
+    yield team
+    team.close()
+
+
+def outcomes(team: Team, openers: Callable[[int], Mapping[str, Any]]) -> list[BaseException | None]:
+    """What each rank raises when all open a cache; a cache that is opened is closed again."""
+
+    def opens(rank: int) -> BaseException | None:
+        told = openers(rank)
+        agreement = Agreement(team.worlds[rank].groups(dict))
+        world = StorageWorld(told["backend"], told["storage"], VirtualClock())
+        try:
+            agreement.together(
+                lambda: UnifiedRadixCache(told["config"], told["executor"], world, agreement),
+                UnifiedRadixCache.close,
+                "open",
+            ).close()
+        except Exception as error:  # noqa: BLE001 - it is what the test asks for
+            return error
+        return None
+
+    return team.each(opens)
+
+
+def openers(usual_config: CacheConfig, **failing: Any) -> Callable[[int], Mapping[str, Any]]:
+    """What each rank opens its cache with; on one of them some of it is another."""
+    usual = {
+        "config": usual_config,
+        "executor": lambda copier: ThreadExecutor(copier, lambda: None),
+        "storage": lambda worker: ThreadStorage(worker, lambda: None),
+        "backend": lambda scope: open_backend("memory", scope, {}),
+    }
+    return lambda rank: {**usual, **failing} if rank == FAILING else usual
+
+
+@pytest.mark.parametrize("part", ["executor", "storage", "backend"])
+def test_each_rank_is_told_who_could_not_open_what_and_nothing_goes_on_running(team: Team, part: str) -> None:
+    before = set(threading.enumerate())
+    team.each(lambda _: None)
+    own, other = reversed(outcomes(team, openers(stored_config(), **{part: refuse})))
+    assert isinstance(own, NoRoomError), f"RANK-2: expected rank {FAILING} to raise its own error, got {own!r}"
+    assert isinstance(other, RankError), f"RANK-2: expected the other rank to raise a RankError, got {other!r}"
+    expected = f"rank {FAILING} of 2 failed (open)"
+    assert str(other) == expected, f"RANK-8: expected {expected!r}, got {other}"
+    left = [thread.name for thread in set(threading.enumerate()) - before if not thread.name.startswith("rank")]
+    assert not left, f"expected all that was opened to be closed, these threads run: {left}"
+
+
+def test_a_component_that_one_rank_alone_does_not_know_is_refused_on_all(team: Team) -> None:
+    config = stored_config()
+    assert config.host is not None, "it has a host tier"
+    strange = replace(
+        config,
+        components=(*config.components, "odd"),
+        capacity_tokens={**config.capacity_tokens, "odd": config.page_size},
+        host=replace(config.host, capacity_tokens={**config.host.capacity_tokens, "odd": config.page_size}),
+    )
+    for rank, error in enumerate(outcomes(team, openers(config, config=strange))):
+        assert isinstance(error, ConfigurationError), f"RANK-2: expected a ConfigurationError on rank {rank}: {error!r}"

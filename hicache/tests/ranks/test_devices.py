@@ -1,0 +1,51 @@
+"""What stands before torch.distributed: it sees on which devices tensors lie, and refuses one that lies elsewhere."""
+
+from __future__ import annotations
+
+from functools import wraps
+
+import pytest
+import torch
+from torch import distributed
+
+from hicache.errors import InvariantError
+from hicache.testing.ranks.device_watch import VERBS, DeviceWatch
+from hicache.testing.ranks.interposer import Interposer
+from hicache.testing.ranks.roll_call import RollCall
+
+
+@pytest.fixture(autouse=True)
+def entered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The collectives that were entered, none of which does anything."""
+    verbs: list[str] = []
+
+    def standing_in(verb: str) -> None:
+        monkeypatch.setattr(distributed, verb, wraps(getattr(distributed, verb))(lambda *_, **__: verbs.append(verb)))
+
+    for verb in (*VERBS, "barrier"):
+        standing_in(verb)
+    return verbs
+
+
+def no_roll_call(*_: object) -> RollCall:
+    raise AssertionError("a tensor on another device is refused before it is compared")
+
+
+def test_every_tensor_is_seen_also_one_in_a_list(entered: list[str]) -> None:
+    watch = DeviceWatch()
+    watch.install()
+    distributed.all_reduce(torch.ones(1))
+    assert watch.seen == {"cpu"}, f"RANK-3: expected to see the device of the tensor, got {watch.seen}"
+    with pytest.raises(InvariantError, match="RANK-3: all_gather: expected a tensor on the device of the group, got"):
+        distributed.all_gather([torch.ones(1, device="meta")], torch.ones(1))
+    assert watch.seen == {"meta", "cpu"}, f"RANK-3: expected to see the tensors of the list, too, got {watch.seen}"
+    assert entered == ["all_reduce"], f"expected what has no numbers not to be passed on, got {entered}"
+
+
+def test_a_tensor_on_another_device_is_refused_before_the_collective(entered: list[str]) -> None:
+    Interposer(no_roll_call, "meta").install()
+    with pytest.raises(
+        InvariantError, match=r"RANK-3: MIN test_a_tensor\w+: expected a tensor on meta, got one on cpu"
+    ):
+        distributed.all_reduce(torch.ones(1), distributed.ReduceOp.MIN, None)
+    assert not entered, f"RANK-3: expected the collective not to be entered, got {entered}"

@@ -1,0 +1,119 @@
+"""Launch: one process for each rank, what each returns, and what is told of those that fail, die or hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hicache.testing.ranks.launch import HANDLED, Launch
+from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.outcome import RanksFailedError
+from hicache.tests.ranks import entries
+from hicache.tests.ranks.ways import WAYS
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    return Launch(Mesh(2, 1, 1), "gloo", tmp_path, deadline_s=60.0, timeout_s=20.0, is_recorded=True)
+
+
+def test_each_rank_is_a_process_and_returns_its_value(launch: Launch) -> None:
+    results = replace(launch, mesh=Mesh(4, 1, 1)).values(entries.reduces, 7)
+    processes = {process for process, _, _ in results}
+    assert len(processes | {os.getpid()}) == 5, f"expected four processes beside this one, got {processes}"
+    assert [rest for _, *rest in results] == [[[7], "cpu"]] * 4, f"expected the least of 7..10 by gloo, got {results}"
+
+
+def test_a_launch_leaves_no_process_and_no_signal_handler_behind(launch: Launch) -> None:
+    handlers = [signal.getsignal(number) for number in HANDLED]
+    launch.values(entries.reduces, 0)
+    assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the handlers that were there before"
+    assert not multiprocessing.active_children(), f"expected none, got {multiprocessing.active_children()}"
+
+
+@pytest.mark.parametrize("way", ["skips", "other-operation", "other-shape", "raises"])
+def test_the_traceback_of_every_rank_names_the_one_that_parts(launch: Launch, way: str) -> None:
+    with pytest.raises(RanksFailedError) as caught:
+        launch.values(entries.parts, way)
+    failures = [outcome.failure for outcome in caught.value.outcomes]
+    expected = WAYS[way].told.format(last=1)
+    assert expected in failures[0], f"RANK-2: expected {expected!r} on rank 0, got {failures[0]}"
+    assert "in parts" in failures[0], f"expected a traceback of rank 0, got {failures[0]}"
+    assert "in parts" in failures[1], f"expected a traceback of rank 1, got {failures[1]}"
+    for failure in failures:
+        assert failure in str(caught.value), f"expected each rank's failure in the message, got {caught.value}"
+
+
+def test_a_rank_that_makes_its_own_groups_alone_is_named(launch: Launch) -> None:
+    with pytest.raises(RanksFailedError) as caught:
+        launch.values(entries.makes_its_own_groups)
+    expected = "rank 1 of world skipped call 1 (new_group ranks 0): it came with new_group ranks 1"
+    for outcome in caught.value.outcomes:
+        assert expected in outcome.failure, f"RANK-6: expected {expected!r} on each rank, got {outcome.failure}"
+
+
+def test_a_rank_that_ended_is_named_at_once(launch: Launch) -> None:
+    outcomes = launch.outcomes(entries.ends_early)
+    expected = "rank 1 of tp skipped call 2 (MIN second): it had ended"
+    assert expected in outcomes[0].failure, f"RANK-2: expected {expected!r}, got {outcomes[0]}"
+    assert (outcomes[1].value, outcomes[1].failure) == ("nothing", ""), (
+        f"expected rank 1 to end well, got {outcomes[1]}"
+    )
+
+
+def test_all_defects_are_told(launch: Launch) -> None:
+    with pytest.raises(RanksFailedError, match=r"(?s)2 of 2 ranks.*rank 0 raised.*defect 40.*rank 1 raised.*defect 41"):
+        launch.values(entries.fails)
+
+
+def test_the_others_say_how_they_took_it_when_a_rank_is_killed(launch: Launch) -> None:
+    outcomes = replace(launch, mesh=Mesh(4, 1, 1), timeout_s=2.0).outcomes(entries.is_killed)
+    expected = "rank 1 of tp did not come to call 2 (MIN progress) within 2 s"
+    told = [outcome.value for outcome in outcomes]
+    assert told == [expected, None, expected, expected], f"RANK-8: expected {expected!r} but on rank 1, got {outcomes}"
+    killed = outcomes[1].failure
+    assert killed.startswith("ended with code -9, in call 1 of tp (barrier begin)"), (
+        f"expected its code, got {killed!r}"
+    )
+
+
+def test_what_is_not_over_in_time_is_killed_and_tells_where_it_was(launch: Launch) -> None:
+    begin = time.monotonic()
+    outcomes = replace(launch, deadline_s=8.0, timeout_s=2.0).outcomes(entries.hangs)
+    took_s = time.monotonic() - begin
+    assert outcomes[0].failure == "", f"expected rank 0 to end well, got {outcomes[0]}"
+    failure = outcomes[1].failure
+    expected = "had not ended within 8 s, in call 1 of tp (barrier begin)"
+    assert failure.startswith(expected), f"expected {expected!r}, got {failure}"
+    assert "in hangs" in failure, f"expected the stack of rank 1, got {failure}"
+    assert took_s < 30, f"expected all to be over after 8 s and a little, it took {took_s:.1f} s"
+    assert not multiprocessing.active_children(), f"expected none, got {multiprocessing.active_children()}"
+
+
+def test_what_a_cache_asks_torch_for_is_recorded_too(launch: Launch) -> None:
+    results = launch.values(entries.interposed, "usual")
+    expected = [
+        "MAX interposed of 2",
+        "MIN interposed of 2",
+        "broadcast from rank 0 interposed of 2",
+        "barrier interposed of 0",
+    ]
+    assert results == [expected] * 2, f"RANK-2: expected {expected} on both ranks, got {results}"
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("skip", "rank 1 of ranks 0, 1 makes call 2 (MIN interposed) as broadcast from rank 0 interposed"),
+        ("shape", "rank 1 of ranks 0, 1 gives 3 numbers to call 2 (MIN interposed), rank 0 gives 2"),
+    ],
+)
+def test_who_parts_in_what_torch_is_asked_for_is_named(launch: Launch, way: str, expected: str) -> None:
+    outcomes = launch.outcomes(entries.interposed, way)
+    assert all(expected in outcome.failure for outcome in outcomes), f"RANK-2: expected {expected!r}, got {outcomes}"

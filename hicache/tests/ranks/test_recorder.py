@@ -1,0 +1,91 @@
+"""RecordedGroup: over a store, as between processes: who parts is named before anybody enters the collective."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from hicache.errors import RankError
+from hicache.parallel.group import Group
+from hicache.testing.ranks.local_world import local_worlds
+from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.recorder import RecordedGroup
+from hicache.testing.ranks.roll_call import RollCall
+from hicache.testing.ranks.store_meeting import StoreMeeting
+from hicache.tests.ranks.ways import WAYS, Way, usual
+
+
+class Entered:
+    """A group that notes which calls were entered, and passes them on."""
+
+    def __init__(self, inner: Group, entered: list[str]) -> None:
+        self._inner = inner
+        self._entered = entered
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._inner, name)
+        if callable(found):
+            self._entered.append(name)
+        return found
+
+
+def recorded(path: Path, ranks: int, entered: list[str], notes: list[str]) -> list[RecordedGroup]:
+    """A recorded group for each of some ranks, each with its own end of one store."""
+    worlds = local_worlds(Mesh(ranks, 1, 1), timeout_s=5.0)
+    groups = []
+    for rank, world in enumerate(worlds):
+        store = FileStore(str(path / "store"), ranks)
+        roll_call = RollCall(rank, StoreMeeting(store, "tp", "tp", ranks, 0.5), notes.append)
+        inner: Group = Entered(world.groups(dict)["tp"], entered)  # type: ignore[assignment]
+        groups.append(RecordedGroup(inner, roll_call))
+    return groups
+
+
+def told(group: RecordedGroup, way: Way | None) -> str:
+    """What a rank is told that does this."""
+    try:
+        (way.act if way else usual)(group)
+    except RankError as error:
+        return str(error)
+    except ZeroDivisionError as error:
+        group.leave(f"had raised ZeroDivisionError: {error}")
+        return "its own error"
+    group.leave("had ended")
+    return "nothing"
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_who_parts_is_named_and_the_call_is_not_entered(tmp_path: Path, way: Way) -> None:
+    entered, begin = list[str](), time.monotonic()
+    groups = recorded(tmp_path, 3, entered, [])
+    ways = [None, None, way]
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(told, groups, ways))
+    expected = way.told.format(last=2)
+    if way is WAYS["stays-away"]:
+        expected = "rank 2 of tp skipped call 2 (MIN progress): it had ended"
+    assert results[:2] == [expected] * 2, f"RANK-2: expected {expected!r} on both ranks, got {results}"
+    assert entered == ["reduce"] * 3, f"RANK-2: expected the first call alone to be entered, got {entered}"
+    assert time.monotonic() - begin < 3, "RANK-8: expected an error within the deadline of 0.5 s"
+
+
+def test_calls_that_match_go_through_with_their_numbers(tmp_path: Path) -> None:
+    notes = list[str]()
+    groups = recorded(tmp_path, 2, [], notes)
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(told, groups, [None, None]))
+    assert results == ["nothing"] * 2, f"RANK-2: expected no error where all calls match, got {results}"
+    assert groups[0].calls == groups[1].calls, f"expected the same calls, got {groups[0].calls} and {groups[1].calls}"
+    assert notes.count("call 2 of tp (MIN progress)") == 2, f"expected a note of each call by each rank, got {notes}"
+    assert (groups[1].name, groups[1].rank, groups[1].size) == ("tp", 1, 2), "expected the name, rank and size inside"
+
+
+def test_a_silent_rank_is_named_within_the_deadline(tmp_path: Path) -> None:
+    groups = recorded(tmp_path, 2, [], [])
+    assert told(groups[0], None) == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", "RANK-8"
+    late = told(groups[1], None)
+    assert late == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", f"RANK-8: rank 1 got {late}"
