@@ -13,10 +13,20 @@ KINDS: frozenset[Kind] = frozenset((*TransferKind, *StorageKind))
 NEEDS = (Capability.SNAPSHOT, Capability.STEPPED, Capability.HOST)
 """What an adapter must declare so that a test can be slow on one rank, and see what comes of it."""
 
-STORAGE_NEEDS = (*NEEDS, Capability.STORAGE)
+STORAGE_NEEDS = (*NEEDS, Capability.STORAGE, Capability.STEPPED_STORAGE)
+
+MARKS_NEEDS = (*STORAGE_NEEDS, Capability.MARKS)
 
 ROUNDS = 4
 """Enough steps for anything to get from the device to storage, or back, when nothing is slow."""
+
+
+def marks(driver: RankDriver) -> tuple[frozenset[str], ...]:
+    """What storage was given of each node."""
+    storage = driver.snapshot().storage
+    assert storage is not None, "the cache has a storage tier"
+    assert storage.persisted is not None, "what declares MARKS shows them"
+    return storage.persisted
 
 
 def hurry(driver: RankDriver, slow: int, kind: Kind) -> None:

@@ -16,7 +16,7 @@ from hicache.types import Pool
 
 from .configurations import configuration
 from .meshes import PP2_TP2, TP2, over
-from .skew import STORAGE_NEEDS
+from .skew import MARKS_NEEDS, STORAGE_NEEDS, marks
 from .stored import PROMPT, begin, brought, objects, prompt_key, put_in_storage, store
 
 Fault = Callable[[RankDriver], None]
@@ -65,9 +65,8 @@ def mend(driver: RankDriver) -> None:
 
 def persisted(driver: RankDriver) -> tuple[int, int]:
     """Nodes of which storage was given something, and how many there are."""
-    storage = driver.snapshot().storage
-    marks = storage.persisted if storage is not None else ()
-    return sum(map(bool, marks)), len(marks)
+    given = marks(driver)
+    return sum(map(bool, given)), len(given)
 
 
 def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
@@ -116,7 +115,7 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
     return found
 
 
-@clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
+@clause("RANK-1", "RANK-2", needs=MARKS_NEEDS)
 @over(TP2, PP2_TP2)
 def test_nothing_counts_as_persisted_that_one_rank_could_not_write(
     launch: Launch, adapter_type: type[CacheAdapter]

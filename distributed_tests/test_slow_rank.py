@@ -15,7 +15,7 @@ from hicache.types import Component, StorageKind, TransferKind, TransferPhase
 
 from .configurations import configuration
 from .meshes import ALL_MESHES, over
-from .skew import NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, hurry
+from .skew import MARKS_NEEDS, NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, hurry, marks
 
 PAIR = (1, 2)
 PROMPT = (1, 2, 3, 4)
@@ -24,9 +24,8 @@ PROMPT = (1, 2, 3, 4)
 
 def persisted(driver: RankDriver) -> tuple[int, int]:
     """Nodes that storage was given, and how many there are."""
-    storage = driver.snapshot().storage
-    marks = storage.persisted if storage is not None else ()
-    return sum(Component.FULL in names for names in marks), len(marks)
+    given = marks(driver)
+    return sum(Component.FULL in names for names in given), len(given)
 
 
 def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
@@ -116,7 +115,7 @@ def test_a_load_has_ended_when_it_has_on_every_rank(launch: Launch, adapter_type
     )
 
 
-@clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
+@clause("RANK-1", "RANK-2", needs=MARKS_NEEDS)
 @over(*ALL_MESHES)
 def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
     launch: Launch, adapter_type: type[CacheAdapter]

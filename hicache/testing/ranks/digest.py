@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hicache.testing.patterns import seed
-from hicache.testing.snapshot import HostView, Snapshot
+from hicache.testing.snapshot import HostView, Snapshot, StorageView
 from hicache.types import Namespace, Slots
 
 SHOWN_TOKENS = 6
@@ -57,11 +57,15 @@ def _nodes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, bytes], str]]:
             "locked": _counts(node.locks),
             "hits": str(node.hits or ""),
             **_facts_of_host(snapshot.host, row),
-            "persisted": "" if snapshot.storage is None else " ".join(sorted(snapshot.storage.persisted[row])),
+            "persisted": _marks(snapshot.storage, row),
         }
         told = "; ".join(f"{name} {fact}" for name, fact in facts.items() if fact)
         name = _name(node.namespace, prefix, node.segment)
         yield (repr(node.namespace), prefix), f"node {node.start}..{node.end} {name}: {told}"
+
+
+def _marks(storage: StorageView | None, row: int) -> str:
+    return "" if storage is None or storage.persisted is None else " ".join(sorted(storage.persisted[row]))
 
 
 def _facts_of_host(host: HostView | None, row: int) -> dict[str, str]:
