@@ -7,7 +7,7 @@ from hicache.testing.plugin.gate import clauses_missing_in
 
 
 @clause()
-def test_every_clause_of_an_implemented_tier_has_a_test() -> None:
+def test_every_clause_of_one_rank_has_a_test() -> None:
     assert __package__ is not None, "the suite is a package"
     untested = clauses_missing_in(__package__, set(TIERS) - {"ranks"})
     sentences = [f"{clause_id}: {CONTRACT[clause_id].sentence}" for clause_id in untested]

@@ -7,9 +7,7 @@ from typing import TypeVar
 
 from hicache.errors import InvariantError, RankError
 from hicache.parallel.group import Group, Reduction
-
-AXES = ("tp", "cp", "pp")
-"""The axes of a mesh whose ranks share a tree, from the innermost on."""
+from hicache.parallel.mesh import AXES
 
 T = TypeVar("T")
 NameT = TypeVar("NameT", bound=str)

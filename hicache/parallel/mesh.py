@@ -9,7 +9,7 @@ from hicache.config import Topology
 from hicache.errors import ConfigurationError
 
 AXES = ("tp", "cp", "pp")
-"""The axes along which ranks share a tree. Data-parallel replicas have a tree each."""
+"""The axes along which ranks share a tree, the innermost first. Data-parallel replicas have a tree each."""
 
 
 def topology_of(rank: int, *, tp_size: int, cp_size: int, pp_size: int, dp_size: int) -> Topology:

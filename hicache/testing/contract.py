@@ -18,9 +18,6 @@ from hicache.types import StopPolicy
 TIERS = ("device", "host", "storage", "metadata", "ranks", "config")
 """What has to exist before a clause can be tested."""
 
-IMPLEMENTED_TIERS = frozenset(TIERS)
-"""The tiers whose clauses the suites test by now."""
-
 LEVELS = ("MUST", "SHOULD")
 
 
@@ -35,11 +32,6 @@ class Clause:
     sentence: str
     source: str
     note: str
-
-    @property
-    def implemented(self) -> bool:
-        """Whether the suites test its tier by now."""
-        return self.tier in IMPLEMENTED_TIERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
-
-import torch
-from torch import distributed
 
 from hicache.config import CacheConfig, Topology
 from hicache.parallel import torch_group
 from hicache.parallel.agree import Agreement
 from hicache.parallel.mesh import axis_ranks, world_rank
-from hicache.parallel.roll_call import RollCall
 from hicache.parallel.torch_group import TorchGroup
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.other_agreement import OtherAgreement
@@ -36,15 +32,9 @@ class OwnCapacities(OtherAgreement):
 class NumbersAnywhere(TorchGroup):
     """A group that does not say where its numbers are to be: on the CPU, unless somebody changed torch's default."""
 
-    def __init__(
-        self,
-        name: str,
-        process_group: distributed.ProcessGroup,
-        device: torch.device,
-        stream: torch.cuda.Stream | None,
-        roll_call: RollCall,
-    ) -> None:
-        super().__init__(name, process_group, None, stream, roll_call)  # type: ignore[arg-type]
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._device = None  # type: ignore[assignment]
 
 
 class NoDevice(ReferenceAdapter):

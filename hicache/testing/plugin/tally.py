@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from hicache.testing.contract import IMPLEMENTED_TIERS, TIERS, Clause
+from hicache.testing.contract import TIERS, Clause
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.report.run import Execution, Outcome
 
@@ -40,7 +40,7 @@ class Tally:
         by_tier = Counter(clause.tier for clause in self.not_executed())
         for tier in TIERS:
             if by_tier[tier]:
-                yield f"{by_tier[tier]} {tier} clauses not executed{_not_yet(tier)}"
+                yield f"{by_tier[tier]} {tier} clauses not executed"
 
     def not_executed(self) -> tuple[Clause, ...]:
         """The clauses that no test executed, in the catalogue's order."""
@@ -58,7 +58,3 @@ class Tally:
         for failure in known:
             if failure.suite in suites and not any(failure.covers(one.node_id, one.clauses) for one in self._executed):
                 yield failure
-
-
-def _not_yet(tier: str) -> str:
-    return "" if tier in IMPLEMENTED_TIERS else " (not implemented yet)"

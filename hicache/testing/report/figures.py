@@ -52,13 +52,7 @@ def sections_figure(matrix: Matrix) -> str:
             counts = [section.counts[status] for section in matrix.sections]
             bars = axes.barh(range(len(counts)), counts, left=left, color=colour, height=0.78)
             numbers = [str(count) if count else "" for count in counts]
-            axes.bar_label(
-                bars,
-                numbers,
-                label_type="center",
-                fontsize=6.5,
-                color=_INK if status is Status.NOT_IMPLEMENTED else _ON_STATUS,
-            )
+            axes.bar_label(bars, numbers, label_type="center", fontsize=6.5, color=_ON_STATUS)
             left = [before + count for before, count in zip(left, counts, strict=True)]
         axes.set_xlabel("clauses")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -22,7 +22,6 @@ class Status(str, Enum):
     KNOWN_FAILURE = "known failure"
     SKIPPED = "skipped"
     NOT_EXECUTED = "not executed"
-    NOT_IMPLEMENTED = "not implemented yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,6 @@ def _row(clause: Clause, configurations: Sequence[str], executed: Mapping[tuple[
     # A configuration that this machine cannot open says nothing of a clause that ran in others.
     opened = [cell for name, cell in zip(configurations, by_cell, strict=True) if not _is_closed(name, cell)]
     status = _status([execution for cell in (opened if any(opened) else by_cell) for execution in cell])
-    if status is Status.NOT_EXECUTED and not clause.implemented:
-        status = Status.NOT_IMPLEMENTED
     return Row(clause, status, tuple(_cell(executions) for executions in by_cell))
 
 

@@ -86,6 +86,6 @@ def _groups(executions: Sequence[Execution]) -> tuple[Group, ...]:
 
 def _silent(matrix: Matrix) -> dict[str, tuple[Clause, ...]]:
     rows = [row for section in matrix.sections for row in section.rows]
-    silent = [row.clause for row in rows if row.status in (Status.NOT_EXECUTED, Status.NOT_IMPLEMENTED)]
+    silent = [row.clause for row in rows if row.status is Status.NOT_EXECUTED]
     tiers = sorted({clause.tier for clause in silent}, key=TIERS.index)
     return {tier: tuple(clause for clause in silent if clause.tier == tier) for tier in tiers}

@@ -18,7 +18,6 @@ SYMBOLS: Mapping[Status, str] = {
     Status.KNOWN_FAILURE: "!",
     Status.SKIPPED: "-",
     Status.NOT_EXECUTED: "·",
-    Status.NOT_IMPLEMENTED: "○",
 }
 
 _WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.PASSED, Outcome.SKIPPED)
