@@ -43,6 +43,9 @@ SGLANG = (
     ),
 )
 
+MODELS = ("torch", "transformers", "lm_eval", "datasets", "safetensors")
+"""What runs models, and is asked for by the accuracy suite alone."""
+
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
     "hicache.tables": (*GROUND, "tomli", "yaml"),
@@ -87,6 +90,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "hypothesis")),
+    "accuracy": (*SHARED, "hicache.testing", "numpy", "pytest", *MODELS),
     "benchmarks": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
 }
 """What each layer may import besides itself and the standard library. The longest name that fits a module counts."""
