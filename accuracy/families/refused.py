@@ -37,7 +37,7 @@ REFUSALS: Mapping[str, Refusal] = {
         "its recurrent state is kept in the modules",
     ),
     "minimax": Refusal(
-        Family("minimax", "sdpa", {"num_local_experts": 4, "block_size": 16}), BUG, "kept in a cache of its own"
+        Family("minimax", "sdpa", {"num_local_experts": 2, "block_size": 16}), UNSUPPORTED, "kept in a cache of its own"
     ),
     "deepseek_v4": Refusal(
         Family(
