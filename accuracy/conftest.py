@@ -25,13 +25,6 @@ def pytest_report_header() -> list[str]:
     return [] if HAS_MODELS else ["accuracy: not collected, transformers is missing: pip install 'hicache[accuracy]'"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What transformers warns of while it imports and runs is its own affair."""
-    for item in items:
-        if item.path.is_relative_to(__file__.rpartition("/")[0]):
-            item.add_marker(pytest.mark.filterwarnings("default"))
-
-
 @pytest.fixture
 def open_cache(adapter_type: type[CacheAdapter]) -> Iterator[object]:
     """Opens a cache until the test ends; skips what the adapter does not declare, or refuses to serve."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .attention import SLIDING, WINDOW
 from .family import Family
 
 LATENT = {
@@ -37,4 +38,22 @@ LATENT_FAMILIES: Mapping[str, Family] = {
 INDEXED_FAMILIES: Mapping[str, Family] = {
     "deepseek_v32": Family("deepseek_v32", "sdpa", INDEXED),
     "glm_moe_dsa": Family("glm_moe_dsa", "sdpa", INDEXED),
+    "dots3_note": Family(
+        "dots3_note_text",
+        "sdpa",
+        {
+            **INDEXED,
+            "layer_types": ["indexed_attention", SLIDING, "indexed_attention", SLIDING],
+            "sliding_window": WINDOW,
+            "head_dim": 32,
+            "shared_experts_intermediate_size": 32,
+            "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 4,
+            "swa_q_lora_rank": 32,
+            "swa_kv_lora_rank": 48,
+            "swa_head_dim": 32,
+            "swa_qk_nope_head_dim": 16,
+            "swa_v_head_dim": 16,
+        },
+    ),
 }
