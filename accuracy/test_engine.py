@@ -25,6 +25,30 @@ def test_chunks_are_whole_pages(open_cache: OpenCache) -> None:
         Engine(model, open_cache(config), config, chunk_tokens=24, rereads=False)
 
 
+@clause()
+def test_something_of_a_prompt_is_computed(open_cache: OpenCache) -> None:
+    model = served("qwen3", torch.float32, "cpu")
+    engine = Stage(model, on_device(model, PAGE, CHUNK), open_cache).engine(CHUNK)
+    for tokens, reusable in ((prompt(1, 8), 8), (prompt(1, 8), -1), (prompt(1, 0), None)):
+        with pytest.raises(ValueError, match=f"of {len(tokens)} tokens"):
+            engine.begin(tokens, reusable_tokens=reusable)
+
+
+@clause("REQ-3")
+@each_kind
+def test_no_more_is_reused_than_was_asked(family: str, open_cache: OpenCache) -> None:
+    model = served(family, torch.float32, "cpu")
+    engine = Stage(model, on_device(model, PAGE, CHUNK), open_cache).engine(CHUNK)
+    tokens = prompt(1, 4 * PAGE)
+    whole = ask(engine, tokens)
+    generation = engine.begin(tokens, reusable_tokens=2 * PAGE + 1)
+    assert generation is not None, "one request fits"
+    assert generation.hits.device == 2 * PAGE, f"REQ-3: {2 * PAGE + 1} tokens may be reused, got {generation.hits}"
+    logits = engine.compute(generation)
+    assert torch.equal(whole.logits[2 * PAGE :], logits), "REQ-3: the same prompt, another answer"
+    engine.finish(generation)
+
+
 @clause("REQ-3")
 @each_kind
 def test_the_last_token_is_always_computed(family: str, open_cache: OpenCache) -> None:

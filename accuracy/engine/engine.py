@@ -51,9 +51,11 @@ class Engine:
         """A request arrives; None, with nothing taken, when it does not fit beside those that run.
 
         `reusable_tokens`: of the prompt, how many may be answered from the cache; all but the last unless said, for the
-        last one's logits are what is asked for.
+        last one's logits are what is asked for. Raises ValueError when it leaves nothing to compute.
         """
         reusable = len(tokens) - 1 if reusable_tokens is None else reusable_tokens
+        if not 0 <= reusable < len(tokens):
+            raise ValueError(f"of {len(tokens)} tokens {reusable} cannot be answered from the cache")
         key = Key(tokens[:reusable], namespace)
         begun = self._admit(tokens, namespace, self._arrivals.take(key))
         # A copy of the hit's state may be what does not fit.
