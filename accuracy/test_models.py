@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from .models.alphabet import CHARACTERS, DIGITS, MARK, decoded, encoded
 from .models.copying import SPAN
 from .models.questions import UNASKED
-from .models.recipe import RECIPES, Recipe
+from .models.recipe import RECIPES, Recipe, Stage
 from .models.scoring import score
 from .models.shipped import keep, trained
 from .models.task import COPYING, RECALL, RUNNING, Task
@@ -47,17 +48,18 @@ def test_a_task_is_lost_with_its_component(name: str, task: Task) -> None:
 
 
 def shortened(name: str, steps: int) -> Recipe:
-    """The start of a recipe, with little in each step."""
+    """A few steps on all tasks of a recipe, with little in each step."""
     recipe = RECIPES[name]
-    first = dataclasses.replace(recipe.stages[0], steps=steps, tokens=dict.fromkeys(recipe.stages[0].tokens, 256))
-    return dataclasses.replace(recipe, stages=(first,))
+    tasks = [dataclasses.replace(task, lesson_tokens=256) for task in recipe.tasks]
+    return dataclasses.replace(recipe, stages=(Stage(steps, dict.fromkeys(tasks, 64)),))
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_starts_to_learn(name: str) -> None:
-    recipe = shortened(name, steps=50)
+    recipe = shortened(name, steps=30)
     losses = [sum(step.losses.values()) for step in training(recipe, recipe.untrained())]
-    assert losses[-1] < losses[0] - 0.8, f"expected a sum of losses lower by 0.8 nats after 50 steps, got {losses}"
+    fall = mean(losses[:5]) - mean(losses[-5:])
+    assert fall >= 0.5, f"expected the sum of losses to fall by half a nat in 30 steps, got {fall:.2f}: {losses}"
 
 
 def test_training_repeats_itself() -> None:
@@ -76,10 +78,10 @@ def test_what_is_kept_loads_again(name: str, tmp_path: Any) -> None:
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Any) -> None:
-    keep(RECIPES["window"].untrained(), "window", tmp_path)
-    (tmp_path / "window.safetensors").rename(tmp_path / "hybrid.safetensors")
-    (tmp_path / "window.json").rename(tmp_path / "hybrid.json")
-    with pytest.raises((ValueError, RuntimeError), match=r"not those of hybrid|size mismatch"):
+    for name in ("hybrid", "window"):
+        keep(RECIPES[name].untrained(), name, tmp_path)
+    (tmp_path / "window.safetensors").replace(tmp_path / "hybrid.safetensors")
+    with pytest.raises(RuntimeError, match="size mismatch"):
         trained("hybrid", folder=tmp_path)
 
 

@@ -11,7 +11,7 @@ from transformers.masking_utils import create_causal_mask, create_sliding_window
 from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
 
 
-class HybridConfig(Cohere2Config):  # type: ignore[misc]
+class HybridConfig(Cohere2Config):
     """What Cohere2 takes, and the shape of its recurrent layers. Their memory is long from the start."""
 
     model_type = "hybrid"
@@ -30,7 +30,7 @@ class HybridConfig(Cohere2Config):  # type: ignore[misc]
     rms_norm_eps: float = 1e-5
 
 
-class RecurrentLayer(OlmoHybridGatedDeltaNet):  # type: ignore[misc]
+class RecurrentLayer(OlmoHybridGatedDeltaNet):
     """A gated delta net, called as attention is called."""
 
     def forward(
@@ -43,7 +43,7 @@ class RecurrentLayer(OlmoHybridGatedDeltaNet):  # type: ignore[misc]
         return super().forward(hidden_states, cache_params=past_key_values, attention_mask=attention_mask), None
 
 
-class HybridModel(Cohere2Model):  # type: ignore[misc]
+class HybridModel(Cohere2Model):
     """The layers of `HybridForCausalLM`."""
 
     config: HybridConfig
@@ -78,7 +78,7 @@ class HybridModel(Cohere2Model):  # type: ignore[misc]
         return super().forward(position_ids=position_ids, past_key_values=past_key_values, **kwargs)
 
 
-class HybridForCausalLM(Cohere2ForCausalLM):  # type: ignore[misc]
+class HybridForCausalLM(Cohere2ForCausalLM):
     """Full layers without positions, sliding layers with, and recurrent layers, as `layer_types` orders them."""
 
     config: HybridConfig

@@ -13,7 +13,7 @@ from .recipe import RECIPES
 
 WEIGHTS = Path(__file__).parent / "weights"
 
-_TIED = "lm_head.weight"
+_TIED, _EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 
 
 def trained(name: str, dtype: torch.dtype = torch.float32, folder: Path = WEIGHTS) -> Any:
@@ -21,14 +21,13 @@ def trained(name: str, dtype: torch.dtype = torch.float32, folder: Path = WEIGHT
 
     Raises:
         KeyError: no recipe has that name.
-        ValueError: the file's tensors are not those of the model.
+        RuntimeError: the file's tensors are not those of the model.
     """
     recipe = RECIPES[name]
     configuration = recipe.configuration(**json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
     model = recipe.model(configuration)
-    difference = model.load_state_dict(load_file(folder / f"{name}.safetensors"), strict=False)
-    if difference.unexpected_keys or difference.missing_keys != [_TIED]:
-        raise ValueError(f"the weights in {folder} are not those of {name}: {difference}")
+    tensors = load_file(folder / f"{name}.safetensors")
+    model.load_state_dict({**tensors, _TIED: tensors[_EMBEDDINGS]})
     return model.to(dtype).eval()
 
 

@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> None:
     keep(model, given.name, given.folder)
     for task in recipe.tasks:
         questions = task.questions(seed=0, count=QUESTIONS)
-        names = {None: "nothing", **{component: component.value for component in Component}}
+        names: dict[Component | None, str] = {None: "nothing"}
+        names |= {component: component.value for component in Component}
         _say(task.name, [f"without {name} {score(model, questions, erased):.3f}" for erased, name in names.items()])
 
 

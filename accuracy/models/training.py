@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from .recipe import Recipe, Stage
 from .task import Task
 
 WARM_UP_STEPS = 50
-"""Until when the learning rate rises. Then it falls, along a cosine, to a twentieth."""
+"""Until when the learning rate rises. Over the last third of the steps it falls to nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def training(recipe: Recipe, model: Any) -> Iterator[Step]:
         for group in optimiser.param_groups:
             group["lr"] = recipe.learning_rate * _share_of_rate(number, len(stages))
         optimiser.zero_grad()
-        losses = {task: _learnt(model, task, stage, random) for task in recipe.tasks}
+        losses = {task: _learnt(model, task, stage, random) for task in stage.lengths}
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
         optimiser.step()
         yield Step(number, losses)
@@ -44,14 +43,15 @@ def training(recipe: Recipe, model: Any) -> Iterator[Step]:
 
 
 def _share_of_rate(number: int, steps: int) -> float:
-    falling = 0.5 * (1 + math.cos(math.pi * number / steps))
-    return min(1, (number + 1) / WARM_UP_STEPS) * (0.05 + 0.95 * falling)
+    rising = (number + 1) / WARM_UP_STEPS
+    falling = 3 * (1 - number / steps)
+    return min(1, rising, falling)
 
 
 def _learnt(model: Any, task: Task, stage: Stage, random: np.random.Generator) -> float:
     """The loss of a lesson, whose gradient is added to the model's."""
     length = stage.lengths[task]
-    lesson = task.lesson(random, stage.tokens[task] // length, length)
+    lesson = task.lesson(random, task.lesson_tokens // length, length)
     positions = torch.arange(length)[None]
     logits = model(input_ids=torch.from_numpy(lesson.tokens), position_ids=positions, use_cache=False).logits
     loss = cross_entropy(logits.flatten(0, 1), torch.from_numpy(lesson.labels).flatten())
