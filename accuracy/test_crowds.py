@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.types import Tokens
+from hicache.types import Component, Tokens
 
 from .crowd import Crowd
 from .engine.cache_room import device_config, with_host
@@ -41,6 +43,9 @@ def test_requests_that_run_together_answer_as_each_would_alone(
 ) -> None:
     model = served(family, dtype, "cpu")
     config = device_config(model.layout, page_size=PAGE, chunk_tokens=CHUNK, tokens=TOKENS, states=STATES, device="cpu")
+    if Component.SWA in config.components:
+        # The slots of the window run out first, so that it alone is what a cached prompt loses.
+        config = replace(config, capacity_tokens={**config.capacity_tokens, Component.FULL.value: 2 * TOKENS})
     config = with_host(config, tokens=2 * TOKENS, states=2 * STATES, policy=policy)
     engine = Engine(model, open_cache(config), config, chunk_tokens=CHUNK, rereads=True)
     crowd, asked = Crowd(engine, RUNNING), prompts()
