@@ -110,6 +110,13 @@ def test_a_recall_lesson_asks_for_the_letter_of_a_key_that_stood_before() -> Non
         assert labels[1::2] == tokens[::2], f"expected the key before each letter, got {decoded(labels[1::2])}"
 
 
+@pytest.mark.parametrize("task", [RECALL, COPYING, RUNNING], ids=lambda task: task.name)
+def test_what_a_question_builds_on_fills_pages(task: Task) -> None:
+    question = task.questions(seed=1, count=1)[0]
+    known = len(question.prompt) - question.asking
+    assert known % 64 == 0, f"{known} tokens of {task.name} leave a part of a page, whose computing hides a loss"
+
+
 def test_questions_are_what_their_answers_say() -> None:
     copied = COPYING.questions(seed=1, count=1)[0]
     assert copied.prompt.endswith(copied.answer + MARK), f"expected the last {SPAN} letters, got {copied}"

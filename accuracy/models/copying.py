@@ -10,7 +10,7 @@ from .questions import UNASKED, Lesson, Question
 SPAN = 8
 """How many letters are copied, and how far back of its copy's predecessor a letter stands."""
 
-PROMPT_LETTERS = 120
+PROMPT_LETTERS = 128
 """How many letters a question's prompt holds."""
 
 _LETTERS = np.array(encoded(LETTERS))

@@ -7,7 +7,7 @@ import numpy as np
 from .alphabet import KEYS, LETTERS, encoded
 from .questions import UNASKED, Lesson, Question
 
-RECORDS = 100
+RECORDS = 96
 """How many keys a question's prompt holds."""
 
 _KEYS, _LETTERS = np.array(encoded(KEYS)), np.array(encoded(LETTERS))

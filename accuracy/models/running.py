@@ -7,7 +7,7 @@ import numpy as np
 from .alphabet import DIGITS, encoded
 from .questions import Lesson, Question
 
-PROMPT_DIGITS = 150
+PROMPT_DIGITS = 193
 """How many digits a question's prompt holds."""
 
 _ZERO = encoded(DIGITS)[0]
