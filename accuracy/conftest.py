@@ -15,14 +15,14 @@ from hicache.testing.plugin.fixtures import adapter_type
 
 __all__ = ["adapter_type"]
 
-HAS_MODELS = all(find_spec(name) for name in ("torch", "transformers"))
+HAS_MODELS = all(find_spec(name) for name in ("torch", "transformers", "lm_eval"))
 
 collect_ignore_glob = [] if HAS_MODELS else ["test_*.py"]
 
 
 def pytest_report_header() -> list[str]:
     """Say so when nothing of this suite can run."""
-    return [] if HAS_MODELS else ["accuracy: not collected, transformers is missing: pip install 'hicache[accuracy]'"]
+    return [] if HAS_MODELS else ["accuracy: not collected, transformers or lm-eval is missing: pip install 'hicache[accuracy]'"]
 
 
 @pytest.fixture

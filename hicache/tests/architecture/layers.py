@@ -43,7 +43,7 @@ SGLANG = (
     ),
 )
 
-MODELS = ("torch", "transformers", "lm_eval", "datasets", "safetensors")
+MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
 """What runs models, and is asked for by the accuracy suite alone."""
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
