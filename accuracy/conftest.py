@@ -22,7 +22,11 @@ collect_ignore_glob = [] if HAS_MODELS else ["test_*.py"]
 
 def pytest_report_header() -> list[str]:
     """Say so when nothing of this suite can run."""
-    return [] if HAS_MODELS else ["accuracy: not collected, transformers or lm-eval is missing: pip install 'hicache[accuracy]'"]
+    return (
+        []
+        if HAS_MODELS
+        else ["accuracy: not collected, transformers or lm-eval is missing: pip install 'hicache[accuracy]'"]
+    )
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,8 @@ def evaluate(
     chats: bool = False,
 ) -> ScoredPass:
     """`tasks`: our own, or names of public ones where `public` is set. `chats`: by the chat template."""
+    # It warns of each task whose documents are made and not downloaded.
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     asker = Asker(engine, kept_tokens=KEPT_TOKENS)
     started = time.perf_counter()
     results = simple_evaluate(
