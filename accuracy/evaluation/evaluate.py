@@ -26,11 +26,10 @@ def evaluate(
     tasks: Sequence[Mapping[str, Any] | str],
     *,
     most_tokens: int,
-    public: bool = False,
-    limit: int | None = None,
-    chats: bool = False,
+    limit: int | None,
+    chats: bool,
 ) -> ScoredPass:
-    """`tasks`: our own, or names of public ones where `public` is set. `chats`: by the chat template."""
+    """`tasks`: our own, or names of public ones. `limit`: documents of each. `chats`: by the chat template."""
     # It warns of each task whose documents are made and not downloaded.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     asker = Asker(engine, kept_tokens=KEPT_TOKENS)
@@ -38,7 +37,7 @@ def evaluate(
     results = simple_evaluate(
         model=CachedModel(asker, vocabulary, most_tokens=most_tokens),
         tasks=list(tasks),
-        task_manager=TaskManager(include_defaults=public),
+        task_manager=TaskManager(include_defaults=any(isinstance(task, str) for task in tasks)),
         bootstrap_iters=0,
         limit=limit,
         apply_chat_template=chats,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Passes:
         self,
         model: ServedModel,
         vocabulary: Vocabulary,
-        tasks: Sequence[Mapping[str, Any]],
+        tasks: Sequence[Mapping[str, Any] | str],
         room: Room,
         open_cache: OpenCache,
         folder: Path,
@@ -49,11 +49,17 @@ class Passes:
         self._files = {"root": str(folder)}
         self.stage = Stage(model, self._config(model, "file", self._files), open_cache)
 
-    def ask(self, tasks: Sequence[Mapping[str, Any]] | None = None) -> ScoredPass:
-        """All tasks, or some, over the cache as it is."""
+    def ask(self, *, limit: int | None = None, chats: bool = False) -> ScoredPass:
+        """All tasks, over the cache as it is."""
         config = self.stage.model.runner.model.config.get_text_config(decoder=True)
-        engine = self.stage.engine(self._room.chunk_tokens)
-        return evaluate(engine, self._vocabulary, tasks or self._tasks, most_tokens=config.max_position_embeddings)
+        return evaluate(
+            self.stage.engine(self._room.chunk_tokens),
+            self._vocabulary,
+            self._tasks,
+            most_tokens=config.max_position_embeddings,
+            limit=limit,
+            chats=chats,
+        )
 
     def lose_above(self, tier: Tier) -> None:
         """Let everything be copied down to this tier, and the tiers above it lose what they have."""
@@ -62,16 +68,9 @@ class Passes:
         elif tier is Tier.STORAGE:
             self._reopen("file", self._files)
 
-    def from_tiers(self) -> Iterator[tuple[Tier, ScoredPass]]:
-        """A pass from each tier, down to the lowest."""
-        for tier in Tier:
-            self.lose_above(tier)
-            yield tier, self.ask()
-
-    def through_faults(self) -> ScoredPass:
-        """A pass from storage that fails now and then, in reading and in writing."""
+    def lose_to_faults(self) -> None:
+        """The same as down to storage, which fails now and then from here on, in reading and in writing."""
         self._reopen("faulty", {"inner": "file", "inner_options": self._files, "seed": 1, **FAULTS})
-        return self.ask()
 
     def _reopen(self, backend: str, options: Mapping[str, Any]) -> None:
         self.stage.adapter.drain()
