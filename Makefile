@@ -28,3 +28,7 @@ clean:
 .venv/dev: .venv/kit
 	$(INSTALL) '.[dev]'
 	@touch $@
+
+.venv/models: .venv/dev
+	$(INSTALL) '.[accuracy]'
+	@touch $@

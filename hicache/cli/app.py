@@ -6,6 +6,7 @@ import os
 
 import typer
 
+from hicache.cli.accuracy import accuracy_command
 from hicache.cli.explain import explain_command
 from hicache.cli.replay import replay_command
 from hicache.cli.report import report_app
@@ -16,6 +17,7 @@ from hicache.cli.verify_storage import verify_storage_command
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command("verify")(verify_command)
 app.command("verify-storage")(verify_storage_command)
+app.command("accuracy")(accuracy_command)
 app.command("replay")(replay_command)
 app.command("explain")(explain_command)
 app.add_typer(report_app, name="report")

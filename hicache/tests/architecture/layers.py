@@ -49,6 +49,9 @@ SGLANG = (
     ),
 )
 
+MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
+"""What runs models, and is asked for by the accuracy suite alone."""
+
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
     "hicache.tables": (*GROUND, "tomli", "yaml"),
@@ -102,6 +105,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "hypothesis")),
     "distributed_tests.test_process_groups": (*SHARED, "hicache.testing", "distributed_tests", "pytest", "torch"),
+    "accuracy": (*SHARED, "hicache.testing", "numpy", "pytest", *MODELS),
     "benchmarks": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
 }
 """What each layer may import besides itself and the standard library. The longest name that fits a module counts."""

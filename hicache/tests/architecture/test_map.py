@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 MAP = ROOT / "docs" / "modules.md"
-FOLDERS = ("hicache", "conformance", "properties", "distributed_tests", "benchmarks")
+FOLDERS = ("hicache", "conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
 
 def first_line(path: Path) -> str:

@@ -1,0 +1,50 @@
+"""Opens the caches that models are answered from, and skips what the adapter does not declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from hicache.config import CacheConfig
+from hicache.errors import ConfigurationError
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import needs_of
+from hicache.testing.plugin.fixtures import adapter_type
+
+__all__ = ["adapter_type"]
+
+HAS_MODELS = all(find_spec(name) for name in ("torch", "transformers", "lm_eval"))
+
+collect_ignore_glob = [] if HAS_MODELS else ["test_*.py"]
+
+
+def pytest_report_header() -> list[str]:
+    """Say so when nothing of this suite can run."""
+    return (
+        []
+        if HAS_MODELS
+        else ["accuracy: not collected, transformers or lm-eval is missing: pip install 'hicache[accuracy]'"]
+    )
+
+
+@pytest.fixture
+def open_cache(adapter_type: type[CacheAdapter]) -> Iterator[object]:
+    """Opens a cache until the test ends; skips what the adapter does not declare, or refuses to serve."""
+    opened: list[CacheAdapter] = []
+
+    def open_one(config: CacheConfig) -> CacheAdapter:
+        lacking = {*needs_of(config), Capability.BYTES} - adapter_type.capabilities
+        if lacking:
+            names = ", ".join(sorted(capability.name for capability in lacking))
+            pytest.skip(f"adapter {adapter_type.__name__} does not declare {names}")
+        try:
+            opened.append(adapter_type(config))
+        except ConfigurationError as error:
+            pytest.skip(f"adapter {adapter_type.__name__} cannot serve {config.name}: {error}")
+        return opened[-1]
+
+    yield open_one
+    for cache in opened:
+        cache.close()

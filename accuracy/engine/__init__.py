@@ -1,0 +1,1 @@
+"""Language models of transformers behind a prefix cache, used as a server uses one."""

@@ -1,0 +1,116 @@
+"""Cache room: the configuration of a cache for the slots of a model, tier by tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hicache.config import (
+    SINGLE_RANK,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    ModelShape,
+    StorageConfig,
+    WritePolicy,
+)
+from hicache.extra_config import ExtraConfig
+from hicache.types import Component, Pool, StopPolicy
+
+from .model_layout import ModelLayout
+
+PREFETCH_CAP_S = 60.0
+FLOAT32_BYTES = 4
+
+
+def device_config(
+    layout: ModelLayout, *, page_size: int, chunk_tokens: int, tokens: int, states: int, device: str
+) -> CacheConfig:
+    """A cache on the device alone. `tokens`: of FULL, and of SWA where there is one. `chunk_tokens`: between states."""
+    window = layout.window_tokens
+    capacities = {Component.FULL.value: tokens}
+    if window is not None:
+        capacities[Component.SWA.value] = tokens
+    if layout.states:
+        capacities[Component.MAMBA.value] = states
+    return CacheConfig(
+        components=tuple(capacities),
+        sidecars=(Pool.INDEXER.value,) if layout.index else (),
+        page_size=page_size,
+        capacity_tokens=capacities,
+        sliding_window_size=window,
+        mamba_chunk_size=chunk_tokens if layout.states else None,
+        policy=EvictionPolicy.LRU,
+        bigram=False,
+        events=False,
+        layout=Layout.LAYER_FIRST,
+        device=device,
+        model=model_shape(layout),
+        topology=SINGLE_RANK,
+        host=None,
+        storage=None,
+    )
+
+
+def with_host(config: CacheConfig, *, tokens: int, states: int, policy: WritePolicy) -> CacheConfig:
+    """The same with a host tier, whose transfers are moved by CUDA streams where there are any, else by a thread."""
+    is_cpu = config.device == "cpu"
+    host = HostConfig(
+        capacity_tokens={name: states if name == Component.MAMBA else tokens for name in config.components},
+        layout=Layout.PAGE_FIRST,
+        write_policy=policy,
+        selective_hits=1,
+        load_back_threshold_tokens=0,
+        executor=ExecutorKind.THREADED if is_cpu else ExecutorKind.STREAMS,
+    )
+    return replace(config, host=host)
+
+
+def with_storage(config: CacheConfig, *, backend: str, options: Mapping[str, Any], model: str) -> CacheConfig:
+    """The same with a storage tier below its host tier, for which a request waits to the end."""
+    assert config.host is not None, "storage lies below a host tier"
+    storage = StorageConfig(
+        backend=backend,
+        extra=ExtraConfig(
+            prefetch_threshold=0,
+            prefetch_timeout_base=1.0,
+            prefetch_timeout_per_ki_token=1.0,
+            hicache_storage_pass_prefix_keys=False,
+            options=options,
+        ),
+        model=model,
+        stop_policy=StopPolicy.WAIT_COMPLETE,
+        timeout_cap_s=PREFETCH_CAP_S,
+        limit_tokens=config.host.capacity_tokens[Component.FULL],
+        executor=ExecutorKind.THREADED,
+    )
+    return replace(config, storage=storage)
+
+
+def model_shape(layout: ModelLayout) -> ModelShape:
+    """A shape whose slots have room for the widest layer of each pool."""
+    by_pool = {pool: [part for part in layout.attention if part.pool is pool] for pool in (Pool.KV, Pool.SWA)}
+    size_bytes = layout.dtype.itemsize
+    widest = max((part.size_bytes for part in layout.attention), default=0)
+    return ModelShape(
+        full_layers=len(by_pool[Pool.KV]),
+        swa_layers=len(by_pool[Pool.SWA]),
+        mamba_layers=len(layout.states),
+        kv_heads=1,
+        head_dim=_elements(widest, 2 * size_bytes),
+        conv_elements=_elements(max((part.size_bytes("conv") for part in layout.states), default=0), size_bytes),
+        state_elements=_elements(
+            max((part.size_bytes("recurrent") for part in layout.states), default=0), FLOAT32_BYTES
+        ),
+        index_dim=_elements(max((part.keys.size_bytes for part in layout.index), default=0), size_bytes),
+        dtype=str(layout.dtype).removeprefix("torch."),
+        is_mla=False,
+    )
+
+
+def _elements(widest_bytes: int, element_bytes: int) -> int:
+    """Elements that hold so many bytes, and at least one."""
+    return max(1, -(-widest_bytes // element_bytes))

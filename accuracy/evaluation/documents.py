@@ -1,0 +1,72 @@
+"""Documents: what the tasks ask, drawn from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..models.alphabet import LETTERS, MARK
+from ..models.copying import SPAN
+from ..models.task import COPYING, RECALL, RUNNING, Task
+
+Documents = Mapping[str, list[dict[str, Any]]]
+"""By split."""
+
+SEED = 5
+SHOTS = 12
+CHOICES = 4
+READ_ROUNDS = 6
+
+
+def asking(task: Task) -> Callable[[int], Documents]:
+    """The questions of a trained model's task."""
+
+    def questions(count: int) -> Documents:
+        drawn = task.questions(SEED, count)
+        return {"test": [{"prompt": question.prompt, "answer": question.answer} for question in drawn]}
+
+    return questions
+
+
+def choices(count: int) -> Documents:
+    """A recall, with the right letter among others."""
+    random = np.random.default_rng(SEED)
+    documents = []
+    for question in RECALL.questions(SEED + 1, count):
+        others = random.permutation([letter for letter in LETTERS if letter != question.answer])
+        right = int(random.integers(CHOICES))
+        letters = [str(letter) for letter in others[: CHOICES - 1]]
+        letters.insert(right, question.answer)
+        documents.append({"prompt": question.prompt, "choices": letters, "right": right})
+    return {"test": documents}
+
+
+def shots(count: int) -> Documents:
+    """Copies of a few letters, after the same long row of such copies."""
+    random = np.random.default_rng(SEED)
+    return {"shots": [_copy(random) for _ in range(SHOTS)], "test": [_copy(random) for _ in range(count)]}
+
+
+def readings(count: int) -> Documents:
+    """Texts of several copies."""
+    random = np.random.default_rng(SEED + 2)
+    rounds = [[_copy(random) for _ in range(READ_ROUNDS)] for _ in range(count)]
+    return {"test": [{"text": "".join(one["prompt"] + one["answer"] for one in line)} for line in rounds]}
+
+
+def _copy(random: np.random.Generator) -> dict[str, Any]:
+    letters = "".join(random.choice(list(LETTERS), SPAN))
+    return {"prompt": letters + MARK, "answer": letters}
+
+
+DOCUMENTS: Mapping[str, Callable[[int], Documents]] = {
+    "recall": asking(RECALL),
+    "copying": asking(COPYING),
+    "running": asking(RUNNING),
+    "choice": choices,
+    "shots": shots,
+    "reading": readings,
+}
+"""By task: so many documents of it."""

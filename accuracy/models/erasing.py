@@ -1,0 +1,29 @@
+"""Erasing one component of a model's cache: what a server would do that lost it and did not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hicache.types import Component
+
+LAYER_TYPES: Mapping[Component, str] = {
+    Component.FULL: "full_attention",
+    Component.SWA: "sliding_attention",
+    Component.MAMBA: "linear_attention",
+}
+"""The kind of layer that each component keeps."""
+
+
+def erase(cache: Any, component: Component, layer_types: list[str]) -> None:
+    """Put zeros in place of all that the layers of one component hold."""
+    for layer, kind in zip(cache.layers, layer_types, strict=True):
+        if kind != LAYER_TYPES[component]:
+            continue
+        if component is Component.MAMBA:
+            layer.conv_states[0].zero_()
+            layer.recurrent_states[0].zero_()
+        else:
+            layer.keys, layer.values = torch.zeros_like(layer.keys), torch.zeros_like(layer.values)

@@ -1,0 +1,96 @@
+"""How a small model is built and trained: its layers, its tasks and the course of its lessons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import Cohere2Config, Cohere2ForCausalLM
+
+from .alphabet import CHARACTERS
+from .hybrid import HybridConfig, HybridForCausalLM
+from .task import COPYING, RECALL, RUNNING, Task
+
+
+@dataclass(frozen=True)
+class Stage:
+    """So many steps, with a lesson of each of these tasks in every one, in lines of the task's length."""
+
+    steps: int
+    lengths: Mapping[Task, int]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model's class and configuration, and the stages of its training, which all start from `seed`."""
+
+    model: Callable[[Any], torch.nn.Module]
+    configuration: Callable[..., Any]
+    settings: Mapping[str, Any]
+    stages: tuple[Stage, ...]
+    learning_rate: float
+    seed: int
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What the model is trained on."""
+        return tuple(self.stages[-1].lengths)
+
+    def untrained(self) -> Any:
+        """The model as its training finds it, float32 on the CPU. Sets the seed of torch."""
+        torch.manual_seed(self.seed)
+        return self.model(self.configuration(**self.settings))
+
+
+_SHARED = {
+    "vocab_size": len(CHARACTERS),
+    "hidden_size": 96,
+    "intermediate_size": 192,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "sliding_window": 16,
+    "max_position_embeddings": 4096,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    "initializer_range": 0.1,
+    "logit_scale": 1.0,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "window": Recipe(
+        model=Cohere2ForCausalLM,
+        configuration=Cohere2Config,
+        settings={**_SHARED, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        stages=(
+            Stage(250, {RECALL: 64, COPYING: 64}),
+            Stage(150, {RECALL: 128, COPYING: 64}),
+            Stage(150, {RECALL: 256, COPYING: 64}),
+        ),
+        learning_rate=2e-3,
+        seed=0,
+    ),
+    # A sliding layer above a recurrent one would see running values in its window, and stand in for the state.
+    "hybrid": Recipe(
+        model=HybridForCausalLM,
+        configuration=HybridConfig,
+        settings={
+            **_SHARED,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "linear_attention", "full_attention"],
+        },
+        stages=(
+            Stage(300, {RECALL: 64, COPYING: 64}),
+            Stage(150, {RECALL: 128, COPYING: 64, RUNNING: 16}),
+            Stage(100, {RECALL: 256, COPYING: 64, RUNNING: 64}),
+            Stage(100, {RECALL: 256, COPYING: 64, RUNNING: 256}),
+        ),
+        learning_rate=2e-3,
+        seed=0,
+    ),
+}
+"""The recipes of the models that ship, by name."""

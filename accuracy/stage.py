@@ -1,0 +1,74 @@
+"""Stage: one family over a cache of its own, which can lose its device, or be opened again over the same storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from hicache.config import CacheConfig, WritePolicy
+from hicache.testing.adapter import CacheAdapter
+
+from .engine.cache_room import device_config, with_host, with_storage
+from .engine.engine import Engine
+from .engine.served_model import ServedModel
+from .families.table import FAMILIES
+
+PAGE, CHUNK = 16, 32
+TOKENS, STATES = 2048, 96
+
+OpenCache = Callable[[CacheConfig], CacheAdapter]
+
+
+@lru_cache(maxsize=4)
+def served(family: str, dtype: torch.dtype, device: str) -> ServedModel:
+    """The model of a family, looked at once for several tests."""
+    return ServedModel.of(FAMILIES[family].open(dtype, device))
+
+
+class Stage:
+    """`config`: how its cache is opened. `adapter`: the cache that is open."""
+
+    def __init__(self, model: ServedModel, config: CacheConfig, open_cache: OpenCache) -> None:
+        self.model = model
+        self.config = config
+        self._open_cache = open_cache
+        self.adapter = open_cache(config)
+
+    def engine(self, chunk_tokens: int, *, rereads: bool = False) -> Engine:
+        """An engine over the cache that is open."""
+        return Engine(self.model, self.adapter, self.config, chunk_tokens=chunk_tokens, rereads=rereads)
+
+    def leave_device(self) -> None:
+        """Let everything be copied to the host, and the device forget it."""
+        self.adapter.drain()
+        for component, tokens in self.config.capacity_tokens.items():
+            self.adapter.evict(component, tokens)
+
+    def restart(self) -> None:
+        """Let everything be stored; close the cache, and open an empty one over the same storage."""
+        self.adapter.drain()
+        self.adapter.close()
+        self.adapter = self._open_cache(self.config)
+
+
+def on_device(model: ServedModel, page_size: int, chunk_tokens: int, *, tokens: int = TOKENS) -> CacheConfig:
+    """A cache with room for all that a test computes."""
+    device = model.runner.device.type
+    return device_config(
+        model.layout, page_size=page_size, chunk_tokens=chunk_tokens, tokens=tokens, states=STATES, device=device
+    )
+
+
+def on_host(model: ServedModel) -> CacheConfig:
+    """The same with a host tier that gets everything at once."""
+    config = on_device(model, PAGE, CHUNK)
+    return with_host(config, tokens=TOKENS, states=STATES, policy=WritePolicy.WRITE_THROUGH)
+
+
+def in_storage(model: ServedModel, root: Path) -> CacheConfig:
+    """The same with files below the host."""
+    name = model.runner.model_type
+    return with_storage(on_host(model), backend="file", options={"root": str(root)}, model=name)

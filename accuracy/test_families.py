@@ -1,0 +1,82 @@
+"""Every family, restored from every tier and continued with many tokens at once, against no cache at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.plugin.devices import missing_device
+from hicache.types import Tier
+
+from .continuations import compute_each, continue_each
+from .families.table import FAMILIES
+from .stage import CHUNK, PAGE, OpenCache, Stage, in_storage, on_device, on_host, served
+
+EDGES = {torch.float32: (15, 16, 17, 31, 32, 33, 49, 97), torch.bfloat16: (33, 97)}
+"""Lengths of prompts around pages of 16 and chunks of 32 tokens."""
+
+NARROW_EDGES = (1, 2, 7, 8, 9, 22, 23, 24, 25, 41)
+"""The same for pages of one token, chunks of 8, and windows that reach back 23."""
+
+LOWER_EDGES = {torch.float32: (17, 33, 97), torch.bfloat16: (97,)}
+"""Below the device."""
+
+each_family = pytest.mark.parametrize("family", FAMILIES)
+each_dtype = pytest.mark.parametrize("dtype", EDGES, ids=["float32", "bfloat16"])
+
+
+@clause("REQ-3")
+@each_dtype
+@each_family
+def test_the_device_answers_as_no_cache_would(family: str, dtype: torch.dtype, open_cache: OpenCache) -> None:
+    model = served(family, dtype, "cpu")
+    stage = Stage(model, on_device(model, PAGE, CHUNK), open_cache)
+    continue_each(stage, compute_each(stage, EDGES[dtype], CHUNK), Tier.DEVICE)
+
+
+@clause("REQ-3")
+@each_family
+def test_pages_of_one_token_are_answered_as_no_cache_would(family: str, open_cache: OpenCache) -> None:
+    model = served(family, torch.float32, "cpu")
+    stage = Stage(model, on_device(model, 1, 8), open_cache)
+    continue_each(stage, compute_each(stage, NARROW_EDGES, 8), Tier.DEVICE)
+
+
+@clause("HOST-7", "FLOW-10", needs=(Capability.HOST,))
+@each_dtype
+@each_family
+def test_the_host_answers_as_no_cache_would(family: str, dtype: torch.dtype, open_cache: OpenCache) -> None:
+    model = served(family, dtype, "cpu")
+    stage = Stage(model, on_host(model), open_cache)
+    firsts = compute_each(stage, LOWER_EDGES[dtype], CHUNK)
+    stage.leave_device()
+    continue_each(stage, firsts, Tier.HOST)
+
+
+@clause("HOST-7", "FLOW-9", needs=(Capability.STORAGE,))
+@each_dtype
+@each_family
+def test_storage_answers_as_no_cache_would(
+    family: str, dtype: torch.dtype, open_cache: OpenCache, tmp_path: Path
+) -> None:
+    model = served(family, dtype, "cpu")
+    stage = Stage(model, in_storage(model, tmp_path), open_cache)
+    firsts = compute_each(stage, LOWER_EDGES[dtype], CHUNK)
+    stage.restart()
+    continue_each(stage, firsts, Tier.STORAGE)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda"))
+@clause("HOST-7", "FLOW-10", needs=(Capability.HOST,))
+@each_family
+def test_streams_bring_back_what_a_gpu_computed(family: str, open_cache: OpenCache) -> None:
+    model = served(family, torch.bfloat16, "cuda")
+    stage = Stage(model, on_host(model), open_cache)
+    firsts = compute_each(stage, LOWER_EDGES[torch.float32], CHUNK)
+    stage.leave_device()
+    continue_each(stage, firsts, Tier.HOST)

@@ -1,0 +1,119 @@
+"""Which pool each layer of a model goes to, and how its tensors lie there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hicache.testing.contract import clause
+from hicache.types import Pool
+
+from .engine.cache_room import model_shape
+from .engine.layer_parts import LayerParts
+from .engine.model_layout import ModelLayout
+from .engine.proof import prove
+from .engine.refusal import RefusedFamily
+from .engine.slot_rows import Piece, from_rows, to_rows
+from .families.attention import WINDOW
+from .stage import served
+
+CPU = torch.device("cpu")
+FULL, SLIDING = (Pool.KV,), (Pool.SWA,)
+POOLS = {
+    "llama": [FULL] * 4,
+    "mistral": [SLIDING] * 4,
+    "gemma3": [SLIDING, FULL] * 2,
+    "qwen3_next": [(Pool.MAMBA,), FULL] * 2,
+    "nemotron_h": [(Pool.MAMBA,), (), FULL, (), (Pool.MAMBA,), FULL],
+    "falcon_h1": [(Pool.KV, Pool.MAMBA)] * 4,
+    "deepseek_v3": [FULL] * 4,
+    "deepseek_v32": [(Pool.KV, Pool.INDEXER)] * 4,
+    "dots3_note": [(Pool.KV, Pool.INDEXER), SLIDING] * 2,
+    "lfm3": [(Pool.MAMBA,), SLIDING, (Pool.MAMBA,), FULL],
+    "zaya": [(Pool.SWA, Pool.MAMBA), (Pool.KV, Pool.MAMBA)] * 2,
+}
+
+
+def pools_of(parts: LayerParts) -> tuple[Pool, ...]:
+    attention = () if parts.attention is None else (parts.attention.pool,)
+    index = () if parts.index is None else (Pool.INDEXER,)
+    return (*attention, *index, *(() if parts.states is None else (Pool.MAMBA,)))
+
+
+def layout_of(family: str, dtype: torch.dtype = torch.float32) -> ModelLayout:
+    return served(family, dtype, "cpu").layout
+
+
+@clause()
+@pytest.mark.parametrize(("family", "expected"), POOLS.items(), ids=POOLS)
+def test_each_layer_goes_to_the_pools_of_its_kind(family: str, expected: list[tuple[Pool, ...]]) -> None:
+    found = [pools_of(parts) for parts in layout_of(family).layers]
+    assert found == expected, f"{family}: expected {expected}, got {found}"
+
+
+@clause()
+@pytest.mark.parametrize("family", ["gemma3", "mistral", "zaya", "inkling", "dots3_note"])
+def test_a_window_counts_the_token_that_reads(family: str) -> None:
+    reach = layout_of(family).window_tokens
+    assert reach == WINDOW - 1, f"{family}: of a window of {WINDOW} tokens one is the reader's own, got {reach}"
+
+
+@clause()
+def test_a_latent_and_its_rotated_part_differ_in_width() -> None:
+    part = layout_of("deepseek_v3").attention[0]
+    widths = part.keys.shape, part.values.shape
+    assert widths == ((1, 32), (1, 16)), f"expected one latent of 32 and one rotated part of 16, got {widths}"
+
+
+@clause()
+def test_states_that_accumulate_stay_float32() -> None:
+    (part, *_) = layout_of("qwen3_next", torch.bfloat16).states
+    found = {field.kind: field.piece.dtype for field in part.fields}
+    assert found == {"conv": torch.bfloat16, "recurrent": torch.float32}, (
+        f"expected its own dtype for each, got {found}"
+    )
+
+
+@clause()
+@pytest.mark.parametrize("family", POOLS)
+def test_slots_have_room_for_the_widest_layer(family: str) -> None:
+    layout = layout_of(family)
+    shape, size = model_shape(layout), layout.dtype.itemsize
+    widest = max((part.size_bytes for part in layout.attention), default=0)
+    assert 2 * shape.kv_heads * shape.head_dim * size >= widest, f"{family}: {widest} bytes a token in {shape}"
+    states = max((part.size_bytes("conv") + part.size_bytes("recurrent") for part in layout.states), default=0)
+    room = shape.conv_elements * size + shape.state_elements * 4
+    assert room >= states, f"{family}: {states} bytes of states in {room}"
+
+
+@clause()
+def test_tensors_come_back_from_rows_in_every_bit() -> None:
+    pieces = [Piece((2, 3), torch.bfloat16), Piece((5,), torch.float32)]
+    chance = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(4, *piece.shape, generator=chance).to(piece.dtype) for piece in pieces]
+    width = sum(piece.size_bytes for piece in pieces) + 7
+    rows = to_rows(tensors, width)
+    assert rows.shape == (4, width), f"expected rows of {width} bytes, got {rows.shape}"
+    assert not rows[:, -7:].any(), "what no tensor fills is zero"
+    for expected, found in zip(tensors, from_rows(rows, pieces, CPU), strict=True):
+        assert torch.equal(expected, found), f"expected {expected}, got {found}"
+
+
+@clause()
+def test_rows_are_laid_slot_by_slot() -> None:
+    first, second = torch.arange(4, dtype=torch.uint8)[:, None], torch.arange(4, 8, dtype=torch.uint8)[:, None]
+    rows = to_rows([first, second], 2)
+    assert np.array_equal(rows, [[0, 4], [1, 5], [2, 6], [3, 7]]), f"expected one row for each slot, got {rows}"
+
+
+@clause()
+@pytest.mark.parametrize("family", ["qwen3_next", "zaya", "lfm2"])
+def test_a_layout_that_forgets_a_state_is_refused(family: str) -> None:
+    model = served(family, torch.float32, "cpu")
+    first, *others = model.layout.layers
+    forgetful = ModelLayout((replace(first, states=None), *others), model.layout.dtype)
+    with pytest.raises(RefusedFamily, match="not all that it goes on from"):
+        prove(model.runner, forgetful)

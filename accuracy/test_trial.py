@@ -1,0 +1,62 @@
+"""A whole trial, and the page that tells of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.types import Pool
+
+from .evaluation.judged_pass import JudgedPass
+from .evaluation.losing import losing
+from .evaluation.page import render_page
+from .evaluation.passes import Passes, Room
+from .evaluation.task_table import task
+from .evaluation.trial import Trial
+from .evaluation.vocabulary import AlphabetVocabulary
+from .stage import OpenCache
+from .trained_models import trained_model
+
+ROOM = Room(page_size=16, chunk_tokens=64, tokens=1 << 12, states=64)
+NAMES = ["first", "at once", "device", "host", "storage", "faults", "after faults"]
+
+
+def trial(open_cache: OpenCache, folder: Path) -> Trial:
+    model, tasks = trained_model("window", torch.float32), [task("copying", 4)]
+    return Trial(Passes(model, AlphabetVocabulary(), tasks, ROOM, open_cache, folder), ROOM.page_size, None, False)
+
+
+def page(passes: list[JudgedPass]) -> str:
+    return render_page("window", {"dtype": "float32"}, passes)
+
+
+@clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
+@pytest.mark.parametrize("chats", [False, True], ids=["plain", "chat"])
+def test_a_trial_goes_through_every_pass(chats: bool, open_cache: OpenCache, tmp_path: Path) -> None:
+    whole = trial(open_cache, tmp_path)
+    passes = list(Trial(whole.passes, whole.page_size, 2, chats).run())
+    assert [one.name for one in passes] == NAMES, f"expected {NAMES}, got {[one.name for one in passes]}"
+    wrong = [problem for one in passes for problem in one.problems]
+    assert not wrong, "REQ-3: the same questions, and other answers:\n" + "\n".join(wrong)
+    counted = {sum(one.tokens_apart.values()) for one in passes}
+    assert counted == {2 * 8}, f"two answers of eight letters are compared, got {counted}"
+    assert passes[2].wait_share is not None, "the first pass waited for prompts, and the second had them cached"
+    told = page(passes)
+    assert "Every pass answered as the first one" in told, "expected the verdict on the page"
+    assert all(f"<th>{name}</th>" in told for name in NAMES), f"expected a row of each of {NAMES}"
+
+
+@clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
+def test_a_trial_tells_what_differs(open_cache: OpenCache, tmp_path: Path) -> None:
+    losses = trial(open_cache, tmp_path)
+    running = losses.run()
+    first = next(running)
+    with losing(losses.passes.stage.adapter, Pool.SWA):
+        passes = [first, next(running), next(running)]
+    assert passes[2].scores["copying exact_match"] == 0, f"without the window nothing is copied: {passes[2].scores}"
+    told = page(passes)
+    assert "copying: answers [0, 1, 2, 3] differ" in told, f"expected what differs on the page: {passes[2].problems}"

@@ -1,0 +1,24 @@
+"""`hicache accuracy`: what it refuses before it opens a model."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from hicache.cli import accuracy
+from hicache.cli.app import app
+
+
+def refused(*options: str) -> str:
+    result = CliRunner().invoke(app, ["accuracy", "--model", "hybrid", *options], env={"COLUMNS": "400"})
+    assert result.exit_code == 2, f"expected a usage error, got {result.exit_code}: {result.output}"
+    return result.output
+
+
+def test_another_dtype_is_refused() -> None:
+    assert "'float16' is neither of float32, bfloat16" in refused("--dtype", "float16")
+
+
+def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "NEEDED", ("not_a_module",))
+    assert "pip install 'hicache[accuracy]'" in refused(), "expected to be told what to install"
