@@ -12,11 +12,11 @@ import torch
 from torch import distributed
 
 from hicache.testing.ranks.call import Call
-from hicache.testing.ranks.roll_call import RollCall
+from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.violation import violation
 
-RollCallOf = Callable[[Sequence[int], int], RollCall]
-"""Gives the roll call of a group, by its ranks and by the place of this rank in it."""
+ComparedCallsOf = Callable[[Sequence[int], int], ComparedCalls]
+"""Gives the compared calls of a group, by its ranks and by the place of this rank in it."""
 
 
 class Interposer:
@@ -25,8 +25,8 @@ class Interposer:
     `device`: where the tensors of collectives live; one that is elsewhere breaks RANK-3.
     """
 
-    def __init__(self, roll_call_of: RollCallOf, device: str) -> None:
-        self._roll_call_of = roll_call_of
+    def __init__(self, compared_calls_of: ComparedCallsOf, device: str) -> None:
+        self._compared_calls_of = compared_calls_of
         self._device = torch.device(device)
 
     def install(self) -> None:
@@ -46,7 +46,7 @@ class Interposer:
             if tensor is not None and tensor.device.type != self._device.type:
                 raise violation("RANK-3", str(call), f"a tensor on {self._device}", f"one on {tensor.device}")
             ranks = distributed.get_process_group_ranks(group)
-            self._roll_call_of(ranks, ranks.index(distributed.get_rank())).answer(call, "")
+            self._compared_calls_of(ranks, ranks.index(distributed.get_rank())).answer(call, "")
             return verb(*arguments, **options)
 
         return compared

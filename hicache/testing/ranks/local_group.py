@@ -7,37 +7,37 @@ from collections.abc import Sequence
 
 from hicache.parallel.group import Reduction
 from hicache.testing.ranks.call import Call
-from hicache.testing.ranks.roll_call import RollCall
+from hicache.testing.ranks.compared_calls import ComparedCalls
 
 
 class LocalGroup:
-    """One rank's end of it, whose calls `roll_call` compares.
+    """One rank's end of it, whose calls `compared_calls` compares.
 
     Raises RankError on every rank when one skips a call or makes another one.
     """
 
-    def __init__(self, roll_call: RollCall) -> None:
-        self.roll_call = roll_call
+    def __init__(self, compared_calls: ComparedCalls) -> None:
+        self.compared_calls = compared_calls
 
     @property
     def name(self) -> str:
         """As Group says."""
-        return self.roll_call.meeting.name
+        return self.compared_calls.meeting.name
 
     @property
     def rank(self) -> int:
         """As Group says."""
-        return self.roll_call.rank
+        return self.compared_calls.rank
 
     @property
     def size(self) -> int:
         """As Group says."""
-        return self.roll_call.meeting.size
+        return self.compared_calls.meeting.size
 
     @property
     def calls(self) -> Sequence[Call]:
         """All calls of this rank so far."""
-        return self.roll_call.calls
+        return self.compared_calls.calls
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
         """As Group says."""
@@ -55,8 +55,8 @@ class LocalGroup:
 
     def leave(self, how: str) -> None:
         """Say that this rank will make no more calls."""
-        self.roll_call.leave(how)
+        self.compared_calls.leave(how)
 
     def _exchange(self, call: Call, values: Sequence[int]) -> list[list[int]]:
-        texts = self.roll_call.answer(call, json.dumps([int(value) for value in values]))
+        texts = self.compared_calls.answer(call, json.dumps([int(value) for value in values]))
         return [json.loads(text) for text in texts]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hicache.config import Topology
 from hicache.parallel.group import Group
 from hicache.testing.ranks.call import Call
+from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.local_group import LocalGroup
 from hicache.testing.ranks.local_meeting import LocalMeeting
 from hicache.testing.ranks.mesh import Mesh, axes_of
-from hicache.testing.ranks.roll_call import RollCall
 from hicache.testing.ranks.world import RankWorld
 
 
@@ -18,11 +18,11 @@ class LocalWorld(RankWorld):
     """One thread's view of all."""
 
     def __init__(
-        self, topology: Topology, groups: Mapping[str, LocalGroup], roll_call: RollCall, timeout_s: float
+        self, topology: Topology, groups: Mapping[str, LocalGroup], compared_calls: ComparedCalls, timeout_s: float
     ) -> None:
-        super().__init__(topology, None, "cpu", timeout_s, roll_call)
+        super().__init__(topology, None, "cpu", timeout_s, compared_calls)
         self._groups = groups
-        self._told = roll_call
+        self._told = compared_calls
 
     def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
         return self._groups
@@ -34,8 +34,8 @@ class LocalWorld(RankWorld):
     def calls(self) -> Mapping[str, Sequence[Call]]:
         return {axis: group.calls for axis, group in self._groups.items()}
 
-    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
-        return [group.roll_call for group in self._groups.values()]
+    def _compared_of_groups(self) -> Iterable[ComparedCalls]:
+        return [group.compared_calls for group in self._groups.values()]
 
     @property
     def devices(self) -> frozenset[str]:
@@ -56,8 +56,8 @@ def local_worlds(mesh: Mesh, timeout_s: float) -> list[LocalWorld]:
         groups = {}
         for axis, (place, size, key) in axes_of(mesh.topology(rank)).items():
             meeting = meetings.setdefault(key, LocalMeeting(axis, size, timeout_s))
-            groups[axis] = LocalGroup(RollCall(place, meeting, _ignore))
-        worlds.append(LocalWorld(mesh.topology(rank), groups, RollCall(rank, everybody, _ignore), timeout_s))
+            groups[axis] = LocalGroup(ComparedCalls(place, meeting, _ignore))
+        worlds.append(LocalWorld(mesh.topology(rank), groups, ComparedCalls(rank, everybody, _ignore), timeout_s))
     return worlds
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from torch import distributed
 
 from hicache.testing.ranks.call import Call
-from hicache.testing.ranks.roll_call import RollCall
+from hicache.testing.ranks.compared_calls import ComparedCalls
 
 
 @contextmanager
-def comparing(everybody: RollCall) -> Iterator[None]:
+def comparing(everybody: ComparedCalls) -> Iterator[None]:
     """Meanwhile a rank that makes another group than the others, or none, is named on every rank (RANK-6)."""
     new_group = distributed.new_group
 

@@ -10,12 +10,12 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from hicache.config import Topology
 from hicache.parallel.group import Group
 from hicache.testing.ranks.call import GATHER, Call
+from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.device_watch import DeviceWatch
 from hicache.testing.ranks.interposer import Interposer
 from hicache.testing.ranks.making import comparing
 from hicache.testing.ranks.mesh import axes_of, mesh_of
 from hicache.testing.ranks.recorder import RecordedGroup
-from hicache.testing.ranks.roll_call import RollCall
 from hicache.testing.ranks.store_meeting import StoreMeeting
 from hicache.testing.ranks.world import RankWorld
 
@@ -40,13 +40,13 @@ class ProcessWorld(RankWorld):
         self._side = PrefixStore("kit", store)
         self._note = note
         self._is_recorded = is_recorded
-        self._roll_calls = dict[str, RollCall]()
+        self._by_group = dict[str, ComparedCalls]()
         self._openings = 0
         self._watch = DeviceWatch()
         self._watch.install()
         mesh = mesh_of(topology)
         everybody = StoreMeeting(self._side, "world", "world", mesh.ranks, timeout_s)
-        self._everybody = RollCall(mesh.rank_of(topology), everybody, note)
+        self._everybody = ComparedCalls(mesh.rank_of(topology), everybody, note)
         super().__init__(topology, PrefixStore("cache", store), device, timeout_s, self._everybody)
 
     def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
@@ -59,19 +59,19 @@ class ProcessWorld(RankWorld):
             return opened
         self._openings += 1
         for axis, (place, size, key) in axes.items():
-            self._roll_calls[axis] = self._open(f"{self._openings}/{key}", axis, place, size)
-        return {axis: RecordedGroup(opened[axis], self._roll_calls[axis]) for axis in axes}
+            self._by_group[axis] = self._open(f"{self._openings}/{key}", axis, place, size)
+        return {axis: RecordedGroup(opened[axis], self._by_group[axis]) for axis in axes}
 
     def interpose(self) -> None:
         if self._is_recorded:
-            Interposer(self._roll_call_of, self.device).install()
+            Interposer(self._compared_calls_of, self.device).install()
 
     @property
     def calls(self) -> Mapping[str, Sequence[Call]]:
-        return {name: roll_call.calls for name, roll_call in self._roll_calls.items()}
+        return {name: compared_calls.calls for name, compared_calls in self._by_group.items()}
 
-    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
-        return list(self._roll_calls.values())
+    def _compared_of_groups(self) -> Iterable[ComparedCalls]:
+        return list(self._by_group.values())
 
     @property
     def devices(self) -> frozenset[str]:
@@ -82,15 +82,15 @@ class ProcessWorld(RankWorld):
         self._everybody.answer(Call(GATHER, "end", 0), "")
 
     def leave(self, how: str) -> None:
-        for roll_call in (*self._roll_calls.values(), self._everybody):
-            roll_call.leave(how)
+        for compared_calls in (*self._by_group.values(), self._everybody):
+            compared_calls.leave(how)
 
-    def _roll_call_of(self, ranks: Sequence[int], place: int) -> RollCall:
+    def _compared_calls_of(self, ranks: Sequence[int], place: int) -> ComparedCalls:
         """Of one of torch's groups, by the ranks in it."""
         name = f"ranks {', '.join(map(str, ranks))}"
-        if name not in self._roll_calls:
-            self._roll_calls[name] = self._open(name, name, place, len(ranks))
-        return self._roll_calls[name]
+        if name not in self._by_group:
+            self._by_group[name] = self._open(name, name, place, len(ranks))
+        return self._by_group[name]
 
-    def _open(self, key: str, name: str, place: int, size: int) -> RollCall:
-        return RollCall(place, StoreMeeting(self._side, key, name, size, self.timeout_s), self._note)
+    def _open(self, key: str, name: str, place: int, size: int) -> ComparedCalls:
+        return ComparedCalls(place, StoreMeeting(self._side, key, name, size, self.timeout_s), self._note)

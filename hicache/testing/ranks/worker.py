@@ -20,10 +20,10 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 
 from hicache.errors import RankError
 from hicache.testing.ranks.call import GATHER, Call
+from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.outcome import Desk, Outcome
 from hicache.testing.ranks.process_world import ProcessWorld
-from hicache.testing.ranks.roll_call import RollCall
 from hicache.testing.ranks.store_meeting import StoreMeeting
 
 LAST_LOOK_S = 0.5
@@ -90,7 +90,7 @@ def _await_all(store: Store, task: Task, desk: Desk) -> None:
     """Begin together: how long processes take to start on a busy machine is no rank's silence."""
     patience_s = max(task.ends_at_s - time.time(), 0.0)
     meeting = StoreMeeting(PrefixStore("start", store), "start", "world", task.mesh.ranks, patience_s)
-    RollCall(desk.rank, meeting, desk.note).answer(Call(GATHER, "start", 0), "")
+    ComparedCalls(desk.rank, meeting, desk.note).answer(Call(GATHER, "start", 0), "")
 
 
 def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:

@@ -9,8 +9,8 @@ from typing import Any
 from hicache.config import Topology
 from hicache.parallel.group import Group
 from hicache.testing.ranks.call import GATHER, Call
+from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.mesh import mesh_of
-from hicache.testing.ranks.roll_call import RollCall
 
 
 class RankWorld(ABC):
@@ -22,13 +22,13 @@ class RankWorld(ABC):
     """
 
     def __init__(
-        self, topology: Topology, store: Any, device: str, timeout_s: float, roll_call: RollCall | None
+        self, topology: Topology, store: Any, device: str, timeout_s: float, compared_calls: ComparedCalls | None
     ) -> None:
         self.topology = topology
         self.store = store
         self.device = device
         self.timeout_s = timeout_s
-        self._roll_call = roll_call
+        self._compared_calls = compared_calls
 
     @property
     def rank(self) -> int:
@@ -62,12 +62,12 @@ class RankWorld(ABC):
         All must stand between the same collectives: who is still in one, or has left one out, is named at once.
         """
         call = Call(GATHER, purpose, 0)
-        for roll_call in self._roll_calls_of_groups():
-            roll_call.stand(call)
-        return [text] if self._roll_call is None else self._roll_call.answer(call, text)
+        for compared_calls in self._compared_of_groups():
+            compared_calls.stand(call)
+        return [text] if self._compared_calls is None else self._compared_calls.answer(call, text)
 
     @abstractmethod
-    def _roll_calls_of_groups(self) -> Iterable[RollCall]:
+    def _compared_of_groups(self) -> Iterable[ComparedCalls]:
         """Those that this rank is in, in an order that is the same on all ranks."""
 
     @abstractmethod

@@ -9,9 +9,9 @@ import torch
 from torch import distributed
 
 from hicache.errors import InvariantError
+from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.device_watch import VERBS, DeviceWatch
 from hicache.testing.ranks.interposer import Interposer
-from hicache.testing.ranks.roll_call import RollCall
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return verbs
 
 
-def no_roll_call(*_: object) -> RollCall:
+def nothing_compared(*_: object) -> ComparedCalls:
     raise AssertionError("a tensor on another device is refused before it is compared")
 
 
@@ -43,7 +43,7 @@ def test_every_tensor_is_seen_also_one_in_a_list(entered: list[str]) -> None:
 
 
 def test_a_tensor_on_another_device_is_refused_before_the_collective(entered: list[str]) -> None:
-    Interposer(no_roll_call, "meta").install()
+    Interposer(nothing_compared, "meta").install()
     with pytest.raises(
         InvariantError, match=r"RANK-3: MIN test_a_tensor\w+: expected a tensor on meta, got one on cpu"
     ):

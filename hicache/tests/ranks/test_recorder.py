@@ -11,10 +11,10 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from hicache.errors import RankError
 from hicache.parallel.group import Group
+from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.local_world import local_worlds
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.recorder import RecordedGroup
-from hicache.testing.ranks.roll_call import RollCall
 from hicache.testing.ranks.store_meeting import StoreMeeting
 from hicache.tests.ranks.ways import WAYS, Way, usual
 
@@ -39,9 +39,9 @@ def recorded(path: Path, ranks: int, entered: list[str], notes: list[str]) -> li
     groups = []
     for rank, world in enumerate(worlds):
         store = FileStore(str(path / "store"), ranks)
-        roll_call = RollCall(rank, StoreMeeting(store, "tp", "tp", ranks, 0.5), notes.append)
+        compared_calls = ComparedCalls(rank, StoreMeeting(store, "tp", "tp", ranks, 0.5), notes.append)
         inner: Group = Entered(world.groups(dict)["tp"], entered)  # type: ignore[assignment]
-        groups.append(RecordedGroup(inner, roll_call))
+        groups.append(RecordedGroup(inner, compared_calls))
     return groups
 
 

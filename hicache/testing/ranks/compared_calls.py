@@ -1,4 +1,4 @@
-"""RollCall: the calls of one rank in a group, each compared with those of the other ranks before it is entered."""
+"""ComparedCalls: the calls of one rank in a group, each compared with those of the other ranks before it is entered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Meeting(Protocol):
         """The ranks have parted: whoever comes from now on, or waits, gets this error."""
 
 
-class RollCall:
+class ComparedCalls:
     """What one rank does in one group. `calls`: all so far.
 
     `note`: told of each call before it is entered, so that a rank that hangs in one can be found there.
