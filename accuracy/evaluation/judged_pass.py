@@ -23,6 +23,7 @@ class JudgedPass:
     name: str
     scores: Mapping[str, float]
     hits: Hits
+    computed_tokens: int
     seconds: float
     wait_share: float | None
     tokens_apart: Mapping[str, int]
@@ -41,7 +42,9 @@ def judged(name: str, first: ScoredPass, later: ScoredPass, problems: Sequence[s
     counts["above"] = len(nats) - below
     most = float(nats.max()) if len(nats) else 0.0
     share = _wait_share(first, later)
-    return JudgedPass(name, later.scores, later.hits, later.seconds, share, counts, most, tuple(problems))
+    return JudgedPass(
+        name, later.scores, later.hits, later.computed_tokens, later.seconds, share, counts, most, tuple(problems)
+    )
 
 
 def _wait_share(first: ScoredPass, later: ScoredPass) -> float | None:

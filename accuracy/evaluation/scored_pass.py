@@ -24,3 +24,8 @@ class ScoredPass:
         """Of all requests together."""
         each = [one.hits for one in self.asked]
         return Hits(sum(one.device for one in each), sum(one.host for one in each), sum(one.storage for one in each))
+
+    @property
+    def computed_tokens(self) -> int:
+        """Of all prompts, those that a cache might have answered for and did not."""
+        return sum(one.reusable_tokens - one.hits.total for one in self.asked)
