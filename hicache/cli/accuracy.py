@@ -42,7 +42,7 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     """
     if dtype not in DTYPES:
         raise typer.BadParameter(f"{dtype!r} is neither of {', '.join(DTYPES)}", param_hint="--dtype")
-    if missing := [name for name in NEEDED if not find_spec(name)]:
+    if missing := missing_libraries():
         raise typer.BadParameter(f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]'")
     cache, measuring = adapter_class(adapter), _suite("evaluation.measure")
     asked = tasks.split(",") if tasks else measuring.own_tasks(model)
@@ -59,6 +59,11 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
         raise typer.Exit(2) from error
     settings = {"adapter": adapter, "dtype": dtype, "device": device, "page": page_size, "chunk": chunk}
     _tell(judged, f"{model}: {', '.join(asked)}", settings, report, console)
+
+
+def missing_libraries() -> list[str]:
+    """What would have to be installed for a model to be asked."""
+    return [name for name in NEEDED if not find_spec(name)]
 
 
 def _suite(name: str) -> Any:

@@ -27,23 +27,27 @@ def verify_command(
 ) -> None:
     """Verify a cache: the contract clause by clause, properties under random use, and a replay of generated traffic.
 
-    A cache that declares ranks is verified on several processes, too.
+    A cache that declares ranks is verified on several processes, too; one whose bytes can be read and written, by the
+    answers of models, where what these need is installed. What is not run is said.
     Ends with 1 when anything fails, and with 2 when there is no such adapter.
     """
+    from hicache.cli.left_out import left_out
     from hicache.cli.replay_stage import ReplayStage
     from hicache.cli.suite_stage import SuiteStage
-    from hicache.testing.adapter import Capability
 
     known = listed_failures(known_failures)
     cache = adapter_class(adapter)
     verification = Verification(adapter, quick, report, known_failures)
+    omitted, profile = left_out(cache, quick=quick), ("--hypothesis-profile", "quick")
+    suites = {"conformance": (), "properties": profile, "distributed_tests": (), "accuracy": ()}
     stages: list[Stage] = [
-        SuiteStage("conformance", verification, ()),
-        SuiteStage("properties", verification, ("--hypothesis-profile", "quick")),
-        *([SuiteStage("distributed_tests", verification, ())] if Capability.RANKS in cache.capabilities else []),
+        *(SuiteStage(name, verification, arguments) for name, arguments in suites.items() if name not in omitted),
         ReplayStage(verification, cache, known),
     ]
-    if shortcomings(verify(stages, report, Console())):
+    failed, console = shortcomings(verify(stages, report, Console())), Console()
+    for name, reason in omitted.items():
+        console.print(f"not run: {name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    if failed:
         raise typer.Exit(1)
 
 

@@ -51,6 +51,7 @@ def run_command(
     """`hicache verify` in which conformance ends as given, and everything else passes: its exit code and output."""
     others = {name: FakeStage(name, (execution("KEY-1", suite=name),), None) for name in ("properties", "replay")}
     stages = {"conformance": conformance, **others}
+    monkeypatch.setattr("hicache.cli.left_out.missing_libraries", lambda: ["transformers"])
     monkeypatch.setattr("hicache.cli.suite_stage.SuiteStage", lambda name, *_: stages[name])
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stages["replay"])
     return run_app("--adapter", FLAT, "--report", str(directory), *arguments)
@@ -126,8 +127,22 @@ def test_known_failures_that_cannot_be_read_are_a_usage_error(monkeypatch: pytes
     assert "known.toml" in output, f"the file is named: {output}"
 
 
-def test_a_cache_that_declares_ranks_is_verified_on_several_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("missing", "options", "accuracy", "reason"),
+    [
+        ([], (), ["accuracy"], None),
+        (["lm_eval"], (), [], "lm_eval: not installed; pip install 'hicache[accuracy]'"),
+        ([], ("--quick",), [], "it takes minutes; without --quick it is run"),
+    ],
+    ids=["models", "no-models", "quick"],
+)
+def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    missing: list[str],
+    options: tuple[str, ...],
+    accuracy: list[str],
+    reason: str | None,
 ) -> None:
     begun: list[str] = []
 
@@ -137,10 +152,19 @@ def test_a_cache_that_declares_ranks_is_verified_on_several_processes(
 
     monkeypatch.setattr("hicache.cli.suite_stage.SuiteStage", stage)
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stage("replay"))
-    ended, output = run_app("--report", str(tmp_path))
+    monkeypatch.setattr("hicache.cli.left_out.missing_libraries", lambda: missing)
+    ended, output = run_app("--report", str(tmp_path), *options)
     assert ended == 0, f"expected 0, got {ended}: {output}"
-    expected = ["conformance", "properties", "distributed_tests", "replay"]
-    assert begun == expected, f"the reference declares ranks: expected {expected}, got {begun}"
+    expected = ["conformance", "properties", "distributed_tests", *accuracy, "replay"]
+    assert begun == expected, f"the reference declares ranks and bytes: expected {expected}, got {begun}"
+    told = [line.removeprefix("not run: ") for line in output.splitlines() if line.startswith("not run: ")]
+    assert told == ([f"accuracy: {reason}"] if reason else []), f"expected {reason!r}, got {told}"
+
+
+def test_what_a_cache_does_not_declare_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ended, output = run_command(monkeypatch, tmp_path, FakeStage("conformance", (PASSED,), None))
+    assert ended == 0, f"expected 0, got {ended}: {output}"
+    assert "not run: distributed_tests: FlatCache does not declare RANKS" in output, f"expected it to be said: {output}"
 
 
 def test_help_is_quick_to_come() -> None:
