@@ -12,6 +12,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
 from hicache.testing.plugin.fixtures import adapter_type
+from hicache.testing.plugin.subject import subject_of
 
 __all__ = ["adapter_type"]
 
@@ -27,6 +28,12 @@ def pytest_report_header() -> list[str]:
         if HAS_MODELS
         else ["accuracy: not collected, transformers or lm-eval is missing: pip install 'hicache[accuracy]'"]
     )
+
+
+@pytest.fixture
+def adapter_path(pytestconfig: pytest.Config) -> str:
+    """The class under test as another process finds it."""
+    return subject_of(pytestconfig).path
 
 
 @pytest.fixture

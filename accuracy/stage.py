@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -49,8 +50,15 @@ class Stage:
 
     def restart(self) -> None:
         """Let everything be stored; close the cache, and open an empty one over the same storage."""
+        with self.closed():
+            pass
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """The same, with something else done before the empty one is opened."""
         self.adapter.drain()
         self.adapter.close()
+        yield
         self.adapter = self._open_cache(self.config)
 
 

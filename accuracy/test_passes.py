@@ -14,14 +14,14 @@ from hicache.types import Tier
 
 from .evaluation import task_table
 from .evaluation.comparison import differences, owed_tokens, same_chunks, unserved
-from .evaluation.passes import Passes, Room
+from .evaluation.passes import Room
+from .evaluation.processes import ask_anew
 from .evaluation.scored_pass import ScoredPass
-from .evaluation.vocabulary import AlphabetVocabulary
+from .evaluation.subject import Subject
 from .evaluation.whole import whole
 from .gates import GATES
 from .models.recipe import RECIPES
 from .stage import OpenCache
-from .trained_models import trained_model
 
 QUESTIONS = 16
 ROOM = Room(page_size=16, chunk_tokens=64, tokens=1 << 15, states=1024)
@@ -31,9 +31,8 @@ each_model = pytest.mark.parametrize("name", RECIPES)
 each_dtype = pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"])
 
 
-def passes(name: str, dtype: torch.dtype, open_cache: OpenCache, folder: Path) -> Passes:
-    tasks = [task_table.task(task, QUESTIONS) for task in BASELINE[name]]
-    return Passes(trained_model(name, dtype), AlphabetVocabulary(), tasks, ROOM, open_cache, folder)
+def subject(name: str, dtype: torch.dtype, adapter_path: str) -> Subject:
+    return Subject(name, tuple(BASELINE[name]), QUESTIONS, dtype, "cpu", False, ROOM, adapter_path)
 
 
 def below_baseline(name: str, scored: ScoredPass) -> list[str]:
@@ -53,16 +52,21 @@ def below_baseline(name: str, scored: ScoredPass) -> list[str]:
 @each_dtype
 @each_model
 def test_every_tier_answers_as_the_first_pass(
-    name: str, dtype: torch.dtype, open_cache: OpenCache, tmp_path: Path
+    name: str, dtype: torch.dtype, adapter_path: str, open_cache: OpenCache, tmp_path: Path
 ) -> None:
-    asking = passes(name, dtype, open_cache, tmp_path)
-    first = asking.ask()
+    asked = subject(name, dtype, adapter_path)
+    asking = asked.passes(open_cache, tmp_path)
+    first = asked.ask(asking)
     wrong = list(differences("in one forward", dtype, whole(asking.stage.model.runner, first), first, same_bytes=False))
     if dtype is torch.float32:
         wrong += below_baseline(name, first)
     for tier in Tier:
-        asking.lose_above(tier)
-        later = asking.ask()
+        if tier is Tier.STORAGE:
+            with asking.set_aside():
+                later = ask_anew(asked, tmp_path, first)
+        else:
+            asking.lose_above(tier)
+            later = asked.ask(asking)
         wrong += differences(tier.value, dtype, first, later, same_bytes=True)
         wrong += unserved(tier.value, tier, ROOM.page_size, later)
         same = [same_chunks(*pair) for pair in zip(first.asked, later.asked, strict=True)]
@@ -72,15 +76,18 @@ def test_every_tier_answers_as_the_first_pass(
 
 @clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
 @each_model
-def test_storage_that_fails_answers_as_the_first_pass(name: str, open_cache: OpenCache, tmp_path: Path) -> None:
-    asking = passes(name, torch.float32, open_cache, tmp_path)
-    first = asking.ask()
+def test_storage_that_fails_answers_as_the_first_pass(
+    name: str, adapter_path: str, open_cache: OpenCache, tmp_path: Path
+) -> None:
+    asked = subject(name, torch.float32, adapter_path)
+    asking = asked.passes(open_cache, tmp_path)
+    first = asked.ask(asking)
     asking.lose_to_faults()
-    faulty = asking.ask()
+    faulty = asked.ask(asking)
     owed = sum(owed_tokens(first.asked, ROOM.page_size))
     assert 0 < faulty.hits.storage < owed, f"some of {owed} tokens are lost by faults, and some not: {faulty.hits}"
     asking.lose_above(Tier.STORAGE)
-    after = asking.ask()
+    after = asked.ask(asking)
     wrong = list(differences("faults", torch.float32, first, faulty, same_bytes=False))
     wrong += differences("after faults", torch.float32, first, after, same_bytes=False)
     wrong += unserved("after faults", Tier.STORAGE, ROOM.page_size, after)

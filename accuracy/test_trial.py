@@ -14,20 +14,18 @@ from hicache.types import Pool
 from .evaluation.judged_pass import JudgedPass
 from .evaluation.losing import losing
 from .evaluation.page import render_page
-from .evaluation.passes import Passes, Room
-from .evaluation.task_table import task
+from .evaluation.passes import Room
+from .evaluation.subject import Subject
 from .evaluation.trial import Trial
-from .evaluation.vocabulary import AlphabetVocabulary
 from .stage import OpenCache
-from .trained_models import trained_model
 
 ROOM = Room(page_size=16, chunk_tokens=64, tokens=1 << 12, states=64)
 NAMES = ["first", "at once", "device", "host", "storage", "faults", "after faults"]
 
 
-def trial(open_cache: OpenCache, folder: Path) -> Trial:
-    model, tasks = trained_model("window", torch.float32), [task("copying", 4)]
-    return Trial(Passes(model, AlphabetVocabulary(), tasks, ROOM, open_cache, folder), ROOM.page_size, None, False)
+def trial(adapter_path: str, open_cache: OpenCache, folder: Path, documents: int, *, chats: bool) -> Trial:
+    subject = Subject("window", ("copying",), documents, torch.float32, "cpu", chats, ROOM, adapter_path)
+    return Trial(subject, subject.passes(open_cache, folder), 1)
 
 
 def page(passes: list[JudgedPass]) -> str:
@@ -36,9 +34,8 @@ def page(passes: list[JudgedPass]) -> str:
 
 @clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
 @pytest.mark.parametrize("chats", [False, True], ids=["plain", "chat"])
-def test_a_trial_goes_through_every_pass(chats: bool, open_cache: OpenCache, tmp_path: Path) -> None:
-    whole = trial(open_cache, tmp_path)
-    passes = list(Trial(whole.passes, whole.page_size, 2, chats).run())
+def test_a_trial_goes_through_every_pass(chats: bool, adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
+    passes = list(trial(adapter_path, open_cache, tmp_path, 2, chats=chats).run())
     assert [one.name for one in passes] == NAMES, f"expected {NAMES}, got {[one.name for one in passes]}"
     wrong = [problem for one in passes for problem in one.problems]
     assert not wrong, "REQ-3: the same questions, and other answers:\n" + "\n".join(wrong)
@@ -51,8 +48,8 @@ def test_a_trial_goes_through_every_pass(chats: bool, open_cache: OpenCache, tmp
 
 
 @clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
-def test_a_trial_tells_what_differs(open_cache: OpenCache, tmp_path: Path) -> None:
-    losses = trial(open_cache, tmp_path)
+def test_a_trial_tells_what_differs(adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
+    losses = trial(adapter_path, open_cache, tmp_path, 4, chats=False)
     running = losses.run()
     first = next(running)
     with losing(losses.passes.stage.adapter, Pool.SWA):

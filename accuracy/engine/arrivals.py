@@ -18,7 +18,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Tokens of a prompt that were not computed, by the tier that they came from."""
+    """Tokens of a prompt that were not computed, by the tier that their FULL KV came from; each is counted once.
+
+    What is on the device is never copied, so that a token whose KV is there is the device's, even where its window or
+    its state had to be loaded. Of the tokens whose KV is loaded, the last are those that the prefetch brought.
+    """
 
     device: int
     host: int
@@ -57,15 +61,16 @@ class Arrivals:
         fetched = self._fetch(key) if self._fetches else 0
         found = self._adapter.match(key, chunked=False)
         receipt = self._adapter.lock(found.device_anchor)
-        on_device, branching = len(found.device_indices), found.branching_seqlen or 0
-        loaded = self._load(found)
-        if loaded is None:
-            return Arrival(found.device_indices, found.device_anchor, receipt, Hits(on_device, 0, 0), branching)
-        slots, receipt_below = loaded
+        branching = found.branching_seqlen or 0
+        below = self._load(found)
+        if below is None:
+            hits = Hits(len(found.device_indices), 0, 0)
+            return Arrival(found.device_indices, found.device_anchor, receipt, hits, branching)
+        slots_below, receipt_below = below
         self._adapter.unlock(receipt)
-        came = len(slots)
-        hits = Hits(on_device, came - min(fetched, came), min(fetched, came))
-        return Arrival(np.concatenate((found.device_indices, slots)), found.best_match, receipt_below, hits, branching)
+        slots = np.concatenate((found.device_indices, slots_below))
+        hits = _hits(len(slots), min(found.host_hit_length, len(slots_below)), fetched)
+        return Arrival(slots, found.best_match, receipt_below, hits, branching)
 
     def nothing(self, key: Key) -> Arrival:
         """As if the cache had nothing of a prompt."""
@@ -111,3 +116,8 @@ class Arrivals:
         if slots is None:
             raise violation("FLOW-10", "claim of a load that is done", f"{found.host_hit_length} slots", slots)
         return slots, receipt
+
+
+def _hits(total: int, loaded: int, fetched: int) -> Hits:
+    from_storage = min(fetched, loaded)
+    return Hits(total - loaded, loaded - from_storage, from_storage)

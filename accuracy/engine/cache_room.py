@@ -15,6 +15,7 @@ from hicache.config import (
     Layout,
     ModelShape,
     StorageConfig,
+    Topology,
     WritePolicy,
 )
 from hicache.extra_config import ExtraConfig
@@ -88,6 +89,22 @@ def with_storage(config: CacheConfig, *, backend: str, options: Mapping[str, Any
         executor=ExecutorKind.THREADED,
     )
     return replace(config, storage=storage)
+
+
+def on_replica(config: CacheConfig, topology: Topology) -> CacheConfig:
+    """The same on one of several ranks, each of which runs the whole model.
+
+    Weights and arithmetic are not divided, and what a slot has room for is not either: the shape is that of a model
+    which is as much wider as there are tensor-parallel ranks. What the ranks have to agree on is what they cache.
+    """
+    model, size = config.model, topology.tp_size
+    shape = replace(
+        model,
+        kv_heads=model.kv_heads * size,
+        conv_elements=model.conv_elements * size,
+        state_elements=model.state_elements * size,
+    )
+    return replace(config, topology=topology, model=shape)
 
 
 def model_shape(layout: ModelLayout) -> ModelShape:

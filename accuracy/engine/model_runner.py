@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
@@ -19,6 +22,17 @@ class ModelRunner:
     def new_cache(self) -> DynamicCache:
         """An empty cache with the layers of the model."""
         return DynamicCache(config=self.model.config)
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Leave the memory of a GPU to another process meanwhile."""
+        self.model.to("cpu")
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            yield
+        finally:
+            self.model.to(self.device)
 
     @torch.inference_mode()
     def forward(self, tokens: Tokens, start: int, cache: DynamicCache | None) -> torch.Tensor:

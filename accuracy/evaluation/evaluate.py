@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
@@ -34,17 +37,26 @@ def evaluate(
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     asker = Asker(engine, kept_tokens=KEPT_TOKENS)
     started = time.perf_counter()
-    results = simple_evaluate(
-        model=CachedModel(asker, vocabulary, most_tokens=most_tokens),
-        tasks=list(tasks),
-        task_manager=TaskManager(include_defaults=any(isinstance(task, str) for task in tasks)),
-        bootstrap_iters=0,
-        limit=limit,
-        apply_chat_template=chats,
-        log_samples=True,
-    )
+    with _as_if_alone():
+        results = simple_evaluate(
+            model=CachedModel(asker, vocabulary, most_tokens=most_tokens),
+            tasks=list(tasks),
+            task_manager=TaskManager(include_defaults=any(isinstance(task, str) for task in tasks)),
+            bootstrap_iters=0,
+            limit=limit,
+            apply_chat_template=chats,
+            log_samples=True,
+        )
     seconds = time.perf_counter() - started
     return ScoredPass(_scores(results), _answers(results), tuple(asker.asked), seconds)
+
+
+@contextmanager
+def _as_if_alone() -> Iterator[None]:
+    """To a process that the environment numbers, lm-eval gives no results but on the first."""
+    with patch.dict(os.environ):
+        os.environ.pop("LOCAL_RANK", None)
+        yield
 
 
 def _scores(results: Mapping[str, Any]) -> dict[str, float]:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import torch
 
-from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapter import load_adapter
 
 from ..models.recipe import RECIPES
 from .documents import DOCUMENTS
 from .judged_pass import JudgedPass
-from .passes import Passes, Room
-from .subject import open_subject
-from .task_table import task
+from .passes import Room
+from .subject import Subject
 from .trial import Trial
-
-DRAWN_DOCUMENTS = 16
-"""Of each task of our own, unless told otherwise."""
 
 
 def measure(  # noqa: PLR0913 - one keyword for each choice
-    adapter: type[CacheAdapter],
+    adapter: str,
     *,
     model: str,
     tasks: Sequence[str],
@@ -31,18 +28,13 @@ def measure(  # noqa: PLR0913 - one keyword for each choice
     device: str,
     sizes: Sequence[int],
     chats: bool,
+    ranks: int,
     folder: Path,
 ) -> Iterator[JudgedPass]:
     """Each pass as it ends. `sizes`: of a page, of a chunk, FULL tokens and MAMBA states that there is room for."""
-    served, vocabulary = open_subject(model, getattr(torch, dtype), device)
-    room = Room(*sizes)
-    # A name that is not ours is one of lm-eval's.
-    asked = [task(name, documents or DRAWN_DOCUMENTS) if name in DOCUMENTS else name for name in tasks]
-    passes = Passes(served, vocabulary, asked, room, adapter, folder)
-    try:
-        yield from Trial(passes, room.page_size, documents, chats).run()
-    finally:
-        passes.stage.adapter.close()
+    subject = Subject(model, tuple(tasks), documents, getattr(torch, dtype), device, chats, Room(*sizes), adapter)
+    with closing(subject.passes(load_adapter(adapter), folder)) as passes:
+        yield from Trial(subject, passes, ranks).run()
 
 
 def own_tasks(model: str) -> list[str]:

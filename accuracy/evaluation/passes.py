@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Room:
 
 
 class Passes:
-    """`stage`: the model over its cache, with files in `folder` below a host tier."""
+    """`stage`: the model over its cache, with files in `folder` below a host tier. Close it in the end."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Passes:
         self._vocabulary = vocabulary
         self._tasks = tasks
         self._room = room
+        self.folder = folder
         self._files = {"root": str(folder)}
         self.stage = Stage(model, self._config(model, "file", self._files), open_cache)
 
@@ -72,10 +74,19 @@ class Passes:
         """The same as down to storage, which fails now and then from here on, in reading and in writing."""
         self._reopen("faulty", {"inner": "file", "inner_options": self._files, "seed": 1, **FAULTS})
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Leave memory and storage to other processes meanwhile; all that was computed is stored before."""
+        with self.stage.closed(), self.stage.model.runner.set_aside():
+            yield
+
+    def close(self) -> None:
+        """Close the cache that is open."""
+        self.stage.adapter.close()
+
     def _reopen(self, backend: str, options: Mapping[str, Any]) -> None:
-        self.stage.adapter.drain()
-        self.stage.config = self._config(self.stage.model, backend, options)
-        self.stage.restart()
+        with self.stage.closed():
+            self.stage.config = self._config(self.stage.model, backend, options)
 
     def _config(self, model: ServedModel, backend: str, options: Mapping[str, Any]) -> CacheConfig:
         room = self._room

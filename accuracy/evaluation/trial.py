@@ -12,50 +12,62 @@ from hicache.types import Tier
 from .comparison import differences, owed_tokens, unserved
 from .judged_pass import JudgedPass, judged
 from .passes import Passes
+from .processes import ask_anew, ask_ranks
+from .rank_gates import judged_ranks
 from .scored_pass import ScoredPass
+from .subject import Subject
 from .whole import whole
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`limit`: documents of each task, None for all. `chats`: by the chat template."""
+    """`passes`: of the subject, over a cache of this process. `ranks`: how many the last passes are asked on, or 1."""
 
+    subject: Subject
     passes: Passes
-    page_size: int
-    limit: int | None
-    chats: bool
+    ranks: int
 
     def run(self) -> Iterator[JudgedPass]:
-        """The first pass, the same without a cache, one from each tier; in float32 also through faults and after them.
+        """The first pass, the same without a cache, and one from each tier, from storage by a new process.
 
-        In another dtype what faults took away is computed in other chunks, and a text may rightly go on otherwise.
+        In float32 also one through faults and one after them: in another dtype what faults took away is computed in
+        other chunks, and a text may rightly go on otherwise. In the end those of several ranks.
         """
         first = self._ask()
         yield judged("first", first, first, ())
-        dtype = self.passes.stage.model.layout.dtype
+        dtype = self.subject.dtype
         at_once = whole(self.passes.stage.model.runner, first)
         yield judged("at once", first, at_once, [*differences("at once", dtype, first, at_once, same_bytes=False)])
-        for tier in Tier:
+        for tier in (Tier.DEVICE, Tier.HOST):
             self.passes.lose_above(tier)
-            yield self._from_tier(tier.value, tier, first, same_bytes=True)
+            yield self._from_tier(tier.value, tier, first, self._ask(), same_bytes=True)
+        with self.passes.set_aside():
+            anew = ask_anew(self.subject, self.passes.folder, first)
+        yield self._from_tier("storage", Tier.STORAGE, first, anew, same_bytes=True)
         if dtype is torch.float32:
             self.passes.lose_to_faults()
             yield self._through_faults(first)
             self.passes.lose_above(Tier.STORAGE)
-            yield self._from_tier("after faults", Tier.STORAGE, first, same_bytes=False)
+            yield self._from_tier("after faults", Tier.STORAGE, first, self._ask(), same_bytes=False)
+        if self.ranks > 1:
+            with self.passes.set_aside():
+                by_rank = ask_ranks(self.subject, self.ranks, first)
+            yield from judged_ranks(first, by_rank, dtype, self.subject.room.page_size)
 
     def _ask(self) -> ScoredPass:
-        return self.passes.ask(limit=self.limit, chats=self.chats)
+        return self.subject.ask(self.passes)
 
-    def _from_tier(self, name: str, tier: Tier, first: ScoredPass, *, same_bytes: bool) -> JudgedPass:
-        later, dtype = self._ask(), self.passes.stage.model.layout.dtype
-        problems = [*differences(name, dtype, first, later, same_bytes=same_bytes)]
-        return judged(name, first, later, [*problems, *unserved(name, tier, self.page_size, later)])
+    def _from_tier(
+        self, name: str, tier: Tier, first: ScoredPass, later: ScoredPass, *, same_bytes: bool
+    ) -> JudgedPass:
+        problems = [*differences(name, self.subject.dtype, first, later, same_bytes=same_bytes)]
+        problems += unserved(name, tier, self.subject.room.page_size, later)
+        return judged(name, first, later, problems)
 
     def _through_faults(self, first: ScoredPass) -> JudgedPass:
         later = self._ask()
         problems = [*differences("faults", torch.float32, first, later, same_bytes=False)]
-        owed = sum(owed_tokens(first.asked, self.page_size))
+        owed = sum(owed_tokens(first.asked, self.subject.room.page_size))
         if not 0 < later.hits.storage < owed:
             problems.append(f"faults: expected some of {owed} tokens from storage, and not all: {later.hits}")
         return judged("faults", first, later, problems)

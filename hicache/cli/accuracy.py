@@ -17,6 +17,8 @@ from rich.table import Table
 from hicache.cli.adapter_class import REFERENCE, adapter_class
 from hicache.cli.suite_stage import suite_folder
 from hicache.errors import ConfigurationError
+from hicache.testing.adapter import Capability
+from hicache.testing.ranks.outcome import RanksFailedError
 
 DTYPES = ("float32", "bfloat16")
 NEEDED = ("transformers", "lm_eval", "datasets", "safetensors")
@@ -33,28 +35,33 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     chunk: Annotated[int, typer.Option(help="Tokens that are computed at once, in whole pages.")] = 64,
     tokens: Annotated[int, typer.Option(help="Tokens that each tier has room for, in whole pages.")] = 1 << 15,
     states: Annotated[int, typer.Option(help="Recurrent states that each tier has room for.")] = 1024,
+    ranks: Annotated[int, typer.Option(min=1, help="In the end also on so many, one process each.")] = 1,
     chat: Annotated[bool, typer.Option("--chat", help="Ask by the chat template.")] = False,
     report: Annotated[Path, typer.Option(file_okay=False, help="Where accuracy.html goes.")] = Path("reports"),
 ) -> None:
     """Ask a model with its cache cold, and from device, host and storage; hold the answers to the first ones.
 
-    Ends with 1 when anything differs by more than the gates allow, and with 2 when the model cannot be asked.
+    With several ranks each runs the whole model, and they agree on what they cache. Ends with 1 when anything differs
+    by more than the gates allow, and with 2 when the model cannot be asked.
     """
     if dtype not in DTYPES:
         raise typer.BadParameter(f"{dtype!r} is neither of {', '.join(DTYPES)}", param_hint="--dtype")
     if missing := missing_libraries():
         raise typer.BadParameter(f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]'")
     cache, measuring = adapter_class(adapter), _suite("evaluation.measure")
+    if ranks > 1 and Capability.RANKS not in cache.capabilities:
+        raise typer.BadParameter(f"{adapter} does not declare {Capability.RANKS.name}", param_hint="--ranks")
     asked = tasks.split(",") if tasks else measuring.own_tasks(model)
     if not asked:
         raise typer.BadParameter(f"say what to ask {model}", param_hint="--tasks")
     told = {"model": model, "tasks": asked, "documents": documents, "dtype": dtype, "device": device, "chats": chat}
+    told["ranks"] = ranks
     console = Console()
     try:
         with TemporaryDirectory() as folder:
             sizes = (page_size, chunk, tokens, states)
-            judged = list(_told(measuring.measure(cache, sizes=sizes, folder=Path(folder), **told), console))
-    except (OSError, ConfigurationError, _suite("engine.refusal").RefusedFamily) as error:
+            judged = list(_told(measuring.measure(adapter, sizes=sizes, folder=Path(folder), **told), console))
+    except (OSError, ConfigurationError, _suite("engine.refusal").RefusedFamily, RanksFailedError) as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False)
         raise typer.Exit(2) from error
     settings = {"adapter": adapter, "dtype": dtype, "device": device, "page": page_size, "chunk": chunk}
