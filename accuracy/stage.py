@@ -16,6 +16,7 @@ from .engine.cache_room import device_config, with_host, with_storage
 from .engine.engine import Engine
 from .engine.served_model import ServedModel
 from .families.table import FAMILIES
+from .overwriting import overwrite_free_slots
 
 PAGE, CHUNK = 16, 32
 TOKENS, STATES = 2048, 96
@@ -43,10 +44,11 @@ class Stage:
         return Engine(self.model, self.adapter, self.config, chunk_tokens=chunk_tokens, rereads=rereads)
 
     def leave_device(self) -> None:
-        """Let everything be copied to the host, and the device forget it."""
+        """Let everything be copied to the host, and the device forget it, to the last byte."""
         self.adapter.drain()
         for component, tokens in self.config.capacity_tokens.items():
             self.adapter.evict(component, tokens)
+        overwrite_free_slots(self.adapter, self.config)
 
     def restart(self) -> None:
         """Let everything be stored; close the cache, and open an empty one over the same storage."""

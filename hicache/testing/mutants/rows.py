@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from hicache.testing.adapter import CacheAdapter
 from hicache.testing.mutants.axes import StagesOnTheirOwn, TensorParallelAlone
 from hicache.testing.mutants.fetching import NothingMissing, OwnClock, PoolByPool, SidecarsOnTheirOwn
 from hicache.testing.mutants.layers import LayersOfTheModel
 from hicache.testing.mutants.opening import NoDevice, OwnCapacities, OwnGroups
+from hicache.testing.mutants.row import Row
 from hicache.testing.mutants.shards import EveryRankWrites
 from hicache.testing.mutants.skipping import BreaksEarly, SkipsIdleSteps
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One defect. `source`: an issue or pull request in which it was seen, or ours.
-
-    `clauses`: those that it breaks. `test`: of distributed_tests, which finds it. `told`: a regular expression for what
-    the failure says, which names the clause, and the rank and the call where a collective is concerned.
-    """
-
-    slug: str
-    source: str
-    clauses: tuple[str, ...]
-    adapter: type[CacheAdapter]
-    test: str
-    told: str
-
 
 CUT = "test_impatience.py::test_of_a_prefetch_that_is_cut_nothing_stays_while_a_pool_is_lacking_on_one_rank[gloo-tp2]"
 

@@ -1,0 +1,34 @@
+"""overwrite_free_slots: what was freed on the device cannot be read there by luck."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.adapter import CacheAdapter
+from hicache.types import Component, Pool, Slots
+
+NOISE = 0xFF
+"""In every byte: no number in any dtype of a model, so that an answer that hangs on it is none."""
+
+
+def overwrite_free_slots(adapter: CacheAdapter, config: CacheConfig) -> None:
+    """Write noise to every slot of the device, of which none is in use."""
+    slots = adapter.allocate(config.capacity_tokens[Component.FULL])
+    assert slots is not None, f"{config.capacity_tokens} slots are free, and cannot be had at once"
+    for pool in (Pool.KV, *map(Pool, config.sidecars)):
+        _overwrite(adapter, pool, slots)
+    if Component.SWA in config.components:
+        _overwrite(adapter, Pool.SWA, adapter.partners(slots))
+    adapter.free(slots)
+    if Component.MAMBA in config.components:
+        states = [state for _ in range(config.capacity_tokens[Component.MAMBA]) if (state := adapter.allocate_state())]
+        _overwrite(adapter, Pool.MAMBA, np.array(states, dtype=np.int64))
+        for state in states:
+            adapter.free_state(state)
+
+
+def _overwrite(adapter: CacheAdapter, pool: Pool, slots: Slots) -> None:
+    rows = np.full((len(slots), adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
+    for layer in range(adapter.layers(pool)):
+        adapter.write(pool, slots, layer, rows)

@@ -1,0 +1,47 @@
+"""A count of what is done that several loads share."""
+
+from __future__ import annotations
+
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.transfer.executors.protocol import Copier, Executor, Progress
+from hicache.transfer.executors.stepped import StepExecutor
+from hicache.transfer.job import Job
+from hicache.types import TransferKind
+
+
+class _OneCounter(StepExecutor):
+    """Once a load has counted up to the last layer, so has each that comes after it. It is copied with the next."""
+
+    def __init__(self, copier: Copier) -> None:
+        super().__init__(copier)
+        self._has_counted = False
+        self._owed: list[Job] = []
+
+    def submit(self, job: Job) -> None:
+        while self._owed:
+            self._copier.copy(self._owed.pop())
+        super().submit(job)
+
+    def progress(self, number: int) -> Progress:
+        job = self.job(number)
+        if job.kind is TransferKind.LOAD and self._has_counted:
+            return Progress(self._copier.layers, has_ended=True, parts_done=len(job.parts))
+        return super().progress(number)
+
+    def wait(self, number: int) -> None:
+        if not self.progress(number).has_ended:
+            super().wait(number)
+            self._has_counted |= self.job(number).kind is TransferKind.LOAD
+
+    def forget(self, number: int) -> None:
+        if number in self.pending():
+            self._owed.append(self.job(number))
+        super().forget(number)
+
+
+class OneCounter(ReferenceAdapter):
+    """Whoever waits for a load looks at the count of the one before."""
+
+    def _open(self, copier: Copier) -> Executor:
+        self._executor = _OneCounter(copier)
+        return self._executor

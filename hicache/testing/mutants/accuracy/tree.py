@@ -1,0 +1,74 @@
+"""Trees that hand out, protect or take over something else than the prefix in question."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hicache.components import ensemble
+from hicache.components.base import TreeComponent
+from hicache.components.holding import FULL, Holding
+from hicache.components.registry import REGISTRY
+from hicache.components.swa import SwaComponent
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.mutants.accuracy.other_parts import OtherParts
+from hicache.tiers import host_tier
+from hicache.tiers.backups import Backups
+from hicache.tiers.operation import Operation
+from hicache.tree.node import Node
+from hicache.types import InsertResult, Key, MatchResult, Slots
+
+
+class HostAsDevice(ReferenceAdapter):
+    """What of a component is on the host passes for being on the device, where the node's FULL pages are there."""
+
+    def match(self, key: Key, *, chunked: bool) -> MatchResult:
+        found = super().match(key, chunked=chunked)
+        best: Node = found.best_match
+        if best.parent is None or best.values[FULL] is None:
+            return found
+        return replace(
+            found,
+            device_indices=self.cache.slots_to(best),
+            device_anchor=best,
+            host_hit_length=0,
+            component_host_hit_lengths=dict.fromkeys(found.component_host_hit_lengths, 0),
+        )
+
+
+class FreesWhatIsKept(ReferenceAdapter):
+    """An insert gives the last page to the tree, and frees it as well."""
+
+    def insert(
+        self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
+    ) -> InsertResult:
+        result = super().insert(key, slots, shared=shared, window_start=window_start, state=state, priority=priority)
+        if result.accepted_length > result.prefix_length:
+            self.cache.pools.free(self.cache.pools.pages_of(slots[: result.accepted_length])[-1:])
+        return result
+
+    def free(self, slots: Slots) -> None:
+        self.cache.pools.free(self.cache.pools.pages_of(slots))
+
+
+class _FirstPages(Backups):
+    def _settle(self, operation: Operation, component: TreeComponent, node: Node, *, arrived: bool) -> None:
+        start, operation.start = operation.start, node.start
+        super()._settle(operation, component, node, arrived=arrived)
+        operation.start = start
+
+
+class SplitForgotten(OtherParts):
+    """When a backup ends, each part of a node that was cut meanwhile takes the first of its pages."""
+
+    parts = ((host_tier, "Backups", _FirstPages),)
+
+
+class _Unprotected(SwaComponent):
+    def acquire(self, node: Node, holding: Holding) -> int:
+        return node.end
+
+
+class NoWindowLock(OtherParts):
+    """A lock protects no window."""
+
+    parts = ((ensemble, "REGISTRY", {**REGISTRY, SwaComponent.name: _Unprotected}),)
