@@ -70,12 +70,12 @@ class PoolBuffers:
         pages, places = self._index(slots)
         rows = torch.from_numpy(np.ascontiguousarray(data)).to(self._device)
         for raw, part in zip(self.raw, torch.split(rows, self._widths, dim=1), strict=True):
-            raw[pages, layer, places] = part
+            raw[:, layer][pages, places] = part
 
     def read(self, slots: Slots, layer: int) -> RawBytes:
         """The raw bytes at the slots, uint8 [len(slots), slot_bytes]."""
         pages, places = self._index(slots)
-        rows: RawBytes = torch.cat([raw[pages, layer, places] for raw in self.raw], dim=1).cpu().numpy()
+        rows: RawBytes = torch.cat([raw[:, layer][pages, places] for raw in self.raw], dim=1).cpu().numpy()
         return rows
 
     def copy_from(self, source: PoolBuffers, source_slots: Slots, slots: Slots) -> None:

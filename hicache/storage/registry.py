@@ -44,15 +44,21 @@ def backend_class(name: str) -> type[StorageBackend]:
 
 def _place(name: str) -> str:
     """Where the class of a backend is, as `module:Class`."""
-    if name in BACKENDS:
-        return BACKENDS[name]
+    place = BACKENDS.get(name, name)
+    if _is_place(place):
+        return place
+    # Every installed package is asked, which takes milliseconds.
     announced = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     place = announced.get(name, name)
-    module, colon, attribute = place.partition(":")
-    if not (module and colon and attribute):
+    if not _is_place(place):
         known = ", ".join([*BACKENDS, *sorted(announced)])
         raise ConfigurationError(f"storage backend {name!r} is unknown; known: {known}, or any `module:Class`")
     return place
+
+
+def _is_place(name: str) -> bool:
+    module, colon, attribute = name.partition(":")
+    return bool(module and colon and attribute)
 
 
 def _load(name: str, place: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ DIGEST_WORDS = 4
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def element_bytes(bigram: bool) -> int:
@@ -105,19 +107,22 @@ def fill(digests: Digests, page_size: int, layer: int, pool: Pool, item_bytes: i
     A state is a page of one slot. Any bit pattern may occur, also those that are no number in a floating-point dtype.
     """
     words = -(-item_bytes // WORD_BYTES)
-    salted = digests ^ np.uint64(_salt(pool, layer))
+    salted = digests ^ _salt(pool, layer)
     counter = np.arange(1, page_size * words + 1, dtype=np.uint64) * _STEP
     mixed = salted[:, None] + counter[None, :]
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
-    mixed ^= mixed >> np.uint64(31)
+    mixed ^= mixed >> _SHIFT_1
+    mixed *= _MIX_1
+    mixed ^= mixed >> _SHIFT_2
+    mixed *= _MIX_2
+    mixed ^= mixed >> _SHIFT_3
     raw = mixed.astype("<u8", copy=False).view(np.uint8).reshape(len(digests) * page_size, words * WORD_BYTES)
     return np.ascontiguousarray(raw[:, :item_bytes])
 
 
-def _salt(pool: Pool, layer: int) -> int:
+@cache
+def _salt(pool: Pool, layer: int) -> np.uint64:
     digest = hashlib.sha256(f"{pool.value}/{layer}".encode("ascii")).digest()
-    return int.from_bytes(digest[:WORD_BYTES], "little")
+    return np.uint64(int.from_bytes(digest[:WORD_BYTES], "little"))
 
 
 def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool: Pool, place: Place) -> None:

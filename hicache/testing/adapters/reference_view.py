@@ -34,6 +34,7 @@ class ReferenceView:
     def __init__(self, cache: UnifiedRadixCache) -> None:
         self._cache = cache
         self._names = [name.value for name in Component if name in cache.config.components]
+        self._places = np.arange(cache.config.page_size)
 
     def snapshot(self) -> Snapshot:
         """The cache at this moment, in values of their own."""
@@ -48,10 +49,9 @@ class ReferenceView:
 
     def slots(self, component: str, pages: Slots | None) -> Slots | None:
         """The slots of some pages of a component."""
-        if pages is None or component == Component.MAMBA:
+        if pages is None or component == Component.MAMBA or len(self._places) == 1:
             return None if pages is None else pages.copy()
-        page = self._cache.config.page_size
-        return (pages[:, None] * page + np.arange(page)).reshape(-1)
+        return (pages[:, None] * len(self._places) + self._places).reshape(-1)
 
     def _node(self, node: Node, numbers: Mapping[int, int], receipts: int) -> NodeView:
         page, count = self._cache.config.page_size, len(self._names)

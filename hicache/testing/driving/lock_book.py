@@ -72,6 +72,8 @@ class LockBook:
         """The slots with one lock more than the owners that were seen account for."""
         locked = list(self._locked(snapshot, component))
         owned = all_slots([protected[component] for protected in self._protected.values()])
+        if not locked and not len(owned):
+            return NO_SLOTS
         expected = np.bincount(owned, minlength=1 + max((int(own.max()) for own, _ in locked), default=0))
         surplus = -expected
         for own, count in locked:

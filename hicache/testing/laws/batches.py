@@ -23,4 +23,4 @@ def batches(several: Iterable[Slots]) -> Iterator[Slots]:
             yield np.concatenate(pending)
             pending, count = [], 0
     if count:
-        yield np.concatenate(pending)
+        yield pending[0] if len(pending) == 1 else np.concatenate(pending)

@@ -100,8 +100,7 @@ class NodeTable:
 
     def require(self, clause: str, holds: Flags, expected: str, actual: Callable[[int], object]) -> None:
         """Raise InvariantError for the first node at which a law does not hold."""
-        if not holds.all():
-            row = int(holds.argmin())
+        if len(holds) and not holds[row := int(holds.argmin())]:
             raise violation(clause, self.place(row), expected, actual(row))
 
 
