@@ -25,15 +25,27 @@ NARROW_EDGES = (1, 2, 7, 8, 9, 22, 23, 24, 25, 41)
 LOWER_EDGES = {torch.float32: (17, 33, 97), torch.bfloat16: (97,)}
 """Below the device."""
 
+NO_GPU = pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda"))
+
 each_family = pytest.mark.parametrize("family", FAMILIES)
-each_dtype = pytest.mark.parametrize("dtype", EDGES, ids=["float32", "bfloat16"])
+each_place = pytest.mark.parametrize(
+    ("dtype", "device"),
+    [
+        pytest.param(torch.float32, "cpu", id="float32"),
+        pytest.param(torch.bfloat16, "cpu", id="bfloat16"),
+        # Below the device with pinned memory, and streams that move the bytes.
+        pytest.param(torch.bfloat16, "cuda", id="bfloat16-cuda", marks=[pytest.mark.gpu, NO_GPU]),
+    ],
+)
 
 
 @clause("REQ-3")
-@each_dtype
+@each_place
 @each_family
-def test_the_device_answers_as_no_cache_would(family: str, dtype: torch.dtype, open_cache: OpenCache) -> None:
-    model = served(family, dtype, "cpu")
+def test_the_device_answers_as_no_cache_would(
+    family: str, dtype: torch.dtype, device: str, open_cache: OpenCache
+) -> None:
+    model = served(family, dtype, device)
     stage = Stage(model, on_device(model, PAGE, CHUNK), open_cache)
     continue_each(stage, compute_each(stage, EDGES[dtype], CHUNK), Tier.DEVICE)
 
@@ -47,10 +59,12 @@ def test_pages_of_one_token_are_answered_as_no_cache_would(family: str, open_cac
 
 
 @clause("HOST-7", "FLOW-10", needs=(Capability.HOST,))
-@each_dtype
+@each_place
 @each_family
-def test_the_host_answers_as_no_cache_would(family: str, dtype: torch.dtype, open_cache: OpenCache) -> None:
-    model = served(family, dtype, "cpu")
+def test_the_host_answers_as_no_cache_would(
+    family: str, dtype: torch.dtype, device: str, open_cache: OpenCache
+) -> None:
+    model = served(family, dtype, device)
     stage = Stage(model, on_host(model), open_cache)
     firsts = compute_each(stage, LOWER_EDGES[dtype], CHUNK)
     stage.leave_device()
@@ -58,25 +72,13 @@ def test_the_host_answers_as_no_cache_would(family: str, dtype: torch.dtype, ope
 
 
 @clause("HOST-7", "FLOW-9", needs=(Capability.STORAGE,))
-@each_dtype
+@each_place
 @each_family
 def test_storage_answers_as_no_cache_would(
-    family: str, dtype: torch.dtype, open_cache: OpenCache, tmp_path: Path
+    family: str, dtype: torch.dtype, device: str, open_cache: OpenCache, tmp_path: Path
 ) -> None:
-    model = served(family, dtype, "cpu")
+    model = served(family, dtype, device)
     stage = Stage(model, in_storage(model, tmp_path), open_cache)
     firsts = compute_each(stage, LOWER_EDGES[dtype], CHUNK)
     stage.restart()
     continue_each(stage, firsts, Tier.STORAGE)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda"))
-@clause("HOST-7", "FLOW-10", needs=(Capability.HOST,))
-@each_family
-def test_streams_bring_back_what_a_gpu_computed(family: str, open_cache: OpenCache) -> None:
-    model = served(family, torch.bfloat16, "cuda")
-    stage = Stage(model, on_host(model), open_cache)
-    firsts = compute_each(stage, LOWER_EDGES[torch.float32], CHUNK)
-    stage.leave_device()
-    continue_each(stage, firsts, Tier.HOST)

@@ -107,8 +107,11 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         # SGLang counts hits where a prompt is inserted.
         found = self.ask_match(key)
-        anchor = self._remembered(found.last_device_node, key, len(self.prefix_slots(found)))
-        best = anchor if found.best_match_node == anchor else found.best_match_node
+        on_device = len(self.prefix_slots(found))
+        anchor = self._remembered(found.last_device_node, key, on_device)
+        best = anchor
+        if found.best_match_node != anchor:
+            best = self._remembered(found.best_match_node, key, on_device + found.host_hit_length)
         self.found[best] = found
         below = {SWA: found.swa_host_hit_length, MAMBA: found.mamba_host_hit_length}
         return MatchResult(

@@ -121,7 +121,7 @@ class SglangPools:
         model = self.config.model
         # Of a state's shape the pool takes these two alone.
         shape = SimpleNamespace(conv=[(model.conv_elements, 1)], temporal=(1, 1, model.state_elements))
-        return params(layers=layers, shape=shape, dtype=dtype(conv=self._dtype, temporal=self._dtype))
+        return params(layers=layers, shape=shape, dtype=dtype(conv=self._dtype, temporal=torch.float32))
 
     def _open_kv(self) -> Any:
         (pool_type,) = import_from("sglang.srt.mem_cache.memory_pool", "MHATokenToKVPool")
