@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,10 @@ import torch
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.types import Component, Pool, Tier
+from hicache.types import Tier
 
 from .evaluation.comparison import apart, differences, unserved
-from .evaluation.losing import losing
+from .evaluation.controls import without
 from .evaluation.passes import Passes, Room
 from .evaluation.task_table import task
 from .evaluation.vocabulary import AlphabetVocabulary
@@ -27,13 +26,6 @@ QUESTIONS = 16
 LEAST_LOSS = 0.2
 ROOM = Room(page_size=16, chunk_tokens=64, tokens=1 << 13, states=256)
 
-POOLS: Mapping[Component, Pool] = {
-    Component.FULL: Pool.KV,
-    Component.SWA: Pool.SWA,
-    Component.MAMBA: Pool.MAMBA,
-}
-"""Where each component keeps its data."""
-
 CARRIED = [(name, carried) for name, recipe in RECIPES.items() for carried in recipe.tasks]
 
 
@@ -46,15 +38,13 @@ def test_a_lost_component_costs_its_task_the_score(
     model, tasks = trained_model(name, torch.float32), [task(carried.name, QUESTIONS)]
     passes = Passes(model, AlphabetVocabulary(), tasks, ROOM, open_cache, tmp_path)
     first = passes.ask()
-    passes.lose_above(tier)
-    with losing(passes.stage.adapter, POOLS[carried.component]):
-        without = passes.ask()
+    lossy = without(carried.component, tier, passes, passes.ask)
     place = f"{name} without {carried.component.value} from {tier.value}"
-    assert not list(unserved(place, tier, ROOM.page_size, without)), f"{place}: it was not answered from there"
+    assert not list(unserved(place, tier, ROOM.page_size, lossy)), f"{place}: it was not answered from there"
     measure = f"{carried.name} exact_match"
-    loss = first.scores[measure] - without.scores[measure]
-    assert loss >= LEAST_LOSS, f"{place}: {first.scores} fell to {without.scores}, expected {LEAST_LOSS} less"
-    mean = float(apart(first, without).mean())
+    loss = first.scores[measure] - lossy.scores[measure]
+    assert loss >= LEAST_LOSS, f"{place}: {first.scores} fell to {lossy.scores}, expected {LEAST_LOSS} less"
+    mean = float(apart(first, lossy).mean())
     assert mean > GATES[torch.float32].mean, f"{place}: {mean:.1e} nats a token, which the gate lets pass"
-    told = list(differences(place, torch.float32, first, without, same_bytes=True))
+    told = list(differences(place, torch.float32, first, lossy, same_bytes=True))
     assert len(told) >= 3, f"{place}: expected the score, the answers and the distributions to tell, got {told}"

@@ -29,12 +29,13 @@ def measure(  # noqa: PLR0913 - one keyword for each choice
     sizes: Sequence[int],
     chats: bool,
     ranks: int,
+    controls: bool,
     folder: Path,
 ) -> Iterator[JudgedPass]:
     """Each pass as it ends. `sizes`: of a page, of a chunk, FULL tokens and MAMBA states that there is room for."""
     subject = Subject(model, tuple(tasks), documents, getattr(torch, dtype), device, chats, Room(*sizes), adapter)
     with closing(subject.passes(load_adapter(adapter), folder)) as passes:
-        yield from Trial(subject, passes, ranks).run()
+        yield from Trial(subject, passes, ranks, controls).run()
 
 
 def own_tasks(model: str) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from hicache.types import Tier
 
 from .comparison import differences, owed_tokens, unserved
+from .controls import controls
 from .judged_pass import JudgedPass, judged
 from .passes import Passes
 from .processes import ask_anew, ask_ranks
@@ -21,17 +22,22 @@ from .whole import whole
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`passes`: of the subject, over a cache of this process. `ranks`: how many the last passes are asked on, or 1."""
+    """`passes`: of the subject, over a cache of this process. `ranks`: how many it is asked on in the end, or 1.
+
+    `controls`: whether at the very end one component after the other is lost.
+    """
 
     subject: Subject
     passes: Passes
     ranks: int
+    controls: bool
 
     def run(self) -> Iterator[JudgedPass]:
         """The first pass, the same without a cache, and one from each tier, from storage by a new process.
 
         In float32 also one through faults and one after them: in another dtype what faults took away is computed in
-        other chunks, and a text may rightly go on otherwise. In the end those of several ranks.
+        other chunks, and a text may rightly go on otherwise. At last those of several ranks, and those that lose
+        something.
         """
         first = self._ask()
         yield judged("first", first, first, ())
@@ -53,6 +59,8 @@ class Trial:
             with self.passes.set_aside():
                 by_rank = ask_ranks(self.subject, self.ranks, first)
             yield from judged_ranks(first, by_rank, dtype, self.subject.room.page_size)
+        if self.controls:
+            yield from controls(self.passes, self._ask, first)
 
     def _ask(self) -> ScoredPass:
         return self.subject.ask(self.passes)

@@ -36,6 +36,9 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     tokens: Annotated[int, typer.Option(help="Tokens that each tier has room for, in whole pages.")] = 1 << 15,
     states: Annotated[int, typer.Option(help="Recurrent states that each tier has room for.")] = 1024,
     ranks: Annotated[int, typer.Option(min=1, help="In the end also on so many, one process each.")] = 1,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="In the end lose one component after the other: the answers must tell.")
+    ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Ask by the chat template.")] = False,
     report: Annotated[Path, typer.Option(file_okay=False, help="Where accuracy.html goes.")] = Path("reports"),
 ) -> None:
@@ -55,7 +58,7 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     if not asked:
         raise typer.BadParameter(f"say what to ask {model}", param_hint="--tasks")
     told = {"model": model, "tasks": asked, "documents": documents, "dtype": dtype, "device": device, "chats": chat}
-    told["ranks"] = ranks
+    told |= {"ranks": ranks, "controls": controls}
     console = Console()
     try:
         with TemporaryDirectory() as folder:
