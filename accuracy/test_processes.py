@@ -22,7 +22,9 @@ from .evaluation.subject import Subject
 from .stage import OpenCache
 
 ROOM = Room(page_size=16, chunk_tokens=64, tokens=1 << 12, states=64)
-QUESTIONS = 4
+QUESTIONS = 8
+"""Of each task: of 16 requests some are spared by what a rank has lost, and some are not."""
+
 PASSES = ["first", Tier.HOST.value, Tier.STORAGE.value, LESS]
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from .engine.served_model import ServedModel
-from .models.shipped import trained
+from .evaluation.subject import opened
 
 
-@lru_cache(maxsize=4)
 def trained_model(name: str, dtype: torch.dtype) -> ServedModel:
     """A trained model on the CPU."""
-    return ServedModel.of(trained(name, dtype))
+    model, _ = opened(name, dtype, "cpu")
+    return model

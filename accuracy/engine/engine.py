@@ -45,10 +45,6 @@ class Engine:
         self._pools = ModelPools(model.runner, model.layout, adapter)
         self._arrivals = Arrivals(adapter, config)
 
-    def settle(self) -> None:
-        """Return when nothing is under way that earlier requests have left."""
-        self._adapter.drain()
-
     def begin(
         self, tokens: Tokens, *, reusable_tokens: int | None = None, namespace: Namespace = SHARED
     ) -> Generation | None:

@@ -51,8 +51,6 @@ class Asker:
         return tokens
 
     def _begin(self, tokens: Tokens, reusable_tokens: int) -> tuple[Generation, Answer, float]:
-        # So that storage is asked in one order every time, and fails in the same places where it is made to fail.
-        self._engine.settle()
         started = time.perf_counter()
         generation = self._engine.begin(tokens, reusable_tokens=reusable_tokens)
         if generation is None:

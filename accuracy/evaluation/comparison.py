@@ -13,6 +13,9 @@ from ..gates import GATES
 from .asked import Asked
 from .scored_pass import ScoredPass
 
+MANY_REQUESTS = 16
+"""Of so many, faults or losses spare some, and not all."""
+
 
 def differences(
     name: str, dtype: torch.dtype, first: ScoredPass, later: ScoredPass, *, same_bytes: bool
@@ -47,6 +50,16 @@ def unserved(name: str, tier: Tier, page_size: int, later: ScoredPass) -> Iterat
         came, known = getattr(asked.hits, tier.value), asked.reusable_tokens // page_size * page_size
         if came < owed or asked.hits.total < known:
             yield f"{name}: request {number}: expected {owed} tokens from {tier.value}, {known} in all: {asked.hits}"
+
+
+def unspared(name: str, page_size: int, later: ScoredPass) -> Iterator[str]:
+    """One line unless storage that had lost something gave some of what it was asked for, and not all.
+
+    Of few requests every one may be spared, or none, as the threads that ask storage come: of these nothing is told.
+    """
+    owed = sum(owed_tokens(later.asked, page_size))
+    if len(later.asked) >= MANY_REQUESTS and not 0 < later.hits.storage < owed:
+        yield f"{name}: expected some of {owed} tokens from storage, and not all: {later.hits}"
 
 
 def owed_tokens(requests: Sequence[Asked], page_size: int) -> Iterator[int]:

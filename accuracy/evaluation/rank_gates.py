@@ -8,7 +8,7 @@ import torch
 
 from hicache.types import Tier
 
-from .comparison import differences, owed_tokens, unserved
+from .comparison import differences, unserved, unspared
 from .judged_pass import JudgedPass, judged
 from .processes import LESS
 from .scored_pass import ScoredPass
@@ -35,9 +35,8 @@ def judged_ranks(
 def _lacking(place: str, name: str, own: ScoredPass, page_size: int) -> Iterator[str]:
     if name in (Tier.HOST.value, Tier.STORAGE.value):
         yield from unserved(place, Tier(name), page_size, own)
-    owed = sum(owed_tokens(own.asked, page_size))
-    if name == LESS and not 0 < own.hits.storage < owed:
-        yield f"{place}: expected some of {owed} tokens from storage, and not all: {own.hits}"
+    if name == LESS:
+        yield from unspared(place, page_size, own)
 
 
 def _parted(place: str, dtype: torch.dtype, zeroth: ScoredPass, own: ScoredPass) -> Iterator[str]:

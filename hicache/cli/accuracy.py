@@ -49,21 +49,22 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     """
     if dtype not in DTYPES:
         raise typer.BadParameter(f"{dtype!r} is neither of {', '.join(DTYPES)}", param_hint="--dtype")
-    if missing := missing_libraries():
-        raise typer.BadParameter(f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]'")
-    cache, measuring = adapter_class(adapter), _suite("evaluation.measure")
+    cache = adapter_class(adapter)
     if ranks > 1 and Capability.RANKS not in cache.capabilities:
         raise typer.BadParameter(f"{adapter} does not declare {Capability.RANKS.name}", param_hint="--ranks")
+    if missing := missing_libraries():
+        raise typer.BadParameter(f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]'")
+    measuring = _suite("evaluation.measure")
     asked = tasks.split(",") if tasks else measuring.own_tasks(model)
     if not asked:
         raise typer.BadParameter(f"say what to ask {model}", param_hint="--tasks")
-    told = {"model": model, "tasks": asked, "documents": documents, "dtype": dtype, "device": device, "chats": chat}
-    told |= {"ranks": ranks, "controls": controls}
+    told: dict[str, Any] = {"model": model, "tasks": asked, "documents": documents, "dtype": dtype, "device": device}
     console = Console()
     try:
         with TemporaryDirectory() as folder:
-            sizes = (page_size, chunk, tokens, states)
-            judged = list(_told(measuring.measure(adapter, sizes=sizes, folder=Path(folder), **told), console))
+            told |= {"sizes": (page_size, chunk, tokens, states), "chats": chat, "ranks": ranks, "folder": Path(folder)}
+            told |= {"controls": controls}
+            judged = list(_told(measuring.measure(adapter, **told), console))
     except (OSError, ConfigurationError, _suite("engine.refusal").RefusedFamily, RanksFailedError) as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False)
         raise typer.Exit(2) from error

@@ -22,3 +22,8 @@ def test_another_dtype_is_refused() -> None:
 def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy, "NEEDED", ("not_a_module",))
     assert "pip install 'hicache[accuracy]'" in refused(), "expected to be told what to install"
+
+
+def test_a_cache_of_one_rank_is_not_asked_on_two() -> None:
+    told = refused("--ranks", "2", "--adapter", "hicache.testing.adapters.dictionary:DictionaryAdapter")
+    assert "does not declare RANKS" in told, f"expected what the adapter lacks, got {told}"
