@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
-from hicache.types import Component, Pool, Slots
+from hicache.types import NO_SLOTS, Component, Pool, Slots
+
+T = TypeVar("T")
 
 NOISE = 0xFF
 """In every byte: no number in any dtype of a model, so that an answer that hangs on it is none."""
 
 
 def overwrite_free_slots(adapter: CacheAdapter, config: CacheConfig) -> None:
-    """Write noise to every slot of the device, of which none is in use."""
-    slots = adapter.allocate(config.capacity_tokens[Component.FULL])
-    assert slots is not None, f"{config.capacity_tokens} slots are free, and cannot be had at once"
+    """Write noise to every slot of the device that can be had."""
+    slots = np.concatenate([NO_SLOTS, *_all_of(lambda: adapter.allocate(config.page_size))])
     for pool in (Pool.KV, *map(Pool, config.sidecars)):
         _overwrite(adapter, pool, slots)
     if Component.SWA in config.components:
         _overwrite(adapter, Pool.SWA, adapter.partners(slots))
     adapter.free(slots)
     if Component.MAMBA in config.components:
-        states = [state for _ in range(config.capacity_tokens[Component.MAMBA]) if (state := adapter.allocate_state())]
+        states = _all_of(adapter.allocate_state)
         _overwrite(adapter, Pool.MAMBA, np.array(states, dtype=np.int64))
         for state in states:
             adapter.free_state(state)
+
+
+def _all_of(take: Callable[[], T | None]) -> list[T]:
+    """All that can be taken."""
+    taken: list[T] = []
+    while (one := take()) is not None:
+        taken.append(one)
+    return taken
 
 
 def _overwrite(adapter: CacheAdapter, pool: Pool, slots: Slots) -> None:

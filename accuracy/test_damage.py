@@ -36,6 +36,8 @@ def damage(stage: Stage, folder: Path, pool: Pool, tokens: Tokens) -> None:
     kept = [
         files[name] for key in stage.adapter.storage_keys(pool, Key(tokens, SHARED)) if (name := _hash(key)) in files
     ]
+    if len(kept) < 2:
+        pytest.skip(f"no files are named after the keys of {pool.value}: there is nothing to damage")
     kept[-1].write_bytes(kept[0].read_bytes())
 
 
