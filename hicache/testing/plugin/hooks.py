@@ -59,8 +59,7 @@ class SuitePlugin:
         if self._session is None:
             from hicache.testing.plugin.session import SuiteSession
 
-            # The pools are tiny: torch's threads cost more than they bring, and stall where every core has a worker.
-            os.environ.setdefault("OMP_NUM_THREADS", "1")
+            _keep_to_one_thread()
             self._session = SuiteSession(self._config)
         return self._session
 
@@ -132,3 +131,14 @@ def _no_shrinking(item: pytest.Item) -> Any:
     from hicache.testing.plugin.shrinking import no_shrinking
 
     return no_shrinking(item.obj)
+
+
+def _keep_to_one_thread() -> None:
+    """The pools are tiny: torch's threads cost more than they bring, and stall where every core has a worker."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    import torch
+
+    # The variable is for processes that tests start. Here the tests that were collected have imported torch before.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)

@@ -47,6 +47,20 @@ def test_a_run_beside_the_real_suites_finds_its_own(pytester: pytest.Pytester, m
     )
 
 
+def test_torch_keeps_to_one_thread_also_where_it_was_imported_before(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    write_suite(pytester, PASSING + "    import torch\n    assert torch.get_num_threads() == 1")
+    try:
+        run(pytester).assert_outcomes(passed=4)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_clause_selects_its_tests(pytester: pytest.Pytester) -> None:
     write_suite(pytester, PASSING + PASSING.replace("KEY-1", "MATCH-14").replace("test_a", "test_b"))
     result = run(pytester, "-k", "MATCH-14")
