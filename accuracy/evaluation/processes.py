@@ -14,7 +14,7 @@ from hicache.testing.adapter import load_adapter
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.world import RankWorld
-from hicache.types import Tier
+from hicache.types import Pool, Tier
 
 from ..engine.cache_room import on_replica
 from .scored_pass import ScoredPass
@@ -86,6 +86,12 @@ def _launched(ranks: int, first: ScoredPass, entry: Callable[..., Any], subject:
 
 
 def _lose_some(folder: Path) -> None:
-    """Remove some of the objects, whose files alone have a plus sign in their names."""
+    """Lose some of the objects: KV is not there when it is asked for, and what goes with it not when it is read.
+
+    The files of objects alone have a plus sign in their names, which begin with the pool.
+    """
     for file in sorted(folder.rglob("*+*"))[::LOST_ONE_OF]:
-        file.unlink()
+        if file.name.startswith(f"{Pool.KV.value}."):
+            file.unlink()
+        else:
+            file.write_bytes(b"")
