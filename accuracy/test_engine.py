@@ -61,7 +61,8 @@ def test_the_last_token_is_always_computed(family: str, open_cache: OpenCache) -
     assert torch.equal(first.logits[second.hits.device :], second.logits), "REQ-3: the same prompt, another answer"
 
 
-@clause("REQ-2", needs=(Capability.SIZES,))
+# The life of a request is the engine's own here: no adapter needs REQUESTS for it.
+@clause(needs=(Capability.SIZES,))
 @each_kind
 def test_a_request_that_ends_at_any_point_gives_everything_back(family: str, open_cache: OpenCache) -> None:
     model = served(family, torch.float32, "cpu")
@@ -79,7 +80,7 @@ def test_a_request_that_ends_at_any_point_gives_everything_back(family: str, ope
         assert sizes.evictable + sizes.free == capacity, f"REQ-2: {component}: of {capacity} some are held, {sizes}"
 
 
-@clause("REQ-2", needs=(Capability.SIZES,))
+@clause(needs=(Capability.SIZES,))
 @each_kind
 def test_a_request_that_does_not_fit_takes_nothing(family: str, open_cache: OpenCache) -> None:
     model = served(family, torch.float32, "cpu")
