@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -137,8 +138,7 @@ def _keep_to_one_thread() -> None:
     """The pools are tiny: torch's threads cost more than they bring, and stall where every core has a worker."""
     if "OMP_NUM_THREADS" in os.environ:
         return
-    import torch
-
-    # The variable is for processes that tests start. Here the tests that were collected have imported torch before.
     os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
+    # Torch looks at the variable when it is imported, and the tests that were collected have done that by now.
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
