@@ -54,7 +54,7 @@ def test_an_adapter_refuses_another_release(name: str) -> None:
 @pytest.mark.parametrize("kind", ["full/page16/lru", "full+swa/page16/lru", "full+mamba/page16/lru"])
 def test_what_is_put_is_found_and_read_back(name: str, kind: str) -> None:
     if sglang_version() != ADAPTERS[name]:
-        pytest.skip(f"sglang {ADAPTERS[name]} is not installed, but {sglang_version()}")
+        pytest.skip(f"sglang {ADAPTERS[name]} is not installed: found {sglang_version() or 'none'}")
     config = tiny(kind)
     driver = Driver(load_adapter(path_of(name))(config), config)
     key = driver.key(driver.prompt([1, 2]), Namespace(lora="a", salt=None, tenant=None))
