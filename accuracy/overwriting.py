@@ -41,6 +41,6 @@ def _all_of(take: Callable[[], T | None]) -> list[T]:
 
 
 def _overwrite(adapter: CacheAdapter, pool: Pool, slots: Slots) -> None:
-    rows = np.full((len(slots), adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
+    # A pool without layers, as KV is where all layers slide, has no bytes either.
     for layer in range(adapter.layers(pool)):
-        adapter.write(pool, slots, layer, rows)
+        adapter.write(pool, slots, layer, np.full((len(slots), adapter.slot_bytes(pool)), NOISE, dtype=np.uint8))
