@@ -17,7 +17,7 @@ from .scored_pass import ScoredPass
 def judged_ranks(
     first: ScoredPass, by_rank: Sequence[Mapping[str, ScoredPass]], dtype: torch.dtype, page_size: int
 ) -> Iterator[JudgedPass]:
-    """Each pass of all ranks, in the numbers of rank 0. `first`: the first pass of one rank alone."""
+    """Each pass of all ranks, in the numbers of rank 0 beside its first one. `first`: that of one rank alone."""
     for name in by_rank[0]:
         passes = [own[name] for own in by_rank]
         problems = [
@@ -29,7 +29,7 @@ def judged_ranks(
                 *_parted(f"rank {rank} beside rank 0: {name}", dtype, passes[0], own),
             )
         ]
-        yield judged(f"{len(passes)} ranks: {name}", first, passes[0], problems)
+        yield judged(f"{len(passes)} ranks: {name}", by_rank[0]["first"], passes[0], problems)
 
 
 def _lacking(place: str, name: str, own: ScoredPass, page_size: int) -> Iterator[str]:

@@ -102,14 +102,19 @@ def _tell(judged: Sequence[Any], title: str, settings: dict[str, Any], report: P
     page.write_text(_suite("evaluation.page").render_page(title, words, judged), encoding="utf-8")
     table = Table("pass", "scores", "device", "host", "storage", "waiting", "most nats")
     for one in judged:
-        scores = "\n".join(f"{name} {score:.4f}" for name, score in one.scores.items())
         tiers = (f"{count:,}" for count in (one.hits.device, one.hits.host, one.hits.storage))
         waiting = "" if one.wait_share is None else f"{one.wait_share:.0%}"
         style = "red" if one.problems else None
-        table.add_row(one.name, scores, *tiers, waiting, f"{one.most_nats:.1e}", style=style)
+        table.add_row(one.name, _scores(one, judged[0]), *tiers, waiting, f"{one.most_nats:.1e}", style=style)
     console.print(table)
     for problem in (problem for one in judged for problem in one.problems):
         console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
     if any(one.problems for one in judged):
         raise typer.Exit(1)
+
+
+def _scores(one: Any, first: Any) -> str:
+    """The scores of a pass; of a later one, those that are not the first one's."""
+    told = [name for name, score in one.scores.items() if one is first or score != first.scores[name]]
+    return "\n".join(f"{name} {one.scores[name]:.4f}" for name in told) or "the same"

@@ -22,5 +22,7 @@ def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
     elif quick:
         reasons["accuracy"] = "it takes minutes; without --quick it is run"
     elif missing := missing_libraries():
-        reasons["accuracy"] = f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]'"
+        reasons["accuracy"] = (
+            f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]', or make .venv/models"
+        )
     return reasons

@@ -1,6 +1,8 @@
-"""`hicache accuracy`: what it refuses before it opens a model."""
+"""`hicache accuracy`: what it refuses before it opens a model, and what it shows of the passes."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -27,3 +29,10 @@ def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -
 def test_a_cache_of_one_rank_is_not_asked_on_two() -> None:
     told = refused("--ranks", "2", "--adapter", "hicache.testing.adapters.dictionary:DictionaryAdapter")
     assert "does not declare RANKS" in told, f"expected what the adapter lacks, got {told}"
+
+
+def test_of_a_later_pass_the_scores_that_differ_are_shown() -> None:
+    first, other = (SimpleNamespace(scores={"recall acc": 1.0, "copying acc": score}) for score in (0.5, 0.25))
+    told = [accuracy._scores(one, first) for one in (first, other, SimpleNamespace(scores=dict(first.scores)))]
+    expected = ["recall acc 1.0000\ncopying acc 0.5000", "copying acc 0.2500", "the same"]
+    assert told == expected, f"expected {expected}, got {told}"

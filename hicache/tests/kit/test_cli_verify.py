@@ -131,7 +131,7 @@ def test_known_failures_that_cannot_be_read_are_a_usage_error(monkeypatch: pytes
     ("missing", "options", "accuracy", "reason"),
     [
         ([], (), ["accuracy"], None),
-        (["lm_eval"], (), [], "lm_eval: not installed; pip install 'hicache[accuracy]'"),
+        (["lm_eval"], (), [], "lm_eval: not installed; pip install 'hicache[accuracy]', or make .venv/models"),
         ([], ("--quick",), [], "it takes minutes; without --quick it is run"),
     ],
     ids=["models", "no-models", "quick"],
