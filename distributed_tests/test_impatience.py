@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
@@ -107,6 +109,14 @@ def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: Ca
     return found
 
 
+def all_kept(by_rank: Sequence[object], expected: Sequence[tuple[int, int]], how: str) -> None:
+    """Hold every rank to the pages that came each time, and the host slots left over."""
+    for rank, found in enumerate(by_rank):
+        assert found == expected, (
+            f"FETCH-7: {how}: expected pages that came, and host slots left over, {expected}; on rank {rank} {found}"
+        )
+
+
 @clause("FETCH-7", "RANK-1", "RANK-4", needs=STORAGE_NEEDS)
 @over(*ALL_MESHES)
 def test_the_first_stage_says_when_a_prefetch_is_late(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
@@ -127,12 +137,8 @@ def test_of_a_prefetch_that_is_cut_the_batches_stay_that_all_ranks_have(
 ) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
     config = full_alone(config, page_size=1, pages=len(LONG) + 20)
-    expected = [(BATCH_PAGES, 0)] * launch.mesh.ranks
-    for rank, found in enumerate(launch.values(cuts_batches, adapter_type, config)):
-        assert found == expected, (
-            f"FETCH-7: each rank in turn was a batch ahead: expected pages that came, and host slots left over, "
-            f"{expected}; on rank {rank} {found}"
-        )
+    found = launch.values(cuts_batches, adapter_type, config)
+    all_kept(found, [(BATCH_PAGES, 0)] * launch.mesh.ranks, "each rank in turn was a batch ahead")
 
 
 @clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
@@ -141,9 +147,5 @@ def test_of_a_prefetch_that_is_cut_nothing_stays_while_a_pool_is_lacking_on_one_
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
-    expected = [(0, 0)] * launch.mesh.ranks
-    for rank, found in enumerate(launch.values(cuts_sidecars, adapter_type, config)):
-        assert found == expected, (
-            f"FETCH-7: each rank in turn lacked the last pool: expected pages that came, and host slots left over, "
-            f"{expected}; on rank {rank} {found}"
-        )
+    found = launch.values(cuts_sidecars, adapter_type, config)
+    all_kept(found, [(0, 0)] * launch.mesh.ranks, "each rank in turn lacked the last pool")
