@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hicache.testing.contract import clause
+from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Pool
 
 from .engine.cache_room import model_shape
@@ -81,7 +82,7 @@ def test_states_that_accumulate_stay_float32() -> None:
 @pytest.mark.parametrize("family", POOLS)
 def test_slots_have_room_for_the_widest_layer(family: str) -> None:
     layout = layout_of(family)
-    shape, size = model_shape(layout), layout.dtype.itemsize
+    shape, size = HybridModel.of(model_shape(layout)), layout.dtype.itemsize
     widest = max((part.size_bytes for part in layout.attention), default=0)
     assert 2 * shape.kv_heads * shape.head_dim * size >= widest, f"{family}: {widest} bytes a token in {shape}"
     states = max((part.size_bytes("conv") + part.size_bytes("recurrent") for part in layout.states), default=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hicache.tables import read_table
+from hicache.config import read_table
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.types import Tier

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from hicache.config import CacheConfig, ExecutorKind, HostConfig, Layout, ModelShape, WritePolicy
 from hicache.testing.adapter import CacheAdapter
+from hicache.testing.hybrid_model import reshaped
 from hicache.types import SHARED, Handle, Key, LoadBack, MatchResult
 
 from .prompts import insert, offer, random_tokens
@@ -17,7 +19,7 @@ PAGE_SIZE = 16
 PAGE_AND_LAYER_BYTES = 32 * 1024
 FLOAT_BYTES = 4
 
-WIDE_MODEL = replace(
+WIDE_MODEL = reshaped(
     SLIM_MODEL, full_layers=8, kv_heads=2, head_dim=PAGE_AND_LAYER_BYTES // (PAGE_SIZE * 2 * 2 * FLOAT_BYTES)
 )
 """Eight layers with 32 KiB of keys and values a page: what is measured is the copying."""
@@ -56,7 +58,8 @@ class Crossing:
         self._random = np.random.default_rng(pages)
         self._key: Key | None = None
         self._handle: Handle = None
-        page_bytes = PAGE_SIZE * model.full_layers * 2 * model.kv_heads * model.head_dim * FLOAT_BYTES
+        (kv,) = model.pools[0].buffers
+        page_bytes = PAGE_SIZE * model.pools[0].layers * prod(kv.shape) * FLOAT_BYTES
         self._source, self._target = [np.ones(pages * page_bytes, dtype=np.uint8) for _ in range(2)]
         self._fill()
 

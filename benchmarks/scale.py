@@ -11,7 +11,7 @@ FULL, SWA, MAMBA = (component.value for component in Component)
 
 WINDOW_TOKENS = 1024
 
-SLIM_MODEL = ModelShape(
+SLIM_MODEL = ModelShape.hybrid(
     full_layers=1,
     swa_layers=1,
     mamba_layers=1,
@@ -47,7 +47,6 @@ def spacious(components: tuple[str, ...], page_size: int, tokens: int) -> CacheC
     """A cache without events that holds so many tokens, a multiple of the page size, or as many states."""
     return CacheConfig(
         components=components,
-        sidecars=(),
         page_size=page_size,
         capacity_tokens=dict.fromkeys(components, tokens),
         sliding_window_size=WINDOW_TOKENS if SWA in components else None,
@@ -59,6 +58,4 @@ def spacious(components: tuple[str, ...], page_size: int, tokens: int) -> CacheC
         device="cpu",
         model=SLIM_MODEL,
         topology=SINGLE_RANK,
-        host=None,
-        storage=None,
     )

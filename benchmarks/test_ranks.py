@@ -11,8 +11,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, StorageConfig, WritePolicy
-from hicache.extra_config import ExtraConfig
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.hybrid_model import reshaped
 from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import Mesh
@@ -33,7 +33,7 @@ from .pace import NUMBERS, paces
 from .prompts import insert, offer, random_tokens
 from .scale import FULL, SLIM_MODEL, spacious
 
-RANKED_MODEL = replace(SLIM_MODEL, full_layers=2, kv_heads=4)
+RANKED_MODEL = reshaped(SLIM_MODEL, full_layers=2, kv_heads=4)
 """As little data as can be that divides over four tensor-parallel ranks and over two stages."""
 
 ALONE = Mesh(tp_size=1, cp_size=1, pp_size=1)
@@ -78,9 +78,18 @@ def on_host() -> CacheConfig:
 
 
 def on_storage(policy: StopPolicy) -> CacheConfig:
-    extra = ExtraConfig(0, 1.0, 0.0, hicache_storage_pass_prefix_keys=False, options={"store": "benchmarks"})
     store_named("benchmarks").empty()
-    storage = StorageConfig(BACKEND, extra, "slim", policy, 10.0, PAGES * PAGE_SIZE, ExecutorKind.STEPPED)
+    storage = StorageConfig(
+        BACKEND,
+        "slim",
+        options={"store": "benchmarks"},
+        prefetch_threshold=0,
+        prefetch_timeout_per_ki_token=0.0,
+        stop_policy=policy,
+        timeout_cap_s=10.0,
+        limit_tokens=PAGES * PAGE_SIZE,
+        executor=ExecutorKind.STEPPED,
+    )
     return replace(on_host(), storage=storage)
 
 

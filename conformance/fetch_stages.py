@@ -34,13 +34,13 @@ def fetching(driver: Driver) -> None:
     """Storage is asked for pages."""
     querying(driver)
     answer(driver, StorageKind.QUERY)
-    asked(driver, StorageKind.FETCH)
+    asked(driver, StorageKind.PREFETCH)
 
 
 def arrived(driver: Driver) -> None:
     """All pages have come, and were not taken over."""
     fetching(driver)
-    driver.complete_storage(asked(driver, StorageKind.FETCH).ticket)
+    driver.complete_storage(asked(driver, StorageKind.PREFETCH).ticket)
 
 
 UNDER_WAY: tuple[Stage, ...] = (queued, querying, known, fetching, arrived)

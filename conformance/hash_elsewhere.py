@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from hicache.config import CacheConfig, EvictionPolicy, Layout, ModelShape, Topology
+from hicache.config import CacheConfig, EvictionPolicy, Layout, Topology
 from hicache.testing.adapter import load_adapter
+from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Key, Namespace
 
 
 def config_of(fields: dict[str, Any]) -> CacheConfig:
-    """A configuration from what `dataclasses.asdict` made of it, read back from JSON."""
+    """A configuration from JSON: its fields, and for the model those of HybridModel."""
     rebuilt = {
         "components": tuple(fields["components"]),
-        "sidecars": tuple(fields["sidecars"]),
         "policy": EvictionPolicy(fields["policy"]),
         "layout": Layout(fields["layout"]),
-        "model": ModelShape(**fields["model"]),
+        "model": HybridModel(**fields["model"]).shape,
         "topology": Topology(**fields["topology"]),
     }
     return CacheConfig(**{**fields, **rebuilt})

@@ -161,7 +161,7 @@ def storing(
 ) -> Iterator[Driver]:
     """A driver of an empty cache over the same store, that differs in these fields of each tier; closed at the end."""
     tier = storage_of(driver)
-    below = replace(tier, extra=replace(tier.extra, **(extra or {})), **(storage or {}))
+    below = replace(tier, **(extra or {}), **(storage or {}))
     other = reopened(driver, **changes, host=replace(host_of(driver.config), **(host or {})), storage=below)
     try:
         yield other

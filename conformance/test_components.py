@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import ALL_POLICIES
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 
 from .hits import hit_pages
 from .pictures import picture
@@ -23,7 +24,6 @@ from .verbs import FULL, evict_all, key_of, lock, offer, put
 
 CACHE: Mapping[str, Any] = {
     "components": ("full", "swa", "mamba"),
-    "sidecars": (),
     "page_size": 4,
     "capacity_tokens": {"full": 32, "swa": 16, "mamba": 4},
     "sliding_window_size": 6,
@@ -58,7 +58,7 @@ SENSELESS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a capacity of nothing": ({"capacity_tokens": {"full": 32, "swa": 0, "mamba": 4}}, "capacity_tokens"),
     "a page that is cut off": ({"capacity_tokens": {"full": 32, "swa": 18, "mamba": 4}}, "capacity_tokens"),
     "no room for a state": ({"capacity_tokens": {"full": 32, "swa": 16, "mamba": 0}}, "capacity_tokens"),
-    "an unknown sidecar": ({"sidecars": ("draft",)}, "draft"),
+    "a model that lacks the states of a component": ({"model": reshaped(TINY_MODEL, mamba_layers=0)}, "mamba"),
 }
 """What makes it senseless, and a word that the refusal must say."""
 

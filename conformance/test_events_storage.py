@@ -33,7 +33,7 @@ def test_nothing_is_reported_before_storage_has_it(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    pending = asked(driver, StorageKind.PERSIST)
+    pending = asked(driver, StorageKind.STORE)
     for _ in range(pending.batches):
         assert not reported(driver), f"EVENT-1: storage has not answered, reported is {reported(driver)}"
         driver.advance_storage(pending.ticket)
@@ -79,12 +79,12 @@ def test_a_clear_is_reported(driver: Driver) -> None:
 @clause("EVENT-2", "CONF-5", needs=COUNTED)
 def test_bytes_are_counted_in_each_direction_for_all_pools(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
-    persisted, there = driver.adapter.counters()["bytes_persisted"], bytes_in_store(driver)
+    persisted, there = driver.adapter.counters()["bytes_stored"], bytes_in_store(driver)
     assert persisted == there, f"EVENT-2: storage was given {there} bytes, counted are {persisted}"
     driver.restart()
-    assert driver.adapter.counters()["bytes_fetched"] == 0, "EVENT-2: nothing was fetched yet"
+    assert driver.adapter.counters()["bytes_prefetched"] == 0, "EVENT-2: nothing was fetched yet"
     assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
-    fetched, read = driver.adapter.counters()["bytes_fetched"], bytes_read(driver)
+    fetched, read = driver.adapter.counters()["bytes_prefetched"], bytes_read(driver)
     assert fetched == read, f"EVENT-2: storage gave {read} bytes, counted are {fetched}"
 
 
@@ -96,7 +96,7 @@ def test_what_is_not_moved_is_not_counted(driver: Driver) -> None:
     driver.drain()
     assert fetch(driver, PROMPT) == 0, "FETCH-4: past the pair nothing is in storage"
     counters = driver.adapter.counters()
-    assert counters["bytes_fetched"] == 0, f"EVENT-2: nothing came, counted are {counters['bytes_fetched']} bytes"
+    assert counters["bytes_prefetched"] == 0, f"EVENT-2: nothing came, counted are {counters['bytes_prefetched']} bytes"
 
 
 def bytes_read(driver: Driver) -> int:

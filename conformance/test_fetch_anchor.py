@@ -69,7 +69,7 @@ def test_what_comes_waits_for_the_copy_of_its_anchor(driver: Driver) -> None:
     ticket = begin(driver, PROMPT)
     driver.step()
     answer(driver, StorageKind.QUERY)
-    answer(driver, StorageKind.FETCH)
+    answer(driver, StorageKind.PREFETCH)
     driver.step()
     assert reach(driver, PROMPT) == (len(PAIR), 0), "HOST-2: the anchor is not on the host, and nothing below may be"
     driver.complete(pending(driver, TransferKind.BACKUP).ticket)
@@ -87,7 +87,7 @@ def test_when_the_copy_of_the_anchor_fails_nothing_comes(driver: Driver) -> None
     ticket = begin(driver, PROMPT)
     driver.step()
     answer(driver, StorageKind.QUERY)
-    answer(driver, StorageKind.FETCH)
+    answer(driver, StorageKind.PREFETCH)
     driver.fail(pending(driver, TransferKind.BACKUP).ticket, parts_done=0)
     driver.drain()
     assert check(driver, ticket) == 0, "FLOW-3: what came would lie below a node that is not on the host"

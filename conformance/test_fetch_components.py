@@ -137,7 +137,7 @@ def test_a_fetch_has_not_ended_while_a_sidecar_is_pending(driver: Driver) -> Non
     ticket = begin(driver, PROMPT)
     driver.step()
     answer(driver, StorageKind.QUERY)
-    pending = asked(driver, StorageKind.FETCH)
+    pending = asked(driver, StorageKind.PREFETCH)
     for done in range(1, pending.batches):
         driver.advance_storage(pending.ticket)
         driver.step()

@@ -112,7 +112,7 @@ def test_an_aborted_fetch_keeps_its_pages_until_the_batch_has_ended(driver: Driv
     held = held_by_fetches(driver)
     driver.abort_prefetch(ticket)
     assert held_by_fetches(driver) == held, f"FLOW-1: a batch is being written to {held}, got {held_by_fetches(driver)}"
-    driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert not held_by_fetches(driver), f"FETCH-8: nothing is written any more, held are {held_by_fetches(driver)}"
     capacity = host_of(driver.config).capacity_tokens
@@ -192,7 +192,7 @@ def require_kept_until_written(driver: Driver, component: str) -> None:
     driver.step()
     answer(driver, StorageKind.QUERY)
     for _ in range(pools(driver).index(Pool(component))):
-        driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+        driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
     held = held_by_fetches(driver)[component]
     driver.abort_prefetch(ticket)
     driver.step()

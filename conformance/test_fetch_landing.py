@@ -53,7 +53,7 @@ def test_nothing_enters_before_it_was_taken_over(driver: Driver) -> None:
     ticket = begin(driver, PROMPT)
     driver.step()
     answer(driver, StorageKind.QUERY)
-    driver.complete_storage(asked(driver, StorageKind.FETCH).ticket)
+    driver.complete_storage(asked(driver, StorageKind.PREFETCH).ticket)
     assert reach(driver, PROMPT) == (0, 0), f"FLOW-2: nothing was taken over, yet a match gets {reach(driver, PROMPT)}"
     driver.step()
     assert reach(driver, PROMPT) == (0, len(PROMPT)), f"FETCH-4: it was, a match gets {reach(driver, PROMPT)}"

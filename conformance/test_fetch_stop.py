@@ -69,7 +69,7 @@ def test_what_was_cut_short_goes_on_holding_the_pages_that_are_written(driver: D
     answer(driver, StorageKind.QUERY)
     assert driver.check_prefetch(ticket) == 0, "FETCH-3: nothing has come yet"
     assert held_by_fetches(driver), "FLOW-1: a batch is being written, and its pages belong to nobody"
-    driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert not held_by_fetches(driver), f"FETCH-8: the batch has ended, held are {held_by_fetches(driver)}"
     assert not driver.pending_storage(), "FETCH-3: it was cut short, and goes on"
@@ -116,7 +116,7 @@ def test_a_sidecar_that_is_pending_is_waited_for_as_long_as_the_rest(driver: Dri
     ticket = begin(driver, PROMPT)
     driver.step()
     answer(driver, StorageKind.QUERY)
-    driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert driver.check_prefetch(ticket) is None, "FETCH-3: KV has come, and its sidecar is pending"
     driver.advance_clock(AGES_S)
@@ -142,7 +142,7 @@ def test_cut_short_leaves_the_batches_that_have_come(driver: Driver) -> None:
             long.step()
             answer(long, StorageKind.QUERY)
             for _ in range(min(batches, 2)):
-                long.advance_storage(asked(long, StorageKind.FETCH).ticket)
+                long.advance_storage(asked(long, StorageKind.PREFETCH).ticket)
             expected = min(128 * batches, 256)
             tokens = long.check_prefetch(ticket)
             assert tokens == expected, f"FETCH-3: {expected} pages of {len(LONG)} have come, it says {tokens}"
@@ -159,9 +159,9 @@ def test_cut_short_brings_all_or_nothing_where_a_window_or_a_state_is_needed(dri
         ticket = begin(driver, PROMPT)
         driver.step()
         answer(driver, StorageKind.QUERY)
-        assert asked(driver, StorageKind.FETCH).batches == batches, "FETCH-5: KV, its sidecar, a window and a state"
+        assert asked(driver, StorageKind.PREFETCH).batches == batches, "FETCH-5: KV, its sidecar, a window and a state"
         for _ in range(done):
-            driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+            driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
         expected = len(PROMPT) * driver.config.page_size * (done == batches)
         tokens = driver.check_prefetch(ticket)
         assert tokens == expected, f"FETCH-6: after {done} of {batches} batches {expected} tokens, got {tokens}"

@@ -119,7 +119,7 @@ def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    asked(driver, StorageKind.PERSIST)
+    asked(driver, StorageKind.STORE)
     driver.reset()
     assert not driver.pending_storage(), f"EVICT-9: of the old life {driver.pending_storage()} is pending"
     assert driver.detach_storage(), "FLOW-12: everything was dropped, so that nothing is under way"

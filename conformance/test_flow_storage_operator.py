@@ -72,7 +72,7 @@ def test_nothing_is_done_while_an_aborted_fetch_is_written(driver: Driver, opera
     answer(driver, StorageKind.QUERY)
     driver.abort_prefetch(ticket)
     assert not operation(driver), "FLOW-12: storage is still writing to host memory, and it was done"
-    driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert operation(driver), "FLOW-12: the batch has ended"
 
@@ -83,9 +83,9 @@ def test_nothing_is_done_while_something_goes_to_storage(driver: Driver, operati
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    asked(driver, StorageKind.PERSIST)
+    asked(driver, StorageKind.STORE)
     assert not operation(driver), "FLOW-12: a node is on its way to storage, and it was done"
-    answer(driver, StorageKind.PERSIST)
+    answer(driver, StorageKind.STORE)
     assert operation(driver), "FLOW-12: storage has taken it"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.hybrid_model import HybridModel
 from hicache.types import SHARED, EventKind, Key, Namespace
 
 from .chains import page_chain
@@ -51,7 +52,7 @@ def test_page_hashes_do_not_depend_on_the_process(adapter_type: type[CacheAdapte
     key = driver.key(driver.prompt([1, 2]), Namespace("a", "b", None))
     request = {
         "adapter": f"{adapter_type.__module__}:{adapter_type.__qualname__}",
-        "config": asdict(driver.config),
+        "config": asdict(driver.config) | {"model": asdict(HybridModel.of(driver.config.model))},
         "namespace": asdict(key.namespace),
         "tokens": key.tokens.tolist(),
     }

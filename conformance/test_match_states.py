@@ -8,6 +8,7 @@ from hicache.config import Layout
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Handle, Pool
 
 from .hits import hit_pages
@@ -95,7 +96,9 @@ def test_a_copy_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> No
     put(other, [1])
     fork = _forked(other, find(other, [1]))
     other.contents.verify_state(key_of(other, [1]), fork)
-    assert other.adapter.layers(Pool.MAMBA) == other.config.model.mamba_layers, "MATCH-11: every layer was compared"
+    assert other.adapter.layers(Pool.MAMBA) == HybridModel.of(other.config.model).mamba_layers, (
+        "MATCH-11: every layer was compared"
+    )
 
 
 @clause("MATCH-13", page_sizes=[1, 16])

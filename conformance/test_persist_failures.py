@@ -108,5 +108,5 @@ def test_a_refused_node_is_not_reported(driver: Driver) -> None:
     told = [event for event in driver.adapter.events() if event.tier == "storage"]
     assert not told, f"EVENT-1: storage has only a part of the node, reported is {told}"
     counters = driver.adapter.counters()
-    assert counters["bytes_persisted"] == 0, f"EVENT-2: nothing was persisted, counted are {counters}"
-    assert counters["persists_failed"] == 1, f"EVENT-2: one persist failed, counted are {counters}"
+    assert counters["bytes_stored"] == 0, f"EVENT-2: nothing was persisted, counted are {counters}"
+    assert counters["stores_failed"] == 1, f"EVENT-2: one persist failed, counted are {counters}"

@@ -40,10 +40,10 @@ def test_a_node_goes_to_storage_when_its_copy_on_the_host_is_there(driver: Drive
     driver.complete(pending(driver, TransferKind.BACKUP).ticket)
     assert not driver.pending_storage(), "FETCH-9: the copy was not taken over, and storage is asked already"
     driver.step()
-    asked(driver, StorageKind.PERSIST)
+    asked(driver, StorageKind.STORE)
     assert not store(driver).objects, "FLOW-2: storage has not answered, and has objects"
     assert not any(persisted(driver).values()), f"FETCH-9: storage has not answered, yet {persisted(driver)}"
-    answer(driver, StorageKind.PERSIST)
+    answer(driver, StorageKind.STORE)
     assert persisted(driver) == {PAIR: frozenset(driver.config.components)}, (
         f"FETCH-9: storage has taken all that the host has of {PAIR}, got {persisted(driver)}"
     )
@@ -66,7 +66,7 @@ def test_what_goes_to_storage_stays_on_the_host_until_it_is_there(driver: Driver
     evict_all(driver)
     evict_host(driver)
     assert held_below(driver, FULL).keys() == prefixes(*PAIR), "FETCH-9: storage is reading what was to be evicted"
-    answer(driver, StorageKind.PERSIST)
+    answer(driver, StorageKind.STORE)
     assert not pins(driver, Tier.HOST), f"FETCH-9: storage has it all, yet pinned is {pins(driver, Tier.HOST)}"
     evict_host(driver)
     assert not nodes(driver), f"FETCH-9: nothing is read any more, yet {nodes(driver).keys()} stays"
@@ -77,7 +77,7 @@ def test_what_goes_to_storage_stays_on_the_host_until_it_is_there(driver: Driver
 def test_both_parts_of_a_node_that_was_split_on_its_way_are_in_storage(driver: Driver) -> None:
     persisting(driver)
     put(driver, (PAIR[0], 9))
-    answer(driver, StorageKind.PERSIST)
+    answer(driver, StorageKind.STORE)
     marks = persisted(driver) if keeps_marks(driver) else {}
     for pages in (PAIR[:1], PAIR) if marks else ():
         expected = set(driver.config.components) - ({MAMBA} if pages != PAIR else set())
@@ -93,13 +93,13 @@ def test_a_child_waits_for_its_parent(driver: Driver) -> None:
     put(driver, PROMPT)
     driver.step()
     driver.complete_all()
-    first = asked(driver, StorageKind.PERSIST)
+    first = asked(driver, StorageKind.STORE)
     driver.complete_storage(first.ticket)
     there = in_storage(driver, PROMPT)[Pool.KV]
     assert there == [True, True, False, False], f"FLOW-9: the parent goes first, in storage are {there}"
     driver.step()
-    asked(driver, StorageKind.PERSIST)
-    answer(driver, StorageKind.PERSIST)
+    asked(driver, StorageKind.STORE)
+    answer(driver, StorageKind.STORE)
     assert all(in_storage(driver, PROMPT)[Pool.KV]), "FLOW-9: the child comes after its parent"
 
 
@@ -152,9 +152,9 @@ def test_a_state_that_comes_later_goes_alone(driver: Driver) -> None:
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=THROUGH, page_sizes=[16])
 def test_a_cache_that_ends_in_the_middle_leaves_no_prefix_that_lacks_something(driver: Driver) -> None:
     persisting(driver)
-    batches = asked(driver, StorageKind.PERSIST).batches
+    batches = asked(driver, StorageKind.STORE).batches
     for done in range(1, batches):
-        driver.advance_storage(asked(driver, StorageKind.PERSIST).ticket)
+        driver.advance_storage(asked(driver, StorageKind.STORE).ticket)
         there = in_storage(driver, PAIR)
         assert not any(there[Pool.KV]), f"FLOW-9: KV comes last, after {done} of {batches} batches there is {there}"
     with storing(driver) as other:
@@ -182,7 +182,7 @@ def persisting(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    asked(driver, StorageKind.PERSIST)
+    asked(driver, StorageKind.STORE)
 
 
 def calls(driver: Driver, verb: str) -> int:

@@ -6,15 +6,14 @@ for the tests of each implementation.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from hicache.config import TINY_MODEL, Layout
+from hicache.config import Layout
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
 from hicache.types import Pool, Slots
 
 from .reopening import standard
@@ -29,7 +28,9 @@ NEEDS = [Capability.PAGED, Capability.SWA, Capability.MAMBA, Capability.INDEXER]
 @pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_bytes_come_back_from_each_kind_of_pool(adapter_type: type[CacheAdapter], dtype: str, layout: Layout) -> None:
-    driver = standard(adapter_type, NAME, layout=layout, model=replace(TINY_MODEL, dtype=dtype))
+    driver = standard(
+        adapter_type, NAME, layout=layout, model=reshaped(TINY_MODEL, dtype=dtype, index_dim=TINY_INDEX_DIM)
+    )
     put(driver, [1, 2])
     put(driver, [1, 2, 3])
     put(driver, [4])
@@ -44,11 +45,11 @@ def test_bytes_come_back_from_each_kind_of_pool(adapter_type: type[CacheAdapter]
 @clause("POOL-8", needs=NEEDS)
 @pytest.mark.parametrize("pool", list(Pool))
 def test_a_pool_is_as_large_as_its_dtype_and_layers_say(adapter_type: type[CacheAdapter], pool: Pool) -> None:
-    model = replace(TINY_MODEL, full_layers=3, swa_layers=2, mamba_layers=1)
+    model = reshaped(TINY_MODEL, full_layers=3, swa_layers=2, mamba_layers=1, index_dim=TINY_INDEX_DIM)
     layers = {Pool.KV: 3, Pool.SWA: 2, Pool.MAMBA: 1, Pool.INDEXER: 3}
     bytes_by_dtype = {}
     for dtype in DTYPE_BYTES:
-        driver = standard(adapter_type, NAME, model=replace(model, dtype=dtype))
+        driver = standard(adapter_type, NAME, model=reshaped(model, dtype=dtype))
         assert driver.adapter.layers(pool) == layers[pool], (
             f"POOL-8: {pool.value} has {driver.adapter.layers(pool)} layers"
         )

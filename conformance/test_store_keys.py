@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, Layout
+from hicache.config import SINGLE_RANK, Layout
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.hybrid_model import reshaped
 from hicache.types import SHARED, Namespace, Pool
 
 from .stored import expected_pages, fetch, objects, pools, put_in_storage, put_in_storage_alone, storing
@@ -19,14 +20,14 @@ from .verbs import MAMBA, has
 
 PROMPT = (1, 2, 3, 4)
 
-DIVISIBLE = replace(TINY_MODEL, kv_heads=2)
-"""A model that two ranks can share."""
+DIVISIBLE: Mapping[str, Any] = {"kv_heads": 2}
+"""What makes a model one that two ranks can share."""
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "model": {"storage": {"model": "another"}},
-    "dtype": {"model": replace(DIVISIBLE, dtype="float16")},
-    "layers": {"model": replace(DIVISIBLE, full_layers=3)},
-    "heads": {"model": replace(DIVISIBLE, kv_heads=4)},
+    "dtype": {"model": {**DIVISIBLE, "dtype": "float16"}},
+    "layers": {"model": {**DIVISIBLE, "full_layers": 3}},
+    "heads": {"model": {"kv_heads": 4}},
     "layout": {"host": {"layout": Layout.LAYER_FIRST}},
     "tensor-parallel rank": {"topology": replace(SINGLE_RANK, tp_size=2, tp_rank=1)},
     "tensor-parallel size": {"topology": replace(SINGLE_RANK, tp_size=2)},
@@ -35,7 +36,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "pipeline rank": {"topology": replace(SINGLE_RANK, pp_size=2, pp_rank=1)},
     "pipeline size": {"topology": replace(SINGLE_RANK, pp_size=2)},
 }
-"""Caches that differ from the one under test in one thing."""
+"""Caches that differ from the one under test in one thing; of a model, the parameters that change."""
 
 RANKS = [
     ("tp", {"tp_rank": 0, "tp_size": 2}, {"tp_rank": 1, "tp_size": 2}),
@@ -55,10 +56,11 @@ NAMESPACES = [
 @pytest.mark.parametrize("other", OTHERS)
 @clause("STORE-1", page_sizes=[16])
 def test_a_cache_that_differs_in_one_thing_reads_nothing(driver: Driver, other: str) -> None:
-    with storing(driver, model=DIVISIBLE) as writer:
+    with storing(driver, model=reshaped(driver.config.model, **DIVISIBLE)) as writer:
         put_in_storage(writer, PROMPT)
         mine = {key for pool in pools(writer) for key in objects(writer, pool, PROMPT)}
-    with storing(driver, **{"model": DIVISIBLE, **OTHERS[other]}) as stranger:
+    model = reshaped(driver.config.model, **OTHERS[other].get("model", DIVISIBLE))
+    with storing(driver, **{**OTHERS[other], "model": model}) as stranger:
         theirs = {key for pool in pools(stranger) for key in objects(stranger, pool, PROMPT)}
         shared = mine & theirs
         assert not shared, f"STORE-1: caches that differ in their {other} share the objects {shared}"
@@ -104,7 +106,7 @@ def test_ranks_that_share_a_page_share_its_object(
     driver: Driver, axis: str, first: dict[str, int], second: dict[str, int]
 ) -> None:
     for is_mla in (False, True):
-        changes: dict[str, Any] = {"model": replace(DIVISIBLE, is_mla=is_mla)}
+        changes: dict[str, Any] = {"model": reshaped(driver.config.model, kv_heads=2, is_mla=is_mla)}
         with (
             storing(driver, **changes, topology=replace(SINGLE_RANK, **first)) as one,
             storing(driver, **changes, topology=replace(SINGLE_RANK, **second)) as other,
@@ -120,7 +122,7 @@ def test_ranks_that_share_a_page_share_its_object(
 
 @clause("STORE-1", page_sizes=[16])
 def test_what_one_rank_of_an_mla_model_wrote_another_reads(driver: Driver) -> None:
-    mla: dict[str, Any] = {"model": replace(DIVISIBLE, is_mla=True, kv_heads=1)}
+    mla: dict[str, Any] = {"model": reshaped(driver.config.model, kv_heads=1, is_mla=True)}
     with storing(driver, **mla, topology=replace(SINGLE_RANK, tp_size=2)) as writer:
         put_in_storage(writer, PROMPT)
     with storing(driver, **mla, topology=replace(SINGLE_RANK, tp_size=2, tp_rank=1)) as reader:

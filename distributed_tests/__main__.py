@@ -9,8 +9,9 @@ import argparse
 import os
 from dataclasses import replace
 
-from hicache.config import TINY_MODEL, CacheConfig
+from hicache.config import CacheConfig
 from hicache.testing.adapter import load_adapter
+from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.rank_driver import RankDriver
@@ -25,7 +26,7 @@ TIMEOUT_S = 60.0
 def dividing(config: CacheConfig, mesh: Mesh) -> CacheConfig:
     """The configuration with a model that divides over so many ranks."""
     layers = 2 * mesh.pp_size
-    model = replace(
+    model = reshaped(
         TINY_MODEL,
         full_layers=layers,
         swa_layers=layers,

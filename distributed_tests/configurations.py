@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from hicache.config import TINY_MODEL, CacheConfig, ExecutorKind, WritePolicy
+from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.adapter import CacheAdapter
+from hicache.testing.hybrid_model import reshaped
 from hicache.testing.plugin.selection import configurations_of
 from hicache.types import Component, StopPolicy
 
-RANKED_MODEL = replace(TINY_MODEL, kv_heads=4, conv_elements=4, state_elements=8)
-"""Divides over four tensor-parallel ranks and over two stages."""
+RANKED: Mapping[str, int] = {"kv_heads": 4, "conv_elements": 4, "state_elements": 8}
+"""Makes a model one that divides over four tensor-parallel ranks and over two stages."""
 
 
 def configuration(
@@ -38,7 +40,7 @@ def configuration(
     if not fitting:
         pytest.skip(f"{adapter_type.__name__} serves no {write_policy.value} with {stop_policy} that a test can move")
     richest = max(fitting, key=lambda config: (len(config.components), len(config.sidecars), config.page_size))
-    return replace(richest, model=RANKED_MODEL)
+    return replace(richest, model=reshaped(richest.model, **RANKED))
 
 
 def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
@@ -49,7 +51,6 @@ def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
     return replace(
         config,
         components=(full,),
-        sidecars=(),
         page_size=page_size,
         sliding_window_size=None,
         mamba_chunk_size=None,

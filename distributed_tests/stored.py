@@ -85,7 +85,7 @@ def ask_for_pages(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
 
 def do_batches(driver: RankDriver, count: int) -> int:
     """Let storage do so many batches of the pages that it is asked for here; how many there are."""
-    fetches = [one for one in driver.pending_storage() if one.kind is StorageKind.FETCH]
+    fetches = [one for one in driver.pending_storage() if one.kind is StorageKind.PREFETCH]
     assert len(fetches) == 1, f"FETCH-3: the pages of one prefetch are asked for, got {fetches}"
     for _ in range(min(count, fetches[0].batches)):
         driver.advance_storage(fetches[0].ticket)

@@ -42,7 +42,7 @@ def aborts_pages(driver: RankDriver, ahead: int) -> None:
     """One rank has all pages, the others have none."""
     ticket = ask_for_pages(driver)
     if driver.rank == ahead:
-        driver.let_end(StorageKind.FETCH)
+        driver.let_end(StorageKind.PREFETCH)
     driver.abort_prefetch(ticket)
 
 

@@ -48,7 +48,7 @@ def is_late(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
             ticket = ask_for_pages(driver)
             assert driver.check_prefetch(ticket) is None, "FETCH-3: it has begun, and no time has passed"
             if have_come:
-                driver.let_end(StorageKind.FETCH)
+                driver.let_end(StorageKind.PREFETCH)
             if driver.rank == late:
                 driver.advance_clock(LATE_S)
             tokens = driver.check_prefetch(ticket)
@@ -99,7 +99,7 @@ def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: Ca
     found = []
     for behind in range(mesh_of(world.topology).ranks):
         ticket = ask_for_pages(driver)
-        batches = next(one.batches for one in driver.pending_storage() if one.kind is StorageKind.FETCH)
+        batches = next(one.batches for one in driver.pending_storage() if one.kind is StorageKind.PREFETCH)
         do_batches(driver, batches - (driver.rank == behind))
         came = brought(driver, ticket)
         driver.drain()

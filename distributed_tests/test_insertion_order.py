@@ -30,7 +30,6 @@ def turned(config: CacheConfig) -> CacheConfig:
     return replace(
         config,
         components=config.components[::-1],
-        sidecars=config.sidecars[::-1],
         capacity_tokens=_turned(config.capacity_tokens),
         host=host,
     )

@@ -9,6 +9,7 @@ from hicache.config import CacheConfig, EvictionPolicy, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
+from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import mesh_of
 from hicache.testing.ranks.rank_driver import RankDriver, config_on
@@ -41,7 +42,7 @@ def one_component_less(config: CacheConfig) -> CacheConfig:
 
 
 def no_sidecar(config: CacheConfig) -> CacheConfig:
-    return replace(config, sidecars=() if config.sidecars else ("indexer",))
+    return replace(config, model=reshaped(config.model, index_dim=0 if config.sidecars else 4))
 
 
 def another_write_policy(config: CacheConfig) -> CacheConfig:
@@ -56,8 +57,7 @@ def another_stop_policy(config: CacheConfig) -> CacheConfig:
 
 def another_threshold(config: CacheConfig) -> CacheConfig:
     assert config.storage is not None, f"{config.name} has storage"
-    extra = replace(config.storage.extra, prefetch_threshold=config.page_size)
-    return replace(config, storage=replace(config.storage, extra=extra))
+    return replace(config, storage=replace(config.storage, prefetch_threshold=config.page_size))
 
 
 def no_storage(config: CacheConfig) -> CacheConfig:
@@ -65,7 +65,7 @@ def no_storage(config: CacheConfig) -> CacheConfig:
 
 
 def another_model(config: CacheConfig) -> CacheConfig:
-    return replace(config, model=replace(config.model, head_dim=2 * config.model.head_dim))
+    return replace(config, model=reshaped(config.model, head_dim=2 * HybridModel.of(config.model).head_dim))
 
 
 CHANGES: tuple[Change, ...] = (
@@ -89,8 +89,7 @@ def _capacities(config: CacheConfig) -> tuple[dict[str, int], dict[str, int]]:
 def no_place_for_pages(config: CacheConfig) -> CacheConfig:
     """Its backend cannot be opened."""
     assert config.storage is not None, f"{config.name} has storage"
-    extra = replace(config.storage.extra, options={"store": 0})
-    return replace(config, storage=replace(config.storage, extra=extra))
+    return replace(config, storage=replace(config.storage, options={"store": 0}))
 
 
 def refusal(adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWorld) -> tuple[bool, str]:

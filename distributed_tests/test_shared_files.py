@@ -42,8 +42,7 @@ def keeps(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 def in_one_folder(config: CacheConfig, folder: Path) -> CacheConfig:
     """A model whose ranks hold the same KV, and storage that they share."""
     assert config.storage is not None, f"{config.name} has storage"
-    extra = replace(config.storage.extra, options={"root": str(folder)})
-    storage = replace(config.storage, backend=BACKEND, extra=extra)
+    storage = replace(config.storage, backend=BACKEND, options={"root": str(folder)})
     return replace(config, model=replace(config.model, is_mla=True), storage=storage)
 
 

@@ -65,7 +65,7 @@ def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
     """Nodes that count as persisted while one rank's storage has not answered, and nodes that do not when it has."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt(PROMPT)))
-    hurry(driver, slow, StorageKind.PERSIST)
+    hurry(driver, slow, StorageKind.STORE)
     before, nodes = persisted(driver)
     catch_up(driver)
     after, _ = persisted(driver)
@@ -127,7 +127,7 @@ def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
 
 
 @clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
-@pytest.mark.parametrize("kind", [StorageKind.QUERY, StorageKind.FETCH], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", [StorageKind.QUERY, StorageKind.PREFETCH], ids=lambda kind: kind.value)
 @over(*ALL_MESHES)
 def test_a_prefetch_is_waited_for_until_every_rank_has_it(
     launch: Launch, adapter_type: type[CacheAdapter], kind: StorageKind

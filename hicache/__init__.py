@@ -1,3 +1,100 @@
 """A reference implementation of the hierarchical prefix cache, and the harness that verifies any such cache."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hicache.cache import UnifiedRadixCache, open_cache
+    from hicache.config import (
+        BufferShape,
+        CacheConfig,
+        EvictionPolicy,
+        ExecutorKind,
+        Follows,
+        HostConfig,
+        Layout,
+        ModelShape,
+        PoolShape,
+        StorageConfig,
+        Topology,
+        WritePolicy,
+    )
+    from hicache.errors import HiCacheError
+    from hicache.parallel.torch_group import open_groups
+    from hicache.request import Request, RequestManager
+    from hicache.types import (
+        EvictResult,
+        InsertResult,
+        LoadBack,
+        MatchResult,
+        Namespace,
+        Sizes,
+        StopPolicy,
+    )
+
 __version__ = "0.1.0"
+
+_MODULES = {
+    "hicache.cache": ("UnifiedRadixCache", "open_cache"),
+    "hicache.config": (
+        "BufferShape",
+        "CacheConfig",
+        "EvictionPolicy",
+        "ExecutorKind",
+        "Follows",
+        "HostConfig",
+        "Layout",
+        "ModelShape",
+        "PoolShape",
+        "StorageConfig",
+        "Topology",
+        "WritePolicy",
+    ),
+    "hicache.errors": ("HiCacheError",),
+    "hicache.parallel.torch_group": ("open_groups",),
+    "hicache.request": ("Request", "RequestManager"),
+    "hicache.types": ("EvictResult", "InsertResult", "LoadBack", "MatchResult", "Namespace", "Sizes", "StopPolicy"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "BufferShape",
+    "CacheConfig",
+    "EvictResult",
+    "EvictionPolicy",
+    "ExecutorKind",
+    "Follows",
+    "HiCacheError",
+    "HostConfig",
+    "InsertResult",
+    "Layout",
+    "LoadBack",
+    "MatchResult",
+    "ModelShape",
+    "Namespace",
+    "PoolShape",
+    "Request",
+    "RequestManager",
+    "Sizes",
+    "StopPolicy",
+    "StorageConfig",
+    "Topology",
+    "UnifiedRadixCache",
+    "WritePolicy",
+    "__version__",
+    "open_cache",
+    "open_groups",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: keys, tree and configuration import without torch."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'hicache' has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

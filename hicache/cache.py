@@ -1,167 +1,255 @@
-"""UnifiedRadixCache: match, insert, lock, evict. One thread owns it; only its executors move bytes."""
+"""UnifiedRadixCache: every verb of the cache, and open_cache. One thread owns it; only its executors move bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from types import MappingProxyType
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
-from hicache.components.base import Insertion, Surroundings, TreeComponent
-from hicache.components.ensemble import Ensemble
-from hicache.components.holding import FULL
-from hicache.components.locks import DEVICE, LockReceipt, Locks
-from hicache.components.matching import Found, find
-from hicache.components.registry import REGISTRY
-from hicache.config import CacheConfig
+from hicache.clock import Clock, WallClock
+from hicache.components.base import Insertion, TreeComponent
+from hicache.components.component_tree import ComponentTree, LockReceipt, Match
+from hicache.config import CacheConfig, ExecutorKind, StorageConfig
 from hicache.errors import ConfigurationError, KeyFormError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
-from hicache.parallel.agree import ALONE, Agreement
-from hicache.parallel.terms import agreed_config
-from hicache.pools.group import DevicePools
+from hicache.parallel.agree import ALONE, Agreement, agreed_config
+from hicache.parallel.group import Group
+from hicache.pools.copy import PoolCopier
+from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
-from hicache.stacks import pool_specs
-from hicache.tiers.device_room import DeviceRoom
-from hicache.tiers.host_tier import HostTier, OpenExecutor
-from hicache.tiers.lower_tiers import LowerTiers
-from hicache.tiers.storage_tier import StorageTier, StorageWorld
-from hicache.tree.node import Node
+from hicache.stacks import layer_order, pool_specs
+from hicache.storage.base import StorageBackend
+from hicache.storage.registry import open_backend
+from hicache.tiers.backup import BackupManager
+from hicache.tiers.evict import DeviceEvictor, HostEvictor
+from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
+from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation, PrefetchStopPolicy
+from hicache.tiers.storage_io import StorageRequests, StorageWorker
+from hicache.tiers.store import StorageWriter
+from hicache.tiers.transfer import Transfer
+from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
+from hicache.transfer.job import Copier, CopyJob, CopyWorker, StorageJob, Worker
+from hicache.transfer.queue import HybridCacheController, TransferQueue, complete_together
+from hicache.transfer.streams import StreamExecutor
+from hicache.tree.node import FULL, Node
 from hicache.types import (
     NO_SLOTS,
+    SHARED,
     Component,
     EvictResult,
     InsertResult,
+    LoadBack,
     MatchResult,
     Namespace,
     Sizes,
     Slots,
+    Tier,
     Tokens,
+    TransferKind,
+    TransferPhase,
 )
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a cache runs on: executors for copies and for storage, a storage backend, and the time. Tests replace parts.
+
+    `open_copies`: for each direction. `open_storage`: for "read" and "write", each with a thread of its own, so that a
+    backend that hangs stops no copy. `open_backend`: opens a scope.
+    """
+
+    open_copies: Callable[[TransferKind, Copier], Executor[CopyJob]]
+    open_storage: Callable[[str, Worker[StorageJob]], Executor[StorageJob]]
+    open_backend: Callable[[str], StorageBackend]
+    clock: Clock
+
+    @classmethod
+    def of(cls, config: CacheConfig) -> Runtime:
+        """What a configuration names: its executors, its backend, and the machine's own time."""
+        host, storage = config.host, config.storage
+        return cls(
+            lambda kind, copier: open_copies(_required(host, config, "host").executor, kind, copier),
+            lambda name, worker: open_storage(_required(storage, config, "storage").executor, name, worker),
+            lambda scope: _open_backend(_required(storage, config, "storage"), scope),
+            WallClock(),
+        )
+
+
+def open_copies(executor: ExecutorKind, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+    """An executor for the copies of one direction. Raises ConfigurationError for CUDA streams without a CUDA device."""
+    worker = CopyWorker(copier)
+    if executor is ExecutorKind.STEPPED:
+        return StepExecutor(worker)
+    if executor is ExecutorKind.STREAMS:
+        if not torch.cuda.is_available():
+            raise ConfigurationError("executor 'streams' needs a CUDA device, and torch finds none")
+        return StreamExecutor(copier)
+    return ThreadExecutor(f"hicache-{kind.value}", worker.rest)
+
+
+def open_storage(executor: ExecutorKind, name: str, worker: Worker[StorageJob]) -> Executor[StorageJob]:
+    """An executor for the reads or the writes of storage."""
+    if executor is ExecutorKind.STEPPED:
+        return StepExecutor(worker)
+    return ThreadExecutor(f"hicache-storage-{name}", worker.step)
+
+
+def _open_backend(config: StorageConfig, scope: str) -> StorageBackend:
+    return open_backend(config.backend, scope, config.options)
+
+
+@dataclass(frozen=True, slots=True)
+class HostTier:
+    """The parts of a cache's host tier. `layers`: of the model's whole stack."""
+
+    pools: HostPools
+    layers: int
+    controller: HybridCacheController[Transfer]
+    evictor: HostEvictor
+    backups: BackupManager
+    load_backs: LoadBackManager
+
+
+@dataclass(frozen=True, slots=True)
+class StorageTier:
+    """The parts of a cache's storage tier. Reads and writes have a queue and a thread each."""
+
+    requests: StorageRequests
+    worker: StorageWorker
+    reads: TransferQueue[StorageJob]
+    writes: TransferQueue[StorageJob]
+    writer: StorageWriter
+    prefetches: PrefetchManager
 
 
 class UnifiedRadixCache:
-    """A radix tree whose nodes hold the data of several components, on the device and, if configured, on the host.
+    """A radix tree whose nodes have the data of several components on the device, on the host and in storage.
 
     Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are single slots.
-    `open_executor`: who moves bytes between the tiers; needed with a host tier. `world`: what a storage tier works
-    with. `agreement`: how the ranks that share the tree decide; all make the same calls in the same order.
+    `runtime`: executors, backend and time, if not those that the configuration names. `agreement`: how the ranks that
+    share the tree decide; all make the same calls in the same order. `tensors`: by pool, the device tensors that the
+    caller owns, as PoolBuffers takes them; the cache allocates the others.
     """
 
     def __init__(
         self,
         config: CacheConfig,
-        open_executor: OpenExecutor | None = None,
-        world: StorageWorld | None = None,
+        runtime: Runtime | None = None,
         agreement: Agreement = ALONE,
+        tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
     ) -> None:
-        # First of all, as whoever fails before it would be missed by the others.
-        config = agreed_config(config, agreement)
-        unknown = [name for name in config.components if name not in REGISTRY]
-        if unknown:
-            raise ConfigurationError(f"components {unknown} are unknown; known: {sorted(REGISTRY)}")
-        self.config = config
+        # First of all: the other ranks would wait for a rank that fails before it.
+        self.config = config = agreed_config(config, agreement)
         self.counters = Counters()
-        specs = pool_specs(config)
-        self.pools = DevicePools(config, specs)
         self.events = EventLog(config.events)
-        bank = HostPools(config, specs) if config.host is not None else None
-        self._ensemble = Ensemble(Surroundings(config, self.pools, bank, self.events, self.counters))
-        self.tree = self._ensemble.tree
-        self.locks = Locks(self._ensemble)
-        self._components = self._ensemble.components
-        self._by_name = self._ensemble.by_name
-        self._has_states = Component.MAMBA in self._by_name
+        specs = pool_specs(config)
+        self.pools = DevicePools(config, specs, tensors)
+        host_pools = HostPools(config, specs) if config.host is not None else None
+        self.tree = ComponentTree(config, self.pools, host_pools, self.events, self.counters)
+        self._agreement = agreement
+        self._runtime = runtime or Runtime.of(config)
+        self._by_name = self.tree.by_name
         self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in self._by_name}
+        self._paged = [name for name in self._by_name if name != Component.MAMBA]
         self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._by_name)[1:], 0))
-        self._paged = [name for name, unit in self._units.items() if name != Component.MAMBA]
-        self.host = (
-            HostTier(config, self._ensemble, self.locks, self.pools, bank, self.counters, open_executor, agreement)
-            if bank
-            else None
-        )
-        self.storage = self._open_storage(self.host, world, agreement) if self.host and world else None
-        self._lower = LowerTiers(self.host, self.storage, agreement)
-        self._room = self.host.room if self.host else DeviceRoom(self._ensemble, self.pools, None)
+        with ExitStack() as opened:
+            self._evictor = DeviceEvictor(self.tree, self.pools, None)
+            self.host = None if host_pools is None else self._open_host(host_pools, opened)
+            self.storage = self._open_storage(self.host, opened) if self.host and config.storage else None
+            opened.pop_all()
 
-    def key(self, tokens: Tokens, namespace: Namespace) -> RadixKey:
-        """The whole pages of a prompt as this cache's key. Tokens: int32, [n]."""
-        return RadixKey.of(tokens, namespace, self.config.page_size, self.config.bigram)
+    # Keys.
+
+    def key(self, tokens: Tokens, namespace: Namespace | None = None) -> RadixKey:
+        """The whole pages of a prompt as this cache's key. Tokens: int32, [n]. None is the namespace of all others."""
+        return RadixKey.of(tokens, namespace or SHARED, self.config.page_size, self.config.bigram)
 
     def length(self, key: RadixKey) -> int:
         """How many tokens (pairs, with bigram keys) the key's whole pages cover."""
-        return self.tree.pages_of(key) * self.config.page_size
+        return self.tree.radix.page_count(key) * self.config.page_size
 
-    def match(self, key: RadixKey, chunked: bool) -> MatchResult:
-        """The longest prefix at whose end every component is valid. `chunked`: looks again, so it is not a new hit."""
-        found = find(self._ensemble, key)
-        self._ensemble.touch(found.best, self._ensemble.tick())
+    def page_hashes(self, key: RadixKey) -> list[str]:
+        """The hash of each page of a key, in hex."""
+        digests = hash_pages(key.data, self.tree.radix.bytes_per_page, chain_seed(key.namespace))
+        return [digest.hex() for digest in digests]
+
+    # The device tier.
+
+    def match(self, key: RadixKey, chunked: bool = False) -> MatchResult:
+        """The longest prefix at whose end every component is valid. `chunked`: a repeated look-up is not a new hit."""
+        found = self.tree.match(key)
+        self.tree.touch(found.best, self.tree.tick())
         if not chunked:
             for node in found.path:
-                node.hits += 1
+                node.hit_count += 1
             if self.host is not None:
-                self.host.backups.used(found.anchor)
-            if self.storage is not None:
-                self.storage.used(found.best)
+                self.host.backups.note_use(found.anchor)
+            if self.storage is not None and self.storage.worker.is_attached:
+                self.storage.writer.note_use(found.best)
         return MatchResult(
-            device_indices=self.pools.slots_of(
-                _joined([node.values[FULL] for node in found.path[: found.anchor_steps]])
-            ),
+            device_indices=self._slots_of(found.path[: found.anchor_steps]),
             device_anchor=found.anchor,
             best_match=found.best,
-            host_hit_length=self._host_hit(self._components[FULL], found),
+            host_hit_length=self._host_hit(self.tree.components[FULL], found),
             component_host_hit_lengths=self._host_hits(found),
-            branching_seqlen=self._branching(found),
+            branching_seqlen=self._branching_seqlen(found),
         )
 
-    def insert(self, key: RadixKey, slots: Slots, state: int | None, priority: int) -> InsertResult:
-        """Hand over the slots of the key's whole pages: each is kept, or freed because the tree has that page already.
+    def insert(self, key: RadixKey, slots: Slots, state: int | None = None, priority: int = 0) -> InsertResult:
+        """Give the slots of the key's whole pages to the tree. It keeps each, or frees it because it has that page.
 
         `slots`: int64, [length(key)], in whole aligned pages; those that the caller shares with the tree may be among
-        them. `state`: the MAMBA slot that holds the state after the last whole page, or None.
+        them. `state`: the MAMBA slot that has the state after the last whole page, or None.
         Raises KeyFormError when slots and key differ in length.
         """
         if len(slots) != self.length(key):
             raise KeyFormError(f"{len(slots)} slots were given for {self.length(key)} tokens")
-        now = self._ensemble.tick()
+        now = self.tree.tick()
         pages = self.pools.pages_of(slots)
         window_start = self.pools.window_start(pages)
         insertion = Insertion(pages, [], window_start, state, now, priority, prefix_end=0, state_adopted=False)
-        node, accepted_end = self._ensemble.lay(key, insertion)
+        node, accepted_end = self.tree.insert(key, insertion)
         for refused in (insertion.duplicates(), pages[node.end :]):
-            self._components[FULL].device.discard(refused)
+            self.tree.components[FULL].device.free_later(refused)
         node.priority = max(node.priority, priority)
-        self._ensemble.touch(node, now)
+        self.tree.touch(node, now)
         if self.host is not None:
             self.host.backups.consider(node)
-        if self.storage is not None:
-            self.storage.used(node)
-        self._ensemble.flush()
+        if self.storage is not None and self.storage.worker.is_attached:
+            self.storage.writer.note_use(node)
+        self.tree.free_dropped()
         page = self.config.page_size
         return InsertResult(insertion.prefix_end * page, accepted_end * page, node, insertion.state_adopted)
 
     def lock(self, node: Node) -> LockReceipt:
-        """Protect all that a request reading up to the node's end needs.
+        """Protect on the device all that a request reading up to the node's end needs.
 
-        Raises StaleHandleError for a dead node, and for one that is on the host alone.
+        Raises StaleHandleError for a node that is not in the tree, and for one that is on the host alone.
         """
-        return self.locks.lock(node, DEVICE)
+        return self.tree.locks.lock(node, Tier.DEVICE)
 
     def unlock(self, receipt: LockReceipt) -> None:
-        """Undo what the lock of this receipt did. Raises ReceiptError unless it is outstanding, in this life."""
-        self.locks.unlock(receipt, DEVICE)
-        self._ensemble.flush()
+        """Undo a lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
+        self.tree.locks.unlock(receipt, Tier.DEVICE)
+        self.tree.free_dropped()
 
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's slots (states for MAMBA), or all that is not locked.
 
         What has a copy on the host stays in the tree.
         """
-        evicted = self._room.evict(component, -(-tokens // self._units[component]))
+        evicted = self._evictor.evict(component, -(-tokens // self._units[component]))
         freed = {name: self._by_name[name].device.dropped_pages * unit for name, unit in self._units.items()}
-        self._ensemble.flush()
+        self.tree.free_dropped()
         return EvictResult(freed, evicted.victims, evicted.refused)
 
     def allocate(self, tokens: int) -> Slots | None:
@@ -172,32 +260,33 @@ class UnifiedRadixCache:
         pages, rest = divmod(tokens, self.config.page_size)
         if rest or pages < 0:
             raise ValueError(f"cannot allocate {tokens} tokens in pages of {self.config.page_size}")
-        taken = self.pools.allocate(pages) if self._room.make(dict.fromkeys(self._paged, pages)) else None
+        is_available = self._evictor.ensure_available(dict.fromkeys(self._paged, pages))
+        taken = self.pools.allocate(pages) if is_available else None
         return None if taken is None else self.pools.slots_of(taken)
 
     def free(self, slots: Slots) -> None:
-        """Take back slots that the caller holds, and their SWA partners. Otherwise SlotError, and nothing changes."""
+        """Free slots that the caller has, and their SWA partners. Otherwise SlotError, and nothing changes."""
         self.pools.free(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
     def release_window(self, slots: Slots) -> None:
-        """Take back the SWA partners alone of slots that the caller holds. Otherwise SlotError; nothing is changed."""
+        """Free the SWA partners alone of slots that the caller has. Otherwise SlotError, and nothing changes."""
         self.pools.free_window(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
     def allocate_state(self) -> int | None:
-        """A slot for one MAMBA state; evicts one if need be. None when every state is locked or held."""
-        if not self._room.make({Component.MAMBA: 1}):
+        """A slot for one MAMBA state; evicts one if need be. None when every state is locked or a caller's."""
+        if not self._evictor.ensure_available({Component.MAMBA: 1}):
             return None
         taken = self.pools.allocators[Component.MAMBA].allocate(1)
         return None if taken is None else int(taken[0])
 
     def free_state(self, slot: int) -> None:
-        """Take back a state slot that the caller holds. Otherwise SlotError, and nothing is changed."""
+        """Free a state slot that the caller has. Otherwise SlotError, and nothing changes."""
         self.pools.free_states(self._of_caller(Component.MAMBA, np.array([slot], dtype=np.int64)))
 
     def fork_state(self, node: Node) -> int | None:
-        """A slot of the caller's own with a copy of the node's state, or None when no slot can be had.
+        """A slot of the caller's own with a copy of the node's state, or None when no slot is available.
 
-        Raises StaleHandleError when the node is gone or holds no state.
+        Raises StaleHandleError when the node is not in the tree or has no state.
         """
         state = self.state_of(node)
         receipt = self.lock(node)
@@ -210,10 +299,10 @@ class UnifiedRadixCache:
         return slot
 
     def state_of(self, node: Node) -> int:
-        """The slot of a node's state, which only the tree may write. Raises StaleHandleError when it holds none."""
-        state = node.values[self._by_name[Component.MAMBA].index]
+        """The slot of a node's state, which only the tree may write. Raises StaleHandleError when it has none."""
+        state = node.device[self._by_name[Component.MAMBA].index].value
         if state is None:
-            raise StaleHandleError(f"{node!r} holds no state")
+            raise StaleHandleError(f"{node!r} has no state on the device")
         return int(state[0])
 
     def copy_state(self, source: int, target: int) -> None:
@@ -223,72 +312,332 @@ class UnifiedRadixCache:
 
     def slots_to(self, node: Node) -> Slots:
         """The FULL slots from the root to the node's end."""
-        return self.pools.slots_of(_joined([step.values[FULL] for step in node.path()]))
-
-    def page_hashes(self, key: RadixKey) -> list[str]:
-        """The hash of each page of a key, in hex."""
-        digests = hash_pages(key.data, self.tree.bytes_per_page, chain_seed(key.namespace))
-        return [digest.hex() for digest in digests]
+        return self._slots_of(node.path())
 
     def sizes(self) -> dict[str, Sizes]:
         """The size counters of each component on the device."""
-        return {
-            component.name: component.device.sizes(
-                self._units[component.name], self.pools.allocators[component.name].free_pages
-            )
-            for component in self._components
-        }
+        return self._sizes(Tier.DEVICE)
+
+    # The host tier. Without one these verbs raise ConfigurationError.
+
+    def load_back(self, node: Node, quota: int | None = None) -> LoadBack | None:
+        """Copy what a reader up to the node lacks to the device, if it is worth it and there is room.
+
+        `quota`: FULL tokens that may be loaded. None when nothing is started. The path is protected until the ticket is
+        claimed or abandoned. Raises StaleHandleError when the node is not in the tree.
+        """
+        host, page = self._host_tier, self.config.page_size
+        threshold = -(-_required(self.config.host, self.config, "host").load_back_threshold_tokens // page)
+        started = host.load_backs.load_back(node, threshold, None if quota is None else quota // page)
+        self.tree.free_dropped()
+        return None if started is None else LoadBack(self.pools.slots_of(started[0]), started[1])
+
+    def load_phase(self, ticket: LoadBackTicket) -> TransferPhase:
+        """How far a load-back has come, as of the last step."""
+        return self._host_tier.load_backs.phase(ticket)
+
+    def layers_done(self, ticket: LoadBackTicket) -> int:
+        """How many layers of the stack may be read of all that the ticket waits for."""
+        return self._host_tier.load_backs.layers_done(ticket, self._host_tier.layers)
+
+    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
+        """Return when a layer of the stack may be read, or the load-back has ended."""
+        self._host_tier.load_backs.wait_layer(ticket, layer)
+
+    def claim(self, ticket: LoadBackTicket) -> Slots | None:
+        """The tree's slots for what was loaded, or None when it failed. The ticket protects nothing any more.
+
+        Raises ReceiptError until the load-back has ended, and when the ticket was claimed or abandoned before.
+        """
+        pages = self._host_tier.load_backs.claim(ticket)
+        self.tree.free_dropped()
+        return None if pages is None else self.pools.slots_of(pages)
+
+    def abandon(self, ticket: LoadBackTicket) -> None:
+        """Nobody waits for this load-back any more. Raises ReceiptError when it was claimed or abandoned before."""
+        self._host_tier.load_backs.abandon(ticket)
+        self.tree.free_dropped()
+
+    def lock_host(self, node: Node) -> LockReceipt:
+        """Protect the node and its host data. Raises StaleHandleError when it is not in the tree."""
+        self._require_host()
+        return self.tree.locks.lock(node, Tier.HOST)
+
+    def unlock_host(self, receipt: LockReceipt) -> None:
+        """Undo a host lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
+        self.tree.locks.unlock(receipt, Tier.HOST)
+        self.tree.free_dropped()
+
+    def evict_host(self, component: str, tokens: int) -> EvictResult:
+        """Free at least so many of the component's host slots, or all that can be."""
+        victims = self._host_tier.evictor.evict(component, -(-tokens // self._units[component]))
+        freed = {name: self._by_name[name].host.dropped_pages * unit for name, unit in self._units.items()}
+        self.tree.free_dropped()
+        return EvictResult(freed, victims, refused=0)
+
+    def host_sizes(self) -> dict[str, Sizes]:
+        """The size counters of each component on the host."""
+        self._require_host()
+        return self._sizes(Tier.HOST)
+
+    # The storage tier. Without one these verbs raise ConfigurationError.
+
+    def prefetch(self, key: RadixKey) -> PrefetchOperation | None:
+        """Begin to read what storage has of a key, past what the tree has, to the host; None when it is refused."""
+        storage = self._storage_tier
+        operation = storage.prefetches.prefetch(key) if storage.worker.is_attached else None
+        self.tree.free_dropped()
+        return operation
+
+    def check_prefetch(self, operation: PrefetchOperation) -> int | None:
+        """The tokens that a prefetch brought, which ends its ticket; None while the request should wait for it.
+
+        Raises ReceiptError when the ticket has ended.
+        """
+        came_tokens = self._storage_tier.prefetches.check(operation)
+        self.tree.free_dropped()
+        return came_tokens
+
+    def abort_prefetch(self, operation: PrefetchOperation) -> None:
+        """Nobody waits for this prefetch any more. Raises ReceiptError when its ticket has ended."""
+        self._storage_tier.prefetches.abort(operation)
+        self.tree.free_dropped()
+
+    def attach_storage(self) -> bool:
+        """Open the backend, on all ranks or on none; False when there is one."""
+        storage = self._storage_tier
+        if storage.worker.is_attached:
+            return False
+        self._agreement.together(lambda: self._attach(storage), lambda _: storage.worker.detach(), "attach")
+        return True
+
+    def detach_storage(self) -> bool:
+        """Close the backend; False while anything is under way, or when there is none."""
+        storage = self._storage_tier
+        if not storage.worker.is_attached or not self.is_idle:
+            return False
+        storage.worker.detach()
+        storage.writer.forget()
+        return True
+
+    def clear_storage(self) -> bool:
+        """Remove all that the cache has in storage; False while anything is under way, or when a rank cannot."""
+        storage = self._storage_tier
+        if not self.is_idle or not self._agreement.every("clear", did=storage.worker.clear()):
+            return False
+        storage.writer.note_cleared()
+        return True
+
+    # All tiers.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way between the tiers."""
+        if self.storage is not None and (self.storage.prefetches.under_way or not self.storage.writer.is_idle):
+            return False
+        return self.host is None or not self.host.controller.under_way()
 
     def step(self) -> None:
-        """Take over the transfers that have ended, and start those that are queued."""
-        self._lower.step()
+        """Take over what has ended on every rank, and start what waits. All of it is one agreement of the ranks."""
+        host, storage = self.host, self.storage
+        if host is None:
+            return
+        queues: list[TransferQueue[Any]] = [host.controller.queues[kind] for kind in TransferKind]
+        complete_together(queues + ([storage.reads, storage.writes] if storage else []), self._agreement.acknowledged)
+        host.backups.take_over()
+        host.load_backs.take_over()
+        host.backups.start_due()
+        for kind in TransferKind:
+            host.controller.start(kind)
+        self.tree.free_dropped()
+        if storage is None:
+            return
+        storage.writer.take_over()
+        storage.prefetches.take_over()
+        storage.writer.start_due()
+        storage.writes.start()
+        storage.reads.start()
+        self.tree.free_dropped()
 
     def drain(self) -> None:
-        """Wait until nothing is under way."""
-        self._lower.drain()
+        """Step until nothing is under way, waiting for what runs."""
+        self.step()
+        while not self.is_idle:
+            self._wait()
+            self.step()
+
+    def reset(self) -> None:
+        """Free all that the tree has, on device and host. Receipts and tickets are refused from now on.
+
+        Transfers are aborted. Slots that callers have stay theirs. What is in storage stays there.
+        """
+        self._abort()
+        self.tree.clear()
+        self.tree.free_dropped()
 
     def close(self) -> None:
         """End what is under way, and give back threads, files and pinned memory."""
-        self._lower.close()
+        if self.storage is not None:
+            self.storage.prefetches.clear()
+            self.storage.writer.clear()
+            self.storage.reads.close()
+            self.storage.writes.close()
+            self.storage.worker.detach()
+        if self.host is not None:
+            self.host.controller.close()
+            self.host.pools.close()
 
-    def reset(self) -> None:
-        """Free all that the tree holds, on every tier. Receipts and tickets are refused from now on.
+    def __enter__(self) -> UnifiedRadixCache:
+        return self
 
-        Transfers are aborted; slots that callers hold stay theirs.
-        """
-        self._lower.abort()
-        self.locks.clear()
-        self._ensemble.clear()
-        self._ensemble.flush()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
-    def _open_storage(self, host: HostTier, world: StorageWorld, agreement: Agreement) -> StorageTier:
-        with ExitStack() as opened:
-            opened.callback(host.close)
-            storage = StorageTier(self.config, self._ensemble, self.locks, host, self.counters, world, agreement)
-            opened.pop_all()
+    # Opening.
+
+    def _open_host(self, pools: HostPools, opened: ExitStack) -> HostTier:
+        opened.callback(pools.close)
+        specs = {pool: buffers.spec for pool, buffers in self.pools.buffers.items()}
+        copier = PoolCopier(self.pools, pools, layer_order(specs))
+        controller = HybridCacheController[Transfer](lambda kind: self._runtime.open_copies(kind, copier))
+        opened.callback(controller.close)
+        evictor = HostEvictor(self.tree, pools)
+        backups = BackupManager(self.tree, pools, evictor, controller, self._agreement)
+        if self.tree.is_write_back:
+            self._evictor = DeviceEvictor(self.tree, self.pools, backups)
+        load_backs = LoadBackManager(self.tree, self.pools, self._evictor, controller)
+        return HostTier(pools, copier.layers, controller, evictor, backups, load_backs)
+
+    def _open_storage(self, host: HostTier, opened: ExitStack) -> StorageTier:
+        config, runtime = _required(self.config.storage, self.config, "storage"), self._runtime
+        requests = StorageRequests(self.config, host.pools, self.counters)
+        worker = StorageWorker(host.pools, requests.keys.written)
+        reads = TransferQueue(runtime.open_storage("read", worker))
+        opened.callback(reads.close)
+        writes = TransferQueue(runtime.open_storage("write", worker))
+        opened.callback(writes.close)
+        writer = StorageWriter(self.tree, requests, writes)
+        stop_policy = PrefetchStopPolicy(config, self.config.page_size, runtime.clock, self._agreement)
+        prefetches = PrefetchManager(self.tree, host.evictor, host.backups, requests, reads, stop_policy)
+        storage = StorageTier(requests, worker, reads, writes, writer, prefetches)
+        host.backups.listeners.append(lambda node: writer.offer(node) if worker.is_attached else None)
+        # Not by `attach_storage`: all ranks agree whether each has opened its backend when the whole cache is open.
+        self._attach(storage)
         return storage
+
+    def _attach(self, storage: StorageTier) -> None:
+        storage.worker.attach(self._runtime.open_backend(storage.requests.keys.scope))
+
+    # What the verbs have in common.
+
+    @property
+    def _host_tier(self) -> HostTier:
+        return _required(self.host, self.config, "host")
+
+    @property
+    def _storage_tier(self) -> StorageTier:
+        return _required(self.storage, self.config, "storage")
+
+    def _require_host(self) -> None:
+        _required(self.host, self.config, "host")
+
+    def _wait(self) -> None:
+        """Return when all that runs has ended on this rank. Storage jobs are waited for in the order of their numbers."""
+        if self.host is not None:
+            for kind in TransferKind:
+                self.host.controller.wait(kind)
+        if self.storage is not None:
+            jobs = [(job, queue) for queue in (self.storage.reads, self.storage.writes) for job in queue.running]
+            for job, queue in sorted(jobs, key=lambda pair: pair[0].number):
+                queue.wait_for(job)
+
+    def _abort(self) -> None:
+        """End what is under way, and free what was on its way."""
+        if self.storage is not None:
+            self.storage.prefetches.clear()
+            self.storage.writer.clear()
+        if self.host is not None:
+            for transfer in self.host.controller.abort():
+                is_backup = transfer.kind is TransferKind.BACKUP
+                (self.host.backups.undo if is_backup else self.host.load_backs.undo)(transfer)
+            self.host.backups.clear()
+            self.host.load_backs.clear()
+
+    def _sizes(self, tier: Tier) -> dict[str, Sizes]:
+        on_host = tier is Tier.HOST
+        pools = self._host_tier.pools if on_host else self.pools
+        return {
+            name: (component.host if on_host else component.device).sizes(
+                self._units[name], pools.allocators[name].free_pages
+            )
+            for name, component in self._by_name.items()
+        }
 
     def _of_caller(self, component: str, pages: Slots) -> Slots:
         if self._by_name[component].device.owns(pages):
             raise SlotError(f"{component}: of pages {pages.tolist()} some are the tree's")
         return pages
 
-    def _host_hits(self, found: Found) -> Mapping[str, int]:
+    def _slots_of(self, path: Sequence[Node]) -> Slots:
+        pages = [value for node in path if (value := node.device[FULL].value) is not None]
+        return self.pools.slots_of(np.concatenate(pages) if pages else NO_SLOTS)
+
+    def _host_hits(self, found: Match) -> Mapping[str, int]:
         if found.best is found.anchor:
             return self._no_host_hits
-        return {component.name: self._host_hit(component, found) for component in self._components[1:]}
+        return {component.name: self._host_hit(component, found) for component in self.tree.components[1:]}
 
-    def _host_hit(self, component: TreeComponent, found: Found) -> int:
+    def _host_hit(self, component: TreeComponent, found: Match) -> int:
         return found.pages_on_host(component) * self._units[component.name]
 
-    def _branching(self, found: Found) -> int | None:
+    def _branching_seqlen(self, found: Match) -> int | None:
         chunk = self.config.mamba_chunk_size
-        if not self._has_states or chunk is None or self.host is not None:
+        if Component.MAMBA not in self._by_name or chunk is None or self.host is not None:
             return None
         aligned = found.reached_end * self.config.page_size // chunk * chunk
         return aligned if aligned > found.anchor.end * self.config.page_size else None
 
 
-def _joined(parts: list[Slots | None]) -> Slots:
-    held = [part for part in parts if part is not None]
-    return np.concatenate(held) if held else NO_SLOTS
+def _required(tier: T | None, config: CacheConfig, name: str) -> T:
+    if tier is None:
+        raise ConfigurationError(
+            f"{config.name} has no {name} tier: open the cache with {name}={name.title()}Config(…)"
+        )
+    return tier
+
+
+def open_cache(
+    config: CacheConfig | None = None,
+    *,
+    groups: Mapping[str, Group] | None = None,
+    tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
+    **changes: Any,
+) -> UnifiedRadixCache:
+    """Open an empty cache; a context manager that closes it.
+
+    `config`: how; `changes`: fields of CacheConfig, in place of the configuration or on top of it. `capacity_tokens` may
+    be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree: each opens its
+    cache, or none has one, and then RankError names the rank that could not. `tensors`: see UnifiedRadixCache.
+    Raises ConfigurationError, naming the field and its value, for what cannot be served.
+    """
+    config = _configured(config, changes)
+    agreement = Agreement(groups or {})
+    return agreement.together(
+        lambda: UnifiedRadixCache(config, agreement=agreement, tensors=tensors), UnifiedRadixCache.close, "open"
+    )
+
+
+def _configured(config: CacheConfig | None, changes: dict[str, Any]) -> CacheConfig:
+    known = [field.name for field in fields(CacheConfig)]
+    unknown = sorted(set(changes) - set(known))
+    if unknown:
+        raise ConfigurationError(f"open_cache has no argument {unknown[0]!r}; known: {' '.join(known)}")
+    if isinstance(changes.get("capacity_tokens"), int):
+        changes["capacity_tokens"] = {Component.FULL.value: changes["capacity_tokens"]}
+    if config is not None:
+        return replace(config, **changes)
+    if "capacity_tokens" not in changes:
+        raise ConfigurationError("open_cache needs capacity_tokens, such as 65536 or {'full': 65536, 'swa': 8192}")
+    return CacheConfig(**changes)

@@ -1,19 +1,29 @@
-"""What a cache is built from: CacheConfig with its tiers, ModelShape, Topology."""
+"""What a cache is opened with: CacheConfig, HostConfig, StorageConfig, ModelShape, Topology; and how files say it."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 from hicache.errors import ConfigurationError
-from hicache.extra_config import ExtraConfig
+from hicache.keys import page_bytes
 from hicache.types import Component, Pool, StopPolicy
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 class EvictionPolicy(str, Enum):
-    """The order in which device leaves are evicted."""
+    """The order in which leaves are evicted from the device."""
 
     LRU = "lru"
     LFU = "lfu"
@@ -25,7 +35,7 @@ class EvictionPolicy(str, Enum):
 
 
 class Layout(str, Enum):
-    """How a pool's tensor is ordered.
+    """The order of a pool's tensor in memory.
 
     Layer first: [layers, slots, item]. Page first: [slots, layers, item]. Page first direct: [pages, layers, page
     size, item], so that one page of one layer is one run.
@@ -37,7 +47,7 @@ class Layout(str, Enum):
 
 
 class WritePolicy(str, Enum):
-    """When a node is copied to the host: with its first use, its second, or when it must leave the device."""
+    """When a node is copied to the host: at its first use, at its second, or when it is evicted from the device."""
 
     WRITE_THROUGH = "write_through"
     WRITE_THROUGH_SELECTIVE = "write_through_selective"
@@ -52,18 +62,38 @@ class ExecutorKind(str, Enum):
     STREAMS = "streams"
 
 
+class Follows(str, Enum):
+    """Which slots a pool has entries for: each page of a prefix, the last window of it, or the state at its end."""
+
+    EVERY_PAGE = "every_page"
+    WINDOW = "window"
+    LAST_STATE = "last_state"
+
+    @property
+    def component(self) -> str:
+        """The component whose slots these are."""
+        return _FOLLOWED[self]
+
+
+_FOLLOWED = {
+    Follows.EVERY_PAGE: Component.FULL.value,
+    Follows.WINDOW: Component.SWA.value,
+    Follows.LAST_STATE: Component.MAMBA.value,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Ranks and sizes of the parallel groups that a cache is part of. Every pool stack takes them from here."""
+    """Ranks and sizes of the parallel groups that a cache is part of: tensor, context, pipeline, data."""
 
-    tp_rank: int
-    tp_size: int
-    cp_rank: int
-    cp_size: int
-    pp_rank: int
-    pp_size: int
-    dp_rank: int
-    dp_size: int
+    tp_rank: int = 0
+    tp_size: int = 1
+    cp_rank: int = 0
+    cp_size: int = 1
+    pp_rank: int = 0
+    pp_size: int = 1
+    dp_rank: int = 0
+    dp_size: int = 1
 
     def __post_init__(self) -> None:
         for axis in ("tp", "cp", "pp", "dp"):
@@ -72,63 +102,130 @@ class Topology:
                 raise ConfigurationError(f"{axis}_rank {rank} is not in range({axis}_size={size})")
 
 
-SINGLE_RANK = Topology(tp_rank=0, tp_size=1, cp_rank=0, cp_size=1, pp_rank=0, pp_size=1, dp_rank=0, dp_size=1)
+SINGLE_RANK = Topology()
+
+
+@dataclass(frozen=True, slots=True)
+class BufferShape:
+    """One tensor of a pool: the item of one entry in one layer.
+
+    `shape`: of the item, in elements. `dtype`: torch's name of it, such as "bfloat16". `tp_axis`: the axis of the shape
+    that tensor-parallel ranks divide; None when each rank has all of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    tp_axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """One pool of a model.
+
+    `follows`: the slots that it has entries for. `layers`: of the whole model, before the pipeline divides them.
+    `tokens_per_entry`: it has one entry for so many tokens; the page size must be a multiple of it.
+    """
+
+    name: str
+    follows: Follows
+    layers: int
+    buffers: tuple[BufferShape, ...]
+    tokens_per_entry: int = 1
+
+    def __post_init__(self) -> None:
+        if self.layers < 0 or not self.buffers:
+            raise ConfigurationError(f"pool {self.name!r} has {self.layers} layers and {len(self.buffers)} buffers")
+        if self.tokens_per_entry != 1 and (self.tokens_per_entry < 1 or self.follows is not Follows.EVERY_PAGE):
+            raise ConfigurationError(
+                f"pool {self.name!r}: tokens_per_entry={self.tokens_per_entry} is possible for pools that follow every "
+                "page, and 1 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What one model stores: layers by kind, sizes in elements, and torch's name of the dtype ("float32").
+    """What a model keeps for each prefix, as a list of pools.
 
-    `is_mla`: all ranks of a tensor-parallel group hold the same KV, undivided.
+    The first pool is "kv" and follows every page. Other pools that follow every page are sidecars: they live in the
+    slots of "kv". `is_mla`: all ranks of a tensor-parallel group have the same KV, undivided, and one of them stores it.
     """
 
-    full_layers: int
-    swa_layers: int
-    mamba_layers: int
-    kv_heads: int
-    head_dim: int
-    conv_elements: int
-    state_elements: int
-    index_dim: int
-    dtype: str
-    is_mla: bool
+    pools: tuple[PoolShape, ...]
+    is_mla: bool = False
 
+    def __post_init__(self) -> None:
+        names = [pool.name for pool in self.pools]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"the model names a pool twice: {names}")
+        first = self.pools[0] if self.pools else None
+        if first is None or (first.name, first.follows, first.tokens_per_entry) != (Pool.KV, Follows.EVERY_PAGE, 1):
+            raise ConfigurationError(f"the first pool of a model is 'kv' and follows every page, got {first}")
 
-TINY_MODEL = ModelShape(
-    full_layers=2,
-    swa_layers=2,
-    mamba_layers=2,
-    kv_heads=1,
-    head_dim=4,
-    conv_elements=4,
-    state_elements=8,
-    index_dim=4,
-    dtype="float32",
-    is_mla=False,
-)
+    @classmethod
+    def hybrid(
+        cls,
+        *,
+        full_layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: str,
+        swa_layers: int = 0,
+        mamba_layers: int = 0,
+        conv_elements: int = 0,
+        state_elements: int = 0,
+        index_dim: int = 0,
+        is_mla: bool = False,
+    ) -> ModelShape:
+        """The pools of a model by its layers: "kv", and "swa", "mamba" and "indexer" where it has such layers.
+
+        `conv_elements`, `state_elements`: of one Mamba state in one layer. `index_dim`: elements of one index entry, in
+        each full-attention layer.
+        """
+        # Keys and values lie side by side, so that a page of a layer is one run: half as many pieces to copy.
+        kv = (BufferShape("kv", (2, kv_heads, head_dim), dtype, None if is_mla else 1),)
+        # The temporal state is float32 whatever the model's dtype: it accumulates over the whole prompt.
+        state = (
+            BufferShape("conv", (conv_elements,), dtype, 0),
+            BufferShape("temporal", (state_elements,), "float32", 0),
+        )
+        pools = [PoolShape(Pool.KV.value, Follows.EVERY_PAGE, full_layers, kv)]
+        if swa_layers:
+            pools.append(PoolShape(Pool.SWA.value, Follows.WINDOW, swa_layers, kv))
+        if mamba_layers:
+            pools.append(PoolShape(Pool.MAMBA.value, Follows.LAST_STATE, mamba_layers, state))
+        if index_dim:
+            index = (BufferShape("index", (index_dim,), dtype),)
+            pools.append(PoolShape(Pool.INDEXER.value, Follows.EVERY_PAGE, full_layers, index))
+        return cls(tuple(pools), is_mla)
+
+    @property
+    def sidecars(self) -> tuple[str, ...]:
+        """The pools that live in the slots of "kv"."""
+        return tuple(pool.name for pool in self.pools[1:] if pool.follows is Follows.EVERY_PAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
     """The host tier of a cache.
 
-    `capacity_tokens`: per component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many
-    hits on write_through_selective backs a node up. `load_back_threshold_tokens`: a load of fewer FULL tokens is not
-    worth it; a load of other components alone is never below it.
+    `capacity_tokens`: by component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many hits
+    on write_through_selective backs a node up. `load_back_threshold_tokens`: a load-back of fewer FULL tokens is not
+    started; one of other components alone is.
     """
 
     capacity_tokens: Mapping[str, int]
-    layout: Layout
-    write_policy: WritePolicy
-    selective_hits: int
-    load_back_threshold_tokens: int
-    executor: ExecutorKind
+    layout: Layout = Layout.PAGE_FIRST_DIRECT
+    write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
+    selective_hits: int = 2
+    load_back_threshold_tokens: int = 10
+    executor: ExecutorKind = ExecutorKind.THREADED
 
     def __post_init__(self) -> None:
-        for field, least in (("selective_hits", 1), ("load_back_threshold_tokens", 0)):
-            value = getattr(self, field)
+        for name, least in (("selective_hits", 1), ("load_back_threshold_tokens", 0)):
+            value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigurationError(f"host.{field} must be {least} or more, got {value!r}")
+                raise ConfigurationError(f"host.{name} must be {least} or more, got {value!r}")
 
     @property
     def name(self) -> str:
@@ -137,22 +234,65 @@ class HostConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtraConfig:
+    """What SGLang's extra configuration says: the cache's own keys by their names there, and the backend's options.
+
+    `prefetch_threshold`: FULL tokens below which nothing is prefetched. `prefetch_timeout_base`,
+    `prefetch_timeout_per_ki_token`: seconds, and seconds for each 1,024 tokens, with the stop policy `timeout`.
+    `hicache_storage_pass_prefix_keys`: give the backend the keys of the pages before.
+    Raises ConfigurationError, naming the key, its value and its type, for a value of another kind.
+    """
+
+    prefetch_threshold: int = 256
+    prefetch_timeout_base: float = 1.0
+    prefetch_timeout_per_ki_token: float = 0.25
+    hicache_storage_pass_prefix_keys: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check("prefetch_threshold", "an integer, 0 or above", (int,))
+        self._check("prefetch_timeout_base", "a finite number, 0 or above", (int, float))
+        self._check("prefetch_timeout_per_ki_token", "a finite number, 0 or above", (int, float))
+        self._check("hicache_storage_pass_prefix_keys", "true or false", (bool,))
+        for key in self.options:
+            if not isinstance(key, str):
+                raise ConfigurationError(f"the key {key!r} is of type {type(key).__name__}, not a string")
+            if key in OWN_KEYS:
+                raise ConfigurationError(f"{key} is the cache's own key, not an option of the backend")
+
+    def _check(self, key: str, kind: str, types: tuple[type, ...]) -> None:
+        value = getattr(self, key)
+        # Not isinstance: a bool would pass as an integer. NaN is not below anything.
+        if type(value) not in types or not 0 <= value <= sys.float_info.max:
+            raise ConfigurationError(f"{key} is {value!r} ({type(value).__name__}), not {kind}")
+
+
+OWN_KEYS = tuple(one.name for one in fields(ExtraConfig) if one.name != "options")
+"""The keys that the cache reads itself. Any other key is an option of the backend, `options` too."""
+
+
+@dataclass(frozen=True, slots=True)
 class StorageConfig:
     """The storage tier of a cache, below its host tier.
 
-    `backend`: a registered name, an entry point or `module:Class`. `extra`: what the backend and the prefetches are
-    told. `model`: name of the model and its weights, part of every key. `timeout_cap_s`: the longest that a prefetch is
-    waited for. `limit_tokens`: FULL tokens that prefetches may bring at a time. `executor`: who asks the backend,
+    `backend`: a registered name, an entry point or `module:Class`. `model`: the model and its weights, such as
+    "org/name@revision". It is part of every key and has no default: two models under one name would share KV. `options`:
+    of the backend. The next four are the keys of ExtraConfig. `timeout_cap_s`: the longest that a request waits for a
+    prefetch with the stop policy `timeout`. `limit_tokens`: FULL tokens that prefetches may bring at a time. `executor`:
     stepped or threaded.
     """
 
     backend: str
-    extra: ExtraConfig
     model: str
-    stop_policy: StopPolicy
-    timeout_cap_s: float
-    limit_tokens: int
-    executor: ExecutorKind
+    options: Mapping[str, Any] = field(default_factory=dict)
+    prefetch_threshold: int = 256
+    prefetch_timeout_base: float = 1.0
+    prefetch_timeout_per_ki_token: float = 0.25
+    hicache_storage_pass_prefix_keys: bool = False
+    stop_policy: StopPolicy = StopPolicy.BEST_EFFORT
+    timeout_cap_s: float = 30.0
+    limit_tokens: int = 1 << 20
+    executor: ExecutorKind = ExecutorKind.THREADED
 
     def __post_init__(self) -> None:
         if not self.backend or not self.model:
@@ -163,7 +303,13 @@ class StorageConfig:
         if not _is_positive(self.limit_tokens):
             raise ConfigurationError(f"storage.limit_tokens must be positive, got {self.limit_tokens!r}")
         if self.executor is ExecutorKind.STREAMS:
-            raise ConfigurationError("storage.executor is stepped or threaded: no storage is asked on a CUDA stream")
+            raise ConfigurationError("storage.executor is stepped or threaded: storage is not read on a CUDA stream")
+        _ = self.extra  # checks the keys of ExtraConfig
+
+    @property
+    def extra(self) -> ExtraConfig:
+        """What SGLang's extra configuration would say."""
+        return ExtraConfig(**{one.name: getattr(self, one.name) for one in fields(ExtraConfig)})
 
     @property
     def name(self) -> str:
@@ -174,37 +320,43 @@ class StorageConfig:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """One way to open a cache.
+    """How to open a cache.
 
-    `capacity_tokens`: per component, on the device; a multiple of `page_size` (for MAMBA: states, any number).
-    `sliding_window_size`: tokens; needed with SWA. `mamba_chunk_size`: tokens between the states that a model can
-    give; needed with MAMBA. `bigram`: keys are pairs of neighbouring tokens (EAGLE). `events`: keep an event log.
+    `capacity_tokens`: by component, on the device; a multiple of `page_size` (for MAMBA: states, any number).
+    `components`: "full", with "swa" and "mamba" in any combination. `sliding_window_size`: tokens; needed with SWA.
+    `mamba_chunk_size`: tokens between the states that a model can give; needed with MAMBA. `policy`: the order of
+    eviction on the device. `bigram`: keys are pairs of neighbouring tokens (EAGLE). `events`: keep an event log.
+    `model`: the pools whose bytes the cache keeps; without one it manages slots and has no tensors. `device`, `layout`:
+    of those pools. `topology`: this rank's place. `host`, `storage`: the tiers below.
     Raises ConfigurationError, naming the field and its value, for a combination that cannot be served.
     """
 
-    components: tuple[str, ...]
-    sidecars: tuple[str, ...]
-    page_size: int
     capacity_tokens: Mapping[str, int]
-    sliding_window_size: int | None
-    mamba_chunk_size: int | None
-    policy: EvictionPolicy
-    bigram: bool
-    events: bool
-    layout: Layout
-    device: str
-    model: ModelShape
-    topology: Topology
-    host: HostConfig | None
-    storage: StorageConfig | None
+    page_size: int = 1
+    components: tuple[str, ...] = (Component.FULL.value,)
+    sliding_window_size: int | None = None
+    mamba_chunk_size: int | None = None
+    policy: EvictionPolicy = EvictionPolicy.LRU
+    bigram: bool = False
+    events: bool = False
+    model: ModelShape | None = None
+    device: str = "cpu"
+    layout: Layout = Layout.LAYER_FIRST
+    topology: Topology = SINGLE_RANK
+    host: HostConfig | None = None
+    storage: StorageConfig | None = None
 
     def __post_init__(self) -> None:
         if self.storage is not None and self.host is None:
             raise ConfigurationError("storage needs a host tier: its pages come and go through host memory")
+        if self.storage is not None and self.model is None:
+            raise ConfigurationError("storage needs a model: without one pages have no bytes to store")
         self._check_components()
         self._check_sizes("capacity_tokens", self.capacity_tokens)
         if self.host is not None:
             self._check_sizes("host.capacity_tokens", self.host.capacity_tokens)
+        if self.model is not None:
+            self._check_model(self.model)
 
     def _check_components(self) -> None:
         if len(set(self.components)) != len(self.components):
@@ -215,21 +367,42 @@ class CacheConfig:
             raise ConfigurationError(f"'swa' needs a positive sliding_window_size, got {self.sliding_window_size!r}")
         if Component.MAMBA in self.components and not _is_positive(self.mamba_chunk_size):
             raise ConfigurationError(f"'mamba' needs a positive mamba_chunk_size, got {self.mamba_chunk_size!r}")
-        for sidecar in self.sidecars:
-            if sidecar != Pool.INDEXER:
-                raise ConfigurationError(f"sidecar {sidecar!r} is unknown; known: {Pool.INDEXER.value!r}")
 
-    def _check_sizes(self, field: str, capacity_tokens: Mapping[str, int]) -> None:
+    def _check_sizes(self, name: str, capacity_tokens: object) -> None:
         if not _is_positive(self.page_size):
             raise ConfigurationError(f"page_size must be a positive integer, got {self.page_size!r}")
+        if not isinstance(capacity_tokens, Mapping):
+            raise ConfigurationError(f"{name} is a table of tokens by component, got {capacity_tokens!r}")
         if set(capacity_tokens) != set(self.components):
             raise ConfigurationError(
-                f"{field} is given for {sorted(capacity_tokens)}, components are {sorted(self.components)}"
+                f"{name} is given for {sorted(capacity_tokens)}, components are {sorted(self.components)}"
             )
         for component, tokens in capacity_tokens.items():
             unit = 1 if component == Component.MAMBA else self.page_size
             if not _is_positive(tokens) or tokens % unit:
-                raise ConfigurationError(f"{field}[{component!r}]={tokens!r} is no positive multiple of {unit}")
+                raise ConfigurationError(f"{name}[{component!r}]={tokens!r} is no positive multiple of {unit}")
+
+    def _check_model(self, model: ModelShape) -> None:
+        followed = {pool.follows.component for pool in model.pools}
+        for component in (Component.SWA.value, Component.MAMBA.value):
+            if component in self.components and component not in followed:
+                raise ConfigurationError(f"components has {component!r}, but no pool of the model follows it")
+        for pool in model.pools:
+            if self.page_size % pool.tokens_per_entry:
+                raise ConfigurationError(
+                    f"page_size={self.page_size} is no multiple of tokens_per_entry={pool.tokens_per_entry} "
+                    f"of pool {pool.name!r}"
+                )
+
+    @property
+    def sidecars(self) -> tuple[str, ...]:
+        """The model's pools that live in the slots of "kv"."""
+        return () if self.model is None else self.model.sidecars
+
+    @property
+    def key_bytes_per_page(self) -> int:
+        """Bytes of one page in a key."""
+        return page_bytes(self.page_size, self.bigram)
 
     @property
     def name(self) -> str:
@@ -241,3 +414,78 @@ class CacheConfig:
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def read_extra_config(source: str) -> ExtraConfig:
+    """Read a JSON string, or `@path` of a .json, .toml, .yaml or .yml file. Keys that are missing have their default.
+
+    Raises ConfigurationError naming the file, or "inline JSON", and the key with its value and its type.
+    """
+    table = read_table(source)
+    own = {key: table.pop(key) for key in OWN_KEYS if key in table}
+    try:
+        return replace(ExtraConfig(), **own, options=table)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name_of_source(source)}: {error}") from error
+
+
+def read_table(source: str) -> dict[str, Any]:
+    """Read a JSON string, or `@path` of a .json, .toml, .yaml or .yml file, into a table.
+
+    Raises ConfigurationError naming the file when it is missing, malformed, of another kind, no table, or has the same
+    key twice.
+    """
+    name = name_of_source(source)
+    try:
+        table = _parse(Path(name)) if source.startswith("@") else _parse_json(source)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{name}: {error}") from error
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{name}: the top level is a {type(table).__name__}, not a table")
+    return table
+
+
+def name_of_source(source: str) -> str:
+    """What an error calls a source: its path, or "inline JSON"."""
+    return source[1:] if source.startswith("@") else "inline JSON"
+
+
+def _parse(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return _parse_json(text)
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    if path.suffix in (".yaml", ".yml"):
+        return _parse_yaml(text)
+    raise ValueError(f"cannot tell the format from the ending {path.suffix!r}; known: .json .toml .yaml .yml")
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_table_of)
+
+
+def _table_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _refuse_repeated(key for key, _ in pairs)
+    return dict(pairs)
+
+
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+            node = super().compose_mapping_node(anchor)
+            _refuse_repeated(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            return node
+
+    try:
+        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader that reads each key once
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _refuse_repeated(keys: Iterable[str]) -> None:
+    repeated = [key for key, count in Counter(keys).items() if count > 1]
+    if repeated:
+        raise ValueError(f"the key {repeated[0]!r} is given twice")

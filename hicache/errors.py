@@ -24,15 +24,15 @@ class PinningError(HiCacheError, RuntimeError):
 
 
 class ReceiptError(HiCacheError, ValueError):
-    """A receipt that was released before, or that another cache, or another life of this one, gave out."""
+    """A receipt that was released before, that a reset ended, or that another cache gave out."""
 
 
 class StaleHandleError(HiCacheError, LookupError):
-    """A handle of a node that is in the tree no more."""
+    """A handle of a node that is not in the tree any more."""
 
 
 class RequestError(HiCacheError, ValueError):
-    """A request is asked for what it cannot do while it waits for a load."""
+    """A verb that a request cannot serve while it waits for a load-back."""
 
 
 class KeyFormError(HiCacheError, ValueError):
@@ -40,13 +40,13 @@ class KeyFormError(HiCacheError, ValueError):
 
 
 class InvariantError(HiCacheError, AssertionError):
-    """A law of the cache does not hold. The message names the law, the place and the values."""
+    """An invariant of the cache does not hold. The message names the invariant, the node and the values."""
 
 
 class RankError(HiCacheError, RuntimeError):
-    """A rank that is dead, silent, or does something else than the others. The message names it, and the call.
+    """A rank is dead or silent, or makes another call than the others. The message names the rank and the call.
 
-    `ranks`: which ones, by their place in the group `group`.
+    `ranks`: their numbers in the group `group`.
     """
 
     def __init__(self, message: str, group: str, ranks: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""RequestLife: a request from admission to its end, over a cache. Whatever happens, it gives everything back."""
+"""RequestManager: the life of a request over a cache, from admission to its end, with prefetch and load-back."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hicache.cache import UnifiedRadixCache
-from hicache.components.locks import LockReceipt
+from hicache.components.component_tree import LockReceipt
 from hicache.errors import RequestError
-from hicache.tiers.host_tier import HostTier
-from hicache.tiers.loads import LoadTicket
+from hicache.tiers.load_back import LoadBackTicket
+from hicache.tiers.prefetch import PrefetchOperation
 from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, Tokens, TransferPhase
 
 
@@ -20,27 +20,29 @@ class Request:
     """A running request.
 
     `table`: its FULL slots in order, rounded up to whole pages: first `shared_tokens` of the tree, then
-    `loading_tokens` that come from the host, then its own. `computed_tokens`: how many have their KV. `window_start`:
-    its own slots before this token gave their SWA partners back. `state`: its own MAMBA slot, or None without MAMBA.
-    `ticket`: of the load that it waits for. `is_ready`: it waits for no load, nor for slots in place of what a failed
-    load did not bring.
+    `loading_tokens` that come from the host, then its own. `cached_tokens`: how many the cache had at its admission, or
+    brings with the load-back that it waits for. `computed_tokens`: how many have their KV. `window_start`: its own slots
+    before this token have no SWA partners any more. `state`: its own MAMBA slot, or None without MAMBA. `ticket`: of the
+    load-back that it waits for. `is_ready`: it waits for no load-back, nor for slots in place of what a failed one did
+    not bring.
     """
 
     tokens: Tokens
-    namespace: Namespace
+    namespace: Namespace | None
     table: Slots
     shared_tokens: int
+    cached_tokens: int
     computed_tokens: int
     window_start: int
     state: int | None
     receipt: LockReceipt
-    ticket: LoadTicket | None
+    ticket: LoadBackTicket | None
     loading_tokens: int
     is_ready: bool
 
 
-class RequestLife:
-    """Admits, grows, checkpoints and ends requests. Nothing is half taken: what does not fit leaves no trace."""
+class RequestManager:
+    """Admits, extends, checkpoints and ends requests. What does not fit changes nothing."""
 
     def __init__(self, cache: UnifiedRadixCache) -> None:
         self._cache = cache
@@ -49,21 +51,31 @@ class RequestLife:
         self._has_states = Component.MAMBA in cache.config.components
         self._running = 0
 
-    def admit(self, tokens: Tokens, namespace: Namespace) -> Request | None:
-        """Match, lock, take an own state and slots for the rest; None when they cannot be had.
+    def prefetch(self, tokens: Tokens, namespace: Namespace | None = None) -> PrefetchOperation | None:
+        """Begin to read what storage has of a prompt, before its admission; None when there is nothing to wait for."""
+        if self._cache.storage is None:
+            return None
+        return self._cache.prefetch(self._cache.key(tokens[:-1], namespace))
 
-        The last token is never taken from the cache: what follows from it is what the request asks for.
+    def has_prefetched(self, operation: PrefetchOperation) -> bool:
+        """Whether to admit the request now. Ask after each step of the cache, until it is True; then no more."""
+        return self._cache.check_prefetch(operation) is not None
+
+    def admit(self, tokens: Tokens, namespace: Namespace | None = None) -> Request | None:
+        """Match, lock, take an own state and slots for the rest; None when they are not available.
+
+        `tokens`: int32, [n]. The last token is never taken from the cache: the request needs what is computed for it.
         """
         found = self._cache.match(self._cache.key(tokens[:-1], namespace), chunked=False)
         request = self._start(tokens, namespace, found)
         if request is None and not self._running:
-            # Nobody is left to give back the slot that a copy of the hit's state needs: do without the hit.
+            # No other request will free the slot that a copy of the hit's state needs: do without the hit.
             request = self._start(tokens, namespace, self._nothing())
         return request
 
     def resume(self, request: Request) -> bool:
-        """Whether a request can be computed. Once its load has ended it takes over what came, or does without."""
-        if request.ticket is not None and self._host.phase(request.ticket).has_ended:
+        """Whether a request can be computed. Once its load-back has ended it takes what came, or does without."""
+        if request.ticket is not None and self._cache.load_phase(request.ticket).has_ended:
             self._take_over(request, request.ticket)
         if not request.is_ready and request.ticket is None:
             self._replace_lost(request)
@@ -82,10 +94,10 @@ class RequestLife:
         return True
 
     def checkpoint(self, request: Request, computed_tokens: int) -> None:
-        """A chunk was computed: hand it to the tree and go on reading from there.
+        """A chunk was computed: insert it into the tree and go on reading from there.
 
-        Skipped, so that the request keeps its slots, where the tree would refuse it: between two states, or when no
-        slot is left for a state of the tree's own.
+        Skipped, so that the request keeps its slots, where the tree would refuse it: between two states, or when there
+        is no slot for a state of the tree's own.
         """
         self._require_ready(request)
         if not request.computed_tokens <= computed_tokens <= len(request.tokens):
@@ -110,7 +122,7 @@ class RequestLife:
         request.shared_tokens = length
 
     def finish(self, request: Request) -> None:
-        """Every token was computed: hand them to the tree, and give back the rest."""
+        """Every token was computed: insert them into the tree, and free the rest."""
         self._require_ready(request)
         key = self._cache.key(request.tokens, request.namespace)
         length = self._cache.length(key)
@@ -123,11 +135,11 @@ class RequestLife:
         self._end(request)
 
     def abort(self, request: Request) -> None:
-        """Give everything back; what the tree has by now it keeps."""
+        """Free all that is the request's own. What the tree has by now stays there."""
         self._free_state(request.state)
         self._end(request)
 
-    def _start(self, tokens: Tokens, namespace: Namespace, found: MatchResult) -> Request | None:
+    def _start(self, tokens: Tokens, namespace: Namespace | None, found: MatchResult) -> Request | None:
         with ExitStack() as taken:
             receipt = self._cache.lock(found.device_anchor)
             taken.callback(self._cache.unlock, receipt)
@@ -145,17 +157,19 @@ class RequestLife:
         self._running += 1
         table = np.concatenate((found.device_indices, came, rest))
         shared, is_ready = len(found.device_indices), ticket is None
-        return Request(tokens, namespace, table, shared, cached, cached, state, receipt, ticket, len(came), is_ready)
+        return Request(
+            tokens, namespace, table, shared, cached, cached, cached, state, receipt, ticket, len(came), is_ready
+        )
 
     def _load(self, found: MatchResult) -> LoadBack | None:
         if found.best_match is found.device_anchor:
             return None
-        return self._host.load_back(found.best_match, quota=None)
+        return self._cache.load_back(found.best_match)
 
-    def _take_over(self, request: Request, ticket: LoadTicket) -> None:
-        """A load has ended: share what it brought, or have less that is shared."""
+    def _take_over(self, request: Request, ticket: LoadBackTicket) -> None:
+        """The load-back has ended: share what it brought, or share less."""
         came = slice(request.shared_tokens, request.shared_tokens + request.loading_tokens)
-        if self._host.phase(ticket) is TransferPhase.DONE:
+        if self._cache.load_phase(ticket) is TransferPhase.DONE:
             receipt, old = self._cache.lock(ticket.node), request.receipt
             request.receipt = receipt
             self._cache.unlock(old)
@@ -163,7 +177,7 @@ class RequestLife:
                 self._cache.copy_state(self._cache.state_of(ticket.node), request.state)
             request.shared_tokens = came.stop
             request.is_ready = True
-        pages = self._host.claim(ticket)
+        pages = self._cache.claim(ticket)
         if pages is None:
             request.table = np.concatenate((request.table[: came.start], request.table[came.stop :]))
         else:
@@ -171,7 +185,7 @@ class RequestLife:
         request.ticket, request.loading_tokens = None, 0
 
     def _replace_lost(self, request: Request) -> None:
-        """Take slots of its own for what did not come, if there are any."""
+        """Take own slots for what did not come, if there are any."""
         fresh = self._cache.allocate(self._missing(len(request.tokens), len(request.table)))
         if fresh is None:
             return
@@ -190,32 +204,26 @@ class RequestLife:
         request.ticket, request.loading_tokens = None, 0
         self._running -= 1
 
-    def _give_up(self, ticket: LoadTicket | None) -> None:
+    def _give_up(self, ticket: LoadBackTicket | None) -> None:
         if ticket is not None:
-            self._host.abandon(ticket)
+            self._cache.abandon(ticket)
 
     def _nothing(self) -> MatchResult:
-        root = self._cache.tree.root
+        root = self._cache.tree.radix.root
         return MatchResult(NO_SLOTS, root, root, 0, {}, None)
-
-    @property
-    def _host(self) -> HostTier:
-        host = self._cache.host
-        assert host is not None, "only a cache with a host tier loads"
-        return host
 
     def _missing(self, tokens: int, held: int) -> int:
         return max(0, -(-tokens // self._page) * self._page - held)
 
     def _own_state(self, receipt: LockReceipt, cached: int, *, is_loading: bool) -> int | None:
-        """A slot of its own, with the state after what is cached; that of a load is copied when it has come."""
+        """An own slot, with the state after what is cached. That of a load-back is copied when it has come."""
         if not self._has_states:
             return None
         return self._cache.fork_state(receipt.node) if cached and not is_loading else self._cache.allocate_state()
 
     def _require_ready(self, request: Request) -> None:
         if not request.is_ready:
-            raise RequestError(f"a request of {len(request.tokens)} tokens waits for a load: resume it first")
+            raise RequestError(f"a request of {len(request.tokens)} tokens waits for a load-back: resume it first")
 
     def _state_copy(self, request: Request, length: int) -> int | None:
         """A slot for the tree with the request's state, if that is the state after `length` tokens."""
@@ -234,11 +242,11 @@ class RequestLife:
             self._cache.free_state(state)
 
     def _release_window(self, request: Request) -> None:
-        """Own slots that the window has passed give their SWA partners back."""
+        """Free the SWA partners of own slots that the window has passed."""
         if self._window is None:
             return
         length = self._cache.length(self._cache.key(request.tokens[: request.computed_tokens], request.namespace))
-        # A page more than the window stays: the next prompt may end inside the last page, or part from this one there.
+        # A page more than the window stays: the next prompt may end inside the last page, or differ there.
         passed = (length - self._window) // self._page * self._page - self._page
         start = max(request.window_start, request.shared_tokens)
         if passed > start:

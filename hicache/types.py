@@ -1,4 +1,4 @@
-"""The nouns that every layer shares: tiers, components, pools, keys, and the frozen results of each verb."""
+"""The types that every layer shares: tiers, components, pools, keys, and the results of each verb."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 Slots: TypeAlias = npt.NDArray[np.int64]
-"""Places in a pool, one per token: int64, shape [tokens]."""
+"""Slots of a pool, one per token: int64, shape [tokens]."""
 
 Tokens: TypeAlias = npt.NDArray[np.int32]
 """Token ids: int32, shape [tokens]."""
 
 Handle: TypeAlias = Any
-"""A place in somebody's tree. Opaque: only the cache that gave it out may look inside."""
+"""A position in a cache's tree. Opaque: only the cache that gave it out may look inside."""
 
 PADDING_SLOT = 0
-"""The slot that padded tokens write to. It belongs to nobody and is never handed out."""
+"""The slot that padded tokens write to. It is never allocated."""
 
 
 class Tier(str, Enum):
-    """Where data lies."""
+    """Where data is."""
 
     DEVICE = "device"
     HOST = "host"
@@ -32,7 +32,7 @@ class Tier(str, Enum):
 
 
 class Component(str, Enum):
-    """What a tree node can hold, in rank order: dropping one drops those after it on the same node."""
+    """What a tree node can have, in rank order: dropping one drops those after it on the same node."""
 
     FULL = "full"
     SWA = "swa"
@@ -40,7 +40,7 @@ class Component(str, Enum):
 
 
 class TransferKind(str, Enum):
-    """Which way a transfer moves bytes."""
+    """Which way a transfer moves bytes: device to host, or host to device."""
 
     BACKUP = "backup"
     LOAD = "load"
@@ -57,12 +57,12 @@ class TransferPhase(str, Enum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is still to come."""
+        """Whether it has ended."""
         return self in (TransferPhase.DONE, TransferPhase.FAILED, TransferPhase.ABORTED)
 
 
 class Pool(str, Enum):
-    """A set of buffers with one entry per slot."""
+    """The pools that the first models have. A model may name others."""
 
     KV = "kv"
     SWA = "swa"
@@ -71,11 +71,11 @@ class Pool(str, Enum):
 
 
 class StorageKind(str, Enum):
-    """What storage is asked: how far a prefix is there, its pages, or to keep pages."""
+    """What storage does for a cache: say how long a prefix it has, read pages for a prefetch, or store pages."""
 
     QUERY = "query"
-    FETCH = "fetch"
-    PERSIST = "persist"
+    PREFETCH = "fetch"
+    STORE = "persist"
 
 
 class HitPolicy(str, Enum):
@@ -86,7 +86,7 @@ class HitPolicy(str, Enum):
 
 
 class StopPolicy(str, Enum):
-    """How long a request waits for what is fetched from storage: not at all, to the end, or up to a time."""
+    """How long a request waits for its prefetch from storage: not at all, to its end, or for a limited time."""
 
     BEST_EFFORT = "best_effort"
     WAIT_COMPLETE = "wait_complete"
@@ -98,25 +98,25 @@ COMPONENT_POOL: Mapping[str, Pool] = {
     Component.SWA.value: Pool.SWA,
     Component.MAMBA.value: Pool.MAMBA,
 }
-"""The pool that each component allocates from. A sidecar pool follows another pool's slots instead."""
+"""The pool whose slots each component allocates. A sidecar pool lives in the slots of another pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """Who may share a prefix. Two different namespaces share nothing, on any tier."""
 
-    lora: str | None
-    salt: str | None
-    tenant: str | None
+    lora: str | None = None
+    salt: str | None = None
+    tenant: str | None = None
 
 
-SHARED = Namespace(lora=None, salt=None, tenant=None)
+SHARED = Namespace()
 """The namespace of requests that name none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Key:
-    """A prompt as a cache sees it: token ids, int32, shape [tokens], and the namespace they are valid in."""
+    """A prompt: token ids, int32, shape [tokens], and the namespace they are valid in."""
 
     tokens: Tokens
     namespace: Namespace
@@ -172,7 +172,7 @@ class EvictResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadBack:
-    """A load that was started.
+    """A load-back that was started.
 
     `indices`: the FULL slots from the device anchor to the node, in order, int64 [tokens]; what is under way may be
     read layer by layer as it arrives. `ticket`: to be claimed once it has ended, or abandoned.

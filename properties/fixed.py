@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hicache.config import (
-    SINGLE_RANK,
-    TINY_MODEL,
-    CacheConfig,
-    EvictionPolicy,
-    ExecutorKind,
-    HostConfig,
-    Layout,
-    WritePolicy,
-)
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, HostConfig, Layout, WritePolicy
+from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.types import Component
 
 
@@ -23,7 +15,6 @@ def fixed(
     """Its configuration. `device`, `host`: the pages of each component's pool."""
     return CacheConfig(
         components=tuple(device),
-        sidecars=(),
         page_size=1,
         capacity_tokens=device,
         sliding_window_size=1 if Component.SWA in device else None,
@@ -43,5 +34,4 @@ def fixed(
             load_back_threshold_tokens=0,
             executor=ExecutorKind.STEPPED,
         ),
-        storage=None,
     )

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from hicache.config import (
     SINGLE_RANK,
-    TINY_MODEL,
     CacheConfig,
     EvictionPolicy,
     ExecutorKind,
@@ -18,8 +17,8 @@ from hicache.config import (
     StorageConfig,
     WritePolicy,
 )
-from hicache.extra_config import ExtraConfig
 from hicache.testing.adapter import Capability
+from hicache.testing.hybrid_model import tiny_model
 from hicache.testing.storage.scripted import BACKEND
 from hicache.types import SHARED, Component, Namespace, StopPolicy
 
@@ -36,7 +35,6 @@ def configurations(
     policies = list(EvictionPolicy) if Capability.POLICIES in capabilities else [EvictionPolicy.LRU]
     return CacheConfig(
         components=tuple(components),
-        sidecars=tuple(sidecars),
         page_size=page_size,
         capacity_tokens={c: n if c == Component.MAMBA else n * page_size for c, n in pages.items()},
         sliding_window_size=draw(st.integers(1, 3 * page_size), label="window")
@@ -48,10 +46,8 @@ def configurations(
         events=Capability.EVENTS in capabilities,
         layout=draw(st.sampled_from(Layout)),
         device="cpu",
-        model=TINY_MODEL,
+        model=tiny_model(tuple(sidecars)),
         topology=SINGLE_RANK,
-        host=None,
-        storage=None,
     )
 
 
@@ -83,13 +79,11 @@ def with_storage(draw: st.DrawFn, hosts: st.SearchStrategy[CacheConfig], executo
     capacity = {component: max(size, least[component]) for component, size in config.host.capacity_tokens.items()}
     storage = StorageConfig(
         backend=BACKEND,
-        extra=ExtraConfig(
-            prefetch_threshold=draw(st.sampled_from([0, 0, 0, 2 * page])),
-            prefetch_timeout_base=1.0,
-            prefetch_timeout_per_ki_token=0.0,
-            hicache_storage_pass_prefix_keys=draw(st.booleans()),
-            options={"store": "properties"},
-        ),
+        options={"store": "properties"},
+        prefetch_threshold=draw(st.sampled_from([0, 0, 0, 2 * page])),
+        prefetch_timeout_base=1.0,
+        prefetch_timeout_per_ki_token=0.0,
+        hicache_storage_pass_prefix_keys=draw(st.booleans()),
         model="tiny",
         stop_policy=draw(st.sampled_from(StopPolicy)),
         timeout_cap_s=10.0,

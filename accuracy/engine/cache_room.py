@@ -18,7 +18,7 @@ from hicache.config import (
     Topology,
     WritePolicy,
 )
-from hicache.extra_config import ExtraConfig
+from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.types import Component, Pool, StopPolicy
 
 from .model_layout import ModelLayout
@@ -39,7 +39,6 @@ def device_config(
         capacities[Component.MAMBA.value] = states
     return CacheConfig(
         components=tuple(capacities),
-        sidecars=(Pool.INDEXER.value,) if layout.index else (),
         page_size=page_size,
         capacity_tokens=capacities,
         sliding_window_size=window,
@@ -51,8 +50,6 @@ def device_config(
         device=device,
         model=model_shape(layout),
         topology=SINGLE_RANK,
-        host=None,
-        storage=None,
     )
 
 
@@ -75,14 +72,11 @@ def with_storage(config: CacheConfig, *, backend: str, options: Mapping[str, Any
     assert config.host is not None, "storage lies below a host tier"
     storage = StorageConfig(
         backend=backend,
-        extra=ExtraConfig(
-            prefetch_threshold=0,
-            prefetch_timeout_base=1.0,
-            prefetch_timeout_per_ki_token=1.0,
-            hicache_storage_pass_prefix_keys=False,
-            options=options,
-        ),
         model=model,
+        options=options,
+        prefetch_threshold=0,
+        prefetch_timeout_base=1.0,
+        prefetch_timeout_per_ki_token=1.0,
         stop_policy=StopPolicy.WAIT_COMPLETE,
         timeout_cap_s=PREFETCH_CAP_S,
         limit_tokens=config.host.capacity_tokens[Component.FULL],
@@ -97,9 +91,9 @@ def on_replica(config: CacheConfig, topology: Topology) -> CacheConfig:
     Weights and arithmetic are not divided, and what a slot has room for is not either: the shape is that of a model
     which is as much wider as there are tensor-parallel ranks. What the ranks have to agree on is what they cache.
     """
-    model, size = config.model, topology.tp_size
-    shape = replace(
-        model,
+    model, size = HybridModel.of(config.model), topology.tp_size
+    shape = reshaped(
+        config.model,
         kv_heads=model.kv_heads * size,
         conv_elements=model.conv_elements * size,
         state_elements=model.state_elements * size,
@@ -112,7 +106,7 @@ def model_shape(layout: ModelLayout) -> ModelShape:
     by_pool = {pool: [part for part in layout.attention if part.pool is pool] for pool in (Pool.KV, Pool.SWA)}
     size_bytes = layout.dtype.itemsize
     widest = max((part.size_bytes for part in layout.attention), default=0)
-    return ModelShape(
+    return ModelShape.hybrid(
         full_layers=len(by_pool[Pool.KV]),
         swa_layers=len(by_pool[Pool.SWA]),
         mamba_layers=len(layout.states),

@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from hicache.tables import read_table
+from hicache.config import read_table
 
 from .documents import DOCUMENTS
 

@@ -92,8 +92,8 @@ def _bytes(count: int | None, bytes_per_token: int | None) -> str:
 def _stored(storage: StorageOutcome) -> dict[str, str]:
     """What went to and from storage, as the cache counts, and the prefetches."""
     counts = {
-        "persisted": f"{_count(storage.total('bytes_persisted'))} bytes",
-        "fetched": f"{_count(storage.total('bytes_fetched'))} bytes, {_count(storage.total('fetched_tokens'))} tokens",
+        "persisted": f"{_count(storage.total('bytes_stored'))} bytes",
+        "fetched": f"{_count(storage.total('bytes_prefetched'))} bytes, {_count(storage.total('fetched_tokens'))} tokens",
         "prefetches": f"{_count(storage.total('prefetches'))}, refused {_count(storage.total('prefetches_refused'))}",
     }
     return {**counts, "with nothing lost": f"{storage.unbounded_hit_rate:.2%}"}

@@ -1,1 +1,1 @@
-"""What each kind of cached data decides."""
+"""What FULL, SWA and MAMBA each decide about the nodes of the tree, and how they act together."""

@@ -1,4 +1,4 @@
-"""TreeComponent: what one kind of cached data decides about nodes, on each tier."""
+"""TreeComponent: what one kind of cached data decides about nodes; ComponentTier: what it has on one tier."""
 
 from __future__ import annotations
 
@@ -6,41 +6,73 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from hicache.components.holding import FULL, Holding, Ways
-from hicache.components.page_store import PageBank, PageStore
 from hicache.config import CacheConfig
 from hicache.events import EventLog
 from hicache.keys import page_bytes
 from hicache.metrics import Counters
+from hicache.tree.eviction import EvictionQueue, Order
 from hicache.tree.hashes import node_hashes
-from hicache.tree.node import Node
-from hicache.tree.policies import Order
-from hicache.tree.recency import EvictionQueue
-from hicache.types import NO_SLOTS, EventKind, Slots, Tier
+from hicache.tree.node import FULL, ComponentData, Node
+from hicache.types import NO_SLOTS, EventKind, Sizes, Slots, Tier
 
 Validator = Callable[[Node], bool]
-"""Told every node of one walk from the root down, in order; says whether the component is valid at that node's end."""
+"""Gets every node of one walk from the root down, in order. Says whether the component is valid at that node's end."""
 
-Stretch = tuple[Node, int]
+Tail = tuple[Node, int]
 """A node, and how many of its last pages are meant."""
+
+
+class DevicePages(Protocol):
+    """The device pools as components see them: pages, int64 [pages], and no tensors. A state is a page of one slot."""
+
+    def capacity_pages(self, component: str) -> int:
+        """The number of pages in a component's pool. They are 1 to this number."""
+
+    def free(self, pages: Slots) -> None:
+        """Free FULL pages and their SWA partners."""
+
+    def free_partners(self, pages: Slots) -> None:
+        """Free the SWA partners of FULL pages."""
+
+    def free_states(self, states: Slots) -> None:
+        """Free MAMBA states."""
+
+    def partners(self, pages: Slots) -> Slots:
+        """The SWA page of each FULL page, 0 where it has none."""
+
+    def pair(self, pages: Slots, window: Slots) -> None:
+        """Make SWA pages the partners of FULL pages that have none."""
+
+    def move_partners(self, source: Slots, target: Slots) -> Slots:
+        """Give the partners of some FULL pages to others that have none; returns them."""
+
+
+class HostPages(Protocol):
+    """The host pools as components see them: pages, int64 [pages], of each component on its own."""
+
+    def capacity_pages(self, component: str) -> int:
+        """The number of pages in a component's pool. They are 1 to this number."""
+
+    def free(self, component: str, pages: Slots) -> None:
+        """Free pages of a component."""
 
 
 @dataclass(slots=True)
 class Insertion:
-    """One insert under way, in pages.
+    """One insert in progress, in pages.
 
-    `pages`: the caller's FULL pages for the whole key. `met`: the tree's, node by node, where the key met old nodes.
-    `window_start`: first page from which on all have SWA data. `state`: the MAMBA state after the last page, or None.
-    `now`: the moment. `priority`: the request's. `prefix_end`: the end of what the device had. `state_adopted`: the
-    tree took the state.
+    `pages`: the caller's FULL pages for the whole key. `tree_pages`: the tree's own, node by node, where the key covers
+    old nodes. `window_start`: the first page from which on all have SWA data. `state`: the MAMBA state after the last
+    page, or None. `now`: the time. `priority`: the request's. `prefix_end`: the end of what the device had.
+    `state_adopted`: the tree took the state.
     """
 
     pages: Slots
-    met: list[Slots]
+    tree_pages: list[Slots]
     window_start: int
     state: int | None
     now: int
@@ -49,63 +81,207 @@ class Insertion:
     state_adopted: bool
 
     def part(self, node: Node) -> Slots:
-        """The caller's pages for a node's stretch."""
+        """The caller's pages for one node."""
         return self.pages[node.start : node.end]
 
     def duplicates(self) -> Slots:
-        """The caller's pages where the tree has another one: what the caller shares with it is the same page."""
-        if not self.met:
+        """The caller's pages where the tree has another page. A page that the caller shares with the tree is none."""
+        if not self.tree_pages:
             return NO_SLOTS
-        held: Slots = np.concatenate(self.met)
-        given = self.pages[: len(held)]
-        return given.compress(given != held)
+        own: Slots = np.concatenate(self.tree_pages)
+        given = self.pages[: len(own)]
+        return given.compress(given != own)
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a component works on: configuration, pools of each tier, event log and counters of its cache."""
+class ComponentTier:
+    """What one component has on one tier: the data of its nodes, its eviction queue, its size counters and its locks.
 
-    config: CacheConfig
-    pools: PageStore
-    bank: PageBank | None
-    events: EventLog
-    counters: Counters
+    `evictable_pages`, `protected_pages`: of unlocked and of locked nodes. `dropped_pages`: dropped since the last
+    `free_dropped`, and not freed yet.
+    """
+
+    def __init__(
+        self,
+        component: TreeComponent,
+        tier: Tier,
+        capacity_pages: int,
+        free: Callable[[Slots], None],
+        counters: Counters,
+    ) -> None:
+        self.tier = tier
+        self.evictable_pages = 0
+        self.protected_pages = 0
+        self.dropped_pages = 0
+        self._is_host = tier is Tier.HOST
+        self._component = component
+        self._index = component.index
+        self._counters = counters
+        self._free = free
+        self._dropped: list[Slots] = []
+        # Both ends belong to nobody, so that a foreign page, clipped to the range, is not owned.
+        self._is_owned = np.zeros(capacity_pages + 2, dtype=np.bool_)
+        order = component.host_order if self._is_host else component.order()
+        is_candidate = component.is_host_candidate if self._is_host else component.is_candidate
+        renew = not self._is_host and component.use_brings_eviction_nearer()
+        self.queue = EvictionQueue(tier, component.index, order, is_candidate, renew, counters)
+
+    def data(self, node: Node) -> ComponentData:
+        """What the component has of a node on this tier."""
+        return (node.host if self._is_host else node.device)[self._index]
+
+    def install(self, node: Node, pages: Slots) -> None:
+        """Give pages to a node that is not locked here. Set what its queue sorts by before."""
+        data = self.data(node)
+        if data.lock_ref or data.value is not None:
+            raise ValueError(f"{self._component.name}: {node!r} cannot take pages on the {self.tier.value}")
+        data.value = pages
+        self._is_owned[pages] = True
+        self.evictable_pages += len(pages)
+        if self._index == FULL:
+            self._count_at_parent(node, 1)
+        self._component.report(self.tier, EventKind.STORED, node)
+        self.queue.offer(node)
+
+    def drop(self, node: Node) -> None:
+        """Take the pages of a node that is not locked here. The next `free_dropped` frees them."""
+        data = self.data(node)
+        pages = data.value
+        if pages is None:
+            return
+        if data.lock_ref:
+            raise ValueError(f"{self._component.name}: {node!r} is locked on the {self.tier.value}")
+        self._component.report(self.tier, EventKind.REMOVED, node)
+        self._dropped.append(pages if self._is_host else self._component.pages_to_free(node))
+        self.dropped_pages += len(pages)
+        self.evictable_pages -= len(pages)
+        self._is_owned[pages] = False
+        data.value = None
+        self.queue.withdraw(node)
+        if self._index == FULL:
+            self._count_at_parent(node, -1)
+
+    def drop_locked(self, node: Node) -> None:
+        """Drop the node's data and all locks on it."""
+        data = self.data(node)
+        if data.lock_ref:
+            data.lock_ref = 0
+            if data.value is not None:
+                self._protect(-len(data.value))
+        self.drop(node)
+
+    def free_later(self, pages: Slots) -> None:
+        """Free pages that no node takes, with the next `free_dropped`."""
+        if len(pages):
+            self._dropped.append(pages)
+
+    def free_dropped(self) -> None:
+        """Free all that was dropped, in one call."""
+        if self._dropped:
+            dropped, self._dropped, self.dropped_pages = self._dropped, [], 0
+            self._free(np.concatenate(dropped))
+
+    def reserve(self, pages: Slots) -> None:
+        """Own pages that a transfer brings: callers may not free them."""
+        self._is_owned[pages] = True
+
+    def unreserve(self, pages: Slots) -> None:
+        """Stop owning pages that no transfer brings any more."""
+        self._is_owned[pages] = False
+
+    def owns(self, pages: Slots) -> bool:
+        """Whether one of these pages belongs to a node or to a transfer."""
+        return bool(np.count_nonzero(self._is_owned.take(pages, mode="clip")))
+
+    def inc_lock_ref(self, node: Node) -> bool:
+        """Lock the node's data once more; True when it was not locked before."""
+        self._counters.nodes_locked += 1
+        data = (node.host if self._is_host else node.device)[self._index]
+        data.lock_ref += 1
+        if data.lock_ref > 1:
+            return False
+        if data.value is not None:
+            self._protect(len(data.value))
+        return True
+
+    def dec_lock_ref(self, node: Node) -> bool:
+        """Lock the node's data once less; True when it is not locked any more."""
+        data = (node.host if self._is_host else node.device)[self._index]
+        if data.lock_ref < 1:
+            raise ValueError(f"{self._component.name}: {node!r} is not locked on the {self.tier.value}")
+        self._counters.nodes_locked += 1
+        data.lock_ref -= 1
+        if data.lock_ref:
+            return False
+        if data.value is not None:
+            self._protect(-len(data.value))
+        self.queue.offer(node)
+        return True
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """Share the pages of a split node between its parts, each in an array of its own."""
+        above, below = self.data(upper), self.data(lower)
+        above.transfer = below.transfer
+        pages = below.value
+        if pages is None:
+            return
+        above.value = pages[: upper.pages].copy()
+        below.value = pages[upper.pages :].copy()
+        if self._index == FULL:
+            self._count(upper, 1)
+
+    def sizes(self, unit: int, free_pages: int) -> Sizes:
+        """The size counters in slots. `unit`: slots of one page."""
+        return Sizes(self.evictable_pages * unit, self.protected_pages * unit, free_pages * unit)
+
+    def _count_at_parent(self, node: Node, by: int) -> None:
+        parent = node.parent
+        assert parent is not None, f"{self._component.name}: the root has no pages"
+        self._count(parent, by)
+        self.queue.offer(parent)
+
+    def _count(self, parent: Node, by: int) -> None:
+        if self._is_host:
+            parent.host_children += by
+        else:
+            parent.device_children += by
+
+    def _protect(self, pages: int) -> None:
+        self.protected_pages += pages
+        self.evictable_pages -= pages
 
 
 class TreeComponent(ABC):
-    """One component. What it has on a tier is a Holding; what it decides are the hooks.
+    """One component: the decisions that differ from component to component, and its ComponentTier on each tier.
 
-    Every hook is abstract and takes exactly its arguments: a component that forgets one cannot be created, and a
-    caller that misspells one fails.
+    A component implements the abstract hooks and overrides defaults where it differs.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, index: int, components: int, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        index: int,
+        config: CacheConfig,
+        device_pages: DevicePages,
+        host_pages: HostPages | None,
+        events: EventLog,
+        counters: Counters,
+    ) -> None:
         self.index = index
-        self.config = surroundings.config
-        self.pools = surroundings.pools
-        self._components = components
-        self._events = surroundings.events
-        self._counters = surroundings.counters
-        self._bytes_per_page = page_bytes(self.config.page_size, self.config.bigram)
-        self.device = self._holding(Tier.DEVICE, surroundings.pools.capacity_pages(self.name), self.give_back)
-        self.holdings = [self.device]
-        if surroundings.bank is not None:
-            bank = surroundings.bank
-            give_back = partial(bank.free, self.name)
-            self.host = self._holding(Tier.HOST, bank.capacity_pages(self.name), give_back)
-            self.holdings.append(self.host)
+        self.config = config
+        self.device_pages = device_pages
+        self._events = events
+        self._counters = counters
+        self._bytes_per_page = page_bytes(config.page_size, config.bigram)
+        capacity = device_pages.capacity_pages(self.name)
+        self.device = ComponentTier(self, Tier.DEVICE, capacity, self.free_on_device, counters)
+        self.tiers = [self.device]
+        if host_pages is not None:
+            free = partial(host_pages.free, self.name)
+            self.host = ComponentTier(self, Tier.HOST, host_pages.capacity_pages(self.name), free, counters)
+            self.tiers.append(self.host)
 
-    # Decisions.
-
-    @abstractmethod
-    def order(self) -> Order:
-        """What candidates on the device are sorted by, the first victim first."""
-
-    @abstractmethod
-    def renews(self) -> bool:
-        """Whether use brings a node nearer to eviction."""
+    # Hooks that every component implements.
 
     @abstractmethod
     def is_candidate(self, node: Node) -> bool:
@@ -116,47 +292,35 @@ class TreeComponent(ABC):
         """Whether the node's host data may be evicted for this component now."""
 
     @abstractmethod
-    def validator(self, places: tuple[int, ...]) -> Validator:
-        """A fresh validator for one walk. Data at any of the places counts."""
+    def validator(self, *, device_only: bool) -> Validator:
+        """A fresh validator for one walk. Host data counts unless `device_only`."""
 
     @abstractmethod
-    def needed(self, node: Node) -> list[Stretch]:
-        """Where a reader up to the node's end needs this component."""
-
-    @abstractmethod
-    def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
-        """Whether a new leaf from page `start` to the key's end could never be matched."""
-
-    @abstractmethod
-    def cuts(self, start: int, insertion: Insertion) -> list[int]:
-        """Pages at which a new leaf from `start` to the key's end must be cut."""
-
-    @abstractmethod
-    def cut_before_overlap(self, node: Node, insertion: Insertion) -> int | None:
-        """The page at which an existing node must be split before it meets the insertion, or None."""
+    def needed(self, node: Node) -> list[Tail]:
+        """The data that a reader up to the node's end needs of this component."""
 
     @abstractmethod
     def overlap(self, node: Node, insertion: Insertion) -> None:
-        """The key covers an existing node."""
-
-    @abstractmethod
-    def arrive(self, node: Node, pages: Slots) -> bool:
-        """A load brought these pages to the device; False when the node cannot take them."""
+        """The inserted key covers an existing node."""
 
     @abstractmethod
     def commit(self, node: Node, insertion: Insertion) -> None:
-        """The key made a new node."""
+        """The insert made a new node."""
+
+    @abstractmethod
+    def install_loaded(self, node: Node, pages: Slots) -> bool:
+        """Give a node the pages that a load-back brought to the device; False when the node cannot take them."""
 
     @abstractmethod
     def split(self, upper: Node, lower: Node) -> None:
-        """A node was cut: share its data and locks between the parts. `lower` still holds all of both."""
+        """A node was split: share its data and locks between the parts. `lower` still has all of both."""
 
     @abstractmethod
-    def acquire(self, node: Node, holding: Holding) -> int:
+    def acquire(self, node: Node, tier: ComponentTier) -> int:
         """Lock on one tier what a reader up to the node's end needs; returns what `release` must know."""
 
     @abstractmethod
-    def release(self, node: Node, mark: int, holding: Holding) -> None:
+    def release(self, node: Node, mark: int, tier: ComponentTier) -> None:
         """Undo the acquire that returned `mark`."""
 
     @abstractmethod
@@ -164,67 +328,63 @@ class TreeComponent(ABC):
         """A request used the path to the node."""
 
     @abstractmethod
-    def give_back(self, pages: Slots) -> None:
-        """Free what was dropped on the device."""
+    def free_on_device(self, pages: Slots) -> None:
+        """Free what was dropped on the device: the pages that `pages_to_free` gave."""
 
-    # What most components have in common.
+    # Hooks with a default.
 
-    def freed_by(self, node: Node) -> Slots:
-        """The pages that `give_back` gets for a node that lets go on the device."""
-        pages = node.values[self.index]
-        assert pages is not None, f"{self.name}: {node!r} holds nothing"
+    def order(self) -> Order:
+        """What candidates on the device are sorted by; the smallest is evicted first."""
+        return self._least_recent
+
+    def use_brings_eviction_nearer(self) -> bool:
+        """Whether a use moves a node forward in that order."""
+        return False
+
+    def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
+        """Whether no match could ever end at a new leaf from page `start` to the end of the key."""
+        return False
+
+    def leaf_cuts(self, start: int, insertion: Insertion) -> list[int]:
+        """Pages at which a new leaf from `start` to the end of the key must be split."""
+        return []
+
+    def cut_before_overlap(self, node: Node, insertion: Insertion) -> int | None:
+        """The page at which an existing node must be split before `overlap`, or None."""
+        return None
+
+    def pages_to_free(self, node: Node) -> Slots:
+        """The pages that `free_on_device` gets for a node that loses its data on the device."""
+        pages = node.device[self.index].value
+        assert pages is not None, f"{self.name}: {node!r} has nothing on the device"
         return pages
 
     def reported_blocks(self, digests: list[bytes]) -> list[bytes]:
-        """Which of a node's pages an event about this component names."""
+        """The pages of a node that an event about this component names."""
         return digests
 
+    # What all components have in common.
+
     def host_order(self, node: Node) -> tuple[bool, int, int]:
-        """What is on the host alone goes first: a copy of what is on the device costs nothing but itself."""
-        return node.values[self.index] is not None, node.touched[self.index], node.end
+        """What is on the host alone is evicted first. Losing the copy of what is on the device costs the copy only."""
+        return node.device[self.index].value is not None, node.last_access_time[self.index], node.end
 
     def is_missing(self, node: Node) -> bool:
         """Whether the node lacks this component on every tier."""
-        return all(node.values[holding.place] is None for holding in self.holdings)
-
-    def _holding(self, tier: Tier, capacity_pages: int, give_back: Callable[[Slots], None]) -> Holding:
-        on_device = tier is Tier.DEVICE
-        place = self.index if on_device else self._components + self.index
-        queue = EvictionQueue(
-            place,
-            self.order() if on_device else self.host_order,
-            self.is_candidate if on_device else self.is_host_candidate,
-            self.renews() and on_device,
-            self._counters,
-        )
-        freed_by = self.freed_by if on_device else partial(_pages_at, place)
-        ways = Ways(capacity_pages, freed_by, give_back, partial(self.report, tier))
-        return Holding(
-            self.name,
-            tier=0 if on_device else 1,
-            place=place,
-            leads=self.index == FULL,
-            ways=ways,
-            queue=queue,
-            counters=self._counters,
-        )
+        return all(tier.data(node).value is None for tier in self.tiers)
 
     def report(self, tier: Tier, kind: EventKind, node: Node) -> None:
-        """Tell the event log what became of the node's data on a tier."""
+        """Record in the event log what happened to the node's data on a tier."""
         if self._events.enabled:
             blocks = self.reported_blocks(node_hashes(node, self._bytes_per_page, self._counters))
             self._events.record(kind, tier, self.name, node.namespace, blocks)
 
-
-def holder_at(places: tuple[int, ...]) -> Validator:
-    """Says of a node whether it has data at one of these places. Asked at every node of every walk."""
-    if len(places) == 1:
-        (place,) = places
-        return lambda node: node.values[place] is not None
-    return lambda node: any(node.values[place] is not None for place in places)
+    def _least_recent(self, node: Node) -> tuple[int, int]:
+        return node.last_access_time[self.index], node.end
 
 
-def _pages_at(place: int, node: Node) -> Slots:
-    pages = node.values[place]
-    assert pages is not None, f"{node!r} holds nothing at place {place}"
-    return pages
+def has_value(component: int, *, device_only: bool) -> Validator:
+    """Says of a node whether it has a component on the device, or on the host unless `device_only`."""
+    if device_only:
+        return lambda node: node.device[component].value is not None
+    return lambda node: node.device[component].value is not None or node.host[component].value is not None

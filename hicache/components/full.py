@@ -4,116 +4,107 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hicache.components.base import Insertion, Stretch, TreeComponent, Validator, holder_at
-from hicache.components.holding import Holding
-from hicache.tree.node import Node
-from hicache.tree.policies import ORDERS, Order, falls_when_touched
+from hicache.components.base import ComponentTier, Insertion, Tail, TreeComponent, Validator, has_value
+from hicache.tree.eviction import ORDERS, Order, use_brings_eviction_nearer
+from hicache.tree.node import FULL, Node
 from hicache.types import Component, Slots
 
 
 class FullComponent(TreeComponent):
-    """Every node that is reachable holds it on one tier; leaves go in the order of the configured policy."""
+    """Every node has it on some tier. Leaves are evicted in the order of the configured policy."""
 
     name: ClassVar[str] = Component.FULL.value
 
     def order(self) -> Order:
         return ORDERS[self.config.policy]
 
-    def renews(self) -> bool:
-        return falls_when_touched(self.config.policy)
+    def use_brings_eviction_nearer(self) -> bool:
+        return use_brings_eviction_nearer(self.config.policy)
 
     def is_candidate(self, node: Node) -> bool:
-        return not node.holders[0] and not node.locks[self.index] and node.values[self.index] is not None
+        data = node.device[FULL]
+        return not node.device_children and not data.lock_ref and data.value is not None
 
     def is_host_candidate(self, node: Node) -> bool:
-        if node.holders[1] or node.values[self.host.place] is None or any(node.locks[self._components :]):
+        if node.host_children or node.host[FULL].value is None or node.is_host_locked:
             return False
-        return node.values[self.index] is not None or not any(node.locks)
+        return node.device[FULL].value is not None or not node.is_locked
 
-    def validator(self, places: tuple[int, ...]) -> Validator:
-        return holder_at(places)
+    def validator(self, *, device_only: bool) -> Validator:
+        return has_value(FULL, device_only=device_only)
 
-    def needed(self, node: Node) -> list[Stretch]:
+    def needed(self, node: Node) -> list[Tail]:
         return [(step, step.pages) for step in node.path()]
 
-    def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
-        return False
-
-    def cuts(self, start: int, insertion: Insertion) -> list[int]:
-        return []
-
-    def cut_before_overlap(self, node: Node, insertion: Insertion) -> int | None:
-        return None
-
     def overlap(self, node: Node, insertion: Insertion) -> None:
-        pages = node.values[self.index]
+        pages = node.device[FULL].value
         if pages is None:
-            # What is on the host alone takes the fresh pages; a load of it keeps its own for those who read them.
+            # A node that is on the host alone takes the new pages. A load-back of it keeps its own for its readers.
             pages = insertion.part(node).copy()
-            self.device.hold(node, pages)
+            self.device.install(node, pages)
         else:
             insertion.prefix_end = node.end
-        insertion.met.append(pages)
-
-    def arrive(self, node: Node, pages: Slots) -> bool:
-        parent = node.parent
-        if parent is None or (parent.parent is not None and parent.values[self.index] is None):
-            return False
-        self.device.hold(node, pages)
-        return True
+        insertion.tree_pages.append(pages)
 
     def commit(self, node: Node, insertion: Insertion) -> None:
-        node.touched[self.index] = insertion.now
-        self.device.hold(node, insertion.part(node).copy())
+        node.last_access_time[FULL] = insertion.now
+        self.device.install(node, insertion.part(node).copy())
+
+    def install_loaded(self, node: Node, pages: Slots) -> bool:
+        parent = node.parent
+        if parent is None or not (parent.is_root or parent.device[FULL].value is not None):
+            return False
+        self.device.install(node, pages)
+        return True
 
     def split(self, upper: Node, lower: Node) -> None:
-        for holding in self.holdings:
-            holding.divide(upper, lower)
-        upper.touched[self.index] = lower.touched[self.index]
+        for tier in self.tiers:
+            tier.split(upper, lower)
+        upper.last_access_time[FULL] = lower.last_access_time[FULL]
         # On the device the receipts stay with the lower part, which the upper part counts as one locked child.
-        upper.locks[self.index] = 1 if lower.locks[self.index] else 0
-        for holding in self.holdings[1:]:
-            upper.locks[holding.place] = lower.locks[holding.place]
+        upper.device[FULL].lock_ref = 1 if lower.device[FULL].lock_ref else 0
+        for above, below in zip(upper.host[:1], lower.host[:1], strict=True):
+            above.lock_ref = below.lock_ref
 
-    def acquire(self, node: Node, holding: Holding) -> int:
-        if holding is not self.device:
-            return _acquire_one(node, holding)
-        while node.parent is not None and holding.pin(node):
+    def acquire(self, node: Node, tier: ComponentTier) -> int:
+        if tier is not self.device:
+            return _acquire_one(node, tier)
+        while node.parent is not None and tier.inc_lock_ref(node):
             node = node.parent
         return 0
 
-    def release(self, node: Node, mark: int, holding: Holding) -> None:
-        if holding is not self.device:
-            _release_down_to(node, mark, holding)
+    def release(self, node: Node, mark: int, tier: ComponentTier) -> None:
+        if tier is not self.device:
+            _release_down_to(node, mark, tier)
             return
-        while node.parent is not None and holding.unpin(node):
+        while node.parent is not None and tier.dec_lock_ref(node):
             node = node.parent
 
     def touch(self, node: Node, now: int) -> None:
         self._touch(node, now)
-        while node.parent is not None and node.values[self.index] is None:
+        while node.parent is not None and node.device[FULL].value is None:
             node = node.parent
-        # Of a path that leaves the device, each tier learns of the use at its own end.
+        # The path may leave the device before it ends: the device counts the use at its own last node.
         self._touch(node, now)
 
+    def free_on_device(self, pages: Slots) -> None:
+        self.device_pages.free(pages)
+
     def _touch(self, node: Node, now: int) -> None:
-        if node.touched[self.index] < now:
-            node.touched[self.index] = now
-            self.device.queue.touched(node)
-
-    def give_back(self, pages: Slots) -> None:
-        self.pools.free(pages)
+        if node.last_access_time[FULL] < now:
+            node.last_access_time[FULL] = now
+            self.device.queue.touch(node)
 
 
-def _acquire_one(node: Node, holding: Holding) -> int:
-    """Lock the node alone; the mark is where it begins, so that the release finds all parts of it."""
-    if node.values[holding.place] is None:
+def _acquire_one(node: Node, tier: ComponentTier) -> int:
+    """Lock the node alone. The mark is where it begins, so that the release finds all parts of it after a split."""
+    if tier.data(node).value is None:
         return node.end
-    holding.pin(node)
+    tier.inc_lock_ref(node)
     return node.start
 
 
-def _release_down_to(node: Node, mark: int, holding: Holding) -> None:
+def _release_down_to(node: Node, mark: int, tier: ComponentTier) -> None:
     while node.parent is not None and node.end > mark:
-        holding.unpin(node)
+        tier.dec_lock_ref(node)
         node = node.parent

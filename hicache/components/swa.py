@@ -5,138 +5,155 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from hicache.components.base import Insertion, Stretch, Surroundings, TreeComponent, Validator, holder_at
-from hicache.components.holding import FULL, Holding
-from hicache.tree.node import Node
-from hicache.tree.policies import Order, recency_of
+from hicache.components.base import (
+    ComponentTier,
+    DevicePages,
+    HostPages,
+    Insertion,
+    Tail,
+    TreeComponent,
+    Validator,
+    has_value,
+)
+from hicache.config import CacheConfig
+from hicache.events import EventLog
+from hicache.metrics import Counters
+from hicache.tree.node import FULL, Node
 from hicache.types import Component, Slots
 
 
 class SwaComponent(TreeComponent):
-    """Its pages are partners of FULL pages, and go before them: an inner node without them is a tombstone."""
+    """Its pages are partners of FULL pages and are evicted before them: an inner node without them is a tombstone."""
 
     name: ClassVar[str] = Component.SWA.value
 
-    def __init__(self, index: int, components: int, surroundings: Surroundings) -> None:
-        super().__init__(index, components, surroundings)
-        assert self.config.sliding_window_size is not None, "CacheConfig requires a window with SWA"
-        self._window_pages = -(-self.config.sliding_window_size // self.config.page_size)
-        self._holds = holder_at(tuple(holding.place for holding in self.holdings))
-
-    def order(self) -> Order:
-        return recency_of(self.index)
-
-    def renews(self) -> bool:
-        return False
+    def __init__(
+        self,
+        index: int,
+        config: CacheConfig,
+        device_pages: DevicePages,
+        host_pages: HostPages | None,
+        events: EventLog,
+        counters: Counters,
+    ) -> None:
+        super().__init__(index, config, device_pages, host_pages, events, counters)
+        assert config.sliding_window_size is not None, "CacheConfig requires a window with SWA"
+        self._window_pages = -(-config.sliding_window_size // config.page_size)
+        self._is_present = has_value(index, device_only=host_pages is None)
 
     def is_candidate(self, node: Node) -> bool:
-        return node.values[self.index] is not None and not any(node.locks[self.index : self._components])
+        if node.device[self.index].value is None:
+            return False
+        return not any(data.lock_ref for data in node.device[self.index :])
 
     def is_host_candidate(self, node: Node) -> bool:
-        return node.values[self.host.place] is not None and not any(node.locks[self.host.place :])
+        if node.host[self.index].value is None:
+            return False
+        return not any(data.lock_ref for data in node.host[self.index :])
 
-    def validator(self, places: tuple[int, ...]) -> Validator:
-        window, holds, run, end = self._window_pages, holder_at(places), 0, 0
+    def validator(self, *, device_only: bool) -> Validator:
+        window, is_present = self._window_pages, has_value(self.index, device_only=device_only)
+        run = end = 0
 
         def valid(node: Node) -> bool:
             nonlocal run, end
-            run = run + node.end - end if holds(node) else 0
+            run = run + node.end - end if is_present(node) else 0
             end = node.end
             return run >= window or run == end
 
         return valid
 
-    def needed(self, node: Node) -> list[Stretch]:
-        stretches: list[Stretch] = []
-        reached = max(0, node.end - self._window_pages)
-        while node.parent is not None and node.end > reached:
-            stretches.append((node, node.end - max(node.start, reached)))
+    def needed(self, node: Node) -> list[Tail]:
+        tails: list[Tail] = []
+        window_start = max(0, node.end - self._window_pages)
+        while node.parent is not None and node.end > window_start:
+            tails.append((node, node.end - max(node.start, window_start)))
             node = node.parent
-        return stretches
+        return tails
 
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
         return insertion.window_start >= len(insertion.pages)
 
-    def cuts(self, start: int, insertion: Insertion) -> list[int]:
-        # A lock pins whole nodes: the last window gets a node of its own, so that it pins one window.
+    def leaf_cuts(self, start: int, insertion: Insertion) -> list[int]:
+        # A lock holds whole nodes: the last window gets a node of its own, so that a lock holds one window.
         live = max(start, insertion.window_start)
         ends = {insertion.window_start, max(live, len(insertion.pages) - self._window_pages)}
         return [end for end in ends if start < end < len(insertion.pages)]
 
     def cut_before_overlap(self, node: Node, insertion: Insertion) -> int | None:
-        inside = node.start < insertion.window_start < node.end
-        return insertion.window_start if inside and node.values[self.index] is None else None
+        is_inside = node.start < insertion.window_start < node.end
+        return insertion.window_start if is_inside and node.device[self.index].value is None else None
 
     def overlap(self, node: Node, insertion: Insertion) -> None:
-        own, given = node.values[FULL], insertion.part(node)
-        if node.values[self.index] is not None or node.start < insertion.window_start or own is None:
+        own, given, data = node.device[FULL].value, insertion.part(node), node.device[self.index]
+        if data.value is not None or node.start < insertion.window_start or own is None:
             return
         if (given == own).all():
-            self._take_window(node, own)
-        elif (given != own).all() and node.arriving[self.index] is None:
-            # The node keeps its FULL pages, which others may be reading; only the partners change hands.
-            self.device.hold(node, self.pools.move_window(given, own))
-
-    def _take_window(self, node: Node, own: Slots) -> None:
-        """The node took the caller's FULL pages just now, and has their partners with them."""
-        partners = self.pools.partners(own)
-        if partners.all():
-            self.device.hold(node, partners)
-
-    def arrive(self, node: Node, pages: Slots) -> bool:
-        full = node.values[FULL]
-        if full is None:
-            return False
-        partners = self.pools.partners(full)
-        if not partners.any():
-            self.pools.pair(full, pages)
-        elif (partners != pages).any():
-            return False
-        self.device.hold(node, pages)
-        return True
+            self._install_partners(node, own)
+        elif (given != own).all() and data.transfer is None:
+            # The node keeps its FULL pages, which others may be reading. Only the partners move.
+            self.device.install(node, self.device_pages.move_partners(given, own))
 
     def commit(self, node: Node, insertion: Insertion) -> None:
         if node.start < insertion.window_start:
             return
         if node.end > len(insertion.pages) - self._window_pages:
-            node.touched[self.index] = insertion.now
-        self.device.hold(node, self.pools.partners(insertion.part(node)))
+            node.last_access_time[self.index] = insertion.now
+        self.device.install(node, self.device_pages.partners(insertion.part(node)))
+
+    def install_loaded(self, node: Node, pages: Slots) -> bool:
+        full = node.device[FULL].value
+        if full is None:
+            return False
+        partners = self.device_pages.partners(full)
+        if not partners.any():
+            self.device_pages.pair(full, pages)
+        elif (partners != pages).any():
+            return False
+        self.device.install(node, pages)
+        return True
 
     def split(self, upper: Node, lower: Node) -> None:
-        # Every lock that holds the node holds both parts: receipts mark where their window begins by depth.
-        upper.touched[self.index] = lower.touched[self.index]
-        for holding in self.holdings:
-            holding.divide(upper, lower)
-            upper.locks[holding.place] = lower.locks[holding.place]
-            holding.queue.offer(upper)
+        # Every lock that holds the node holds both parts: a receipt marks where its window begins by depth.
+        upper.last_access_time[self.index] = lower.last_access_time[self.index]
+        for tier in self.tiers:
+            tier.split(upper, lower)
+            tier.data(upper).lock_ref = tier.data(lower).lock_ref
+            tier.queue.offer(upper)
 
-    def acquire(self, node: Node, holding: Holding) -> int:
+    def acquire(self, node: Node, tier: ComponentTier) -> int:
         start = node.end
-        for step in self._window(node, holder_at((holding.place,))):
-            holding.pin(step)
+        for step in self._window(node, lambda step: tier.data(step).value is not None):
+            tier.inc_lock_ref(step)
             start = step.start
         return start
 
-    def release(self, node: Node, mark: int, holding: Holding) -> None:
+    def release(self, node: Node, mark: int, tier: ComponentTier) -> None:
         while node.parent is not None and node.end > mark:
-            holding.unpin(node)
+            tier.dec_lock_ref(node)
             node = node.parent
 
     def touch(self, node: Node, now: int) -> None:
-        for step in self._window(node, self._holds):
-            step.touched[self.index] = now
+        for step in self._window(node, self._is_present):
+            step.last_access_time[self.index] = now
 
-    def _window(self, node: Node, holds: Validator) -> Iterator[Node]:
-        """The unbroken run of nodes with data that ends at `node`, as far back as one window reaches."""
-        reached = node.end - self._window_pages
-        while node.parent is not None and node.end > reached and holds(node):
-            yield node
-            node = node.parent
-
-    def freed_by(self, node: Node) -> Slots:
-        pages = node.values[FULL]
+    def pages_to_free(self, node: Node) -> Slots:
+        pages = node.device[FULL].value
         assert pages is not None, f"{self.name}: {node!r} has no FULL pages that its partners belong to"
         return pages
 
-    def give_back(self, pages: Slots) -> None:
-        self.pools.free_partners(pages)
+    def free_on_device(self, pages: Slots) -> None:
+        self.device_pages.free_partners(pages)
+
+    def _install_partners(self, node: Node, own: Slots) -> None:
+        """The node took the caller's FULL pages in this insert, and their partners with them."""
+        partners = self.device_pages.partners(own)
+        if partners.all():
+            self.device.install(node, partners)
+
+    def _window(self, node: Node, is_present: Validator) -> Iterator[Node]:
+        """The unbroken run of nodes with data that ends at `node`, as far back as one window reaches."""
+        window_start = node.end - self._window_pages
+        while node.parent is not None and node.end > window_start and is_present(node):
+            yield node
+            node = node.parent

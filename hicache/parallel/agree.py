@@ -1,11 +1,15 @@
-"""Agreement: every decision that ranks take together, each in one place that every rank passes, whatever it holds."""
+"""Agreement: every decision that ranks take together, each in one place that every rank passes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
-from hicache.errors import InvariantError, RankError
+from hicache.config import CacheConfig
+from hicache.errors import ConfigurationError, InvariantError, RankError
 from hicache.parallel.group import Group, Reduction
 from hicache.parallel.mesh import AXES
 
@@ -14,10 +18,10 @@ NameT = TypeVar("NameT", bound=str)
 
 
 class Agreement:
-    """What the ranks that share a tree hold in common. A cache on one rank agrees with itself, and nothing is called.
+    """The decisions of the ranks that share a tree. A cache on one rank agrees with itself and calls no collective.
 
-    `groups`: by axis, this rank's group; an axis of one rank has none. What ranks found out is reduced over all axes.
-    What is a matter of opinion, such as the time, is for the first stage of a pipeline to say.
+    `groups`: by axis, this rank's group; an axis of one rank has none. What ranks found is reduced over all axes. Where
+    ranks may see different things, such as the time, the first stage of a pipeline decides.
     """
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
@@ -33,15 +37,15 @@ class Agreement:
         return self._packed(numbers, purpose)
 
     def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
-        """How far jobs have come on every rank; the further, the greater the number.
+        """Of each number the least that a rank reports: how far jobs have come on every rank.
 
-        `started`: jobs since the cache was opened. Raises InvariantError when the ranks have not started the same.
+        `started`: jobs since the cache was opened. Raises InvariantError when it differs from rank to rank.
         """
         if not self._groups:
             return outcomes
         least, negative, *agreed = self._reduce([started, -started, *outcomes], "progress")
         if least != -negative:
-            raise InvariantError(f"RANK-1: the ranks have parted: they started from {least} to {-negative} jobs")
+            raise InvariantError(f"RANK-1: the ranks diverged: they started from {least} to {-negative} jobs")
         return agreed
 
     def is_over(self, *, is_over: bool) -> bool:
@@ -91,3 +95,46 @@ class Agreement:
 
 ALONE = Agreement({})
 """A cache on one rank."""
+
+
+PER_RANK = frozenset({"capacity_tokens", "components", "device", "executor", "host", "options", "storage", "topology"})
+"""Fields that may differ from rank to rank, or that are compared field by field."""
+
+
+def agreed_config(config: CacheConfig, agreement: Agreement) -> CacheConfig:
+    """The configuration with the capacities that every rank can serve.
+
+    Raises ConfigurationError, on every rank, when anything else differs that decides what a cache does.
+    """
+    if agreement.ranks == 1:
+        return config
+    digest = _digest(config)
+    least = agreement.least({"digest": digest, "-digest": -digest}, "configuration")
+    if least["digest"] != -least["-digest"]:
+        raise ConfigurationError(f"RANK-1: ranks were opened with different configurations; here it is {config.name}")
+    own = _named("device", config.capacity_tokens)
+    if config.host is not None:
+        own |= _named("host", config.host.capacity_tokens)
+    agreed = agreement.least(own, "capacities")
+    host = config.host and replace(config.host, capacity_tokens=_agreed("host", config.host.capacity_tokens, agreed))
+    return replace(config, capacity_tokens=_agreed("device", config.capacity_tokens, agreed), host=host)
+
+
+def _digest(config: CacheConfig) -> int:
+    """63 bits of a digest over all that must be the same. The order of tables does not matter."""
+    parts = {"cache": config, "host": config.host, "storage": config.storage}
+    compared = {name: {} if part is None else _fields(part) for name, part in parts.items()}
+    text = json.dumps([sorted(config.components), compared], sort_keys=True, default=repr)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _fields(part: Any) -> dict[str, Any]:
+    return {field.name: getattr(part, field.name) for field in fields(part) if field.name not in PER_RANK}
+
+
+def _named(tier: str, capacities: Mapping[str, int]) -> dict[str, int]:
+    return {f"{tier} {component}": tokens for component, tokens in capacities.items()}
+
+
+def _agreed(tier: str, capacities: Mapping[str, int], agreed: Mapping[str, int]) -> dict[str, int]:
+    return {component: agreed[f"{tier} {component}"] for component in capacities}

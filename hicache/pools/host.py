@@ -1,27 +1,112 @@
-"""HostPools: the pools of one cache in host memory, which a GPU reaches directly. Sidecars follow KV's slots."""
+"""HostPools: the pools of one cache in host memory, which CUDA pins so that a GPU reaches it directly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
 
 from hicache.config import CacheConfig
-from hicache.errors import ConfigurationError
-from hicache.pools.buffers import RawBytes
-from hicache.pools.pinning import CudaRuntime, PinnedMemory, runtime_for
-from hicache.pools.specs import PoolSpec
-from hicache.pools.tier import TierPools
-from hicache.types import Pool, Slots
+from hicache.errors import ConfigurationError, PinningError
+from hicache.pools.buffers import PoolSpec, RawBytes, TierPools
+from hicache.types import Slots
+
+MAPPED_FOR_EVERY_CONTEXT = 1 | 2
+"""cudaHostRegisterPortable and cudaHostRegisterMapped: kernels of any device may read and write it."""
+
+
+class CudaRuntime(Protocol):
+    """What is needed of CUDA's runtime. Torch has it as `torch.cuda.cudart()`."""
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:  # noqa: N802
+        """Pin memory. Returns an error code, 0 for success."""
+
+    def cudaHostUnregister(self, pointer: int) -> Any:  # noqa: N802
+        """Unpin memory that was pinned. Returns an error code, 0 for success."""
+
+    def cudaGetErrorString(self, error: Any) -> str:  # noqa: N802
+        """What an error code means."""
+
+
+def runtime_for(device: str) -> CudaRuntime | None:
+    """The runtime that pins memory for a device, or None where nothing is to be pinned."""
+    if torch.device(device).type != "cuda":
+        return None
+    runtime: CudaRuntime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return runtime
+
+
+def seen_from(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """Pinned memory as a tensor of the device, without a copy. Raises PinningError when the device cannot reach it."""
+    if device.type != "cuda":
+        return tensor
+    seen = torch.as_tensor(_CudaArray(tensor), device=device)
+    if seen.data_ptr() != tensor.data_ptr():
+        raise PinningError(f"host memory at {tensor.data_ptr()} was copied: {device} does not reach it where it is")
+    return seen
+
+
+class _CudaArray:
+    """A pinned tensor as the CUDA array interface describes it: torch takes its word for where it lies."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        width = tensor.itemsize
+        self._tensor = tensor
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * width for stride in tensor.stride()),
+            "typestr": f"<{'u' if tensor.dtype is torch.uint8 else 'i'}{width}",
+        }
+
+
+class PinnedMemory:
+    """Pins whole tensors, one registration each: no page of a pool straddles two. Pins all of them, or none.
+
+    Raises PinningError with CUDA's code and text when a tensor cannot be pinned.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor], runtime: CudaRuntime) -> None:
+        self._runtime = runtime
+        self._pointers: list[int] = []
+        for tensor in tensors:
+            try:
+                self._pin(tensor.untyped_storage())
+            except PinningError:
+                self.close()
+                raise
+
+    def _pin(self, storage: torch.UntypedStorage) -> None:
+        # CUDA refuses empty memory: a pool has none when its pipeline stage has no such layer.
+        if not storage.nbytes():
+            return
+        error = self._runtime.cudaHostRegister(storage.data_ptr(), storage.nbytes(), MAPPED_FOR_EVERY_CONTEXT)
+        self._check(f"cudaHostRegister of {storage.nbytes()} bytes", error)
+        self._pointers.append(storage.data_ptr())
+
+    def close(self) -> None:
+        """Unpin everything. May be called twice. Raises PinningError when CUDA refuses, after trying all."""
+        pointers, self._pointers = self._pointers, []
+        errors = [self._runtime.cudaHostUnregister(pointer) for pointer in pointers]
+        for error in errors:
+            self._check("cudaHostUnregister", error)
+
+    def _check(self, call: str, error: Any) -> None:
+        if int(error):
+            raise PinningError(f"{call} failed with CUDA error {int(error)}: {self._runtime.cudaGetErrorString(error)}")
 
 
 class HostPools(TierPools):
-    """Allocators by component, buffers by pool. Unlike on the device, SWA pages are nobody's partners.
+    """Allocators by component, buffers by pool. Unlike on the device, SWA pages are not partners of FULL pages.
 
     The memory is pinned where the device is a GPU, until `close`. Raises ConfigurationError without a host tier, and
     PinningError when memory cannot be pinned. `runtime`: what pins it, if not CUDA's own.
     """
 
-    def __init__(self, config: CacheConfig, specs: Mapping[Pool, PoolSpec], runtime: CudaRuntime | None = None) -> None:
+    def __init__(self, config: CacheConfig, specs: Mapping[str, PoolSpec], runtime: CudaRuntime | None = None) -> None:
         if config.host is None:
             raise ConfigurationError("host pools need host=HostConfig(...), got None")
         on_host = {pool: replace(spec, layout=config.host.layout) for pool, spec in specs.items()}
@@ -34,14 +119,9 @@ class HostPools(TierPools):
         """Take back pages of one component. Raises SlotError, changing nothing, when one is not handed out."""
         self.allocators[component].free(pages)
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> RawBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> RawBytes:
         """The raw bytes at the slots of one pool, uint8 [len(slots), slot_bytes]."""
         return self.buffers[pool].read(slots, layer)
-
-    def page_bytes(self, pool: Pool) -> int:
-        """Bytes of one page, over all layers and buffers."""
-        buffers = self.buffers[pool]
-        return buffers.page_size * buffers.spec.layers * buffers.spec.slot_bytes
 
     def regions(self) -> list[memoryview]:
         """All memory of all pools: what pages come from and go to."""

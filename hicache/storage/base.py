@@ -1,14 +1,12 @@
-"""StorageBackend: the protocol of what keeps pages under keys, and the one class that a vendor writes."""
+"""StorageBackend: the one class that a vendor of storage writes; StorageStats and PoolQuery, what its verbs speak of."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hicache.storage.stats import StorageStats
-from hicache.storage.usable import usable_pages
 from hicache.types import HitPolicy
 
 BATCH_PAGES = 128
@@ -31,12 +29,33 @@ class PoolQuery:
     trailing_pages: int
 
 
+@dataclass(frozen=True, slots=True)
+class StorageStats:
+    """Totals of one instance; `objects` and `object_bytes` of its whole scope.
+
+    `hits`, `misses`: pages that `get` answered True and False, those by reason (`absent`, `short`, `long`, `corrupt`,
+    `error`, `mismatch`). `written`, `present`, `refused`: pages that `set` wrote, found there already, and answered
+    False, by reason (`full`, `error`, `mismatch`). `removed`: objects that made room for others.
+    """
+
+    objects: int
+    object_bytes: int
+    hits: int
+    misses: Mapping[str, int]
+    written: int
+    present: int
+    refused: Mapping[str, int]
+    removed: int
+    bytes_read: int
+    bytes_written: int
+
+
 class StorageBackend(ABC):
     """Keeps pages under keys, within one scope.
 
     A scope is a name such as `model-4f2a` and stands for all that two caches must agree on to read each other's pages;
     objects of other scopes are out of sight. A key is a name such as `kv.0of2/9f86d0…`. Both keep to the grammar of
-    `hicache.storage.object_keys`. What fails is an answer, counted with its reason in `stats`: no verb raises
+    `hicache.storage.keys`. What fails is an answer, counted with its reason in `stats`: no verb raises
     because a disk is full, a peer is down or an object is damaged. Verbs may be called from several threads.
 
     `prefix_keys`: the keys of the pages before the first one, root first; empty unless the configuration asks for it.
@@ -94,3 +113,28 @@ class StorageBackend(ABC):
         whole = present.index(False) if False in present else len(present)
         wants = [(self.has(query.keys[:whole]), query.policy, query.trailing_pages) for query in queries]
         return usable_pages(whole, wants)
+
+
+Want = tuple[Sequence[bool], HitPolicy, int]
+"""Of one pool: which of its pages are there, in order; what a prefix needs of them; and for trailing pages how many."""
+
+
+def usable_pages(pages: int, wants: Sequence[Want]) -> int:
+    """The largest number of pages, up to `pages`, that all pools accept; 0 is always accepted.
+
+    The minimum of each pool's own best will not do: a pool may accept 5 and 2 pages, and not the 4 of another.
+    """
+    lengths = set(range(pages + 1))
+    for present, policy, trailing_pages in wants:
+        lengths &= set(_accepted(present, policy, trailing_pages))
+    return max(lengths)
+
+
+def _accepted(present: Sequence[bool], policy: HitPolicy, trailing_pages: int) -> Iterator[int]:
+    """The lengths that one pool accepts, ascending."""
+    run = 0
+    yield 0
+    for end, is_present in enumerate(present, start=1):
+        run = run + 1 if is_present else 0
+        if run >= (end if policy is HitPolicy.ALL_PAGES else min(trailing_pages, end)):
+            yield end

@@ -1,27 +1,140 @@
-"""FileStorage: one file for each object, written beside its place and linked there when it is whole."""
+"""FileStorage: one file for each page, in a folder that several processes may share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from errno import EDQUOT, ELOOP, ENOSPC
+from errno import EDQUOT, EIO, ELOOP, ENOSPC
+from heapq import heapify, heappop, heappush
 from itertools import count
 from pathlib import Path
+from struct import Struct
+from threading import Lock
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_hexdigest
 
-from hicache.storage.answers import Answer
 from hicache.storage.base import Pieces
-from hicache.storage.checksums import identity
-from hicache.storage.file_format import HEADER, read_object, write_object
-from hicache.storage.file_recency import FileRecency
-from hicache.storage.file_usage import FileUsage
-from hicache.storage.options import Options
-from hicache.storage.paged import PagedStorage
+from hicache.storage.page_io import checksum, identity, read_into, write_from
+from hicache.storage.paged import Answer, PagedStorage, page_bytes
+from hicache.storage.registry import Options
 from hicache.storage.scope_folder import ScopeFolder
-from hicache.storage.tally import page_bytes
+
+HEADER = Struct("<8sQQ")
+"""The format with its version, the length of the page in bytes, its checksum."""
+
+FORMAT = b"hicache\x01"
+
+
+def write_object(file: int, pieces: Pieces, seed: int) -> None:
+    """Write a page to an empty file. Raises OSError."""
+    header = HEADER.pack(FORMAT, page_bytes(pieces), checksum(pieces, seed))
+    write_from(file, [memoryview(header), *pieces], 0)
+
+
+def read_object(file: int, pieces: Pieces, seed: int) -> Answer:
+    """Read a page straight into memory and look at it there: done, or in which way it is damaged. Raises OSError."""
+    # One byte more than there may be, so that one call tells of a file that is too long.
+    header, beyond = bytearray(HEADER.size), bytearray(1)
+    found = read_into(file, [memoryview(header), *pieces, memoryview(beyond)], 0)
+    if found < HEADER.size:
+        return Answer.SHORT
+    form, length, expected = HEADER.unpack(header)
+    if form != FORMAT:
+        return Answer.CORRUPT
+    wanted = page_bytes(pieces)
+    if length != wanted or found != HEADER.size + wanted:
+        return Answer.SHORT if min(length, found - HEADER.size) < wanted else Answer.LONG
+    return Answer.DONE if checksum(pieces, seed) == expected else Answer.CORRUPT
+
+
+COUNTS = Struct("<qq")
+
+
+class FileUsage:
+    """Two numbers in a file. All but `read` is called under the folder's lock.
+
+    A process that dies between counting and linking leaves them too high, never too low, until they are set.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    @property
+    def is_known(self) -> bool:
+        """Whether they were ever set."""
+        return os.fstat(self._file).st_size == COUNTS.size
+
+    def read(self) -> tuple[int, int]:
+        """Objects and their bytes."""
+        counts = os.pread(self._file, COUNTS.size, 0)
+        if len(counts) != COUNTS.size:
+            raise OSError(EIO, f"{len(counts)} of {COUNTS.size} bytes of the counts could be read")
+        objects, object_bytes = COUNTS.unpack(counts)
+        return objects, object_bytes
+
+    def set(self, objects: int, object_bytes: int) -> None:
+        """Say what was counted."""
+        os.pwrite(self._file, COUNTS.pack(objects, object_bytes), 0)
+
+    def add(self, objects: int, object_bytes: int) -> None:
+        """Say what has changed."""
+        known_objects, known_bytes = self.read()
+        self.set(known_objects + objects, known_bytes + object_bytes)
+
+
+Scan = Callable[[], Iterable[tuple[str, os.stat_result]]]
+"""All files with their status."""
+
+
+class FileRecency:
+    """The modification time of a file says when it was used last; a heap knows the order of those it has seen.
+
+    What another process makes after a scan is younger than all that the scan saw. So the head of the heap is the oldest
+    of all as long as it is older than the scan, and the folder is read again only once everything in it has changed.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._heap: list[tuple[int, str]] = []
+        self._scanned_ns = -1
+        self._lock = Lock()
+        self._last_ns = 0
+
+    def touch(self, file: int | str) -> None:
+        """Note that an open file, or one by its path, is used now. No two uses by one process have the same time."""
+        with self._lock:
+            self._last_ns = now = max(time.time_ns(), self._last_ns + 1)
+        os.utime(file, ns=(now, now), follow_symlinks=isinstance(file, int))
+
+    def take_oldest(self) -> tuple[str, os.stat_result] | None:
+        """The path and the status of the file that was used least recently. Under the folder's lock."""
+        while True:
+            if not self._heap or self._heap[0][0] > self._scanned_ns:
+                self._rescan()
+            if not self._heap:
+                return None
+            used_ns, path = heappop(self._heap)
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if status.st_mtime_ns == used_ns:
+                return path, status
+            self.put_back(path, status)
+
+    def put_back(self, path: str, status: os.stat_result) -> None:
+        """What was taken stays. Under the folder's lock."""
+        heappush(self._heap, (status.st_mtime_ns, path))
+
+    def _rescan(self) -> None:
+        begin_ns = time.time_ns()
+        self._heap = [(status.st_mtime_ns, path) for path, status in self._scan()]
+        heapify(self._heap)
+        self._scanned_ns = max([begin_ns, *[used_ns for used_ns, _ in self._heap]])
+
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-from hicache.storage.answers import Answer
 from hicache.storage.base import Pieces
-from hicache.storage.options import Options
-from hicache.storage.paged import PagedStorage
-from hicache.storage.tally import page_bytes
+from hicache.storage.paged import Answer, PagedStorage, page_bytes
+from hicache.storage.registry import Options
 
 
 class Shelf:

@@ -1,19 +1,131 @@
-"""PagedStorage: what our own backends do alike: check keys, count pages, and turn what fails into answers."""
+"""PagedStorage: what our own backends share: verbs page by page, why a page failed, counts, and a close that waits."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
+from enum import Enum
+from threading import Condition, Lock
 from typing import TypeVar
 
-from hicache.storage.answers import Answer
-from hicache.storage.base import Pieces, StorageBackend
-from hicache.storage.gate import Gate
-from hicache.storage.object_keys import check_keys, check_scope
-from hicache.storage.stats import StorageStats
-from hicache.storage.tally import Tally
+from hicache.storage.base import Pieces, StorageBackend, StorageStats
+from hicache.storage.keys import check_keys, check_scope
+
+
+class Answer(str, Enum):
+    """Done; there already; or why not, by the reason under which StorageStats counts it."""
+
+    DONE = "done"
+    PRESENT = "present"
+    ABSENT = "absent"
+    SHORT = "short"
+    LONG = "long"
+    CORRUPT = "corrupt"
+    FULL = "full"
+    ERROR = "error"
+    MISMATCH = "mismatch"
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the object can be read by nobody, so that only its removal lets it be written anew."""
+        return self in (Answer.SHORT, Answer.LONG, Answer.CORRUPT)
+
+
+class Tally:
+    """The counters behind StorageStats."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._read: Counter[str] = Counter()
+        self._written: Counter[str] = Counter()
+        self._removed = 0
+        self._bytes_read = 0
+        self._bytes_written = 0
+
+    def read(self, answers: Sequence[Answer], targets: Sequence[Pieces]) -> None:
+        """Count the pages of a get."""
+        counts, moved = _counted(answers, targets)
+        with self._lock:
+            self._read.update(counts)
+            self._bytes_read += moved
+
+    def wrote(self, answers: Sequence[Answer], sources: Sequence[Pieces]) -> None:
+        """Count the pages of a set."""
+        counts, moved = _counted(answers, sources)
+        with self._lock:
+            self._written.update(counts)
+            self._bytes_written += moved
+
+    def removed(self, objects: int) -> None:
+        """Count objects that made room for others."""
+        with self._lock:
+            self._removed += objects
+
+    def stats(self, objects: int, object_bytes: int) -> StorageStats:
+        """The totals, with what the scope holds."""
+        with self._lock:
+            return StorageStats(
+                objects=objects,
+                object_bytes=object_bytes,
+                hits=self._read[Answer.DONE],
+                misses=_reasons(self._read),
+                written=self._written[Answer.DONE],
+                present=self._written[Answer.PRESENT],
+                refused=_reasons(self._written),
+                removed=self._removed,
+                bytes_read=self._bytes_read,
+                bytes_written=self._bytes_written,
+            )
+
+
+def page_bytes(pieces: Pieces) -> int:
+    """The size of a page."""
+    return pieces[0].nbytes if len(pieces) == 1 else sum([piece.nbytes for piece in pieces])
+
+
+def _counted(answers: Sequence[Answer], pages: Sequence[Pieces]) -> tuple[dict[str, int], int]:
+    """How often there is each answer, and the bytes of the pages that are done."""
+    done = Answer.DONE
+    if answers.count(done) == len(pages):
+        return {done.value: len(pages)}, sum(map(page_bytes, pages))
+    counts = {answer.value: count for answer in Answer if (count := answers.count(answer))}
+    return counts, sum([page_bytes(page) for answer, page in zip(answers, pages, strict=False) if answer is done])
+
+
+def _reasons(counted: Counter[str]) -> dict[str, int]:
+    return {reason: count for reason, count in counted.items() if reason not in (Answer.DONE, Answer.PRESENT)}
+
+
+class Gate:
+    """Files may be closed only when nobody reads them: their numbers are given out again."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._inside = 0
+        self._is_open = True
+
+    def enter(self) -> bool:
+        """Whether the caller is inside, and has to leave."""
+        with self._changed:
+            self._inside += self._is_open
+            return self._is_open
+
+    def leave(self) -> None:
+        """The end of what `enter` began."""
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def close(self) -> bool:
+        """Let nobody in any more, and wait until all are out; whether it was open."""
+        with self._changed:
+            was_open, self._is_open = self._is_open, False
+            self._changed.wait_for(lambda: not self._inside)
+            return was_open
+
 
 T = TypeVar("T")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, ExecutorKind, Layout
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, Layout
 from hicache.testing.adapter import Capability
 from hicache.testing.host_configurations import QUICK_HOST, Kind, host_configurations
+from hicache.testing.hybrid_model import tiny_model
 from hicache.testing.storage_configurations import QUICK_STORAGE, storage_configurations
 from hicache.types import Component, Pool
 
@@ -118,7 +119,6 @@ def _tiny(
     capacities = {name: pages * page_size for name, pages in CAPACITY_PAGES.items()} | {MAMBA: CAPACITY_STATES}
     return CacheConfig(
         components=components,
-        sidecars=sidecars,
         page_size=page_size,
         capacity_tokens={name: capacities[name] for name in components},
         sliding_window_size=WINDOWS[page_size] if SWA in components else None,
@@ -128,8 +128,6 @@ def _tiny(
         events=True,
         layout=Layout.LAYER_FIRST,
         device="cpu",
-        model=TINY_MODEL,
+        model=tiny_model(sidecars),
         topology=SINGLE_RANK,
-        host=None,
-        storage=None,
     )

@@ -9,9 +9,8 @@ from types import MappingProxyType
 
 import pytest
 
-from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy
+from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy, read_table
 from hicache.errors import ConfigurationError
-from hicache.tables import read_table
 from hicache.testing.adapter import Capability
 from hicache.types import StopPolicy
 

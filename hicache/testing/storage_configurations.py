@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hicache.config import CacheConfig, ExecutorKind, StorageConfig, WritePolicy
-from hicache.extra_config import ExtraConfig
 from hicache.testing.host_configurations import ALL, ALONE, FULL, KINDS, Tiny, with_host
 from hicache.testing.storage.scripted import BACKEND
 from hicache.types import Pool, StopPolicy
@@ -56,14 +55,11 @@ def with_storage(
     """A configuration with a host tier, and storage in memory below it, in a store of its own."""
     storage = StorageConfig(
         backend=BACKEND,
-        extra=ExtraConfig(
-            prefetch_threshold=threshold_pages * config.page_size,
-            prefetch_timeout_base=TIMEOUT_BASE_S,
-            prefetch_timeout_per_ki_token=TIMEOUT_PER_PAGE_S * 1024 / config.page_size,
-            hicache_storage_pass_prefix_keys=False,
-            options={"store": f"{config.name}/{stop_policy.value}"},
-        ),
         model="tiny",
+        options={"store": f"{config.name}/{stop_policy.value}"},
+        prefetch_threshold=threshold_pages * config.page_size,
+        prefetch_timeout_base=TIMEOUT_BASE_S,
+        prefetch_timeout_per_ki_token=TIMEOUT_PER_PAGE_S * 1024 / config.page_size,
         stop_policy=stop_policy,
         timeout_cap_s=TIMEOUT_CAP_S,
         limit_tokens=LIMIT_PAGES * config.page_size,

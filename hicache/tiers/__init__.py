@@ -1,1 +1,1 @@
-"""What happens between the tiers: what is backed up, what comes back, what goes."""
+"""What is evicted, backed up, loaded back, prefetched and stored, and when."""

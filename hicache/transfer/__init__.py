@@ -1,1 +1,1 @@
-"""What moves between tiers, in which order, and who moves it. Nothing in here knows the tree."""
+"""Transfers between tiers: what they move, the queues that they wait in, and who runs them. Nothing knows the tree."""

@@ -1,11 +1,13 @@
-"""Job: pages to copy between device and host in one go; Move: the pages of one component in it."""
+"""CopyJob and StorageJob: what an executor runs in one go; and Progress, how far it has come."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias, TypeVar
 
-from hicache.types import Slots, TransferKind
+from hicache.storage.base import PoolQuery
+from hicache.types import Slots, StorageKind, TransferKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,13 +19,167 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """What is copied in one go.
+class CopyJob:
+    """Pages to copy between device and host in one go.
 
-    `number`: unique, and higher than those of earlier jobs. `parts`: the operations that were merged, in order, each by
+    `number`: unique, and higher than those of earlier jobs. `parts`: the transfers that were merged, in order, each by
     component. A job that fails may have copied some of its first parts.
     """
 
     number: int
     kind: TransferKind
     parts: tuple[Mapping[str, Move], ...]
+
+    def is_whole(self, part: int, answer: int) -> bool:
+        """Whether all of a part was copied."""
+        return bool(answer)
+
+    def first(self, parts: int) -> CopyJob:
+        """A job of its first parts only."""
+        return replace(self, parts=self.parts[:parts])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageBatch:
+    """Pages of one pool: the key of each object, and the host page that it is read into or written from, int64."""
+
+    pool: str
+    keys: tuple[str, ...]
+    pages: Slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixQuery:
+    """A prefix that storage is asked about: the keys of its pages, and what it needs of other pools."""
+
+    keys: tuple[str, ...]
+    pools: tuple[PoolQuery, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StorageJob:
+    """Calls of the storage backend, one for each part.
+
+    `number`: unique, and higher than those of earlier jobs. `prefix_keys`: of the pages before, for the backend.
+    """
+
+    number: int
+    kind: StorageKind
+    parts: tuple[PageBatch | PrefixQuery, ...]
+    prefix_keys: tuple[str, ...]
+
+    def is_whole(self, part: int, answer: int) -> bool:
+        """Whether all pages of a batch were moved. A query is answered as a whole."""
+        batch = self.parts[part]
+        return isinstance(batch, PrefixQuery) or answer == len(batch.keys)
+
+    def first(self, parts: int) -> StorageJob:
+        """A job of its first parts only."""
+        return replace(self, parts=self.parts[:parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job has come on this rank.
+
+    `steps`: of a copy the layers of the stack that have arrived with all their pools, in the stack's order, so that a
+    reader may read them; of a storage job its parts. `answers`: of each part that is done. A copy answers 1 for a whole
+    part, and only at its end. A storage job answers how many of the first pages are whole, or how many pages a prefix
+    can use. `has_ended`: nothing of the job is running any more, nor will be. A job ends with its last part, with the
+    first that is not whole, or, when it was stopped, with the step that ran.
+    """
+
+    steps: int
+    answers: tuple[int, ...]
+    has_ended: bool
+
+
+NOT_STARTED = Progress(0, (), has_ended=False)
+
+
+SelfT = TypeVar("SelfT")
+
+
+class Job(Protocol):
+    """What queues and executors know of a job."""
+
+    @property
+    def number(self) -> int:
+        """Unique among the jobs of a queue, and higher than those of earlier jobs."""
+
+    @property
+    def kind(self) -> TransferKind | StorageKind:
+        """What it does."""
+
+    @property
+    def parts(self) -> Sequence[object]:
+        """What is answered one by one."""
+
+    def is_whole(self, part: int, answer: int) -> bool:
+        """Whether this answer means that the part is done to its end."""
+
+    def first(self: SelfT, parts: int) -> SelfT:
+        """A job of its first parts only."""
+
+
+JobT = TypeVar("JobT", bound=Job)
+JobT_contra = TypeVar("JobT_contra", bound=Job, contravariant=True)
+
+
+class Worker(Protocol[JobT_contra]):
+    """Does the work of a job. It moves bytes, knows neither tree nor allocators, and may raise."""
+
+    def step(self, job: JobT_contra, done: Progress) -> Progress:
+        """Do the next layer or batch."""
+
+    def rest(self, job: JobT_contra, done: Progress) -> Progress:
+        """Do all that is left. A copy of which nothing is done is made at once, which is faster."""
+
+
+class Copier(Protocol):
+    """Copies the bytes of a job, and those of sidecar pools with the pool that they follow. It knows pools only."""
+
+    @property
+    def layers(self) -> int:
+        """Layers of the whole stack, of every kind: what `copy_layer` counts."""
+
+    def copy_layer(self, job: CopyJob, layer: int) -> None:
+        """Copy one layer of the stack, in all pools that have it. Returns when the bytes are there."""
+
+    def copy(self, job: CopyJob) -> None:
+        """Copy all layers of all pools. Returns when the bytes are there."""
+
+    def queue_layer(self, job: CopyJob, layer: int) -> None:
+        """As `copy_layer`, but on a GPU the copies are only queued, on the current stream."""
+
+    def queue(self, job: CopyJob) -> None:
+        """As `copy`, but on a GPU the copies are only queued, on the current stream."""
+
+
+class CopyWorker:
+    """A Worker that copies layer by layer, or all at once."""
+
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
+
+    def step(self, job: CopyJob, done: Progress) -> Progress:
+        """Copy the next layer."""
+        self._copier.copy_layer(job, done.steps)
+        return self._after(job, done.steps + 1)
+
+    def rest(self, job: CopyJob, done: Progress) -> Progress:
+        """Copy the layers that are left; all of them at once where none is done."""
+        if not done.steps:
+            self._copier.copy(job)
+            return self._after(job, self._copier.layers)
+        while not done.has_ended:
+            done = self.step(job, done)
+        return done
+
+    def _after(self, job: CopyJob, layers: int) -> Progress:
+        has_ended = layers >= self._copier.layers
+        return Progress(layers, (1,) * len(job.parts) if has_ended else (), has_ended)
+
+
+Answers: TypeAlias = tuple[int, ...]
+"""The answers to the first parts of a job: all but the last are whole."""

@@ -1,1 +1,1 @@
-"""The radix tree: nodes, recency, eviction orders."""
+"""The radix tree: nodes, page hashes, eviction queues, invariants."""

@@ -1,4 +1,4 @@
-"""A node of the radix tree: one stretch of pages, and what each component holds of it."""
+"""Node: one run of pages in the radix tree, and what each component has of it on the device and on the host."""
 
 from __future__ import annotations
 
@@ -6,92 +6,123 @@ from typing import NamedTuple, Protocol
 
 from hicache.types import Namespace, Slots
 
+FULL = 0
+"""The index of FULL among the components of a node. The other components follow in rank order."""
 
-class Shape(NamedTuple):
-    """How many components lie on the nodes of a tree, and on how many tiers."""
+
+class NodeShape(NamedTuple):
+    """What every node of a tree has room for: how many components, and whether they can be on the host too."""
 
     components: int
-    tiers: int
+    has_host: bool
 
 
-class Arrival(Protocol):
+class NodeTransfer(Protocol):
     """A transfer that brings pages to a node."""
 
-    def divide(self, upper: Node, lower: Node) -> None:
-        """The node was cut: the transfer brings pages to both parts."""
+    def split(self, upper: Node, lower: Node) -> None:
+        """The node was split: the transfer brings pages to both parts."""
+
+
+class ComponentData:
+    """What one component has of a node on one tier.
+
+    `value`: the pages of the node, int64 [pages]; for MAMBA one state, int64 [1]; None when the component is not on this
+    tier (a tombstone). `lock_ref`: how often it is locked. For FULL on the device this counts the node's own receipts
+    plus its locked children, so that a lock climbs only where it is the first. `transfer`: what brings pages here, or
+    None. `queue_serial`: the entry of the eviction queue that is up to date, or None when the node is not queued.
+    """
+
+    __slots__ = ("lock_ref", "queue_serial", "transfer", "value")
+
+    def __init__(self) -> None:
+        self.value: Slots | None = None
+        self.lock_ref = 0
+        self.transfer: NodeTransfer | None = None
+        self.queue_serial: int | None = None
 
 
 class Node:
-    """A stretch of whole pages below its parent.
+    """A run of whole pages below its parent.
 
-    A place is a component on a tier: those of the device come first, in rank order, then those of the host.
-    `edge`: what the parent finds the node by. `end`: pages from the root to the node's end. `values`: per place the
-    pages of the stretch (int64; for MAMBA one state), or None: a tombstone. `arriving`: per place the transfer that
-    brings pages to it, or None. `locks`: per place. For FULL on the device a node counts its own receipts plus its
-    locked children, so that a lock climbs only where it is the first. `holders`: per tier how many children have FULL
-    there. `touched`: per component, when it was last used. FULL's, and `priority`, speak of requests that ended here;
-    what a child had that left goes to its parent. `hits`: requests that matched the node, or went through it.
-    `failures`: backups that did not arrive. `persisted`: a bit for each component that storage was given, or gave.
-    `persisting`: who gives storage something of it now, or None. `refusals`: how often storage did not take it.
+    `device`, `host`: by component index, what it has on each tier; `host` is empty without a host tier.
+    `edge`: the key of this node in `parent.children`. `key`: the bytes of the run. `end`: pages from the root to the end
+    of the node. `device_children`, `host_children`: how many children have FULL there. `last_access_time`: by component
+    index. FULL's, and `priority`, are those of the requests that ended here; a child that leaves passes its own to the
+    parent. `hit_count`: requests that matched the node or a node below it. `backup_failures`: backups that failed.
+    `stored`: by component index, whether storage has it. `storing`: the write to storage under way, or None.
+    `store_failures`: how often storage did not take it. `hashes`: one SHA-256 digest for each page, once computed.
     """
 
     __slots__ = (
         "alive",
-        "arriving",
+        "backup_failures",
         "children",
-        "created",
+        "creation_time",
+        "device",
+        "device_children",
         "edge",
         "end",
-        "failures",
         "hashes",
-        "hits",
-        "holders",
+        "hit_count",
+        "host",
+        "host_children",
         "key",
-        "locks",
+        "last_access_time",
         "namespace",
         "parent",
-        "persisted",
-        "persisting",
         "priority",
-        "queued",
-        "refusals",
-        "touched",
-        "values",
+        "store_failures",
+        "stored",
+        "storing",
     )
 
-    def __init__(self, parent: Node | None, key: bytes, namespace: Namespace, end: int, shape: Shape) -> None:
+    def __init__(self, parent: Node | None, key: bytes, namespace: Namespace, end: int, shape: NodeShape) -> None:
         self.parent = parent
         self.edge = b""
         self.key = key
         self.namespace = namespace
         self.end = end
         self.children: dict[bytes, Node] = {}
-        places = shape.components * shape.tiers
-        self.values: list[Slots | None] = [None] * places
-        self.arriving: list[Arrival | None] = [None] * places
-        self.locks: list[int] = [0] * places
-        self.queued: list[object] = [None] * places
-        self.holders: list[int] = [0] * shape.tiers
-        self.touched: list[int] = [0] * shape.components
-        self.failures = 0
-        self.persisted = 0
-        self.persisting: object = None
-        self.refusals = 0
-        self.hits = 0
+        self.device = [ComponentData() for _ in range(shape.components)]
+        self.host = [ComponentData() for _ in range(shape.components)] if shape.has_host else []
+        self.device_children = 0
+        self.host_children = 0
+        self.last_access_time = [0] * shape.components
+        self.creation_time = 0
         self.priority = 0
-        self.created = 0
+        self.hit_count = 0
+        self.backup_failures = 0
+        self.stored = [False] * shape.components
+        self.storing: object = None
+        self.store_failures = 0
         self.hashes: list[bytes] | None = None
         self.alive = True
 
     @property
+    def is_root(self) -> bool:
+        """Whether this is the root, which holds no pages."""
+        return self.parent is None
+
+    @property
     def start(self) -> int:
-        """Pages from the root to the node's beginning."""
+        """Pages from the root to the beginning of the node."""
         return self.parent.end if self.parent else 0
 
     @property
     def pages(self) -> int:
-        """Length of the stretch."""
+        """How many pages the node has."""
         return self.end - self.start
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether any component of the node is locked on any tier."""
+        return any(data.lock_ref for data in self.device) or self.is_host_locked
+
+    @property
+    def is_host_locked(self) -> bool:
+        """Whether any component of the node is locked on the host."""
+        return any(data.lock_ref for data in self.host)
 
     def last_hash(self) -> bytes | None:
         """The digest of the node's last page, or None while none was computed."""
@@ -108,5 +139,13 @@ class Node:
         return nodes
 
     def __repr__(self) -> str:
-        held = ["-" if value is None else str(len(value)) for value in self.values]
-        return f"Node(pages {self.start}..{self.end}, held {'/'.join(held)}, locks {self.locks}, alive={self.alive})"
+        tiers = f"device {_described(self.device)}" + (f", host {_described(self.host)}" if self.host else "")
+        return f"Node(pages {self.start}..{self.end}, {tiers}, alive={self.alive})"
+
+
+def _described(tier: list[ComponentData]) -> str:
+    """Pages and locks of each component, such as `4 locked 1 / -`."""
+    texts = ["-" if data.value is None else str(len(data.value)) for data in tier]
+    return " / ".join(
+        f"{text} locked {data.lock_ref}" if data.lock_ref else text for text, data in zip(texts, tier, strict=True)
+    )

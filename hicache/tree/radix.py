@@ -1,4 +1,4 @@
-"""The radix tree: walk, split, attach, remove. It knows pages and nodes, and nothing of what components hold."""
+"""RadixTree: walk, split, attach, remove. It knows pages and nodes, and nothing of what components have on them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import numpy as np
 
 from hicache.keys import TOKEN_BYTES, RadixKey, encode_namespace
 from hicache.metrics import Counters
-from hicache.tree.node import Node, Shape
+from hicache.tree.node import Node, NodeShape
 from hicache.types import SHARED
 
 OnSplit = Callable[[Node, Node], None]
-"""Called with the new upper part, and the lower part that keeps its identity, once both stand in the tree."""
+"""Called with the new upper part, and the lower part, which stays the same object, once both are in the tree."""
 
 
 class RadixTree:
-    """Nodes below one root. Children are found by their first page; below the root the namespace stands before it."""
+    """Nodes below one root. A child is found by its first page; below the root by its namespace and first page."""
 
-    def __init__(self, bytes_per_page: int, shape: Shape, on_split: OnSplit, counters: Counters) -> None:
+    def __init__(self, bytes_per_page: int, shape: NodeShape, on_split: OnSplit, counters: Counters) -> None:
         self.bytes_per_page = bytes_per_page
         self._shape = shape
         self._on_split = on_split
         self._counters = counters
         self.root = Node(None, b"", SHARED, 0, shape)
 
-    def pages_of(self, key: RadixKey) -> int:
+    def page_count(self, key: RadixKey) -> int:
         """How many whole pages a key has."""
         return len(key.data) // self.bytes_per_page
 
     def walk(self, key: RadixKey) -> Iterator[Node]:
-        """The nodes on a key from the root's child down. The last one is split, so that it lies wholly on the key.
+        """The nodes on a key from the root's child down. The last one is split where the key leaves it.
 
-        A node may be split by the caller while it stands there: the walk goes on from its end.
+        The caller may split the node that was yielded: the walk goes on from its end.
         """
         data, page, counters = key.data, self.bytes_per_page, self._counters
         node, offset, edge = self.root, 0, self._edge(self.root, key, 0)
@@ -45,35 +45,35 @@ class RadixTree:
             offset = node.end * page
             edge = data[offset : offset + page]
 
-    def _common_pages(self, stretch: bytes, data: bytes, offset: int) -> int:
-        tokens = min(len(stretch), len(data) - offset) // TOKEN_BYTES
-        left = np.frombuffer(stretch, dtype=np.int32, count=tokens)
+    def _common_pages(self, run: bytes, data: bytes, offset: int) -> int:
+        tokens = min(len(run), len(data) - offset) // TOKEN_BYTES
+        left = np.frombuffer(run, dtype=np.int32, count=tokens)
         differs = left != np.frombuffer(data, dtype=np.int32, count=tokens, offset=offset)
         same = int(differs.argmax()) if differs.any() else tokens
         return same * TOKEN_BYTES // self.bytes_per_page
 
     def split(self, node: Node, pages: int) -> Node:
-        """Cut a node after so many pages; returns the new upper part. The lower part stays the same object."""
+        """Split a node after so many pages; returns the new upper part. The lower part stays the same object."""
         parent = node.parent
         if parent is None or not 0 < pages < node.pages:
             raise ValueError(f"cannot split {node!r} after {pages} pages")
         cut = pages * self.bytes_per_page
         upper = Node(parent, node.key[:cut], node.namespace, parent.end + pages, self._shape)
-        upper.created, upper.priority, upper.hits = node.created, node.priority, node.hits
-        upper.persisted, upper.persisting, upper.refusals = node.persisted, node.persisting, node.refusals
-        _hang(upper, parent, node.edge)
+        upper.creation_time, upper.priority, upper.hit_count = node.creation_time, node.priority, node.hit_count
+        upper.stored, upper.storing, upper.store_failures = list(node.stored), node.storing, node.store_failures
+        _link(upper, parent, node.edge)
         node.key = node.key[cut:]
-        _hang(node, upper, node.key[: self.bytes_per_page])
+        _link(node, upper, node.key[: self.bytes_per_page])
         if node.hashes is not None:
             upper.hashes, node.hashes = node.hashes[:pages], node.hashes[pages:]
         self._on_split(upper, node)
         return upper
 
     def attach(self, parent: Node, key: RadixKey, end: int) -> Node:
-        """A new leaf below `parent` that holds the key's pages from the parent's end to `end`."""
+        """A new leaf below `parent` for the key's pages from the parent's end to `end`."""
         offset = parent.end * self.bytes_per_page
         node = Node(parent, key.data[offset : end * self.bytes_per_page], key.namespace, end, self._shape)
-        _hang(node, parent, self._edge(parent, key, offset))
+        _link(node, parent, self._edge(parent, key, offset))
         return node
 
     def remove(self, node: Node) -> Node:
@@ -104,6 +104,6 @@ class RadixTree:
         return first if parent.parent else encode_namespace(key.namespace) + first
 
 
-def _hang(node: Node, parent: Node, edge: bytes) -> None:
+def _link(node: Node, parent: Node, edge: bytes) -> None:
     node.parent, node.edge = parent, edge
     parent.children[edge] = node

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hicache.errors import ConfigurationError
-from hicache.storage.answers import Answer
 from hicache.storage.base import Pieces
 from hicache.storage.hf3fs.client import MetadataClient, MetadataError
 from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
-from hicache.storage.options import Options
-from hicache.storage.paged import PagedStorage
+from hicache.storage.paged import Answer, PagedStorage
+from hicache.storage.registry import Options
 
 LONGEST_TIMEOUT_S = 600
 

@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 from struct import Struct
 
-from hicache.storage.answers import Answer
 from hicache.storage.base import Pieces
-from hicache.storage.checksums import checksum, identity
-from hicache.storage.tally import page_bytes
-from hicache.storage.vectors import read_into, write_from
+from hicache.storage.page_io import checksum, identity, read_into, write_from
+from hicache.storage.paged import Answer, page_bytes
 
 HEADER = Struct("<8sQQ")
 """The format with its version, the length of the page in bytes, a checksum of its name and its bytes."""

@@ -2,48 +2,130 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from hicache.components.locks import LockReceipt
-from hicache.config import CacheConfig
-from hicache.extra_config import read_extra_config
+from hicache.cache import HostTier, Runtime, StorageTier, UnifiedRadixCache, open_copies
+from hicache.clock import VirtualClock
+from hicache.components.component_tree import LockReceipt
+from hicache.config import CacheConfig, ExecutorKind, read_extra_config
+from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
-from hicache.request import Request, RequestLife
+from hicache.parallel.torch_group import open_groups
+from hicache.request import Request, RequestManager
+from hicache.stacks import layer_order
+from hicache.storage.base import StorageBackend
+from hicache.storage.registry import open_backend
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
-from hicache.testing.adapters.reference_ranks import ReferenceRankVerbs
 from hicache.testing.adapters.reference_view import ReferenceView
+from hicache.testing.host_verbs import PendingTransfer
+from hicache.testing.ranks.world import RankWorld
 from hicache.testing.snapshot import Snapshot
+from hicache.testing.storage_verbs import PendingStorage
+from hicache.tiers.load_back import LoadBackTicket
+from hicache.tiers.prefetch import PrefetchOperation
+from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
+from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT, StorageJob, Worker
 from hicache.tree.invariants import check_invariants
 from hicache.tree.node import Node
-from hicache.types import Event, EvictResult, InsertResult, Key, MatchResult, Pool, Sizes, Slots, Tokens
+from hicache.types import (
+    Event,
+    EvictResult,
+    InsertResult,
+    Key,
+    LoadBack,
+    MatchResult,
+    Pool,
+    Sizes,
+    Slots,
+    Tokens,
+    TransferKind,
+    TransferPhase,
+)
 
-LONGEST_PAUSE_S = 0.001
-"""Of a copy by a thread, where tests are to meet it at every moment."""
+MAX_PAUSE_S = 0.001
+"""Of a run by a thread, where tests are to meet it at every moment."""
+
+Adapter = TypeVar("Adapter", bound="ReferenceAdapter")
 
 
-class ReferenceAdapter(ReferenceRankVerbs, CacheAdapter):
-    """The reference cache, which can do everything that three tiers ask for, on one rank and on several."""
+class ReferenceAdapter(CacheAdapter):
+    """The reference cache, which has every capability: three tiers, on one rank and on several.
+
+    `max_pause_s`: the longest that a thread is delayed before each run, at random. `clock`: the time of the cache.
+    """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
+    max_pause_s: ClassVar[float] = 0.0
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
-        super().__init__(config, groups)
-        self._life = RequestLife(self.cache)
+        self.clock = VirtualClock()
+        self._config = config
+        self._chance = random.Random(0)
+        self._failing = FailingWaits()
+        self._copies: dict[TransferKind, Executor[CopyJob]] = {}
+        self._storage_jobs: dict[str, Executor[StorageJob]] = {}
+        self.cache = self._open_cache(Agreement(groups or {}))
+        self._requests = RequestManager(self.cache)
+
+    @classmethod
+    def on_rank(cls: type[Adapter], config: CacheConfig, world: RankWorld) -> Adapter:  # noqa: PYI019 - 3.10 has no Self
+        groups = world.groups(lambda: open_groups(config.topology, world.store, world.device, world.timeout_s))
+        return cls(config, groups)
 
     @classmethod
     def delayed(cls) -> type[CacheAdapter]:
         # Another process finds it by its module and name, without the delays.
-        named = {"__module__": cls.__module__, "longest_pause_s": LONGEST_PAUSE_S}
+        named = {"__module__": cls.__module__, "max_pause_s": MAX_PAUSE_S}
         delayed: type[CacheAdapter] = type(cls.__name__, (cls,), named)
         return delayed
 
     @classmethod
     def extra_config(cls, source: str) -> Mapping[str, Any]:
         return asdict(read_extra_config(source))
+
+    # Opening.
+
+    def _open_cache(self, agreement: Agreement) -> UnifiedRadixCache:
+        runtime = Runtime(self._open_copies, self._open_storage, self._open_backend, self.clock)
+        return agreement.together(
+            lambda: UnifiedRadixCache(self._config, runtime, agreement), UnifiedRadixCache.close, "open"
+        )
+
+    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+        host = self._config.host
+        assert host is not None, "copies are made by a cache with a host tier"
+        if host.executor is ExecutorKind.STREAMS:
+            self._copies[kind] = open_copies(host.executor, kind, copier)
+        else:
+            self._copies[kind] = self._opened(host.executor, f"hicache-{kind.value}", CopyWorker(copier), is_copy=True)
+        return self._copies[kind]
+
+    def _open_storage(self, name: str, worker: Worker[StorageJob]) -> Executor[StorageJob]:
+        storage = self._config.storage
+        assert storage is not None, "storage is asked by a cache with a storage tier"
+        self._storage_jobs[name] = self._opened(storage.executor, f"hicache-storage-{name}", worker, is_copy=False)
+        return self._storage_jobs[name]
+
+    def _opened(self, kind: ExecutorKind, name: str, worker: Worker[JobT], *, is_copy: bool) -> Executor[JobT]:
+        if kind is ExecutorKind.STEPPED:
+            return StepExecutor(worker, self._failing if is_copy else None)
+        return ThreadExecutor(name, worker.rest if is_copy else worker.step, self._pause if self.max_pause_s else None)
+
+    def _open_backend(self, scope: str) -> StorageBackend:
+        storage = self._config.storage
+        assert storage is not None, "a backend is opened by a cache with a storage tier"
+        return open_backend(storage.backend, scope, storage.options)
+
+    def _pause(self) -> None:
+        time.sleep(self._chance.uniform(0, self.max_pause_s))
+
+    # The device tier.
 
     def allocate(self, tokens: int) -> Slots | None:
         return self.cache.allocate(tokens)
@@ -102,25 +184,29 @@ class ReferenceAdapter(ReferenceRankVerbs, CacheAdapter):
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         return self.cache.pools.buffers[pool].read(slots, layer)
 
+    # Requests.
+
     def admit(self, key: Key) -> Admission | None:
-        request = self._life.admit(key.tokens, key.namespace)
+        request = self._requests.admit(key.tokens, key.namespace)
         return None if request is None else _admission(request)
 
     def resume(self, request: Request) -> Admission | None:
-        return _admission(request) if self._life.resume(request) else None
+        return _admission(request) if self._requests.resume(request) else None
 
     def extend(self, request: Request, tokens: Tokens) -> Slots | None:
-        return request.table.copy() if self._life.extend(request, tokens) else None
+        return request.table.copy() if self._requests.extend(request, tokens) else None
 
     def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
-        self._life.checkpoint(request, computed_tokens)
+        self._requests.checkpoint(request, computed_tokens)
         return request.table.copy()
 
     def finish(self, request: Request) -> None:
-        self._life.finish(request)
+        self._requests.finish(request)
 
     def abort(self, request: Request) -> None:
-        self._life.abort(request)
+        self._requests.abort(request)
+
+    # What it shows.
 
     def snapshot(self) -> Snapshot:
         return ReferenceView(self.cache).snapshot()
@@ -138,7 +224,159 @@ class ReferenceAdapter(ReferenceRankVerbs, CacheAdapter):
         return asdict(self.cache.counters)
 
     def sanity_check(self) -> None:
-        check_invariants(self.cache.tree.root)
+        check_invariants(self.cache.tree.radix.root)
+
+    # The host tier.
+
+    def close(self) -> None:
+        self.cache.close()
+
+    def step(self) -> None:
+        self.cache.step()
+
+    def drain(self) -> None:
+        self.cache.drain()
+
+    def evict_host(self, component: str, tokens: int) -> EvictResult:
+        return self.cache.evict_host(component, tokens)
+
+    def lock_host(self, handle: Node) -> LockReceipt:
+        return self.cache.lock_host(handle)
+
+    def unlock_host(self, receipt: LockReceipt) -> None:
+        self.cache.unlock_host(receipt)
+
+    def load_back(self, handle: Node, *, quota: int | None) -> LoadBack | None:
+        return self.cache.load_back(handle, quota)
+
+    def load_phase(self, ticket: LoadBackTicket) -> TransferPhase:
+        return self.cache.load_phase(ticket)
+
+    def claim(self, ticket: LoadBackTicket) -> Slots | None:
+        return self.cache.claim(ticket)
+
+    def abandon(self, ticket: LoadBackTicket) -> None:
+        self.cache.abandon(ticket)
+
+    def host_sizes(self) -> Mapping[str, Sizes]:
+        return self.cache.host_sizes()
+
+    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        return self._host.pools.read(pool, slots, layer)
+
+    def is_pinned(self, pool: Pool) -> bool:
+        return all(raw.is_pinned() for raw in self._host.pools.buffers[pool].raw)
+
+    def pending(self) -> Sequence[PendingTransfer]:
+        return [
+            PendingTransfer(job.number, job.kind, len(job.parts), self._host.layers, steps.progress(job.number).steps)
+            for job, steps in self._pending_copies()
+        ]
+
+    def advance(self, ticket: int) -> None:
+        self._copy_of(ticket).advance(ticket)
+
+    def complete(self, ticket: int) -> None:
+        self._copy_of(ticket).complete(ticket)
+
+    def fail(self, ticket: int, parts_done: int) -> None:
+        self._copy_of(ticket).fail(ticket, parts_done)
+
+    def fail_waits(self, count: int) -> None:
+        self._failing.left = count
+
+    def layer_ready(self, ticket: LoadBackTicket, pool: Pool, layer: int) -> bool:
+        is_partner = pool is Pool.SWA and not self.cache.load_phase(ticket).has_ended
+        if is_partner and not self._host.load_backs.has_partners(ticket):
+            return False
+        return self.stack_layer(pool, layer) < self.cache.layers_done(ticket)
+
+    def stack_layer(self, pool: Pool, layer: int) -> int:
+        """The layer of the whole stack that reads this layer of a pool."""
+        specs = {pool: buffers.spec for pool, buffers in self.cache.pools.buffers.items()}
+        return next(number for number, layers in enumerate(layer_order(specs)) if (pool, layer) in layers)
+
+    # The storage tier.
+
+    def prefetch(self, key: Key) -> PrefetchOperation | None:
+        return self.cache.prefetch(self.cache.key(key.tokens, key.namespace))
+
+    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
+        return self.cache.check_prefetch(ticket)
+
+    def abort_prefetch(self, ticket: PrefetchOperation) -> None:
+        self.cache.abort_prefetch(ticket)
+
+    def attach_storage(self) -> bool:
+        return self.cache.attach_storage()
+
+    def detach_storage(self) -> bool:
+        return self.cache.detach_storage()
+
+    def clear_storage(self) -> bool:
+        return self.cache.clear_storage()
+
+    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+        keys = self._storage.requests.keys
+        hashes = self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
+        return [f"{keys.scope}/{name}" for name in keys.of_pages(pool, hashes)]
+
+    def pending_storage(self) -> Sequence[PendingStorage]:
+        return [
+            PendingStorage(job.number, job.kind, len(job.parts), len(steps.progress(job.number).answers))
+            for job, steps in self._pending_storage_jobs()
+        ]
+
+    def advance_storage(self, ticket: int) -> None:
+        self._storage_job_of(ticket).advance(ticket)
+
+    def complete_storage(self, ticket: int) -> None:
+        self._storage_job_of(ticket).complete(ticket)
+
+    def advance_clock(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # Transfers and storage jobs that a test moves.
+
+    def _pending_copies(self) -> list[tuple[CopyJob, StepExecutor[CopyJob]]]:
+        steppers = [_stepper(executor, self._config) for executor in self._copies.values()]
+        jobs = [(job, stepper) for stepper in steppers for job in stepper.pending()]
+        return sorted(jobs, key=lambda pair: pair[0].number)
+
+    def _pending_storage_jobs(self) -> list[tuple[StorageJob, StepExecutor[StorageJob]]]:
+        steppers = [_stepper(executor, self._config) for executor in self._storage_jobs.values()]
+        jobs = [(job, stepper) for stepper in steppers for job in stepper.pending()]
+        return sorted(jobs, key=lambda pair: pair[0].number)
+
+    def _copy_of(self, number: int) -> StepExecutor[CopyJob]:
+        for job, stepper in self._pending_copies():
+            if job.number == number:
+                return stepper
+        raise ValueError(f"no transfer {number} is pending")
+
+    def _storage_job_of(self, number: int) -> StepExecutor[StorageJob]:
+        for job, stepper in self._pending_storage_jobs():
+            if job.number == number:
+                return stepper
+        raise ValueError(f"no storage job {number} is pending")
+
+    @property
+    def _host(self) -> HostTier:
+        if self.cache.host is None:
+            raise ValueError(f"{self._config.name} has no host tier")
+        return self.cache.host
+
+    @property
+    def _storage(self) -> StorageTier:
+        if self.cache.storage is None:
+            raise ValueError(f"{self._config.name} has no storage tier")
+        return self.cache.storage
+
+
+def _stepper(executor: Executor[JobT], config: CacheConfig) -> StepExecutor[JobT]:
+    if not isinstance(executor, StepExecutor):
+        raise TypeError(f"jobs of {config.name} are not moved by the test")
+    return executor
 
 
 def _admission(request: Request) -> Admission:

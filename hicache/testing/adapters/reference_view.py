@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hicache.cache import UnifiedRadixCache
-from hicache.components.locks import LockReceipt
-from hicache.pools.slots import PageAllocator
+from hicache.cache import HostTier, StorageTier, UnifiedRadixCache
+from hicache.components.component_tree import LockReceipt
+from hicache.pools.allocator import PageAllocator
 from hicache.testing.snapshot import (
     FetchView,
     HostNodeView,
@@ -19,10 +19,8 @@ from hicache.testing.snapshot import (
     StorageView,
     TransferView,
 )
-from hicache.tiers.host_tier import HostTier
-from hicache.tiers.storage_tier import StorageTier
-from hicache.tree.node import Node
-from hicache.types import Component, Slots
+from hicache.tree.node import FULL, Node
+from hicache.types import Component, Slots, Tier
 
 Counts = dict[int, list[int]]
 """Locks per component of some nodes, by the nodes' identity."""
@@ -38,7 +36,7 @@ class ReferenceView:
 
     def snapshot(self) -> Snapshot:
         """The cache at this moment, in values of their own."""
-        nodes = list(self._cache.tree.nodes())
+        nodes = list(self._cache.tree.radix.nodes())
         numbers = {id(node): number for number, node in enumerate(nodes)}
         receipts = _receipts_through(nodes)
         views = tuple([self._node(node, numbers, receipts[number]) for number, node in enumerate(nodes)])
@@ -54,45 +52,45 @@ class ReferenceView:
         return (pages[:, None] * len(self._places) + self._places).reshape(-1)
 
     def _node(self, node: Node, numbers: Mapping[int, int], receipts: int) -> NodeView:
-        page, count = self._cache.config.page_size, len(self._names)
+        page = self._cache.config.page_size
         return NodeView(
             parent=numbers.get(id(node.parent), -1),
             namespace=node.namespace,
             segment=node.key,
             start=node.start * page,
             end=node.end * page,
-            slots=self._by_name(node.values[:count]),
-            locks=dict(zip(self._names, [receipts, *node.locks[1:count]], strict=True)),
-            hits=node.hits,
+            slots=self._by_name([data.value for data in node.device]),
+            locks=dict(zip(self._names, [receipts, *[data.lock_ref for data in node.device[1:]]], strict=True)),
+            hits=node.hit_count,
         )
 
     def _host(self, host: HostTier, nodes: Sequence[Node]) -> HostView:
-        count = len(self._names)
-        pins = [self._pins(nodes, tier) for tier in range(2)]
+        pins = {tier: self._pins(nodes, tier) for tier in (Tier.DEVICE, Tier.HOST)}
         views = tuple(
             [
                 HostNodeView(
-                    slots=self._by_name(node.values[count:]),
-                    locks=dict(zip(self._names, node.locks[count:], strict=True)),
-                    pins=dict(zip(self._names, pins[0][id(node)], strict=True)),
-                    host_pins=dict(zip(self._names, pins[1][id(node)], strict=True)),
+                    slots=self._by_name([data.value for data in node.host]),
+                    locks=dict(zip(self._names, [data.lock_ref for data in node.host], strict=True)),
+                    pins=dict(zip(self._names, pins[Tier.DEVICE][id(node)], strict=True)),
+                    host_pins=dict(zip(self._names, pins[Tier.HOST][id(node)], strict=True)),
                 )
                 for node in nodes
             ]
         )
-        pools = {name: self._pool(name, host.bank.allocators[name]) for name in self._names}
-        return HostView(views, pools, tuple(self._transfers(host)), self._kept(host))
+        pools = {name: self._pool(name, host.pools.allocators[name]) for name in self._names}
+        return HostView(views, pools, tuple(self._transfers(host)), self._unowned(host))
 
     def _storage(self, storage: StorageTier, nodes: Sequence[Node]) -> StorageView:
-        persisted = [
-            frozenset(name for index, name in enumerate(self._names) if node.persisted & 1 << index) for node in nodes
+        stored = [
+            frozenset(name for name, is_stored in zip(self._names, node.stored, strict=True) if is_stored)
+            for node in nodes
         ]
-        fetches = [
-            FetchView({name: self._existing(name, pages) for name, pages in fetch.pages.items()})
-            for fetch in storage.fetches.under_way
-            if fetch.pages
+        prefetches = [
+            FetchView({name: self._existing(name, pages) for name, pages in operation.pages.items()})
+            for operation in storage.prefetches.under_way
+            if operation.pages
         ]
-        return StorageView(tuple(persisted), tuple(fetches))
+        return StorageView(tuple(stored), tuple(prefetches))
 
     def _by_name(self, values: Sequence[Slots | None]) -> dict[str, Slots | None]:
         return {name: self.slots(name, pages) for name, pages in zip(self._names, values, strict=True)}
@@ -107,26 +105,26 @@ class ReferenceView:
         return slots
 
     def _transfers(self, host: HostTier) -> Iterable[TransferView]:
-        for operation in host.controller.under_way():
-            moves = operation.moves.items()
+        for transfer in host.controller.under_way():
+            moves = transfer.moves.items()
             yield TransferView(
-                kind=operation.kind,
+                kind=transfer.kind,
                 device={name: self._existing(name, move.device) for name, move in moves},
                 host={name: self._existing(name, move.host) for name, move in moves},
             )
 
-    def _kept(self, host: HostTier) -> dict[str, Slots]:
-        pages = host.loads.kept()
-        kept = {Component.FULL.value: self._existing(Component.FULL, pages)}
+    def _unowned(self, host: HostTier) -> dict[str, Slots]:
+        pages = host.load_backs.unowned_pages()
+        unowned = {Component.FULL.value: self._existing(Component.FULL, pages)}
         if Component.SWA in self._names:
             partners = self._cache.pools.partners(pages)
-            kept[Component.SWA.value] = self._existing(Component.SWA, partners[partners != 0])
-        return kept
+            unowned[Component.SWA.value] = self._existing(Component.SWA, partners[partners != 0])
+        return unowned
 
-    def _pins(self, nodes: Sequence[Node], tier: int) -> Counts:
+    def _pins(self, nodes: Sequence[Node], tier: Tier) -> Counts:
         counts: Counts = {id(node): [0] * len(self._names) for node in nodes}
-        for receipt in _with_keepers(self._cache.locks.pins):
-            if receipt.tier == tier:
+        for receipt in _with_keepers(self._cache.tree.locks.pins):
+            if receipt.tier is tier:
                 self._count(receipt, counts)
         return counts
 
@@ -153,8 +151,8 @@ def _receipts_through(nodes: Sequence[Node]) -> list[int]:
     """Receipts that lock each node's FULL data: its own (its count less its locked children) and its children's."""
     totals = {id(node): 0 for node in nodes}
     for node in reversed(nodes):
-        locked_children = sum(1 for child in node.children.values() if child.locks[0])
-        totals[id(node)] += node.locks[0] - locked_children
+        locked_children = sum(1 for child in node.children.values() if child.device[FULL].lock_ref)
+        totals[id(node)] += node.device[FULL].lock_ref - locked_children
         if node.parent is not None and id(node.parent) in totals:
             totals[id(node.parent)] += totals[id(node)]
     return [totals[id(node)] for node in nodes]

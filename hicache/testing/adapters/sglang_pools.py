@@ -13,6 +13,7 @@ from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import PageBytes
 from hicache.testing.adapters.sglang_import import import_from
+from hicache.testing.hybrid_model import HybridModel
 from hicache.testing.snapshot import PoolView
 from hicache.types import NO_SLOTS, Component, Pool, Slots
 
@@ -42,7 +43,8 @@ class SglangPools:
             raise ConfigurationError("SGLang has no host tier for SWA and MAMBA together")
         self.config = config
         self._swa_options = swa_options
-        self._dtype = getattr(torch, config.model.dtype)
+        self._model = HybridModel.of(config.model)
+        self._dtype = getattr(torch, self._model.dtype)
         self.requests = self._open_requests()
         kv = self._open_kv()
         self.allocator = self._open_allocator(kv)
@@ -106,7 +108,7 @@ class SglangPools:
         shape = {"size": REQUESTS, "max_context_len": REQUESTS, "device": "cpu", "enable_memory_saver": False}
         if MAMBA not in self.config.components:
             return plain(**shape)
-        layers = list(range(self.config.model.mamba_layers))
+        layers = list(range(self._model.mamba_layers))
         return hybrid(
             **shape,
             mamba_size=self.config.capacity_tokens[MAMBA],
@@ -118,14 +120,14 @@ class SglangPools:
 
     def _state_params(self, layers: list[int]) -> Any:
         params, dtype = import_from("sglang.srt.configs.mamba_utils", "Mamba2CacheParams", "Mamba2StateDType")
-        model = self.config.model
+        model = self._model
         # Of a state's shape the pool takes these two alone.
         shape = SimpleNamespace(conv=[(model.conv_elements, 1)], temporal=(1, 1, model.state_elements))
         return params(layers=layers, shape=shape, dtype=dtype(conv=self._dtype, temporal=torch.float32))
 
     def _open_kv(self) -> Any:
         (pool_type,) = import_from("sglang.srt.mem_cache.memory_pool", "MHATokenToKVPool")
-        model, capacity = self.config.model, self.config.capacity_tokens
+        model, capacity = self._model, self.config.capacity_tokens
         shape = {
             "size": capacity[FULL],
             "page_size": self.config.page_size,
@@ -144,7 +146,7 @@ class SglangPools:
     def _open_hybrid(self, shape: dict[str, Any]) -> Any:
         """FULL with the states beside it, which only a host tier asks for: the layers of MAMBA come first."""
         (hybrid,) = import_from("sglang.srt.mem_cache.memory_pool", "HybridLinearKVPool")
-        model = self.config.model
+        model = self._model
         return hybrid(
             **shape,
             full_attention_layer_ids=list(range(model.mamba_layers, model.mamba_layers + model.full_layers)),
@@ -154,12 +156,12 @@ class SglangPools:
 
     def _open_swa(self, swa_type: Any, shape: dict[str, Any]) -> Any:
         """FULL and SWA in one pool: the layers of FULL come first."""
-        full = self.config.model.full_layers
+        full = self._model.full_layers
         return swa_type(
             **shape,
             size_swa=self.config.capacity_tokens[SWA],
             full_attention_layer_ids=list(range(full)),
-            swa_attention_layer_ids=list(range(full, full + self.config.model.swa_layers)),
+            swa_attention_layer_ids=list(range(full, full + self._model.swa_layers)),
             **self._swa_options,
         )
 
@@ -195,7 +197,7 @@ class SglangPools:
         }
         if MAMBA in self.config.components:
             states = self.requests.mamba_pool.mamba_cache
-            layers = range(self.config.model.mamba_layers)
+            layers = range(self._model.mamba_layers)
             buffers[Pool.MAMBA] = [(*(conv[layer] for conv in states.conv), states.temporal[layer]) for layer in layers]
         return buffers
 

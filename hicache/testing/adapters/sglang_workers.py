@@ -19,9 +19,9 @@ POLL_S = 0.0002
 
 WORKERS = {
     "prefetch_queue": ("prefetch_thread", StorageKind.QUERY),
-    "prefetch_buffer": ("prefetch_io_aux_thread", StorageKind.FETCH),
+    "prefetch_buffer": ("prefetch_io_aux_thread", StorageKind.PREFETCH),
     "prefetch_sync_queue": ("prefetch_sync_thread", None),
-    "backup_queue": ("backup_thread", StorageKind.PERSIST),
+    "backup_queue": ("backup_thread", StorageKind.STORE),
 }
 """SGLang's queues in the order in which work passes them, the thread of each, and what it asks of storage."""
 

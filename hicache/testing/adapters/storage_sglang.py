@@ -21,9 +21,8 @@ import numpy as np
 import torch
 
 from hicache.errors import ConfigurationError
-from hicache.storage.base import Pieces, PoolQuery, StorageBackend
-from hicache.storage.options import Options
-from hicache.storage.stats import StorageStats
+from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
+from hicache.storage.registry import Options
 from hicache.testing.adapters.sglang_import import import_from, prepare_sglang
 
 Answer = TypeVar("Answer")

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from hicache.config import CacheConfig
 from hicache.parallel.group import Group
-from hicache.storage.object_keys import StorageKeys
+from hicache.storage.keys import StorageKeys
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.types import Pool
 

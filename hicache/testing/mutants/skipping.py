@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from hicache.parallel.agree import Agreement
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.other_agreement import OtherAgreement
-from hicache.tiers.fetch import Fetch
+from hicache.tiers.prefetch import PrefetchOperation
 
 
 class BreaksEarly(ReferenceAdapter):
     """Does not ask the others whether a prefetch is over while its own part is under way."""
 
-    def check_prefetch(self, ticket: Fetch) -> int | None:
+    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         job = ticket.job
         if job is not None and any(job is one for one in self._asking.pending()):
             return None

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from hicache.tables import read_table
+from hicache.config import read_table
 from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import Fields

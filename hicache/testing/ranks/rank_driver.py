@@ -82,6 +82,5 @@ def config_on(config: CacheConfig, world: RankWorld) -> CacheConfig:
         on_rank = replace(on_rank, device=world.device)
     if store_of(config) is None or config.storage is None:
         return on_rank
-    options = {"store": f"{config.storage.extra.options['store']}/rank{world.rank}"}
-    extra = replace(config.storage.extra, options=options)
-    return replace(on_rank, storage=replace(config.storage, extra=extra))
+    options = {"store": f"{config.storage.options['store']}/rank{world.rank}"}
+    return replace(on_rank, storage=replace(config.storage, options=options))

@@ -16,11 +16,12 @@ from hicache.config import (
     WritePolicy,
 )
 from hicache.errors import ConfigurationError
+from hicache.testing.hybrid_model import reshaped
 from hicache.testing.replay.storage import StorageSettings, storage_config
 from hicache.testing.replay.survey import Survey
 from hicache.types import Component, Pool
 
-SMALLEST_MODEL = ModelShape(
+SMALLEST_MODEL = ModelShape.hybrid(
     full_layers=1,
     swa_layers=1,
     mamba_layers=1,
@@ -28,7 +29,6 @@ SMALLEST_MODEL = ModelShape(
     head_dim=1,
     conv_elements=1,
     state_elements=1,
-    index_dim=1,
     dtype="float32",
     is_mla=False,
 )
@@ -90,11 +90,10 @@ def cache_config(settings: ReplaySettings, totals: Survey, directory: Path) -> C
 
 
 def _two_tiers(settings: ReplaySettings, totals: Survey) -> CacheConfig:
-    sidecars = tuple(name for name in settings.components if name == Pool.INDEXER)
-    components = tuple(name for name in settings.components if name not in sidecars)
+    has_index = Pool.INDEXER in settings.components
+    components = tuple(name for name in settings.components if name != Pool.INDEXER)
     return CacheConfig(
         components=components,
-        sidecars=sidecars,
         page_size=settings.page_size,
         capacity_tokens=_capacities(settings.capacity, components, settings, totals),
         sliding_window_size=settings.sliding_window_size if Component.SWA in components else None,
@@ -104,10 +103,9 @@ def _two_tiers(settings: ReplaySettings, totals: Survey) -> CacheConfig:
         events=False,
         layout=Layout.LAYER_FIRST,
         device="cuda" if settings.host is not None and settings.host.executor is ExecutorKind.STREAMS else "cpu",
-        model=SMALLEST_MODEL,
+        model=reshaped(SMALLEST_MODEL, index_dim=1 if has_index else 0),
         topology=SINGLE_RANK,
         host=_host_config(settings.host, components, settings, totals),
-        storage=None,
     )
 
 

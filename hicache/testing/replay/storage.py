@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hicache.config import ExecutorKind, HostConfig, StorageConfig
+from hicache.config import ExecutorKind, HostConfig, StorageConfig, read_extra_config
 from hicache.errors import ConfigurationError
-from hicache.extra_config import read_extra_config
 from hicache.testing.replay.survey import Survey
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
 from hicache.types import Component, StopPolicy
@@ -62,7 +61,7 @@ def storage_config(
     is_stepped = host.executor is ExecutorKind.STEPPED
     return StorageConfig(
         backend=settings.backend,
-        extra=replace(extra, options={name: _placed(value, directory) for name, value in told.items()}),
+        **asdict(replace(extra, options={name: _placed(value, directory) for name, value in told.items()})),
         model="replay",
         stop_policy=settings.stop_policy,
         timeout_cap_s=_LONGEST_WAIT_S,

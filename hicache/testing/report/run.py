@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
-from hicache.tables import read_table
+from hicache.config import read_table
 from hicache.testing.report.fields import Fields
 
 SCHEMA_VERSION = 1

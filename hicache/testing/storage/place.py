@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hicache.storage.base import StorageBackend
-from hicache.storage.faulty import FaultyStorage
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
 from hicache.storage.registry import open_backend
+from hicache.storage.wrappers import FaultyStorage
 from hicache.testing.storage.subject import (
     CAPACITY_BYTES,
     CAPACITY_PAGES,

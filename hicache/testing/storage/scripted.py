@@ -10,9 +10,8 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.storage.base import Pieces, PoolQuery, StorageBackend
-from hicache.storage.object_keys import check_key, check_scope
-from hicache.storage.stats import StorageStats
+from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
+from hicache.storage.keys import check_key, check_scope
 from hicache.testing.storage.store import Call, Store
 
 BACKEND = f"{__name__}:ScriptedStorage"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hicache.config import read_table
 from hicache.storage.registry import backend_class
-from hicache.tables import read_table
 from hicache.testing.storage.subject import (
     CAPACITY_BYTES,
     CAPACITY_PAGES,

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from hicache.config import (
-    SINGLE_RANK,
-    TINY_MODEL,
-    CacheConfig,
-    EvictionPolicy,
-    ExecutorKind,
-    HostConfig,
-    Layout,
-    WritePolicy,
-)
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, HostConfig, Layout, WritePolicy
+from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.types import Component
 
 PAGE_SIZE = 4
@@ -22,7 +14,6 @@ WINDOW = 16
 
 STORY = CacheConfig(
     components=(Component.FULL.value, Component.SWA.value, Component.MAMBA.value),
-    sidecars=(),
     page_size=PAGE_SIZE,
     capacity_tokens={Component.FULL.value: 32, Component.SWA.value: 32, Component.MAMBA.value: 4},
     sliding_window_size=WINDOW,
@@ -42,5 +33,4 @@ STORY = CacheConfig(
         load_back_threshold_tokens=0,
         executor=ExecutorKind.STEPPED,
     ),
-    storage=None,
 )

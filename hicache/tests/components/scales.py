@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hicache.components.base import Insertion, Stretch, TreeComponent, Validator
-from hicache.components.holding import FULL, Holding
-from hicache.tree.node import Node
-from hicache.tree.policies import Order, recency_of
+from hicache.components.base import ComponentTier, Insertion, Tail, TreeComponent, Validator
+from hicache.tree.eviction import Order, recency_of
+from hicache.tree.node import FULL, Node
 from hicache.types import Slots
 
 SCALES = "scales"
@@ -33,7 +32,7 @@ class ScalesComponent(TreeComponent):
     def validator(self, places: tuple[int, ...]) -> Validator:
         return lambda node: any(node.values[place] is not None for place in places)
 
-    def needed(self, node: Node) -> list[Stretch]:
+    def needed(self, node: Node) -> list[Tail]:
         return [(step, step.pages) for step in node.path()]
 
     def refuses_leaf(self, start: int, insertion: Insertion) -> bool:
@@ -63,11 +62,11 @@ class ScalesComponent(TreeComponent):
             upper.locks[holding.place] = lower.locks[holding.place]
             holding.queue.offer(upper)
 
-    def acquire(self, node: Node, holding: Holding) -> int:
+    def acquire(self, node: Node, holding: ComponentTier) -> int:
         holding.pin(node)
         return 0
 
-    def release(self, node: Node, mark: int, holding: Holding) -> None:
+    def release(self, node: Node, mark: int, holding: ComponentTier) -> None:
         holding.unpin(node)
 
     def touch(self, node: Node, now: int) -> None:

@@ -9,14 +9,15 @@ import pytest
 
 from hicache.cache import UnifiedRadixCache
 from hicache.components.base import Surroundings, TreeComponent
-from hicache.components.registry import REGISTRY
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.components.component_tree import REGISTRY
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout
 from hicache.errors import ConfigurationError
 from hicache.events import EventLog
 from hicache.keys import RadixKey
 from hicache.metrics import Counters
-from hicache.pools.group import DevicePools
+from hicache.pools.device import DevicePools
 from hicache.stacks import pool_specs
+from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.tests.components.scales import SCALES, ScalesComponent
 from hicache.tree.invariants import check_invariants
 from hicache.tree.node import Node
@@ -31,7 +32,6 @@ def config() -> CacheConfig:
     """FULL and the new component."""
     return CacheConfig(
         components=("full", SCALES),
-        sidecars=(),
         page_size=PAGE_SIZE,
         capacity_tokens={"full": 16 * PAGE_SIZE, SCALES: 16 * PAGE_SIZE},
         sliding_window_size=None,
@@ -43,8 +43,6 @@ def config() -> CacheConfig:
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
-        host=None,
-        storage=None,
     )
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout, read_table
 from hicache.errors import ConfigurationError
-from hicache.tables import read_table
+from hicache.testing.hybrid_model import TINY_MODEL, reshaped, tiny_model
 
 VALID = CacheConfig(
     components=("full", "swa", "mamba"),
-    sidecars=("indexer",),
     page_size=16,
     capacity_tokens={"full": 64, "swa": 32, "mamba": 3},
     sliding_window_size=24,
@@ -24,10 +23,8 @@ VALID = CacheConfig(
     events=True,
     layout=Layout.LAYER_FIRST,
     device="cpu",
-    model=TINY_MODEL,
+    model=tiny_model(("indexer",)),
     topology=SINGLE_RANK,
-    host=None,
-    storage=None,
 )
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -36,7 +33,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "SWA without a window": ({"sliding_window_size": None}, "positive sliding_window_size, got None"),
     "a window of zero": ({"sliding_window_size": 0}, "positive sliding_window_size, got 0"),
     "MAMBA without a chunk": ({"mamba_chunk_size": None}, "positive mamba_chunk_size, got None"),
-    "an unknown sidecar": ({"sidecars": ("draft",)}, "sidecar 'draft' is unknown"),
+    "a model that lacks the pool of a component": (
+        {"model": reshaped(TINY_MODEL, swa_layers=0)},
+        "components has 'swa', but no pool of the model follows it",
+    ),
     "a page of zero": ({"page_size": 0}, "page_size must be a positive integer, got 0"),
     "a bool as page size": ({"page_size": True}, "page_size must be a positive integer, got True"),
     "a component without capacity": ({"capacity_tokens": {"full": 64}}, "capacity_tokens is given for ['full']"),

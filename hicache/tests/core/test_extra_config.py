@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hicache.config import DEFAULTS, OWN_KEYS, ExtraConfig, read_extra_config
 from hicache.errors import ConfigurationError
-from hicache.extra_config import DEFAULTS, OWN_KEYS, ExtraConfig, read_extra_config
 from hicache.tests.core.written_tables import written
 
 ENDINGS = ("json", "toml", "yaml", "yml")

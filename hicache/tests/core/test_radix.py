@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hicache.keys import RadixKey, chain_seed, encode_namespace, hash_pages
 from hicache.metrics import Counters
 from hicache.tree.hashes import node_hashes, prefix_hashes
-from hicache.tree.node import Node, Shape
+from hicache.tree.node import Node, NodeShape
 from hicache.tree.radix import RadixTree
 from hicache.types import SHARED, Namespace
 
@@ -25,7 +25,7 @@ def key_of(pages: list[int], namespace: Namespace = SHARED) -> RadixKey:
 
 def tree_with_splits() -> tuple[RadixTree, list[tuple[Node, Node]]]:
     splits: list[tuple[Node, Node]] = []
-    tree = RadixTree(BYTES_PER_PAGE, Shape(1, 1), lambda upper, lower: splits.append((upper, lower)), Counters())
+    tree = RadixTree(BYTES_PER_PAGE, NodeShape(1, 1), lambda upper, lower: splits.append((upper, lower)), Counters())
     return tree, splits
 
 
@@ -60,7 +60,7 @@ def test_namespaces_share_no_node() -> None:
 def test_a_namespace_that_spells_a_page_finds_nothing() -> None:
     salted = Namespace(None, "1234567", None)
     page = np.frombuffer(encode_namespace(salted), dtype=np.int32)
-    tree = RadixTree(page.nbytes, Shape(1, 1), lambda *_: None, Counters())
+    tree = RadixTree(page.nbytes, NodeShape(1, 1), lambda *_: None, Counters())
     grow(tree, RadixKey.of(page, SHARED, len(page), bigram=False))
     found = list(tree.walk(RadixKey(b"", salted)))
     assert not found, f"SEC-1: an empty key in another namespace finds nothing, got {found}"

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from hicache.config import EvictionPolicy
 from hicache.metrics import Counters
-from hicache.tree.node import Node, Shape
-from hicache.tree.policies import ORDERS, falls_when_touched
-from hicache.tree.recency import EvictionQueue
+from hicache.tree.eviction import ORDERS, EvictionQueue, falls_when_touched
+from hicache.tree.node import Node, NodeShape
 from hicache.types import SHARED
 
 ACTIONS = st.lists(
@@ -28,7 +27,7 @@ def queue_of(policy: EvictionPolicy) -> EvictionQueue:
 @given(actions=ACTIONS)
 def test_pop_gives_the_smallest_candidate(policy: EvictionPolicy, actions: list[tuple[str, int]]) -> None:
     queue = queue_of(policy)
-    nodes = [Node(None, b"", SHARED, number, Shape(1, 1)) for number in range(6)]
+    nodes = [Node(None, b"", SHARED, number, NodeShape(1, 1)) for number in range(6)]
     offered: set[Node] = set()
     for now, (action, number) in enumerate(actions, start=1):
         node = nodes[number]
@@ -64,7 +63,7 @@ def _check_pop(queue: EvictionQueue, policy: EvictionPolicy, offered: set[Node])
 
 def test_the_heap_does_not_outgrow_its_candidates() -> None:
     queue = queue_of(EvictionPolicy.MRU)
-    node = Node(None, b"", SHARED, 1, Shape(1, 1))
+    node = Node(None, b"", SHARED, 1, NodeShape(1, 1))
     queue.offer(node)
     for now in range(10_000):
         node.touched[0] = now

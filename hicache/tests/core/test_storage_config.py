@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from hicache.config import ExecutorKind, StorageConfig
+from hicache.config import DEFAULTS, ExecutorKind, StorageConfig
 from hicache.errors import ConfigurationError
-from hicache.extra_config import DEFAULTS
 from hicache.types import StopPolicy
 
 VALID = StorageConfig(

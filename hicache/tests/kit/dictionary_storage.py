@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Any
 
-from hicache.storage.base import Pieces, StorageBackend
-from hicache.storage.object_keys import check_key, check_scope
-from hicache.storage.stats import StorageStats
+from hicache.storage.base import Pieces, StorageBackend, StorageStats
+from hicache.storage.keys import check_key, check_scope
 
 STORES: dict[tuple[str, str], dict[str, bytes]] = {}
 """What is kept, by the name of a store and a scope."""

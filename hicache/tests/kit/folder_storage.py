@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hicache.storage.base import Pieces, StorageBackend
-from hicache.storage.object_keys import check_key, check_scope
-from hicache.storage.stats import StorageStats
+from hicache.storage.base import Pieces, StorageBackend, StorageStats
+from hicache.storage.keys import check_key, check_scope
 
 DIGEST_BYTES = 32
 

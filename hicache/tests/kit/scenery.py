@@ -6,16 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hicache.config import (
-    SINGLE_RANK,
-    TINY_MODEL,
-    CacheConfig,
-    EvictionPolicy,
-    ExecutorKind,
-    HostConfig,
-    Layout,
-    WritePolicy,
-)
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, HostConfig, Layout, WritePolicy
+from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
 from hicache.types import SHARED, Component, Namespace, Slots
 
@@ -34,7 +26,6 @@ def tiny_config(
     capacities = {c: pages if c == MAMBA else pages * page_size for c in components}
     return CacheConfig(
         components=components,
-        sidecars=(),
         page_size=page_size,
         capacity_tokens=capacities,
         sliding_window_size=window if SWA in components else None,
@@ -47,7 +38,6 @@ def tiny_config(
         model=TINY_MODEL,
         topology=SINGLE_RANK,
         host=None if write_policy is None else _host_config(capacities, write_policy),
-        storage=None,
     )
 
 

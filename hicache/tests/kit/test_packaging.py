@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hicache.tables import read_table
+from hicache.config import read_table
 from hicache.testing.plugin.tags import SUITES
 
 ROOT = Path(__file__).parents[3]

@@ -32,8 +32,8 @@ def test_what_left_both_tiers_comes_back_from_storage(tmp_path: Path) -> None:
     assert hits(outcome) == (0, 0, 2), f"two pages come back from storage: {outcome.hit_tokens}"
     assert outcome.hit_rates["storage"] == outcome.hit_rate == 2 / 8, f"2 of 8 pages: {outcome.hit_rates}"
     storage = stored(outcome)
-    totals = {name: storage.total(name) for name in ("bytes_persisted", "bytes_fetched", "fetched_tokens")}
-    expected = {"bytes_persisted": 6 * 512 * 8, "bytes_fetched": 2 * 512 * 8, "fetched_tokens": 2 * 512}
+    totals = {name: storage.total(name) for name in ("bytes_stored", "bytes_prefetched", "fetched_tokens")}
+    expected = {"bytes_stored": 6 * 512 * 8, "bytes_prefetched": 2 * 512 * 8, "fetched_tokens": 2 * 512}
     assert totals == expected, f"six pages of 512 tokens of 8 bytes went down and two came up: {totals}"
     assert (storage.total("prefetches"), storage.total("prefetches_refused")) == (4, 0), f"got {storage}"
     assert storage.total("unheard of") is None, "a count that no cache gave"
@@ -57,8 +57,8 @@ def test_the_second_part_hits_what_the_first_left_in_storage(tmp_path: Path) -> 
     assert [part.hit_rates["storage"] for part in storage.parts] == [0.0, 1.0], f"got {storage.parts}"
     assert [part.hit_rate for part in storage.parts] == list(storage.unbounded_hit_rates), "nothing was lost"
     assert storage.unbounded_hit_rate == outcome.hit_rate == 0.5, f"4 of 8 pages: {storage}"
-    assert [part.counters["bytes_persisted"] for part in storage.parts] == [4 * 512 * 8, 0], f"got {storage.parts}"
-    assert [part.counters["bytes_fetched"] for part in storage.parts] == [0, 4 * 512 * 8], f"got {storage.parts}"
+    assert [part.counters["bytes_stored"] for part in storage.parts] == [4 * 512 * 8, 0], f"got {storage.parts}"
+    assert [part.counters["bytes_prefetched"] for part in storage.parts] == [0, 4 * 512 * 8], f"got {storage.parts}"
     assert outcome.host is not None, "the host tier is not told of"
     assert outcome.host.bytes_backed_up == 4 * 512 * 8, f"by the first cache: {outcome.host.bytes_backed_up}"
     assert outcome.evicted_tokens == 0, f"what went with the first cache was not evicted: {outcome.evicted_tokens}"

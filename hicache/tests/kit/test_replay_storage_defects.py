@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hicache.storage.answers import Answer
 from hicache.storage.base import Pieces
 from hicache.storage.memory import MemoryStorage
+from hicache.storage.paged import Answer
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.replay import StorageSettings
 from hicache.testing.snapshot import FetchView, Snapshot
 from hicache.tests.kit.stored_replays import STORAGE, TWICE, hits, replayed, request, roomy, stored
-from hicache.tiers.fetch import Fetch
+from hicache.tiers.prefetch import PrefetchOperation
 from hicache.tree.node import Node
 from hicache.types import NO_SLOTS, Component, LoadBack, StopPolicy
 
@@ -56,7 +56,7 @@ def test_wrong_bytes_from_storage_are_caught(tmp_path: Path, backend: type[Memor
 class ClaimsMore(ReferenceAdapter):
     """Reports a page more than a prefetch brought."""
 
-    def check_prefetch(self, ticket: Fetch) -> int | None:
+    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         came = super().check_prefetch(ticket)
         return came + 512 if came else came
 
@@ -64,7 +64,7 @@ class ClaimsMore(ReferenceAdapter):
 class ClaimsLess(ReferenceAdapter):
     """Reports a page less than a prefetch brought."""
 
-    def check_prefetch(self, ticket: Fetch) -> int | None:
+    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         came = super().check_prefetch(ticket)
         return came - 512 if came else came
 
@@ -72,14 +72,14 @@ class ClaimsLess(ReferenceAdapter):
 class NeverSays(ReferenceAdapter):
     """Lets every request wait for ever."""
 
-    def check_prefetch(self, ticket: Fetch) -> int | None:
+    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         return None
 
 
 class LosesHostPages(ReferenceAdapter):
     """Takes a host page with each prefetch, and forgets it."""
 
-    def check_prefetch(self, ticket: Fetch) -> int | None:
+    def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         assert self.cache.host is not None, "the host tier is missing"
         self.cache.host.bank.allocators[Component.FULL].allocate(1)
         return super().check_prefetch(ticket)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hicache.errors import ConfigurationError
-from hicache.storage.usable import usable_pages
+from hicache.storage.base import usable_pages
 from hicache.testing.storage.scripted import ScriptedStorage, store_named
 from hicache.testing.storage.store import Store
 from hicache.testing.stored import restorable_pages

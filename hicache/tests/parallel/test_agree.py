@@ -9,9 +9,9 @@ import pytest
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError, InvariantError, RankError
-from hicache.parallel.agree import ALONE, Agreement
+from hicache.parallel.agree import ALONE, Agreement, agreed_config
 from hicache.parallel.group import Reduction
-from hicache.parallel.terms import agreed_config
+from hicache.testing.hybrid_model import reshaped
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.types import Component, StopPolicy
 
@@ -180,7 +180,7 @@ def test_the_order_of_tables_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"events": True}, {"sidecars": ("indexer",)}, {"storage": "more"}], ids=["events", "sidecars", "limit"]
+    "changes", [{"events": True}, {"model": "sidecars"}, {"storage": "more"}], ids=["events", "sidecars", "limit"]
 )
 def test_ranks_with_other_rules_are_refused(changes: dict[str, object]) -> None:
     mine = config_of()
@@ -190,6 +190,6 @@ def test_ranks_with_other_rules_are_refused(changes: dict[str, object]) -> None:
     elif "events" in changes:
         changes = {"events": not mine.events}
     else:
-        changes = {"sidecars": () if mine.sidecars else ("indexer",)}
+        changes = {"model": reshaped(mine.model, index_dim=0 if mine.sidecars else 4)}
     with pytest.raises(ConfigurationError, match="different configurations"):
         opened(mine, config_of(**changes))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hicache.cache import UnifiedRadixCache
+from hicache.cache import Runtime, UnifiedRadixCache
 from hicache.clock import VirtualClock
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError, RankError
@@ -18,9 +18,7 @@ from hicache.storage.registry import open_backend
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.team import Team
 from hicache.tests.tiers.stored_cache import stored_config
-from hicache.tiers.storage_tier import StorageWorld
-from hicache.transfer.executors.storage_threaded import ThreadStorage
-from hicache.transfer.executors.threaded import ThreadExecutor
+from hicache.transfer.executors import ThreadExecutor
 
 FAILING = 1
 
@@ -46,7 +44,7 @@ def outcomes(team: Team, openers: Callable[[int], Mapping[str, Any]]) -> list[Ba
     def opens(rank: int) -> BaseException | None:
         told = openers(rank)
         agreement = Agreement(team.worlds[rank].groups(dict))
-        world = StorageWorld(told["backend"], told["storage"], VirtualClock())
+        world = Runtime(told["backend"], told["storage"], VirtualClock())
         try:
             agreement.together(
                 lambda: UnifiedRadixCache(told["config"], told["executor"], world, agreement),
@@ -65,7 +63,7 @@ def openers(usual_config: CacheConfig, **failing: Any) -> Callable[[int], Mappin
     usual = {
         "config": usual_config,
         "executor": lambda copier: ThreadExecutor(copier, lambda: None),
-        "storage": lambda worker: ThreadStorage(worker, lambda: None),
+        "storage": lambda worker: ThreadExecutor(worker, lambda: None),
         "backend": lambda scope: open_backend("memory", scope, {}),
     }
     return lambda rank: {**usual, **failing} if rank == FAILING else usual

@@ -10,8 +10,7 @@ import torch
 
 from hicache.config import Layout
 from hicache.errors import PoolMismatchError
-from hicache.pools.buffers import PoolBuffers, RawBytes
-from hicache.pools.specs import BufferSpec, PoolSpec
+from hicache.pools.buffers import BufferSpec, PoolBuffers, PoolSpec, RawBytes
 from hicache.types import Pool, Slots
 
 PAGES, PAGE_SIZE, LAYERS = 4, 3, 2

@@ -10,11 +10,11 @@ import torch
 
 from hicache.config import Layout
 from hicache.errors import PoolMismatchError, SlotError
-from hicache.pools.copier import PoolCopier
-from hicache.pools.group import DevicePools
+from hicache.pools.copy import PAGES_AT_ONCE, CopyMethod, KernelCopies, PoolCopier, RunCopies
+from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
-from hicache.pools.lanes import PAGES_AT_ONCE, ByKernels, ByRuns, Way
 from hicache.stacks import layer_order, pool_specs
+from hicache.testing.hybrid_model import reshaped
 from hicache.tests.pools.two_tiers import (
     BACKED_UP,
     FULL,
@@ -27,17 +27,17 @@ from hicache.tests.pools.two_tiers import (
     moved,
     two_tier_config,
 )
-from hicache.transfer.job import Job
+from hicache.transfer.job import CopyJob
 from hicache.types import Pool, TransferKind
 
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
 DEVICE_LAYOUTS = pytest.mark.parametrize("device_layout", list(Layout))
 HOST_LAYOUTS = pytest.mark.parametrize("host_layout", list(Layout))
-WAYS = pytest.mark.parametrize("way", [ByRuns(), ByKernels(torch.device("cpu"))], ids=["runs", "kernels"])
+WAYS = pytest.mark.parametrize("way", [RunCopies(), KernelCopies(torch.device("cpu"))], ids=["runs", "kernels"])
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
 
 
-def by_layers(copier: PoolCopier, job: Job) -> None:
+def by_layers(copier: PoolCopier, job: CopyJob) -> None:
     for layer in range(copier.layers):
         copier.copy_layer(job, layer)
 
@@ -45,7 +45,7 @@ def by_layers(copier: PoolCopier, job: Job) -> None:
 VERBS = pytest.mark.parametrize("copy", [PoolCopier.copy, by_layers], ids=["at once", "by layers"])
 
 
-def check_round_trip(tiers: TwoTiers, way: Way | None, copy: object) -> None:
+def check_round_trip(tiers: TwoTiers, way: CopyMethod | None, copy: object) -> None:
     assert callable(copy)
     copier = tiers.copier(way)
     for kind, parts in ((TransferKind.BACKUP, BACKED_UP), (TransferKind.LOAD, LOADED)):
@@ -63,7 +63,7 @@ def check_round_trip(tiers: TwoTiers, way: Way | None, copy: object) -> None:
 @WAYS
 @VERBS
 def test_what_left_arrives_and_nothing_else_changes(
-    dtype: str, device_layout: Layout, host_layout: Layout, way: Way, copy: object
+    dtype: str, device_layout: Layout, host_layout: Layout, way: CopyMethod, copy: object
 ) -> None:
     check_round_trip(TwoTiers(two_tier_config(device_layout, host_layout, dtype)), way, copy)
 
@@ -82,7 +82,7 @@ def test_what_leaves_a_gpu_comes_back(dtype: str, device_layout: Layout, host_la
 
 @WAYS
 @pytest.mark.parametrize("bits", [0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x80000000], ids=hex)
-def test_numbers_that_are_none_keep_their_bits(way: Way, bits: int) -> None:
+def test_numbers_that_are_none_keep_their_bits(way: CopyMethod, bits: int) -> None:
     tiers = TwoTiers(two_tier_config())
     data = np.full((3, 8), bits, dtype=np.uint32).view(np.uint8)
     slots = np.arange(6, 9, dtype=np.int64)
@@ -93,7 +93,7 @@ def test_numbers_that_are_none_keep_their_bits(way: Way, bits: int) -> None:
 
 
 @WAYS
-def test_one_layer_of_the_stack_is_one_layer_of_each_pool_that_it_reads(way: Way) -> None:
+def test_one_layer_of_the_stack_is_one_layer_of_each_pool_that_it_reads(way: CopyMethod) -> None:
     tiers = TwoTiers(two_tier_config())
     copier, job = tiers.copier(way), job_of(TransferKind.BACKUP, BACKED_UP)
     before = {pool: contents(tiers.host, pool) for pool in Pool}
@@ -140,7 +140,7 @@ def test_more_pages_than_a_kernel_takes_at_once_are_moved() -> None:
     numbers = list(range(1, pages + 1))
     job = job_of(TransferKind.BACKUP, [{FULL: (numbers, numbers[::-1])}])
     expected = moved(job, tiers, 1)
-    tiers.copier(ByKernels(torch.device("cpu"))).copy(job)
+    tiers.copier(KernelCopies(torch.device("cpu"))).copy(job)
     assert np.array_equal(contents(tiers.host, Pool.KV), expected[Pool.KV]), f"{pages} pages, {PAGES_AT_ONCE} at once"
 
 
@@ -151,7 +151,7 @@ def test_more_pages_than_a_kernel_takes_at_once_are_moved() -> None:
     ids=str,
 )
 def test_pages_that_are_none_are_refused_before_anything_is_copied(
-    way: Way, pages: tuple[list[int], list[int]]
+    way: CopyMethod, pages: tuple[list[int], list[int]]
 ) -> None:
     tiers = TwoTiers(two_tier_config())
     before = contents(tiers.host, Pool.SWA)
@@ -161,7 +161,7 @@ def test_pages_that_are_none_are_refused_before_anything_is_copied(
 
 
 @WAYS
-def test_a_job_without_pages_copies_nothing(way: Way) -> None:
+def test_a_job_without_pages_copies_nothing(way: CopyMethod) -> None:
     tiers = TwoTiers(two_tier_config())
     before = contents(tiers.host, Pool.KV)
     tiers.copier(way).copy(job_of(TransferKind.BACKUP, [{FULL: ([], [])}, {}]))
@@ -172,7 +172,7 @@ def test_a_job_without_pages_copies_nothing(way: Way) -> None:
 def test_unlike_tiers_are_refused_at_once(difference: str) -> None:
     config = two_tier_config()
     changes = {"dtype": {"dtype": "float16"}, "layers": {"swa_layers": 1}, "heads": {"head_dim": 8}}[difference]
-    other = replace(config, model=replace(config.model, **changes))  # type: ignore[arg-type]
+    other = replace(config, model=reshaped(config.model, **changes))
     device, host = DevicePools(config, pool_specs(config)), HostPools(other, pool_specs(other))
     with pytest.raises(PoolMismatchError, match="cannot copy between"):
         PoolCopier(device, host, layer_order(pool_specs(config)))
@@ -188,9 +188,9 @@ def test_tiers_of_other_page_sizes_are_refused_at_once() -> None:
 
 def test_the_bytes_of_an_operation_are_those_of_every_layer_and_pool() -> None:
     tiers = TwoTiers(two_tier_config())
-    part = job_of(TransferKind.BACKUP, BACKED_UP).parts[0]
+    part = {name: move.device for name, move in job_of(TransferKind.BACKUP, BACKED_UP).parts[0].items()}
     kv_slot, index_slot, states = 2 * 2 * 4 * 4, 2 * 4 * 4, 4 * 4 + 8 * 4
     expected = 3 * 3 * (kv_slot + index_slot) + 1 * 3 * (3 * 2 * 4 * 4) + 1 * states
-    found = tiers.copier().bytes_of(part)
+    found = tiers.device.bytes_of(part)
     assert found == expected, f"3 pages of KV and index, 1 of the window, 1 state: expected {expected}, got {found}"
-    assert tiers.copier().bytes_of({MAMBA: part[MAMBA]}) == states, "a state alone"
+    assert tiers.device.bytes_of({MAMBA: part[MAMBA]}) == states, "a state alone"

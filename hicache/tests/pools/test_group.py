@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hicache.config import SINGLE_RANK, TINY_MODEL, CacheConfig, EvictionPolicy, Layout
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout
 from hicache.errors import SlotError
-from hicache.pools.group import DevicePools
+from hicache.pools.device import DevicePools
 from hicache.stacks import pool_specs
+from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.types import Slots
 
 FULL, SWA = "full", "swa"
@@ -26,7 +27,6 @@ def pools() -> DevicePools:
 def open_pools() -> DevicePools:
     config = CacheConfig(
         components=(FULL, SWA),
-        sidecars=(),
         page_size=PAGE_SIZE,
         capacity_tokens={FULL: FULL_PAGES * PAGE_SIZE, SWA: SWA_PAGES * PAGE_SIZE},
         sliding_window_size=PAGE_SIZE,
@@ -38,8 +38,6 @@ def open_pools() -> DevicePools:
         device="cpu",
         model=TINY_MODEL,
         topology=SINGLE_RANK,
-        host=None,
-        storage=None,
     )
     return DevicePools(config, pool_specs(config))
 

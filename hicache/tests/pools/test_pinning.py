@@ -8,8 +8,7 @@ from mmap import PAGESIZE
 import pytest
 
 from hicache.errors import PinningError
-from hicache.pools.host import HostPools
-from hicache.pools.pinning import runtime_for
+from hicache.pools.host import HostPools, runtime_for
 from hicache.stacks import pool_specs
 from hicache.tests.pools.cuda_runtime import FakeCudaRuntime
 from hicache.tests.pools.two_tiers import MODEL, two_tier_config
@@ -50,7 +49,8 @@ def test_memory_that_cannot_be_unpinned_raises_after_the_rest_was() -> None:
 
 def test_a_pool_without_layers_needs_no_pinning() -> None:
     runtime = FakeCudaRuntime()
-    config = replace(CONFIG, model=replace(MODEL, mamba_layers=0))
+    without = replace(MODEL.pools[2], layers=0)
+    config = replace(CONFIG, model=replace(MODEL, pools=(*MODEL.pools[:2], without, *MODEL.pools[3:])))
     HostPools(config, pool_specs(config), runtime)
     assert len(runtime.pinned) == TENSORS - 2, f"CUDA refuses empty memory, got {runtime.pinned}"
 

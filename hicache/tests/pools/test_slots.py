@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hicache.errors import SlotError
-from hicache.pools.slots import PageAllocator
+from hicache.pools.allocator import PageAllocator
 from hicache.types import Slots
 
 CAPACITY = 5

@@ -7,31 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from hicache.config import (
-    SINGLE_RANK,
-    TINY_MODEL,
-    CacheConfig,
-    EvictionPolicy,
-    ExecutorKind,
-    HostConfig,
-    Layout,
-    WritePolicy,
-)
-from hicache.pools.buffers import RawBytes
-from hicache.pools.copier import PoolCopier
-from hicache.pools.group import DevicePools
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, HostConfig, Layout, WritePolicy
+from hicache.pools.buffers import RawBytes, TierPools, owner_of
+from hicache.pools.copy import CopyMethod, PoolCopier
+from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
-from hicache.pools.lanes import Way
-from hicache.pools.tier import TierPools, owner_of
 from hicache.stacks import layer_order, pool_specs
-from hicache.transfer.job import Job, Move
+from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
+from hicache.transfer.job import CopyJob, Move
 from hicache.types import Component, Pool, Slots, TransferKind
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 PAGE_SIZE = 3
 DEVICE_PAGES = {FULL: 8, SWA: 7, MAMBA: 6}
 HOST_PAGES = {FULL: 9, SWA: 8, MAMBA: 5}
-MODEL = replace(TINY_MODEL, full_layers=2, swa_layers=3, mamba_layers=1)
+MODEL = reshaped(TINY_MODEL, full_layers=2, swa_layers=3, mamba_layers=1, index_dim=TINY_INDEX_DIM)
 
 
 def two_tier_config(
@@ -43,7 +33,6 @@ def two_tier_config(
     """FULL, SWA and MAMBA, with an indexer."""
     return CacheConfig(
         components=(FULL, SWA, MAMBA),
-        sidecars=(Pool.INDEXER.value,),
         page_size=PAGE_SIZE,
         capacity_tokens=_tokens(DEVICE_PAGES),
         sliding_window_size=PAGE_SIZE,
@@ -63,7 +52,6 @@ def two_tier_config(
             load_back_threshold_tokens=0,
             executor=ExecutorKind.STEPPED,
         ),
-        storage=None,
     )
 
 
@@ -78,7 +66,7 @@ class TwoTiers:
         fill(self.device, seed=1)
         fill(self.host, seed=2)
 
-    def copier(self, way: Way | None = None) -> PoolCopier:
+    def copier(self, way: CopyMethod | None = None) -> PoolCopier:
         """A copier between them."""
         return PoolCopier(self.device, self.host, self.order, way)
 
@@ -98,15 +86,15 @@ LOADED = (
 
 def job_of(
     kind: TransferKind, parts: Sequence[Mapping[str, tuple[Sequence[int], Sequence[int]]]], number: int = 1
-) -> Job:
+) -> CopyJob:
     """A job over pages that are given by number."""
     moves = [
         {name: Move(pages_of(*device), pages_of(*host)) for name, (device, host) in part.items()} for part in parts
     ]
-    return Job(number, kind, tuple(moves))
+    return CopyJob(number, kind, tuple(moves))
 
 
-def moved(job: Job, tiers: TwoTiers, parts: int) -> dict[Pool, RawBytes]:
+def moved(job: CopyJob, tiers: TwoTiers, parts: int) -> dict[Pool, RawBytes]:
     """What the pools of the tier that a job writes to should hold once its first parts have arrived, by pool."""
     device, host = tiers.device, tiers.host
     source, target = (device, host) if job.kind is TransferKind.BACKUP else (host, device)

@@ -15,7 +15,7 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage import file as module
-from hicache.storage.file_format import HEADER, read_object, write_object
+from hicache.storage.file import HEADER, read_object, write_object
 
 from .asking import put, take
 from .conftest import Open

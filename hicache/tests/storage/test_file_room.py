@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hicache.storage import file as module
-from hicache.storage.file_format import read_object
+from hicache.storage.file import read_object
 
 from .asking import put, take
 from .conftest import Open

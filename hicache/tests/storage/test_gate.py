@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Thread
 
-from hicache.storage.gate import Gate
+from hicache.storage.paged import Gate
 
 MOMENT_S = 0.02
 

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from hicache.storage import name_table
-from hicache.storage.name_table import FEWEST_BUCKETS, ROOM, NameTable
+from hicache.storage.slotfile import name_table
+from hicache.storage.slotfile.name_table import FEWEST_BUCKETS, ROOM, NameTable
 
 
 @pytest.fixture

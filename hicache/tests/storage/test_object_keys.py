@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hicache.errors import KeyFormError
-from hicache.storage.object_keys import MOST_CHARACTERS, StorageKeys, check_key, check_scope
+from hicache.storage.keys import MOST_CHARACTERS, StorageKeys, check_key, check_scope
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.types import Pool
 

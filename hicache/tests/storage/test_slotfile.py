@@ -16,7 +16,7 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
-from hicache.storage.places import Place
+from hicache.storage.slotfile.index import Place
 
 from .asking import put, take
 from .conftest import Open

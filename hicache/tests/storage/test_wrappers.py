@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from hicache.errors import ConfigurationError, InvariantError
-from hicache.storage.audited import AuditedStorage
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend
-from hicache.storage.faulty import Fault, FaultyStorage
 from hicache.storage.memory import MemoryStorage
-from hicache.storage.metered import BOUNDS_S, MeteredStorage
 from hicache.storage.registry import open_backend
-from hicache.storage.wrapper import StorageWrapper
+from hicache.storage.wrappers import BOUNDS_S, AuditedStorage, Fault, FaultyStorage, MeteredStorage, StorageWrapper
 from hicache.types import HitPolicy
 
 from .asking import put, take

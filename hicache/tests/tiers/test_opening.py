@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hicache.cache import UnifiedRadixCache
+from hicache.cache import UnifiedRadixCache, open_cache
 from hicache.config import CacheConfig
-from hicache.opening import open_cache
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.types import SHARED
 
@@ -35,7 +34,7 @@ def test_a_prompt_outlives_its_cache(tmp_path: Path) -> None:
     first = open_cache(filed(tmp_path))
     insert_prompt(first)
     first.drain()
-    assert first.counters.bytes_persisted > 0, "FETCH-9: what is on the host goes to storage"
+    assert first.counters.bytes_stored > 0, "FETCH-9: what is on the host goes to storage"
     first.close()
     second = open_cache(filed(tmp_path))
     assert second.storage is not None, "it has a storage tier"

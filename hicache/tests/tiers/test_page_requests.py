@@ -1,4 +1,4 @@
-"""PageRequests: what goes out last comes in first, in batches that no backend finds too large."""
+"""StorageRequests: what goes out last comes in first, in batches that no backend finds too large."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hicache.pools.host import HostPools
 from hicache.stacks import pool_specs
 from hicache.storage.base import BATCH_PAGES
 from hicache.tests.tiers.stored_cache import stored_config
-from hicache.tiers.page_requests import PageRequests
-from hicache.tree.node import Node, Shape
+from hicache.tiers.storage_io import StorageRequests
+from hicache.tree.node import Node, NodeShape
 from hicache.types import SHARED, Component, HitPolicy, Pool
 
 FULL, SWA, MAMBA = (component.value for component in Component)
@@ -22,12 +22,12 @@ def one_page(_: Node) -> list[bytes]:
     return [b"\x01" * 32]
 
 
-def requests(*, passes_prefix: bool = False) -> PageRequests:
+def requests(*, passes_prefix: bool = False) -> StorageRequests:
     config = stored_config()
     assert config.storage is not None, "it has a storage tier"
     extra = replace(config.storage.extra, hicache_storage_pass_prefix_keys=passes_prefix)
     config = replace(config, sliding_window_size=7, storage=replace(config.storage, extra=extra))
-    return PageRequests(config, HostPools(config, pool_specs(config)), one_page)
+    return StorageRequests(config, HostPools(config, pool_specs(config)), one_page)
 
 
 def test_a_query_names_what_each_pool_needs() -> None:
@@ -72,7 +72,7 @@ def test_what_has_its_kv_in_storage_has_the_rest() -> None:
 
 
 def test_the_backend_is_told_of_the_prefix_only_when_it_is_asked_for() -> None:
-    node = Node(None, b"", SHARED, 0, Shape(3, 2))
+    node = Node(None, b"", SHARED, 0, NodeShape(3, 2))
     assert requests().prefix_keys(node) == (), "CONF-3: off by default"
     told = requests(passes_prefix=True).prefix_keys(node)
     assert [key.rpartition("/")[2] for key in told] == ["01" * 32], "FETCH-9: the KV objects before"

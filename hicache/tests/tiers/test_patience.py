@@ -1,18 +1,18 @@
-"""Patience: each stop policy, and the cap of the timeout."""
+"""PrefetchStopPolicy: each stop policy, and the cap of the timeout."""
 
 from __future__ import annotations
 
 from hicache.clock import VirtualClock
 from hicache.parallel.agree import ALONE
 from hicache.tests.tiers.stored_cache import stored_config
-from hicache.tiers.patience import Patience
+from hicache.tiers.prefetch import PrefetchStopPolicy
 from hicache.types import StopPolicy
 
 
-def patience(policy: StopPolicy, clock: VirtualClock) -> Patience:
+def patience(policy: StopPolicy, clock: VirtualClock) -> PrefetchStopPolicy:
     config = stored_config(policy)
     assert config.storage is not None, "it has a storage tier"
-    return Patience(config.storage, config.page_size, clock, ALONE)
+    return PrefetchStopPolicy(config.storage, config.page_size, clock, ALONE)
 
 
 def test_best_effort_waits_not_at_all_and_wait_complete_to_the_end() -> None:

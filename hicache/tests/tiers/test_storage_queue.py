@@ -1,12 +1,12 @@
-"""StorageQueue: what has ended here is taken over when it has ended on every rank, as far as it is whole there."""
+"""TransferQueue: what has ended here is taken over when it has ended on every rank, as far as it is whole there."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hicache.tiers.storage_queue import StorageQueue
-from hicache.transfer.storage_job import PageBatch, StorageJob, StorageProgress
+from hicache.transfer.job import PageBatch, Progress, StorageJob
+from hicache.transfer.queue import TransferQueue
 from hicache.types import Pool, StorageKind
 
 
@@ -14,20 +14,20 @@ class HandStorage:
     """Jobs stand as the test says."""
 
     def __init__(self) -> None:
-        self.standing: dict[int, StorageProgress] = {}
+        self.standing: dict[int, Progress] = {}
         self.forgotten: list[int] = []
 
     def submit(self, job: StorageJob) -> None:
-        self.standing[job.number] = StorageProgress((), has_ended=False)
+        self.standing[job.number] = Progress((), has_ended=False)
 
-    def progress(self, number: int) -> StorageProgress:
+    def progress(self, number: int) -> Progress:
         return self.standing[number]
 
     def stop(self, number: int) -> None:
         self.wait(number)
 
     def wait(self, number: int) -> None:
-        self.standing[number] = StorageProgress(self.standing[number].answers, has_ended=True)
+        self.standing[number] = Progress(self.standing[number].answers, has_ended=True)
 
     def forget(self, number: int) -> None:
         self.forgotten.append(number)
@@ -43,28 +43,28 @@ def storage() -> HandStorage:
 
 
 @pytest.fixture
-def queue(storage: HandStorage) -> StorageQueue:
+def queue(storage: HandStorage) -> TransferQueue:
     """A queue over it."""
-    return StorageQueue(storage)
+    return TransferQueue(storage)
 
 
-def asked(queue: StorageQueue, *pages: int) -> StorageJob:
+def asked(queue: TransferQueue, *pages: int) -> StorageJob:
     batches = tuple(
         PageBatch(Pool.KV, tuple(f"kv/{number}" for number in range(count)), np.arange(count)) for count in pages
     )
-    job = queue.ask(StorageKind.FETCH, batches, ())
+    job = queue.ask(StorageKind.PREFETCH, batches, ())
     queue.start()
     return job
 
 
-def test_an_end_is_taken_over_once_it_is_settled(queue: StorageQueue, storage: HandStorage) -> None:
+def test_an_end_is_taken_over_once_it_is_settled(queue: TransferQueue, storage: HandStorage) -> None:
     job = asked(queue, 4, 2)
-    storage.standing[job.number] = StorageProgress((4, 2), has_ended=True)
+    storage.standing[job.number] = Progress((4, 2), has_ended=True)
     assert queue.outcomes() == [1, 4, 2], "it has ended here, and both batches are whole"
     queue.settle([0, 4, -1])
     assert queue.take_over(job) is None, "RANK-1: another rank is not so far"
     queue.settle([1, 4, 2])
-    assert queue.take_over(job) == StorageProgress((4, 2), has_ended=True), "it has ended everywhere"
+    assert queue.take_over(job) == Progress((4, 2), has_ended=True), "it has ended everywhere"
     assert queue.take_over(job) is None, "FLOW-4: each ends once"
     assert storage.forgotten == [job.number], "the executor is told"
     assert queue.is_idle, "nothing is left"
@@ -76,7 +76,7 @@ def test_an_end_is_taken_over_once_it_is_settled(queue: StorageQueue, storage: H
     ids=["a page short", "one rank ended before", "nothing", "no page", "the last batch short"],
 )
 def test_only_the_unbroken_prefix_of_all_ranks_counts(
-    queue: StorageQueue, agreed: list[int], expected: tuple[int, ...]
+    queue: TransferQueue, agreed: list[int], expected: tuple[int, ...]
 ) -> None:
     job = asked(queue, 4, 2)
     queue.settle(agreed)
@@ -85,14 +85,14 @@ def test_only_the_unbroken_prefix_of_all_ranks_counts(
     assert progress.answers == expected, f"FETCH-7: of {agreed} the batches up to the first gap, {expected}"
 
 
-def test_a_job_under_way_says_what_it_has(queue: StorageQueue, storage: HandStorage) -> None:
+def test_a_job_under_way_says_what_it_has(queue: TransferQueue, storage: HandStorage) -> None:
     first, second = asked(queue, 4, 2), asked(queue, 3)
-    storage.standing[first.number] = StorageProgress((4,), has_ended=False)
-    storage.standing[second.number] = StorageProgress((1,), has_ended=True)
+    storage.standing[first.number] = Progress((4,), has_ended=False)
+    storage.standing[second.number] = Progress((1,), has_ended=True)
     assert queue.outcomes() == [0, 4, -1, 1, 1], "in the order in which they were asked: ended or not, then each batch"
 
 
-def test_what_was_ended_is_not_taken_over(queue: StorageQueue, storage: HandStorage) -> None:
+def test_what_was_ended_is_not_taken_over(queue: TransferQueue, storage: HandStorage) -> None:
     job = asked(queue, 4)
     queue.settle([1, 4])
     queue.end(job)

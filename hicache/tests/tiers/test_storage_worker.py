@@ -1,4 +1,4 @@
-"""BackendWorker: straight between backend and host pools; what a backend does wrong is a miss, and is logged once."""
+"""StorageWorker: straight between backend and host pools; what a backend does wrong is a miss, and is logged once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hicache.stacks import pool_specs
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend
 from hicache.storage.memory import MemoryStorage
 from hicache.tests.tiers.stored_cache import stored_config
-from hicache.tiers.storage_worker import BackendWorker
-from hicache.transfer.storage_job import PageBatch, PrefixQuery, StorageJob
+from hicache.tiers.storage_io import StorageWorker
+from hicache.transfer.job import PageBatch, PrefixQuery, StorageJob
 from hicache.types import Pool, Slots, StorageKind
 
 CONFIG = stored_config()
@@ -39,8 +39,8 @@ def bank() -> HostPools:
     return HostPools(CONFIG, pool_specs(CONFIG))
 
 
-def worker_of(bank: HostPools, backend: StorageBackend) -> BackendWorker:
-    worker = BackendWorker(bank, frozenset(Pool))
+def worker_of(bank: HostPools, backend: StorageBackend) -> StorageWorker:
+    worker = StorageWorker(bank, frozenset(Pool))
     worker.attach(backend)
     return worker
 
@@ -64,8 +64,8 @@ def test_bytes_go_out_and_come_back(bank: HostPools, pool: Pool) -> None:
     worker = worker_of(bank, MemoryStorage("scope", {}))
     out = PageBatch(pool, KEYS, pages_of(1, 2))
     back = PageBatch(pool, (*KEYS, "kv/absent"), pages_of(4, 3, 5))
-    assert worker.work(job_of(StorageKind.PERSIST, out), out) == 2, "both pages are kept"
-    assert worker.work(job_of(StorageKind.FETCH, back), back) == 2, "STORE-3: up to the page that is absent"
+    assert worker.work(job_of(StorageKind.STORE, out), out) == 2, "both pages are kept"
+    assert worker.work(job_of(StorageKind.PREFETCH, back), back) == 2, "STORE-3: up to the page that is absent"
     for layer in range(buffers.spec.layers):
         for source, target in ((1, 4), (2, 3)):
             old = buffers.read(np.arange(source * unit, (source + 1) * unit), layer)
@@ -78,8 +78,8 @@ def test_what_a_backend_does_wrong_is_a_miss(bank: HostPools, caplog: pytest.Log
     batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2))
     query = PrefixQuery(KEYS, ())
     with caplog.at_level(logging.ERROR):
-        assert worker.work(job_of(StorageKind.FETCH, batch), batch) == 0, "FLOW-4: what raises brings nothing"
-        assert worker.work(job_of(StorageKind.PERSIST, batch), batch) == 0, "one answer for two keys is none"
+        assert worker.work(job_of(StorageKind.PREFETCH, batch), batch) == 0, "FLOW-4: what raises brings nothing"
+        assert worker.work(job_of(StorageKind.STORE, batch), batch) == 0, "one answer for two keys is none"
     assert len(caplog.records) == 1, "it is logged once"
     assert worker.work(job_of(StorageKind.QUERY, query), query) == 2, "no more can be used than was asked about"
 
@@ -89,5 +89,5 @@ def test_a_detached_worker_answers_nothing(bank: HostPools) -> None:
     worker.detach()
     batch = PageBatch(Pool.KV, KEYS, pages_of(1, 2))
     assert not worker.is_attached, "nothing is attached"
-    assert worker.work(job_of(StorageKind.PERSIST, batch), batch) == 0, "and nothing is kept"
+    assert worker.work(job_of(StorageKind.STORE, batch), batch) == 0, "and nothing is kept"
     assert not worker.clear(), "nor cleared"

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hicache.pools.copier import PoolCopier
-from hicache.transfer.job import Job
+from hicache.pools.copy import PoolCopier
+from hicache.transfer.job import CopyJob
 
 
 class FakeEvent:
@@ -107,20 +107,20 @@ class QueuedCopier:
         self._broken = broken
         self.layers = copier.layers
 
-    def copy_layer(self, job: Job, layer: int) -> None:
+    def copy_layer(self, job: CopyJob, layer: int) -> None:
         """Copy now."""
         self._copier.copy_layer(job, layer)
 
-    def copy(self, job: Job) -> None:
+    def copy(self, job: CopyJob) -> None:
         """Copy now."""
         self._copier.copy(job)
 
-    def queue_layer(self, job: Job, layer: int) -> None:
+    def queue_layer(self, job: CopyJob, layer: int) -> None:
         """Copy when the stream comes to it."""
         if layer == self._broken:
             raise RuntimeError(f"no memory to queue layer {layer}")
         self._cuda.current_stream().launch(lambda: self._copier.copy_layer(job, layer))
 
-    def queue(self, job: Job) -> None:
+    def queue(self, job: CopyJob) -> None:
         """Copy when the stream comes to it."""
         self._cuda.current_stream().launch(lambda: self._copier.copy(job))

@@ -7,7 +7,7 @@ from threading import Event
 
 import numpy as np
 
-from hicache.transfer.storage_job import PageBatch, PrefixQuery, StorageJob
+from hicache.transfer.job import PageBatch, PrefixQuery, StorageJob
 from hicache.types import Pool, StorageKind
 
 PATIENCE_S = 30

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from hicache.transfer.controller import HybridCacheController
-from hicache.transfer.executors.protocol import Progress
-from hicache.transfer.job import Job, Move
+from hicache.transfer.job import CopyJob, Move, Progress
+from hicache.transfer.queue import HybridCacheController
 from hicache.types import TransferKind, TransferPhase
 
 BACKUP, LOAD = TransferKind.BACKUP, TransferKind.LOAD
@@ -29,12 +28,12 @@ class HandExecutor:
     """Jobs end when the test says so."""
 
     def __init__(self) -> None:
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, CopyJob] = {}
         self.ended: dict[int, int] = {}
         self.waited: list[int] = []
         self.forgotten: list[int] = []
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CopyJob) -> None:
         self.jobs[job.number] = job
 
     def progress(self, number: int) -> Progress:

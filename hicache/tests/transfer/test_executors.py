@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from hicache.cache import open_copies
 from hicache.config import ExecutorKind, Layout
 from hicache.errors import ConfigurationError
 from hicache.tests.pools.two_tiers import BACKED_UP, LOADED, TwoTiers, contents, job_of, moved, two_tier_config
 from hicache.tests.transfer.fake_cuda import FakeCuda, QueuedCopier
-from hicache.transfer.executors.opening import open_executor
-from hicache.transfer.executors.protocol import Executor, Progress
-from hicache.transfer.executors.stepped import StepExecutor
-from hicache.transfer.executors.streams import StreamExecutor
-from hicache.transfer.executors.threaded import ThreadExecutor
-from hicache.transfer.job import Job
+from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
+from hicache.transfer.job import CopyJob, Progress
+from hicache.transfer.streams import StreamExecutor
 from hicache.types import TransferKind
 
 Open = Callable[[TwoTiers], Executor]
@@ -55,7 +53,7 @@ def open_one(request: pytest.FixtureRequest) -> Iterator[Open]:
         executor.close()
 
 
-def check(tiers: TwoTiers, executor: Executor, job: Job) -> None:
+def check(tiers: TwoTiers, executor: Executor, job: CopyJob) -> None:
     expected = moved(job, tiers, len(job.parts))
     executor.submit(job)
     executor.wait(job.number)
@@ -83,7 +81,7 @@ def test_what_left_comes_back(open_one: Open, dtype: str, device_layout: Layout,
 @pytest.mark.parametrize("host_layout", list(Layout))
 def test_what_left_a_gpu_comes_back(kind: ExecutorKind, device_layout: Layout, host_layout: Layout) -> None:
     tiers = TwoTiers(two_tier_config(device_layout, host_layout, "bfloat16", "cuda"))
-    executor = open_executor(kind, tiers.copier())
+    executor = open_copies(kind, tiers.copier())
     check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, 1))
     check(tiers, executor, job_of(TransferKind.LOAD, LOADED, 2))
     executor.close()
@@ -117,8 +115,8 @@ def test_an_executor_may_be_closed_twice(open_one: Open) -> None:
 
 def test_each_kind_is_opened_by_its_name() -> None:
     copier = TwoTiers(two_tier_config()).copier()
-    assert isinstance(open_executor(ExecutorKind.STEPPED, copier), StepExecutor), "stepped"
-    executor = open_executor(ExecutorKind.THREADED, copier)
+    assert isinstance(open_copies(ExecutorKind.STEPPED, copier), StepExecutor), "stepped"
+    executor = open_copies(ExecutorKind.THREADED, copier)
     assert isinstance(executor, ThreadExecutor), "threaded"
     executor.close()
 
@@ -126,4 +124,4 @@ def test_each_kind_is_opened_by_its_name() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
 def test_streams_without_a_gpu_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="'streams' needs a CUDA device"):
-        open_executor(ExecutorKind.STREAMS, TwoTiers(two_tier_config()).copier())
+        open_copies(ExecutorKind.STREAMS, TwoTiers(two_tier_config()).copier())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hicache.tests.pools.two_tiers import BACKED_UP, FULL, LOADED, TwoTiers, contents, job_of, moved, two_tier_config
-from hicache.transfer.executors.protocol import Progress
-from hicache.transfer.executors.stepped import StepExecutor
+from hicache.transfer.executors import StepExecutor
+from hicache.transfer.job import Progress
 from hicache.types import Pool, TransferKind
 
 LAYERS = 6

@@ -24,8 +24,8 @@ from hicache.tests.pools.two_tiers import (
     two_tier_config,
 )
 from hicache.tests.transfer.fake_cuda import FakeCuda, FakeStream, QueuedCopier
-from hicache.transfer.executors.protocol import Progress
-from hicache.transfer.executors.streams import StreamExecutor
+from hicache.transfer.job import Progress
+from hicache.transfer.streams import StreamExecutor
 from hicache.types import Pool, TransferKind
 
 LAYERS = 6

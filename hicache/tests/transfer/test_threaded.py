@@ -8,9 +8,8 @@ from threading import Event, Thread
 
 import pytest
 
-from hicache.transfer.executors.protocol import Progress
-from hicache.transfer.executors.threaded import ThreadExecutor
-from hicache.transfer.job import Job
+from hicache.transfer.executors import ThreadExecutor
+from hicache.transfer.job import CopyJob, Progress
 from hicache.types import TransferKind
 
 LAYERS = 3
@@ -30,7 +29,7 @@ class GatedCopier:
         self.copied: list[int] = []
         self._broken = broken
 
-    def copy(self, job: Job) -> None:
+    def copy(self, job: CopyJob) -> None:
         """Copy a job once its gate is open."""
         self.entered[job.kind].set()
         assert self.gates[job.kind].wait(PATIENCE_S), "the gate was never opened"
@@ -38,7 +37,7 @@ class GatedCopier:
             raise OSError(f"memory of job {job.number} is broken")
         self.copied.append(job.number)
 
-    def copy_layer(self, job: Job, layer: int) -> None:
+    def copy_layer(self, job: CopyJob, layer: int) -> None:
         """Not asked for."""
         raise NotImplementedError
 
@@ -46,8 +45,8 @@ class GatedCopier:
     queue = copy
 
 
-def job(number: int, kind: TransferKind, parts: int = 2) -> Job:
-    return Job(number, kind, tuple([{} for _ in range(parts)]))
+def job(number: int, kind: TransferKind, parts: int = 2) -> CopyJob:
+    return CopyJob(number, kind, tuple([{} for _ in range(parts)]))
 
 
 def no_pause() -> None:

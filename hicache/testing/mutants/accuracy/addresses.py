@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hicache.pools.copier import PoolCopier
-from hicache.pools.lanes import Addresses
+from hicache.pools.copy import Addresses, PoolCopier
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
 from hicache.tiers import host_tier
-from hicache.transfer.job import Job
+from hicache.transfer.job import CopyJob
 from hicache.types import Component, Pool, TransferKind
 
 
 class _ByBlock(PoolCopier):
-    def _addresses_of(self, job: Job, component: str) -> Addresses:
+    def _addresses_of(self, job: CopyJob, component: str) -> Addresses:
         if job.kind is TransferKind.BACKUP:
             return super()._addresses_of(job, component)
         blocks = [page for part in job.parts if component in part for page in part[component].host.tolist()]
@@ -21,7 +20,7 @@ class _ByBlock(PoolCopier):
 
 
 class _OnePageSize(PoolCopier):
-    def _addresses_of(self, job: Job, component: str) -> Addresses:
+    def _addresses_of(self, job: CopyJob, component: str) -> Addresses:
         if component != Component.MAMBA:
             return super()._addresses_of(job, component)
         moves = [part[component] for part in job.parts if component in part]
@@ -31,7 +30,7 @@ class _OnePageSize(PoolCopier):
 
 
 class _TargetLayers(PoolCopier):
-    def _move(self, job: Job, pool: Pool, addresses: Mapping[str, Addresses], layers: slice) -> None:
+    def _move(self, job: CopyJob, pool: Pool, addresses: Mapping[str, Addresses], layers: slice) -> None:
         if job.kind is TransferKind.LOAD:
             layers = slice(0, self._tiers[0].buffers[pool].spec.layers - 1)
         super()._move(job, pool, addresses, layers)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.transfer.executors.protocol import Copier, Executor, Progress
-from hicache.transfer.executors.stepped import StepExecutor
-from hicache.transfer.job import Job
+from hicache.transfer.executors import Executor, StepExecutor
+from hicache.transfer.job import Copier, CopyJob, Progress
 from hicache.types import TransferKind
 
 
@@ -15,9 +14,9 @@ class _OneCounter(StepExecutor):
     def __init__(self, copier: Copier) -> None:
         super().__init__(copier)
         self._has_counted = False
-        self._owed: list[Job] = []
+        self._owed: list[CopyJob] = []
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CopyJob) -> None:
         while self._owed:
             self._copier.copy(self._owed.pop())
         super().submit(job)

@@ -8,9 +8,8 @@ from hicache.config import CacheConfig
 from hicache.parallel.group import Group
 from hicache.testing.adapter import PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.transfer.executors.protocol import Copier, Executor
-from hicache.transfer.executors.threaded import ThreadExecutor
-from hicache.transfer.job import Job
+from hicache.transfer.executors import Executor, ThreadExecutor
+from hicache.transfer.job import Copier, CopyJob
 from hicache.tree.node import Node
 from hicache.types import Pool, Slots, TransferKind
 
@@ -20,7 +19,7 @@ class _FencedBackups(ThreadExecutor):
         super().__init__(copier, pause=lambda: None)
         self._fence = fence
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CopyJob) -> None:
         if job.kind is TransferKind.BACKUP:
             self._fence()
         super().submit(job)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar
 
-from hicache.pools.copier import ALL_LAYERS, PoolCopier
+from hicache.pools.copy import ALL_LAYERS, PoolCopier
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
 from hicache.tiers import host_tier
-from hicache.transfer.job import Job
+from hicache.transfer.job import CopyJob
 from hicache.types import Pool, TransferKind
 
 
 class _LateCopier(PoolCopier):
     kind: ClassVar[TransferKind]
     late: ClassVar[Collection[Pool]]
-    _owed: Job | None = None
+    _owed: CopyJob | None = None
 
-    def queue(self, job: Job) -> None:
+    def queue(self, job: CopyJob) -> None:
         if job.kind is not self.kind:
             super().queue(job)
             return
@@ -26,7 +26,7 @@ class _LateCopier(PoolCopier):
         self._queue_pools(job, [pool for pool in self._lanes if pool not in self.late])
         self._owed = job
 
-    def _queue_pools(self, job: Job, pools: Collection[Pool]) -> None:
+    def _queue_pools(self, job: CopyJob, pools: Collection[Pool]) -> None:
         addresses = self._addresses(job)
         for pool in self._lanes:
             if pool in pools:

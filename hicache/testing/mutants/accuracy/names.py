@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 from hicache.config import CacheConfig
 from hicache.parallel.group import Group
-from hicache.storage.object_keys import StorageKeys
+from hicache.storage.keys import StorageKeys
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.tiers.fetch import Fetch
+from hicache.tiers.prefetch import PrefetchOperation
 from hicache.types import SHARED, InsertResult, Key, MatchResult, Namespace, Slots
 
 
@@ -34,7 +34,7 @@ class _OtherKeys(ReferenceAdapter):
             self.other(key), slots, shared=shared, window_start=window_start, state=state, priority=priority
         )
 
-    def prefetch(self, key: Key) -> Fetch | None:
+    def prefetch(self, key: Key) -> PrefetchOperation | None:
         return super().prefetch(self.other(key))
 
     def other(self, key: Key) -> Key:

@@ -6,24 +6,24 @@ from typing import ClassVar
 
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
 from hicache.tiers import host_tier
-from hicache.transfer.controller import HybridCacheController, OperationT
-from hicache.transfer.job import Job
+from hicache.transfer.job import CopyJob
+from hicache.transfer.queue import HybridCacheController, TransferT
 from hicache.types import TransferKind
 
 
-class _Unasked(HybridCacheController[OperationT]):
+class _Unasked(HybridCacheController[TransferT]):
     kind: ClassVar[TransferKind]
 
-    def _outcome(self, job: Job) -> int:
+    def _outcome(self, job: CopyJob) -> int:
         outcome = super()._outcome(job)
         return len(job.parts) + 1 if outcome and job.kind is self.kind else outcome
 
 
-class _UnaskedBackups(_Unasked[OperationT]):
+class _UnaskedBackups(_Unasked[TransferT]):
     kind = TransferKind.BACKUP
 
 
-class _UnaskedLoads(_Unasked[OperationT]):
+class _UnaskedLoads(_Unasked[TransferT]):
     kind = TransferKind.LOAD
 
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.transfer.executors.protocol import Copier, Executor
-from hicache.transfer.executors.stepped import StepExecutor
-from hicache.transfer.job import Job, Move
+from hicache.transfer.executors import Executor, StepExecutor
+from hicache.transfer.job import Copier, CopyJob, Move
 from hicache.types import Slots
 
 MOST_PAGES = 4096
@@ -23,11 +22,11 @@ class _OneBuffer(StepExecutor):
         super().__init__(copier)
         self._buffers: dict[tuple[object, ...], Slots] = {}
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CopyJob) -> None:
         used: dict[tuple[object, ...], int] = {}
         super().submit(replace(job, parts=tuple([self._staged(job, part, used) for part in job.parts])))
 
-    def _staged(self, job: Job, part: Mapping[str, Move], used: dict[tuple[object, ...], int]) -> dict[str, Move]:
+    def _staged(self, job: CopyJob, part: Mapping[str, Move], used: dict[tuple[object, ...], int]) -> dict[str, Move]:
         return {
             name: Move(
                 self._kept((job.kind, name, "device"), move.device, used),

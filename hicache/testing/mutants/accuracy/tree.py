@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hicache.components import ensemble
-from hicache.components.base import TreeComponent
-from hicache.components.holding import FULL, Holding
-from hicache.components.registry import REGISTRY
+from hicache.components import component_tree
+from hicache.components.base import ComponentTier, TreeComponent
+from hicache.components.component_tree import REGISTRY
 from hicache.components.swa import SwaComponent
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
 from hicache.tiers import host_tier
-from hicache.tiers.backups import Backups
-from hicache.tiers.operation import Operation
-from hicache.tree.node import Node
+from hicache.tiers.backup import BackupManager
+from hicache.tiers.transfer import Transfer
+from hicache.tree.node import FULL, Node
 from hicache.types import InsertResult, Key, MatchResult, Slots
 
 
@@ -50,8 +49,8 @@ class FreesWhatIsKept(ReferenceAdapter):
         self.cache.pools.free(self.cache.pools.pages_of(slots))
 
 
-class _FirstPages(Backups):
-    def _settle(self, operation: Operation, component: TreeComponent, node: Node, *, arrived: bool) -> None:
+class _FirstPages(BackupManager):
+    def _settle(self, operation: Transfer, component: TreeComponent, node: Node, *, arrived: bool) -> None:
         start, operation.start = operation.start, node.start
         super()._settle(operation, component, node, arrived=arrived)
         operation.start = start
@@ -60,15 +59,15 @@ class _FirstPages(Backups):
 class SplitForgotten(OtherParts):
     """When a backup ends, each part of a node that was cut meanwhile takes the first of its pages."""
 
-    parts = ((host_tier, "Backups", _FirstPages),)
+    parts = ((host_tier, "BackupManager", _FirstPages),)
 
 
 class _Unprotected(SwaComponent):
-    def acquire(self, node: Node, holding: Holding) -> int:
+    def acquire(self, node: Node, holding: ComponentTier) -> int:
         return node.end
 
 
 class NoWindowLock(OtherParts):
     """A lock protects no window."""
 
-    parts = ((ensemble, "REGISTRY", {**REGISTRY, SwaComponent.name: _Unprotected}),)
+    parts = ((component_tree, "REGISTRY", {**REGISTRY, SwaComponent.name: _Unprotected}),)

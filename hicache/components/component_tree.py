@@ -1,0 +1,369 @@
+"""ComponentTree: the components of a cache acting together on the nodes of one radix tree: match, insert, evict, lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hicache.components.base import ComponentTier, DevicePages, HostPages, Insertion, TreeComponent, Validator
+from hicache.components.full import FullComponent
+from hicache.components.mamba import MambaComponent
+from hicache.components.swa import SwaComponent
+from hicache.config import CacheConfig, WritePolicy
+from hicache.errors import ConfigurationError, ReceiptError, StaleHandleError
+from hicache.events import EventLog
+from hicache.keys import RadixKey, page_bytes
+from hicache.metrics import Counters
+from hicache.tree.node import FULL, Node, NodeShape
+from hicache.tree.radix import RadixTree
+from hicache.types import Tier
+
+REGISTRY: dict[str, type[TreeComponent]] = {
+    component.name: component for component in (FullComponent, SwaComponent, MambaComponent)
+}
+"""The components by name, in rank order. A new one is one file and one entry here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How far a key is cached, on the device and on both tiers, from one walk.
+
+    `path`: the nodes on the key down to the best match. `anchor`, `best`: the deepest nodes at which every component is
+    valid, on the device alone and on both tiers. `anchor_steps`: how many nodes of the path lead to the anchor.
+    `reached_end`: the end in pages of the deepest node past the anchor at which all components but the last in rank
+    are valid, or 0.
+    """
+
+    path: list[Node]
+    anchor: Node
+    best: Node
+    anchor_steps: int
+    reached_end: int
+
+    def pages_on_host(self, component: TreeComponent) -> int:
+        """How much of what a reader up to the best match needs of a component is on the host alone."""
+        if self.best is self.anchor:
+            return 0
+        index, pages_on_host = component.index, 0
+        for node, pages in component.needed(self.best):
+            copy = node.host[index].value
+            if node.device[index].value is None and copy is not None:
+                pages_on_host += min(pages, len(copy))
+        return pages_on_host
+
+
+class ComponentTree:
+    """A radix tree and what its components have on its nodes. Data is installed FULL first and dropped FULL last.
+
+    `radix`: the tree itself. `locks`: the receipts over its nodes. `is_write_back`: nodes are backed up only when they
+    must leave the device, so from the leaves up.
+    """
+
+    def __init__(
+        self,
+        config: CacheConfig,
+        device_pages: DevicePages,
+        host_pages: HostPages | None,
+        events: EventLog,
+        counters: Counters,
+    ) -> None:
+        unknown = [name for name in config.components if name not in REGISTRY]
+        if unknown:
+            raise ConfigurationError(f"components {unknown} are unknown; known: {sorted(REGISTRY)}")
+        ranked = [component for name, component in REGISTRY.items() if name in config.components]
+        self.config = config
+        self.counters = counters
+        self.now = 0
+        self.has_host = host_pages is not None
+        self.is_write_back = config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK
+        shape = NodeShape(len(ranked), self.has_host)
+        self.radix = RadixTree(page_bytes(config.page_size, config.bigram), shape, self._on_split, counters)
+        self.components = [
+            component(index, config, device_pages, host_pages, events, counters)
+            for index, component in enumerate(ranked)
+        ]
+        self.by_name = {component.name: component for component in self.components}
+        self.locks = Locks(self)
+
+    def tick(self) -> int:
+        """The next moment of the tree's own time: what is used later has a higher one."""
+        self.now += 1
+        return self.now
+
+    # Reading.
+
+    def validators(self, *, device_only: bool) -> list[Validator]:
+        """Fresh validators for one walk, in rank order. Host data counts unless `device_only`."""
+        on_device = device_only or not self.has_host
+        # Without a host tier every node has FULL on the device, so there is nothing to ask.
+        asked = self.components if self.has_host else self.components[1:]
+        return [component.validator(device_only=on_device) for component in asked]
+
+    def match(self, key: RadixKey) -> Match:
+        """Walk a key once. Every validator sees every node, also after another refused it (sglang#25277)."""
+        validators = self.validators(device_only=True)
+        on_both = self.validators(device_only=False) if self.has_host else []
+        anchor = best = self.radix.root
+        path: list[Node] = []
+        anchor_steps = best_steps = reached_end = 0
+        for node in self.radix.walk(key):
+            path.append(node)
+            valid = valid_but_last = True
+            for validate in validators:
+                valid_but_last, valid = valid, validate(node) and valid
+            if valid:
+                anchor, anchor_steps = node, len(path)
+            elif valid_but_last:
+                reached_end = node.end
+            if valid if not on_both else all_valid(on_both, node):
+                best, best_steps = node, len(path)
+        del path[best_steps:]
+        return Match(path, anchor, best, anchor_steps, reached_end)
+
+    def device_end(self, node: Node) -> int:
+        """Where a reader up to the node would end on the device alone, in pages."""
+        validators = self.validators(device_only=True)
+        return max((step.end for step in node.path() if all_valid(validators, step)), default=0)
+
+    def is_on_host(self, node: Node) -> bool:
+        """Whether the node has a copy of its FULL pages on the host."""
+        return self.has_host and node.host[FULL].value is not None
+
+    def can_back_up_child(self, parent: Node) -> bool:
+        """Whether a child may have a host copy. No prefix has a gap on the host, except with write_back."""
+        return parent.is_root or self.is_write_back or self.is_on_host(parent)
+
+    def can_back_up(self, component: TreeComponent, node: Node) -> bool:
+        """Whether the host has what a host copy needs: components of higher rank, and for FULL the parent's copy."""
+        if component.index > FULL:
+            return all(data.value is not None for data in node.host[: component.index])
+        assert node.parent is not None, "the root has nothing to back up"
+        return self.can_back_up_child(node.parent)
+
+    # Changing.
+
+    def touch(self, node: Node, now: int) -> None:
+        """A request used the path to the node."""
+        if node.parent is not None:
+            for component in self.components:
+                component.touch(node, now)
+
+    def insert(self, key: RadixKey, insertion: Insertion) -> tuple[Node, int]:
+        """Insert a key; returns the last node, and where a match would end on the device, in pages."""
+        validators = self.validators(device_only=True)
+        node, accepted_end = self.radix.root, 0
+        for met in self.radix.walk(key):
+            for node in self._cut_before_overlap(met, insertion):
+                for component in self.components:
+                    component.overlap(node, insertion)
+                accepted_end = node.end if all_valid(validators, node) else accepted_end
+        for end in self._leaf_ends(node.end, insertion):
+            node = self._attach(node, key, end, insertion)
+            accepted_end = node.end if all_valid(validators, node) else accepted_end
+        return node, accepted_end
+
+    def evict(self, node: Node, target: TreeComponent) -> None:
+        """Evict one victim of a component from the device: a leaf whole, else the component and those of lower rank."""
+        if node.device_children or node.device[FULL].lock_ref:
+            self._drop_on_device(node, self.components[target.index :])
+        elif self.is_on_host(node):
+            self._drop_on_device(node, self.components)
+            self._propagate_recency(node)
+            self.prune_and_requeue(node)
+        else:
+            self.prune_and_requeue(self._remove(node))
+
+    def evict_host(self, node: Node, target: TreeComponent) -> None:
+        """Evict one victim of a component from the host: the node when it is nowhere else, else that component's copy."""
+        if node.children or node.is_locked or node.device[FULL].value is not None:
+            for component in reversed(self.components[target.index :]):
+                component.host.drop(node)
+            self.prune_and_requeue(node)
+        else:
+            self.prune_and_requeue(self._remove(node))
+
+    def prune_and_requeue(self, node: Node) -> None:
+        """The node lost a child, a lock or data. Remove it while no match can end there, then queue what remains."""
+        while node.parent and not node.children and not node.is_locked and self._is_unmatchable(node):
+            node = self._remove(node)
+        for component in self.components:
+            for tier in component.tiers:
+                tier.queue.offer(node)
+
+    def remove_below(self, node: Node) -> bool:
+        """Remove all nodes below one that must leave; False, with nothing changed, when one of them is locked."""
+        below: list[Node] = []
+        stack = list(node.children.values())
+        while stack:
+            step = stack.pop()
+            below.append(step)
+            stack.extend(step.children.values())
+        if any(step.is_locked for step in below):
+            return False
+        for step in reversed(below):
+            self._remove(step)
+        return True
+
+    def clear(self) -> None:
+        """Remove every node, locked or not. All receipts are refused from now on."""
+        self.locks.clear()
+        for node in self.radix.nodes():
+            for component in reversed(self.components):
+                for tier in component.tiers:
+                    tier.drop_locked(node)
+        self.radix.clear()
+        self.radix.root.device_children = self.radix.root.host_children = 0
+
+    def free_dropped(self) -> None:
+        """Free the pages of all that was dropped. SWA goes before FULL, whose partners its pages are."""
+        for component in reversed(self.components):
+            for tier in component.tiers:
+                tier.free_dropped()
+
+    def _cut_before_overlap(self, node: Node, insertion: Insertion) -> list[Node]:
+        for component in self.components:
+            cut = component.cut_before_overlap(node, insertion)
+            if cut is not None:
+                return [self.radix.split(node, cut - node.start), node]
+        return [node]
+
+    def _leaf_ends(self, start: int, insertion: Insertion) -> list[int]:
+        """Where the new nodes past page `start` end. None, when no match could end there."""
+        total = len(insertion.pages)
+        if start == total:
+            return []
+        ends = {total}
+        for component in self.components:
+            if component.refuses_leaf(start, insertion):
+                return []
+            ends.update(component.leaf_cuts(start, insertion))
+        return sorted(ends)
+
+    def _attach(self, parent: Node, key: RadixKey, end: int, insertion: Insertion) -> Node:
+        leaf = self.radix.attach(parent, key, end)
+        leaf.creation_time, leaf.priority = insertion.now, insertion.priority
+        for component in self.components:
+            component.commit(leaf, insertion)
+        return leaf
+
+    def _on_split(self, upper: Node, lower: Node) -> None:
+        under_way = [data.transfer for data in (*lower.device, *lower.host) if data.transfer is not None]
+        for transfer in {id(transfer): transfer for transfer in under_way}.values():
+            transfer.split(upper, lower)
+        for component in self.components:
+            component.split(upper, lower)
+
+    def _is_unmatchable(self, node: Node) -> bool:
+        """Whether a component is on no tier, so that no match can end here."""
+        return any(component.is_missing(node) for component in self.components)
+
+    def _drop_on_device(self, node: Node, components: list[TreeComponent]) -> None:
+        """Drop some components on the device. Their host copies, if any, come earlier in the order from now on."""
+        for component in reversed(components):
+            component.device.drop(node)
+            if self.has_host:
+                component.host.queue.move_forward(node)
+
+    def _remove(self, node: Node) -> Node:
+        """Remove a leaf with all that it has; returns its parent."""
+        for component in reversed(self.components):
+            for tier in component.tiers:
+                tier.drop(node)
+        parent = self.radix.remove(node)
+        self._propagate_recency(node)
+        return parent
+
+    def _propagate_recency(self, node: Node) -> None:
+        """The node left the device or the tree: its priority and last use pass to the parent."""
+        parent = node.parent
+        assert parent is not None, "the root never leaves"
+        parent.priority = max(parent.priority, node.priority)
+        parent.last_access_time[FULL] = max(parent.last_access_time[FULL], node.last_access_time[FULL])
+        self.components[FULL].device.queue.touch(parent)
+
+
+def all_valid(validators: list[Validator], node: Node) -> bool:
+    """Every validator sees every node, also after another refused it: SWA counts its run (sglang#25277)."""
+    valid = True
+    for validate in validators:
+        valid = validate(node) and valid
+    return valid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LockReceipt:
+    """What a lock took: the node, the tier, and for each component what it must know to give it back.
+
+    `keeper`: the device lock that keeps the node of a host lock in the tree, where it has no host copy that could.
+    """
+
+    node: Node
+    tier: Tier
+    marks: tuple[int, ...]
+    keeper: LockReceipt | None
+
+
+class Locks:
+    """The receipts that are not released. `pins`: those of the cache's own transfers; the others are callers'."""
+
+    def __init__(self, tree: ComponentTree) -> None:
+        self._tree = tree
+        self._receipts: set[LockReceipt] = set()
+        self._by_tier: dict[Tier, list[tuple[TreeComponent, ComponentTier]]] = {
+            tier: [(component, component.tiers[place]) for component in tree.components]
+            for place, tier in enumerate((Tier.DEVICE, Tier.HOST)[: 1 + tree.has_host])
+        }
+        self.pins: set[LockReceipt] = set()
+
+    def lock(self, node: Node, tier: Tier) -> LockReceipt:
+        """Protect on one tier all that a reader up to the node's end needs.
+
+        Raises StaleHandleError for a node that is not in the tree, and for a device lock of one that is on the host
+        alone.
+        """
+        receipt = self._acquire(node, tier)
+        self._receipts.add(receipt)
+        return receipt
+
+    def unlock(self, receipt: LockReceipt, tier: Tier) -> None:
+        """Undo the lock. Raises ReceiptError unless it is outstanding, of this tier and taken since the last reset."""
+        if receipt not in self._receipts or receipt.tier is not tier:
+            raise ReceiptError(f"{receipt!r} was released before, or is not such a receipt of this cache")
+        self._receipts.remove(receipt)
+        self._release(receipt)
+        self._tree.prune_and_requeue(receipt.node)
+
+    def pin(self, node: Node, tier: Tier) -> LockReceipt:
+        """As `lock`, for the cache itself."""
+        receipt = self._acquire(node, tier)
+        self.pins.add(receipt)
+        return receipt
+
+    def unpin(self, *receipts: LockReceipt) -> None:
+        """Undo pins. One that a reset has ended is skipped."""
+        for receipt in receipts:
+            if receipt in self.pins:
+                self.pins.remove(receipt)
+                self._release(receipt)
+                self._tree.prune_and_requeue(receipt.node)
+
+    def clear(self) -> None:
+        """Refuse every receipt from now on."""
+        self._receipts.clear()
+        self.pins.clear()
+
+    def _acquire(self, node: Node, tier: Tier) -> LockReceipt:
+        if not node.alive:
+            raise StaleHandleError(f"{node!r} is not in the tree any more")
+        if tier is Tier.DEVICE and node.parent is not None and node.device[FULL].value is None:
+            raise StaleHandleError(f"{node!r} is on the host alone: load it back before it can be locked")
+        keeper = None
+        if tier is Tier.HOST and not self._tree.is_on_host(node):
+            keeper = self._acquire(node, Tier.DEVICE)
+        marks = tuple([component.acquire(node, on_tier) for component, on_tier in self._by_tier[tier]])
+        return LockReceipt(node, tier, marks, keeper)
+
+    def _release(self, receipt: LockReceipt) -> None:
+        for (component, tier), mark in zip(self._by_tier[receipt.tier], receipt.marks, strict=True):
+            component.release(receipt.node, mark, tier)
+        if receipt.keeper is not None:
+            self._release(receipt.keeper)

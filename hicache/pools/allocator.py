@@ -1,0 +1,57 @@
+"""PageAllocator: which pages of a pool are free, as a stack with a bitmap. Page 0 is the padding page."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hicache.errors import SlotError
+from hicache.types import Slots
+
+
+class PageAllocator:
+    """Hands out pages 1..capacity, all or nothing, and takes each back once."""
+
+    def __init__(self, name: str, capacity_pages: int) -> None:
+        self.name = name
+        self.capacity_pages = capacity_pages
+        self._stack = np.arange(capacity_pages, 0, -1, dtype=np.int64)
+        # Both ends of the bitmap belong to nobody, so that a foreign page, clipped to the range, is not held.
+        self._is_held = np.zeros(capacity_pages + 2, dtype=np.bool_)
+        self._mark = np.zeros(capacity_pages + 1, dtype=np.int64)
+        self.free_pages = capacity_pages
+
+    def allocate(self, pages: int) -> Slots | None:
+        """So many pages, int64 [pages], or None when fewer are free. Raises ValueError on a negative number."""
+        if pages < 0:
+            raise ValueError(f"{self.name}: cannot allocate {pages} pages")
+        if pages > self.free_pages:
+            return None
+        self.free_pages -= pages
+        taken = self._stack[self.free_pages : self.free_pages + pages][::-1].copy()
+        self._is_held[taken] = True
+        return taken
+
+    def free(self, pages: Slots) -> None:
+        """Take pages back. Raises SlotError, changing nothing, when one is foreign, free, padding, or named twice."""
+        self.check_held(pages)
+        self._stack[self.free_pages : self.free_pages + len(pages)] = pages[::-1]
+        self.free_pages += len(pages)
+        self._is_held[pages] = False
+
+    def check_held(self, pages: Slots) -> None:
+        """Raise SlotError unless each page is handed out, and named once."""
+        is_held = self._is_held.take(pages, mode="clip")
+        if np.count_nonzero(is_held) < len(pages):
+            raise SlotError(
+                f"{self.name}: pages {pages[~is_held].tolist()} are free already, or not in 1..{self.capacity_pages}"
+            )
+        order = np.arange(len(pages))
+        self._mark[pages] = order
+        # Each page notes the last position that named it: a page that was named twice does not find its first one.
+        repeated = self._mark[pages] != order
+        if np.count_nonzero(repeated):
+            raise SlotError(f"{self.name}: pages {pages[repeated].tolist()} are named twice")
+
+    def free_set(self) -> Slots:
+        """The free pages, in no order, in a new array."""
+        return self._stack[: self.free_pages].copy()

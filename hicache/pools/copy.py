@@ -1,0 +1,183 @@
+"""PoolCopier: copies the pages of a job between the pools of device and host, sidecars with the pool they follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from hicache.config import Layout
+from hicache.errors import PoolMismatchError, SlotError
+from hicache.pools.buffers import PoolBuffers, TierPools
+from hicache.pools.host import seen_from
+from hicache.transfer.job import CopyJob
+from hicache.types import TransferKind
+
+LayerOrder = tuple[tuple[tuple[str, int], ...], ...]
+"""The layers of the stack: the pools that each reads, and its number in those."""
+
+ALL_LAYERS = slice(None)
+
+Addresses = Sequence[tuple[Any, Any]]
+"""Where pages lie on device and host: pairs of slices, or of index tensors."""
+
+PAGES_AT_ONCE = 256
+"""One kernel gathers pages, another scatters them: this bounds the memory in between."""
+
+
+class BufferPair:
+    """One tensor of a device pool and its twin on the host: [pages, layers, page_size, elements] each, of one kind."""
+
+    def __init__(self, device: Any, host: Any) -> None:
+        self._device = device
+        self._host = host
+
+    def copy(self, kind: TransferKind, addresses: Addresses, layers: slice) -> None:
+        """Copy some layers of the pages."""
+        if kind is TransferKind.BACKUP:
+            for device, host in addresses:
+                self._host[host, layers] = self._device[device, layers]
+        else:
+            for device, host in addresses:
+                self._device[device, layers] = self._host[host, layers]
+
+
+class CopyMethod(Protocol):
+    """How the pages of two buffers are copied."""
+
+    def pair(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> BufferPair:
+        """The pair of one tensor and its twin."""
+
+    def addresses(self, device: list[int], host: list[int]) -> Addresses:
+        """Page numbers at both ends, pairwise, as the pairs take them."""
+
+
+class RunCopies:
+    """Copies on the CPU. Pages that follow each other at both ends are one copy, with nothing in between."""
+
+    def pair(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> BufferPair:
+        """Arrays where the pieces are layers or pages, as numpy starts sooner; tensors where each slot is a piece."""
+        if (device.spec.layout is Layout.PAGE_FIRST) == (host.spec.layout is Layout.PAGE_FIRST):
+            return BufferPair(device.raw[buffer].numpy(), host.raw[buffer].numpy())
+        return BufferPair(*_widened(device.raw[buffer], host.raw[buffer]))
+
+    def addresses(self, device: list[int], host: list[int]) -> Addresses:
+        """Slices of runs. Plain Python: for the few pages of most jobs it has ended before numpy has started."""
+        runs: list[tuple[slice, slice]] = []
+        start, last = 0, len(device) - 1
+        for place in range(len(device)):
+            if place == last or device[place + 1] != device[place] + 1 or host[place + 1] != host[place] + 1:
+                runs.append((slice(device[start], device[place] + 1), slice(host[start], host[place] + 1)))
+                start = place + 1
+        return runs
+
+
+class KernelCopies:
+    """Copies by kernels of a GPU, which gather and scatter pages of any layout, queued on the current stream.
+
+    They read and write host memory where it is, so it must be pinned.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def pair(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> BufferPair:
+        """Tensors of the device."""
+        own, twin = _widened(device.raw[buffer], host.raw[buffer])
+        return BufferPair(own, seen_from(self._device, twin))
+
+    def addresses(self, device: list[int], host: list[int]) -> Addresses:
+        """Page numbers on the device, some at a time."""
+        ends = [torch.tensor(pages, dtype=torch.int64, device=self._device) for pages in (device, host)]
+        return list(zip(*[torch.split(end, PAGES_AT_ONCE) for end in ends], strict=True))
+
+
+def _widened(device: torch.Tensor, host: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # Torch counts elements: it reads wide ones at once, and wakes no threads for a few of them.
+    wide = torch.int64 if device.shape[-1] % torch.int64.itemsize == 0 else torch.uint8
+    return device.view(wide), host.view(wide)
+
+
+class PoolCopier:
+    """Copies between a cache's device pools and its host pools, whatever their layouts.
+
+    Raises PoolMismatchError when the pools differ in anything but layout and capacity, and SlotError, with nothing
+    copied, for a job whose pages are not pages of the pools. `method`: how pages are copied, if not as suits the device.
+    Without a model there is nothing to copy, and one layer that has no pool.
+    """
+
+    def __init__(self, device: TierPools, host: TierPools, order: LayerOrder, method: CopyMethod | None = None) -> None:
+        self._order = order or ((),)
+        self._tiers = device, host
+        self._device = next((buffers.raw[0].device for buffers in device.buffers.values()), torch.device("cpu"))
+        self._method = method or (KernelCopies(self._device) if self._device.type == "cuda" else RunCopies())
+        self._pairs: dict[str, list[BufferPair]] = {}
+        self._latest: dict[TransferKind, tuple[CopyJob, dict[str, Addresses]]] = {}
+        for pool, buffers in device.buffers.items():
+            twin = host.buffers[pool]
+            _check_alike(buffers, twin)
+            self._pairs[pool] = [self._method.pair(buffers, twin, number) for number in range(len(buffers.raw))]
+
+    @property
+    def layers(self) -> int:
+        """Layers of the whole stack, of every kind."""
+        return len(self._order)
+
+    def copy_layer(self, job: CopyJob, layer: int) -> None:
+        """Copy one layer of the stack, in all pools that have it. Returns when the bytes are there."""
+        self.queue_layer(job, layer)
+        self._synchronize()
+
+    def copy(self, job: CopyJob) -> None:
+        """Copy all layers of all pools. Returns when the bytes are there."""
+        self.queue(job)
+        self._synchronize()
+
+    def queue_layer(self, job: CopyJob, layer: int) -> None:
+        """As `copy_layer`, but on a GPU the copies are only queued, on the current stream."""
+        addresses = self._addresses(job)
+        for pool, number in self._order[layer]:
+            self._move(job, pool, addresses, slice(number, number + 1))
+
+    def queue(self, job: CopyJob) -> None:
+        """As `copy`, but on a GPU the copies are only queued, on the current stream."""
+        addresses = self._addresses(job)
+        for pool in self._pairs:
+            self._move(job, pool, addresses, ALL_LAYERS)
+
+    def _move(self, job: CopyJob, pool: str, addresses: Mapping[str, Addresses], layers: slice) -> None:
+        owner = self._tiers[0].buffers[pool].spec.owner
+        for pair in self._pairs[pool]:
+            pair.copy(job.kind, addresses.get(owner, ()), layers)
+
+    def _addresses(self, job: CopyJob) -> dict[str, Addresses]:
+        # Layer by layer one job asks again and again. Each direction has one thread at most.
+        latest = self._latest.get(job.kind)
+        if latest is None or latest[0] is not job:
+            components = dict.fromkeys(component for part in job.parts for component in part)
+            latest = self._latest[job.kind] = job, {name: self._addresses_of(job, name) for name in components}
+        return latest[1]
+
+    def _addresses_of(self, job: CopyJob, component: str) -> Addresses:
+        moves = [part[component] for part in job.parts if component in part]
+        device = [page for move in moves for page in move.device.tolist()]
+        host = [page for move in moves for page in move.host.tolist()]
+        for pages, tier in zip((device, host), self._tiers, strict=True):
+            of_pool = range(1, tier.capacity_pages(component) + 1)
+            if len(pages) != len(device) or (pages and not (min(pages) in of_pool and max(pages) in of_pool)):
+                raise SlotError(f"{component}: device pages {device} and host pages {host} are not pairs of the pools'")
+        return self._method.addresses(device, host)
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+
+def _check_alike(device: PoolBuffers, host: PoolBuffers) -> None:
+    if replace(host.spec, layout=device.spec.layout) != device.spec or host.page_size != device.page_size:
+        raise PoolMismatchError(
+            f"cannot copy between {device.spec} with pages of {device.page_size} on the device "
+            f"and {host.spec} with pages of {host.page_size} on the host"
+        )

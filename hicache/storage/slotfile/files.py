@@ -1,0 +1,138 @@
+"""SlotFiles: the files whose slots have pages; SlotReader: reads them and checks them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+
+from hicache.storage.base import Pieces
+from hicache.storage.page_io import SLOT_SEED, checksum, read_into, write_from
+from hicache.storage.paged import Answer, page_bytes
+from hicache.storage.slotfile.index import Place
+
+BLOCK_BYTES = 4_096
+
+RUN_BYTES = 1 << 22
+"""The most that is moved at a time, unless a page is longer: a checksum after it finds the bytes in the processor's
+last cache."""
+
+
+def slot_bytes_of(length: int) -> int:
+    """The slot size of pages of this length: whole blocks."""
+    return max(1, -(-length // BLOCK_BYTES)) * BLOCK_BYTES
+
+
+def in_runs(places: Sequence[Place | None]) -> Iterator[slice]:
+    """Which places lie together, so that their bytes can be moved in one go; None is in no run."""
+    start, next_slot, size, moved = 0, -1, 0, 0
+    for number, place in enumerate(places):
+        if place is None:
+            if start < number:
+                yield slice(start, number)
+            start, next_slot = number + 1, -1
+            continue
+        _, _, slot_bytes, slot, length, _ = place
+        if slot != next_slot or slot_bytes != size or moved + length > RUN_BYTES:
+            if start < number:
+                yield slice(start, number)
+            start, size, moved = number, slot_bytes, 0
+        moved += length
+        next_slot = slot + 1 if length == slot_bytes else -1
+    if start < len(places):
+        yield slice(start, len(places))
+
+
+class SlotFiles:
+    """Files named after their slot size, opened when they are first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[int, int] = {}
+        self._lock = Lock()
+
+    def allocate(self, slot_bytes: int, first: int, count: int) -> bool:
+        """Add slots to a file after its first so many; False when the disk has no room for them."""
+        try:
+            os.posix_fallocate(self._file(slot_bytes), first * slot_bytes, count * slot_bytes)
+        except OSError:
+            return False
+        return True
+
+    def read(self, first: Place, pieces: Pieces) -> int:
+        """Read from where a place begins; the bytes read, which are fewer only where the file ends. Raises OSError."""
+        return read_into(self._file(first.slot_bytes), pieces, first.slot * first.slot_bytes)
+
+    def write(self, first: Place, pieces: Pieces) -> None:
+        """Write from where a place begins. Raises OSError."""
+        write_from(self._file(first.slot_bytes), pieces, first.slot * first.slot_bytes)
+
+    def synchronise(self, slot_bytes: int) -> None:
+        """Have what was written survive a loss of power. Raises OSError."""
+        os.fdatasync(self._file(slot_bytes))
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _file(self, slot_bytes: int) -> int:
+        if slot_bytes in self._files:
+            return self._files[slot_bytes]
+        with self._lock:
+            if slot_bytes not in self._files:
+                path = self._folder / f"slots-{slot_bytes}"
+                self._files[slot_bytes] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            return self._files[slot_bytes]
+
+
+class SlotReader:
+    """Reads as many pages at a time as lie together, and compares checksums while the bytes are near.
+
+    `is_verified`: whether checksums are compared at all. `failed`: gives the answer for a read that raised.
+    """
+
+    def __init__(self, files: SlotFiles, is_verified: bool, failed: Callable[[Exception], Answer]) -> None:
+        self._files = files
+        self._is_verified = is_verified
+        self._failed = failed
+
+    def read(self, places: Sequence[Place | None], targets: Sequence[Pieces]) -> list[Answer]:
+        """Read each page whose place is known and has the size of its target; what became of each."""
+        done = Answer.DONE
+        answers = [
+            done if place is not None and place.length == wanted else _refusal(place, wanted)
+            for place, wanted in zip(places, map(page_bytes, targets), strict=True)
+        ]
+        if answers.count(done) < len(answers):
+            places = [place if answer is done else None for place, answer in zip(places, answers, strict=True)]
+        for run in in_runs(places):
+            try:
+                self._read_run(places[run], targets[run], answers, run.start)
+            except OSError as error:
+                answers[run] = [self._failed(error)] * len(places[run])
+        return answers
+
+    def _read_run(
+        self, places: Sequence[Place | None], targets: Sequence[Pieces], answers: list[Answer], start: int
+    ) -> None:
+        first = places[0]
+        assert first is not None, "what is in a run has a place"
+        pieces = targets[0] if len(targets) == 1 else [piece for page in targets for piece in page]
+        found = self._files.read(first, pieces)
+        for number, (place, target) in enumerate(zip(places, targets, strict=True), start):
+            assert place is not None, "what is in a run has a place"
+            found -= place.length
+            if found < 0:
+                answers[number] = Answer.SHORT
+            elif self._is_verified and checksum(target, SLOT_SEED) != place.checksum:
+                answers[number] = Answer.CORRUPT
+
+
+def _refusal(place: Place | None, wanted_bytes: int) -> Answer:
+    """Why a page is not read."""
+    if place is None:
+        return Answer.ABSENT
+    return Answer.SHORT if place.length < wanted_bytes else Answer.LONG

@@ -1,0 +1,305 @@
+"""Backends around another backend: StorageWrapper, and those that measure it, check its bytes, or let it fail."""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from threading import Lock
+from typing import Any, TypeVar
+
+from hicache.errors import InvariantError
+from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
+from hicache.storage.page_io import checksum
+from hicache.storage.paged import page_bytes
+from hicache.storage.registry import Options, open_backend
+
+
+class StorageWrapper(StorageBackend):
+    """Options: `inner`, a backend or the name of one; `inner_options`, what that one is told; and those of `OWN`."""
+
+    NAME = "wrapper"
+    OWN: tuple[str, ...] = ()
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        self.told = Options(self.NAME, options, ("inner", "inner_options", *self.OWN))
+        inner = options.get("inner")
+        if not isinstance(inner, StorageBackend):
+            inner = open_backend(self.told.text("inner"), scope, self.told.table("inner_options"))
+        self.inner = inner
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        return self.inner.has(keys)
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        return self.inner.get(keys, targets, prefix_keys)
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        return self.inner.set(keys, sources, prefix_keys)
+
+    def clear(self) -> bool:
+        return self.inner.clear()
+
+    def stats(self) -> StorageStats:
+        return self.inner.stats()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def register(self, regions: Sequence[memoryview]) -> None:
+        self.inner.register(regions)
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        return self.inner.exists(keys, queries, prefix_keys)
+
+
+T = TypeVar("T")
+
+VERBS = ("has", "exists", "get", "set")
+
+BOUNDS_S = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
+"""The longest that a call of each row of the histogram took; one more row has the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What was asked of one verb.
+
+    `pages`: keys that it was asked for. `pages_done`: those it answered True (of `exists`: the usable ones).
+    `bytes_done`: of those, for get and set. `seconds`: in all calls. `calls_within`: calls by row of BOUNDS_S.
+    """
+
+    calls: int
+    pages: int
+    pages_done: int
+    bytes_done: int
+    seconds: float
+    calls_within: tuple[int, ...]
+
+
+class MeteredStorage(StorageWrapper):
+    """Counts calls, pages, bytes and seconds of has, exists, get and set. The option `clock` is for tests."""
+
+    NAME = "metered"
+    OWN = ("clock",)
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        super().__init__(scope, options)
+        self._clock: Callable[[], float] = self.told.function("clock", time.perf_counter)
+        self._lock = Lock()
+        self._meters = {verb: Meter(0, 0, 0, 0, 0.0, (0,) * (len(BOUNDS_S) + 1)) for verb in VERBS}
+
+    def meters(self) -> Mapping[str, Meter]:
+        """By verb, since this instance was opened."""
+        with self._lock:
+            return dict(self._meters)
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        answers, seconds = self._timed(lambda: self.inner.has(keys))
+        self._count("has", len(keys), sum(answers), 0, seconds)
+        return answers
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        pages, seconds = self._timed(lambda: self.inner.exists(keys, queries, prefix_keys))
+        self._count("exists", len(keys), pages, 0, seconds)
+        return pages
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        answers, seconds = self._timed(lambda: self.inner.get(keys, targets, prefix_keys))
+        self._count("get", len(keys), sum(answers), _bytes_done(answers, targets), seconds)
+        return answers
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        answers, seconds = self._timed(lambda: self.inner.set(keys, sources, prefix_keys))
+        self._count("set", len(keys), sum(answers), _bytes_done(answers, sources), seconds)
+        return answers
+
+    def _timed(self, act: Callable[[], T]) -> tuple[T, float]:
+        begin = self._clock()
+        answer = act()
+        return answer, self._clock() - begin
+
+    def _count(self, verb: str, pages: int, pages_done: int, bytes_done: int, seconds: float) -> None:
+        row = bisect_left(BOUNDS_S, seconds)
+        with self._lock:
+            old = self._meters[verb]
+            self._meters[verb] = Meter(
+                old.calls + 1,
+                old.pages + pages,
+                old.pages_done + pages_done,
+                old.bytes_done + bytes_done,
+                old.seconds + seconds,
+                tuple([calls + (number == row) for number, calls in enumerate(old.calls_within)]),
+            )
+
+
+def _bytes_done(answers: Sequence[bool], pages: Sequence[Pieces]) -> int:
+    return sum([page_bytes(page) for is_done, page in zip(answers, pages, strict=False) if is_done])
+
+
+class AuditedStorage(StorageWrapper):
+    """Raises InvariantError for a get of what was never given under its key since the last clear.
+
+    What lay there before this instance was opened is not judged. `audited`: pages that were compared.
+    """
+
+    NAME = "audited"
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        super().__init__(scope, options)
+        self.audited = 0
+        self._given: dict[str, set[int]] = {}
+        self._lock = Lock()
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        # What was refused counts as well: another thread may have had it kept.
+        with self._lock:
+            for key, pieces in zip(keys, sources, strict=False):
+                self._given.setdefault(key, set()).add(checksum(pieces, 0))
+        return _counted("set", keys, super().set(keys, sources, prefix_keys))
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        answers = _counted("get", keys, super().get(keys, targets, prefix_keys))
+        with self._lock:
+            for key, pieces, is_there in zip(keys, targets, answers, strict=False):
+                if is_there and key in self._given:
+                    self._compare(key, pieces)
+        return answers
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        return _counted("has", keys, super().has(keys))
+
+    def clear(self) -> bool:
+        is_clear = super().clear()
+        if is_clear:
+            with self._lock:
+                self._given.clear()
+        return is_clear
+
+    def _compare(self, key: str, pieces: Pieces) -> None:
+        self.audited += 1
+        found, given = checksum(pieces, 0), self._given[key]
+        if found not in given:
+            expected = " or ".join([f"{each:016x}" for each in sorted(given)])
+            raise InvariantError(f"STORE-3: get answered True for {key} with checksum {found:016x}, given: {expected}")
+
+
+def _counted(verb: str, keys: Sequence[str], answers: list[bool]) -> list[bool]:
+    if len(answers) != len(keys):
+        raise InvariantError(f"STORE-3: {verb} gave {len(answers)} answers for {len(keys)} keys")
+    return answers
+
+
+class Fault(str, Enum):
+    """What may go wrong.
+
+    Of a call: an error, so that every answer is False; a pause; a batch of which only the first pages are done. Of a
+    page: a read that ends early; a write of which the inner backend gets the first half, as an object of its own; an
+    object that is there when it is asked for, and gone when it is read, until it is set again.
+    """
+
+    ERROR = "error"
+    SLOW = "slow"
+    PARTIAL = "partial"
+    SHORT = "short"
+    TORN = "torn"
+    GONE = "gone"
+
+
+class FaultyStorage(StorageWrapper):
+    """Never answers True for what is not so.
+
+    Options: `seed`; for each fault, by its name, how likely it is, from 0 to 1; `delay_s`, the length of a pause, and
+    `pause`, which takes so long. `injected`: how often there was each.
+    """
+
+    NAME = "faulty"
+    OWN = ("seed", "delay_s", "pause", *[fault.value for fault in Fault])
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        super().__init__(scope, options)
+        self.injected: Counter[Fault] = Counter()
+        self._rates = {fault: self.told.number(fault.value, 0, 1) for fault in Fault}
+        self._random = random.Random(self.told.whole("seed", 0))
+        self._delay_s = self.told.number("delay_s", 0, 3_600)
+        self._pause: Callable[[float], None] = self.told.function("pause", time.sleep)
+        self._gone: set[str] = set()
+        self._lock = Lock()
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        if self._fails():
+            return [False] * len(keys)
+        present = [is_there and key not in self._gone for key, is_there in zip(keys, super().has(keys), strict=True)]
+        self._gone.update(
+            [key for key, is_there in zip(keys, present, strict=True) if is_there and self._draw(Fault.GONE)]
+        )
+        return present
+
+    def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        if self._fails():
+            return [False] * len(keys)
+        if len(keys) != len(targets):
+            return super().get(keys, targets, prefix_keys)
+        asked = self._part(len(keys))
+        answers = super().get(keys[:asked], targets[:asked], prefix_keys)
+        for number, key in enumerate(keys[:asked]):
+            if key in self._gone:
+                answers[number] = False
+            elif answers[number] and self._draw(Fault.SHORT):
+                _spoil_end(targets[number])
+                answers[number] = False
+        return answers + [False] * (len(keys) - asked)
+
+    def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
+        if self._fails():
+            return [False] * len(keys)
+        if len(keys) != len(sources):
+            return super().set(keys, sources, prefix_keys)
+        asked = self._part(len(keys))
+        torn = [self._draw(Fault.TORN) for _ in range(asked)]
+        given = [_first_half(page) if is_torn else page for page, is_torn in zip(sources, torn, strict=False)]
+        answers = super().set(keys[:asked], given, prefix_keys)
+        self._gone.difference_update(keys[:asked])
+        whole = [is_kept and not is_torn for is_kept, is_torn in zip(answers, torn, strict=True)]
+        return whole + [False] * (len(keys) - asked)
+
+    def clear(self) -> bool:
+        if self._fails():
+            return False
+        self._gone.clear()
+        return super().clear()
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        # The inner backend's own would not meet the faults of `has`.
+        return StorageBackend.exists(self, keys, queries, prefix_keys)
+
+    def _fails(self) -> bool:
+        if self._draw(Fault.SLOW):
+            self._pause(self._delay_s)
+        return self._draw(Fault.ERROR)
+
+    def _part(self, pages: int) -> int:
+        """How many pages of a batch are asked for."""
+        if not pages or not self._draw(Fault.PARTIAL):
+            return pages
+        with self._lock:
+            return self._random.randrange(pages)
+
+    def _draw(self, fault: Fault) -> bool:
+        with self._lock:
+            happens = self._random.random() < self._rates[fault]
+            self.injected[fault] += happens
+            return happens
+
+
+def _first_half(page: Pieces) -> Pieces:
+    return [piece[: len(piece) // 2] for piece in page]
+
+
+def _spoil_end(page: Pieces) -> None:
+    for last in page[-1:]:
+        last[:] = bytes([byte ^ 0xFF for byte in last])

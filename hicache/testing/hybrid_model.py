@@ -1,0 +1,80 @@
+"""HybridModel: the parameters of ModelShape.hybrid, so that a configuration can change one of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hicache.config import ModelShape, PoolShape
+from hicache.types import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class HybridModel:
+    """Layers by kind, sizes in elements, and torch's name of the dtype, as ModelShape.hybrid takes them."""
+
+    full_layers: int
+    swa_layers: int
+    mamba_layers: int
+    kv_heads: int
+    head_dim: int
+    conv_elements: int
+    state_elements: int
+    index_dim: int
+    dtype: str
+    is_mla: bool
+
+    @classmethod
+    def of(cls, model: ModelShape | None) -> HybridModel:
+        """The parameters that a shape was made with. Raises ValueError without a model."""
+        if model is None:
+            raise ValueError("the configuration has no model")
+        pools = {pool.name: pool for pool in model.pools}
+        _, kv_heads, head_dim = pools[Pool.KV].buffers[0].shape
+        conv, state = (buffer.shape[0] for buffer in pools[Pool.MAMBA].buffers) if Pool.MAMBA in pools else (0, 0)
+        return cls(
+            full_layers=pools[Pool.KV].layers,
+            swa_layers=_layers(pools, Pool.SWA),
+            mamba_layers=_layers(pools, Pool.MAMBA),
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            conv_elements=conv,
+            state_elements=state,
+            index_dim=pools[Pool.INDEXER].buffers[0].shape[0] if Pool.INDEXER in pools else 0,
+            dtype=pools[Pool.KV].buffers[0].dtype,
+            is_mla=model.is_mla,
+        )
+
+    @property
+    def shape(self) -> ModelShape:
+        """The pools of such a model."""
+        return ModelShape.hybrid(**asdict(self))
+
+
+def _layers(pools: dict[str, PoolShape], pool: Pool) -> int:
+    return pools[pool].layers if pool in pools else 0
+
+
+def reshaped(model: ModelShape | None, **changes: Any) -> ModelShape:
+    """The same model with other parameters, by their names in HybridModel."""
+    return replace(HybridModel.of(model), **changes).shape
+
+
+TINY_MODEL = ModelShape.hybrid(
+    full_layers=2,
+    swa_layers=2,
+    mamba_layers=2,
+    kv_heads=1,
+    head_dim=4,
+    conv_elements=4,
+    state_elements=8,
+    dtype="float32",
+)
+"""The model of most tests. An indexer is added where a configuration has one."""
+
+TINY_INDEX_DIM = 4
+
+
+def tiny_model(sidecars: tuple[str, ...]) -> ModelShape:
+    """TINY_MODEL, with an indexer if it is among the sidecars."""
+    return reshaped(TINY_MODEL, index_dim=TINY_INDEX_DIM if Pool.INDEXER in sidecars else 0)

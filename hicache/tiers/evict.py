@@ -1,0 +1,196 @@
+"""DeviceEvictor and HostEvictor: pages for whoever needs them, made available by evicting what is used least."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hicache.components.base import TreeComponent
+from hicache.components.component_tree import ComponentTree
+from hicache.errors import RankError
+from hicache.pools.device import DevicePools
+from hicache.pools.host import HostPools
+from hicache.tree.node import FULL, Node
+from hicache.types import Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """How many victims were evicted, and how many stayed because they could not be backed up."""
+
+    victims: int
+    refused: int
+
+
+class HostEvictor:
+    """Evicts host data. What is locked on the host, or has a child there, stays."""
+
+    def __init__(self, tree: ComponentTree, pools: HostPools) -> None:
+        self._tree = tree
+        self._pools = pools
+
+    def evict(self, component: str, pages: int) -> int:
+        """Drop at least so many host pages of a component, or all that can be; returns the number of victims."""
+        target = self._tree.by_name[component]
+        victims = 0
+        while target.host.dropped_pages < pages and (node := target.host.queue.pop()) is not None:
+            self._tree.evict_host(node, target)
+            victims += 1
+        return victims
+
+    def available(self, component: str) -> int:
+        """Pages of a component that are free, or can be made free."""
+        return self._pools.allocators[component].free_pages + self._tree.by_name[component].host.evictable_pages
+
+    def allocate(self, pages: Mapping[str, int]) -> Mapping[str, Slots] | None:
+        """So many pages of each component; None, with nothing taken, when they cannot be had."""
+        if any(self.available(component) < count for component, count in pages.items()):
+            return None
+        for component, count in pages.items():
+            missing = count - self._pools.allocators[component].free_pages
+            if missing > 0:
+                self.evict(component, missing)
+                self._free_dropped()
+        return self._pools.take(pages)
+
+    def free(self, component: str, pages: Slots) -> None:
+        """Free pages that `allocate` gave and no node took."""
+        self._pools.free(component, pages)
+
+    def _free_dropped(self) -> None:
+        """Free what was dropped on the host alone: the device may be in the middle of an eviction."""
+        for component in self._tree.components:
+            component.host.free_dropped()
+
+
+class BacksUp(Protocol):
+    """What an eviction with write_back needs of the BackupManager."""
+
+    def lacking(self, node: Node) -> list[TreeComponent]:
+        """The components that the device has of a node, and the host has not and does not get."""
+
+    def start(self, node: Node) -> bool:
+        """Queue the copy of all that is lacking; False when that is not possible now."""
+
+    def is_hopeless(self, node: Node) -> bool:
+        """Whether the node can never be backed up."""
+
+    def finish_now(self) -> None:
+        """Wait for the copies that wait or run, and give nodes those that arrived."""
+
+
+class DeviceEvictor:
+    """Evicts device data. What has a host copy stays in the tree.
+
+    `backups`: given with write_back, where what has no host copy must be backed up before it is evicted.
+    """
+
+    def __init__(self, tree: ComponentTree, pools: DevicePools, backups: BacksUp | None) -> None:
+        self._tree = tree
+        self._pools = pools
+        self._backups = backups
+
+    def ensure_available(self, pages: Mapping[str, int]) -> bool:
+        """Evict until so many pages of each component are free; False when they cannot be."""
+        allocators, by_name = self._pools.allocators, self._tree.by_name
+        for component, count in pages.items():
+            if allocators[component].free_pages + by_name[component].device.evictable_pages < count:
+                return False
+        for component, count in pages.items():
+            missing = count - allocators[component].free_pages
+            if missing > 0:
+                self.evict(component, missing)
+                self._tree.free_dropped()
+        return all(allocators[component].free_pages >= count for component, count in pages.items())
+
+    def evict(self, component: str, pages: int) -> Evicted:
+        """Drop at least so many pages of a component, or all that can be."""
+        target = self._tree.by_name[component]
+        if self._backups is not None:
+            return _WriteBackEviction(self._tree, self._backups, target, pages).run()
+        victims = 0
+        while target.device.dropped_pages < pages and (node := target.device.queue.pop()) is not None:
+            self._tree.evict(node, target)
+            victims += 1
+        return Evicted(victims, 0)
+
+
+class _WriteBackEviction:
+    """One eviction in which what has no host copy is backed up first, in rounds of one merged job each."""
+
+    def __init__(self, tree: ComponentTree, backups: BacksUp, target: TreeComponent, pages: int) -> None:
+        self._tree = tree
+        self._backups = backups
+        self._target = target
+        self._pages = pages
+        self._victims = 0
+        self._refused: dict[int, Node] = {}
+
+    def run(self) -> Evicted:
+        try:
+            while self._target.device.dropped_pages < self._pages and self._round():
+                pass
+        except RankError:
+            # The verb ends here, so nobody else frees what was dropped.
+            self._tree.free_dropped()
+            raise
+        finally:
+            # Also when another rank failed: what was not evicted stays a candidate.
+            for node in self._refused.values():
+                self._target.device.queue.offer(node)
+        return Evicted(self._victims, len(self._refused))
+
+    def _round(self) -> bool:
+        """Evict the next victims, up to the first whose parent becomes one; False when there was none."""
+        before = self._victims + len(self._refused)
+        leaving: list[Node] = []
+        leaving_children: Counter[int] = Counter()
+        coming = 0
+        while self._target.device.dropped_pages + coming < self._pages and (node := self._next()) is not None:
+            if not self._needs_backup(node):
+                self._evict(node)
+            elif self._backups.start(node):
+                leaving.append(node)
+                value = node.device[self._target.index].value
+                coming += 0 if value is None else len(value)
+                leaving_children[id(node.parent)] += 1
+                if node.parent is not None and node.parent.device_children == leaving_children[id(node.parent)]:
+                    break
+            else:
+                self._refused[id(node)] = node
+        self._finish(leaving)
+        return self._victims + len(self._refused) > before
+
+    def _finish(self, leaving: list[Node]) -> None:
+        """Wait for the back-ups of the nodes that leave, and evict those that have their copy."""
+        self._refused |= {id(node): node for node in leaving}
+        if leaving:
+            self._backups.finish_now()
+        for node in leaving:
+            if node.alive and not self._needs_backup(node) and self._target.is_candidate(node):
+                del self._refused[id(node)]
+                self._evict(node)
+
+    def _next(self) -> Node | None:
+        """The next candidate that was not refused before."""
+        while (node := self._target.device.queue.pop()) is not None:
+            if id(node) not in self._refused:
+                return node
+        return None
+
+    def _needs_backup(self, node: Node) -> bool:
+        """Whether something would be evicted that the host lacks, and could have."""
+        is_inner = bool(node.device_children or node.device[FULL].lock_ref)
+        first = self._target.index if is_inner else FULL
+        is_lacking = any(component.index >= first for component in self._backups.lacking(node))
+        return is_lacking and not self._backups.is_hopeless(node)
+
+    def _evict(self, node: Node) -> None:
+        stays_in_tree = node.device_children or node.device[FULL].lock_ref or self._tree.is_on_host(node)
+        if not stays_in_tree and not self._tree.remove_below(node):
+            self._refused[id(node)] = node
+            return
+        self._tree.evict(node, self._target)
+        self._victims += 1

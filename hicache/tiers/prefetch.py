@@ -1,0 +1,419 @@
+"""PrefetchManager: what is read from storage to the host before a request needs it, and how it gets into the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hicache.clock import Clock
+from hicache.components.base import TreeComponent
+from hicache.components.component_tree import ComponentTree, LockReceipt
+from hicache.config import StorageConfig
+from hicache.errors import ReceiptError
+from hicache.keys import RadixKey, chain_seed, hash_pages
+from hicache.parallel.agree import Agreement
+from hicache.tiers.backup import BackupManager
+from hicache.tiers.evict import HostEvictor
+from hicache.tiers.storage_io import StorageRequests
+from hicache.tiers.store import is_complete
+from hicache.transfer.job import Answers, PageBatch, StorageJob
+from hicache.transfer.queue import TransferQueue
+from hicache.tree.hashes import prefix_hashes
+from hicache.tree.node import FULL, Node
+from hicache.types import NO_SLOTS, Component, EventKind, Slots, StopPolicy, StorageKind, Tier
+
+MAX_QUERIES = 4
+"""How often one prefetch asks how much storage has, when what it answered did not come."""
+
+
+class PrefetchStopPolicy:
+    """How long a request waits for its prefetch, by the clock and by what the other ranks say."""
+
+    def __init__(self, config: StorageConfig, page_size: int, clock: Clock, agreement: Agreement) -> None:
+        self._policy = config.stop_policy
+        self._base_s = config.extra.prefetch_timeout_base
+        self._page_s = config.extra.prefetch_timeout_per_ki_token * page_size / 1024
+        self._cap_s = config.timeout_cap_s
+        self._clock = clock
+        self._agreement = agreement
+
+    def deadline_s(self, pages: int) -> float:
+        """Until when the policy `timeout` waits for a prefetch of so many pages that begins now."""
+        return self._clock.now() + min(self._cap_s, self._base_s + pages * self._page_s)
+
+    def is_over(self, deadline_s: float) -> bool:
+        """Whether a request does not wait any longer for a prefetch that has not ended."""
+        if self._policy is StopPolicy.TIMEOUT:
+            return self._agreement.is_over(is_over=self._clock.now() >= deadline_s)
+        return self._policy is StopPolicy.BEST_EFFORT
+
+    def completed(self, pages: Mapping[str, int]) -> dict[str, int]:
+        """Of each pool the pages that have come on every rank."""
+        return self._agreement.completed(pages)
+
+
+@dataclass(slots=True, eq=False)
+class PrefetchOperation:
+    """A prefix that a request waits for, and its host pages until they are a node's or free.
+
+    `key`: to the last page that is wanted. `anchor`: the last node that the tree had, which ends at page `start`.
+    `hashes`: of the pages past it. `pin`: protects the anchor; None for the root. `deadline_s`: until when the policy
+    `timeout` waits. `epoch`: the PrefetchManager's when it began. `length`: pages of the prefix that is tried. `job`:
+    what storage does for it now, or None. `queries`: how often it asked how much storage has. `pages`: by component,
+    its host pages. `come`: by pool without gaps, how many of its first pages have come. `came_tokens`: what it brought,
+    once it has ended. `is_awaited`: the ticket is open.
+    """
+
+    key: RadixKey
+    anchor: Node
+    start: int
+    hashes: Sequence[str]
+    pin: LockReceipt | None
+    deadline_s: float
+    epoch: int
+    length: int
+    job: StorageJob | None = None
+    queries: int = 0
+    pages: dict[str, Slots] = field(default_factory=dict)
+    come: dict[str, int] = field(default_factory=dict)
+    came_tokens: int | None = None
+    is_awaited: bool = True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether what it brought is in the tree."""
+        return self.came_tokens is not None
+
+
+class PrefetchManager:
+    """Prefetches of one cache. The host pages of a prefetch are its own until what came is whole; then they are nodes'.
+
+    A prefetch asks storage how long a prefix it has, takes host pages for it, reads it, and inserts it into the tree.
+    When less comes than storage said, it asks again for less.
+    """
+
+    def __init__(
+        self,
+        tree: ComponentTree,
+        evictor: HostEvictor,
+        backups: BackupManager,
+        requests: StorageRequests,
+        queue: TransferQueue[StorageJob],
+        stop_policy: PrefetchStopPolicy,
+    ) -> None:
+        config = tree.config.storage
+        assert config is not None, "prefetches need a storage tier"
+        self._tree = tree
+        self._evictor = evictor
+        self._backups = backups
+        self._requests = requests
+        self._queue = queue
+        self._stop_policy = stop_policy
+        self._page_size = tree.config.page_size
+        self._threshold = max(1, -(-config.extra.prefetch_threshold // self._page_size))
+        self._limit = config.limit_tokens // self._page_size
+        self._under_way: list[PrefetchOperation] = []
+        self._epoch = 0
+
+    @property
+    def under_way(self) -> list[PrefetchOperation]:
+        """Prefetches that have not ended, and those whose pages are still being written."""
+        return list(self._under_way)
+
+    # What callers ask for.
+
+    def prefetch(self, key: RadixKey) -> PrefetchOperation | None:
+        """Begin to read what the tree lacks of a key; None, with nothing taken, when it is too little or too much."""
+        anchor = self._tree.match(key).best
+        wanted = self._tree.radix.page_count(key) - anchor.end
+        if wanted < self._threshold:
+            return None
+        if wanted + sum(len(one.hashes) for one in self._under_way if not one.has_ended) > self._limit:
+            self._tree.counters.prefetches_limited += 1
+            return None
+        pin = None if anchor.is_root else self._tree.locks.pin(anchor, Tier.HOST)
+        if not self._backups.back_up_path(anchor):
+            self._unpin(pin)
+            return None
+        operation = PrefetchOperation(
+            key=key,
+            anchor=anchor,
+            start=anchor.end,
+            hashes=self._hashes(key, anchor),
+            pin=pin,
+            deadline_s=self._stop_policy.deadline_s(wanted),
+            epoch=self._epoch,
+            length=wanted,
+        )
+        self._under_way.append(operation)
+        self._query(operation, wanted)
+        return operation
+
+    def check(self, operation: PrefetchOperation) -> int | None:
+        """The tokens that a prefetch brought, which ends its ticket; None while the request should wait.
+
+        Raises ReceiptError when the ticket has ended.
+        """
+        self._require_awaited(operation)
+        if not operation.has_ended:
+            if not self._stop_policy.is_over(operation.deadline_s):
+                return None
+            self._tree.counters.prefetches_cut += 1
+            self._insert(operation, self._usable_so_far(operation))
+        operation.is_awaited = False
+        return operation.came_tokens
+
+    def abort(self, operation: PrefetchOperation) -> None:
+        """Nobody waits any more: free what has come. Raises ReceiptError when the ticket has ended."""
+        self._require_awaited(operation)
+        operation.is_awaited = False
+        if not operation.has_ended:
+            self._end(operation, 0)
+
+    def clear(self) -> None:
+        """End everything. All tickets are refused from now on, also those of prefetches that had ended."""
+        self._epoch += 1
+        for operation in self.under_way:
+            if operation.job is not None:
+                self._queue.end(operation.job)
+                operation.job = None
+            operation.is_awaited = False
+            if operation.has_ended:
+                self._free(operation)
+            else:
+                self._end(operation, 0)
+
+    # The life of a prefetch: query, read, insert, end.
+
+    def take_over(self) -> None:
+        """Go on with the prefetches whose job has ended."""
+        for operation in self.under_way:
+            if operation.job is None:
+                self._try_insert(operation)
+            elif (answers := self._queue.take(operation.job)) is not None:
+                job, operation.job = operation.job, None
+                self._go_on(operation, job, answers)
+
+    def _go_on(self, operation: PrefetchOperation, job: StorageJob, answers: Answers) -> None:
+        if operation.has_ended:
+            self._free(operation)
+        elif job.kind is StorageKind.QUERY:
+            self._read(operation, sum(answers))
+        else:
+            self._count(operation, job, answers)
+            left = self._length_left(operation, job, answers)
+            has_tails = is_complete(job, answers) or not self._requests.tail_pools
+            if has_tails and self._unbroken(operation) >= left:
+                operation.length = left
+                self._try_insert(operation)
+            else:
+                self._query(operation, left)
+
+    def _query(self, operation: PrefetchOperation, length: int) -> None:
+        """Ask how much of a prefix of so many pages storage has."""
+        if length < self._threshold or operation.queries == MAX_QUERIES:
+            self._end(operation, 0)
+            return
+        operation.queries += 1
+        operation.job = self._queue.add(self._requests.query(operation.hashes[:length], operation.anchor))
+
+    def _read(self, operation: PrefetchOperation, length: int) -> None:
+        """Take host pages for what storage has, and read it; ask for less when there is no room."""
+        wanted = self._requests.wanted(length)
+        self._give_back_beyond(operation, wanted)
+        missing = {name: count - len(operation.pages.get(name, NO_SLOTS)) for name, count in wanted.items()}
+        if length < self._threshold:
+            self._end(operation, 0)
+        elif (taken := self._evictor.allocate(missing)) is None:
+            self._query(operation, self._length_with_room(length, missing[Component.FULL]))
+        else:
+            for name, pages in taken.items():
+                operation.pages[name] = np.concatenate((operation.pages.get(name, NO_SLOTS), pages))
+            operation.length = length
+            job = self._requests.read(operation.hashes[:length], operation.pages, operation.come, operation.anchor)
+            operation.job = self._queue.add(job)
+
+    def _length_with_room(self, length: int, missing: int) -> int:
+        """The longest prefix that there is room for; 0 when it is not FULL pages that lack."""
+        available = self._evictor.available(Component.FULL)
+        return length - missing + available if available < missing else 0
+
+    def _give_back_beyond(self, operation: PrefetchOperation, wanted: Mapping[str, int]) -> None:
+        """Free the pages that a shorter prefix does not need."""
+        for name, pages in operation.pages.items():
+            self._evictor.free(name, pages[wanted[name] :])
+            operation.pages[name] = pages[: wanted[name]]
+        operation.come = {pool: min(pages, wanted[Component.FULL]) for pool, pages in operation.come.items()}
+
+    def _try_insert(self, operation: PrefetchOperation) -> None:
+        """Insert all that was tried. While a node on the key is being backed up, the prefetch waits for that."""
+        on_key = [operation.anchor, *self._tree.radix.walk(operation.key)]
+        if all(node.host[FULL].transfer is None for node in on_key):
+            self._insert(operation, operation.length)
+
+    def _insert(self, operation: PrefetchOperation, length: int) -> None:
+        """Insert so many pages of what came into the tree, and end."""
+        if not length or not self._tree.can_back_up_child(operation.anchor):
+            self._end(operation, 0)
+            return
+        end = (operation.start + length) * self._tree.radix.bytes_per_page
+        key = RadixKey(operation.key.data[:end], operation.key.namespace)
+        full = operation.pages.pop(Component.FULL)
+        pages = {Component.FULL.value: full[:length], **operation.pages}
+        operation.pages = {Component.FULL: full[length:]}
+        self._tree.counters.bytes_prefetched += self._requests.bytes_of(pages)
+        unused = HostInsertion(self._tree, key, operation.start, pages).insert_host(self._tree.tick())
+        for name, own in unused.items():
+            self._evictor.free(name, own)
+        came = self._tree.match(operation.key).best.end - operation.start
+        self._end(operation, max(0, came) * self._page_size)
+
+    def _end(self, operation: PrefetchOperation, came_tokens: int) -> None:
+        """The prefetch brought so much. Pages that are being written stay its own until that is over."""
+        operation.came_tokens = came_tokens
+        self._unpin(operation.pin)
+        if operation.job is None or self._queue.stop(operation.job):
+            self._free(operation)
+
+    def _free(self, operation: PrefetchOperation) -> None:
+        for name, pages in operation.pages.items():
+            self._evictor.free(name, pages)
+        self._under_way.remove(operation)
+
+    # How much has come.
+
+    def _count(self, operation: PrefetchOperation, job: StorageJob, answers: Answers) -> None:
+        """Add what a job brought of each pool without gaps."""
+        for pool, pages in _pages_by_pool(job, answers).items():
+            if pool in self._requests.prefix_pools:
+                operation.come[pool] = operation.come.get(pool, 0) + pages
+
+    def _length_left(self, operation: PrefetchOperation, job: StorageJob, answers: Answers) -> int:
+        """The prefix that is left of the one that was read: all of it, what came without a gap, or one page less."""
+        if is_complete(job, answers):
+            return operation.length
+        failed = job.parts[len(answers) - 1]
+        assert isinstance(failed, PageBatch), f"{job} reads no pages"
+        return operation.come[failed.pool] if failed.pool in self._requests.prefix_pools else operation.length - 1
+
+    def _unbroken(self, operation: PrefetchOperation) -> int:
+        """The first pages that have come of every pool without gaps."""
+        return min(operation.come.get(pool, 0) for pool in self._requests.prefix_pools)
+
+    def _usable_so_far(self, operation: PrefetchOperation) -> int:
+        """The prefix that every rank could use if nothing more came."""
+        job = operation.job
+        if job is None or job.kind is not StorageKind.PREFETCH:
+            return 0
+        now = _pages_by_pool(job, self._queue.progress(job).answers)
+        prefix_pools = self._requests.prefix_pools
+        mine = {pool: now.get(pool, 0) + operation.come.get(pool, 0) for pool in prefix_pools}
+        mine |= {pool: now.get(pool, 0) for pool in self._requests.tail_pools}
+        agreed = self._stop_policy.completed(mine)
+        length = min(agreed[pool] for pool in prefix_pools)
+        if not self._requests.tail_pools:
+            return length
+        has_tails = all(agreed[pool] == len(operation.pages[name]) for pool, name in self._requests.tail_pools.items())
+        return length if has_tails and length == operation.length else 0
+
+    def _hashes(self, key: RadixKey, anchor: Node) -> list[str]:
+        """The hashes of the pages past the anchor, by the chain that names objects in storage."""
+        page = self._tree.radix.bytes_per_page
+        before = prefix_hashes(anchor, page, self._tree.counters)
+        previous = before[-1] if before else chain_seed(key.namespace)
+        digests = hash_pages(key.data[anchor.end * page :], page, previous)
+        self._tree.counters.pages_hashed += len(digests)
+        return [digest.hex() for digest in digests]
+
+    def _require_awaited(self, operation: PrefetchOperation) -> None:
+        if not operation.is_awaited or operation.epoch != self._epoch:
+            message = f"the prefetch past page {operation.start} was checked or aborted before, or ended by a reset"
+            raise ReceiptError(message)
+
+    def _unpin(self, pin: LockReceipt | None) -> None:
+        if pin is not None:
+            self._tree.locks.unpin(pin)
+
+
+def _pages_by_pool(job: StorageJob, answers: Answers) -> dict[str, int]:
+    """How many pages of each pool a job has read."""
+    pages: dict[str, int] = {}
+    for part, answer in zip(job.parts, answers, strict=False):
+        if isinstance(part, PageBatch):
+            pages[part.pool] = pages.get(part.pool, 0) + answer
+    return pages
+
+
+class HostInsertion:
+    """Inserts host pages that storage gave into the tree, as it is by now.
+
+    `key`: to the end of what came. `start`: pages from the root to where `pages` begin. `pages`: of FULL all from there;
+    of SWA the last ones; of MAMBA the state at the end.
+    """
+
+    def __init__(self, tree: ComponentTree, key: RadixKey, start: int, pages: Mapping[str, Slots]) -> None:
+        self._tree = tree
+        self._key = key
+        self._start = start
+        self._pages = pages
+        self._end = tree.radix.page_count(key)
+        self._window_start = self._end - len(pages.get(Component.SWA, ()))
+        self._unused = dict(pages)
+
+    def insert_host(self, now: int) -> Mapping[str, Slots]:
+        """Give nodes what they lack on the host, and make those that do not exist; returns the pages nobody took."""
+        node = self._tree.radix.root
+        for node in self._tree.radix.walk(self._key):
+            if node.end > self._start:
+                for part in self._split_at_window(node):
+                    self._install(part)
+        for end in self._leaf_ends(node.end):
+            if not self._tree.can_back_up_child(node):
+                break
+            node = self._tree.radix.attach(node, self._key, end)
+            node.creation_time = now
+            node.last_access_time = [now] * len(node.last_access_time)
+            self._install(node)
+        self._tree.prune_and_requeue(node)
+        return self._unused
+
+    def _split_at_window(self, node: Node) -> list[Node]:
+        """The node, split at the window's start where it takes SWA pages: a node has them as a whole or not."""
+        swa = self._tree.by_name.get(Component.SWA)
+        is_inside = node.start < self._window_start < node.end
+        if swa is None or not is_inside or node.host[swa.index].value is not None:
+            return [node]
+        return [self._tree.radix.split(node, self._window_start - node.start), node]
+
+    def _leaf_ends(self, start: int) -> list[int]:
+        return sorted({end for end in (self._window_start, self._end) if start < end})
+
+    def _install(self, node: Node) -> None:
+        for component in self._tree.components:
+            part = self._part(component.name, node)
+            data = component.host.data(node)
+            if part is None or data.value is not None or data.transfer is not None:
+                continue
+            if self._tree.can_back_up(component, node):
+                component.host.install(node, part)
+                self._unused[component.name] = np.setdiff1d(self._unused[component.name], part, assume_unique=True)
+                self._mark_stored(component, node)
+
+    def _mark_stored(self, component: TreeComponent, node: Node) -> None:
+        """Storage has it already. Where it may lack the pages before, the node is offered again after those."""
+        parent = node.parent
+        if parent is not None and (parent.is_root or parent.stored[FULL]):
+            node.stored[component.index] = True
+            component.report(Tier.STORAGE, EventKind.STORED, node)
+
+    def _part(self, name: str, node: Node) -> Slots | None:
+        """What came of a component for a node, in an array of its own."""
+        pages = self._pages.get(name)
+        if pages is None:
+            return None
+        if name == Component.MAMBA:
+            return pages.copy() if node.end == self._end else None
+        first = self._start if name == Component.FULL else self._window_start
+        return pages[node.start - first : node.end - first].copy() if node.start >= first else None

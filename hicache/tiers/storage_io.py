@@ -1,0 +1,194 @@
+"""StorageRequests: the objects of a run of pages in storage; StorageWorker: calls the backend for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+
+from hicache.config import CacheConfig
+from hicache.metrics import Counters
+from hicache.pools.host import HostPools
+from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
+from hicache.storage.keys import StorageKeys
+from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob
+from hicache.tree.hashes import prefix_hashes
+from hicache.tree.node import Node
+from hicache.types import Component, HitPolicy, Pool, Slots, StorageKind
+
+LOG = logging.getLogger(__name__)
+
+
+class StorageRequests:
+    """Makes the jobs that query, read and write pages in storage.
+
+    Sidecars follow FULL's pages. SWA and MAMBA are needed at the end of a prefix alone. `keys`: the names of objects.
+    `prefix_pools`: the pools that a prefix needs without a gap. `tail_pages`: by component, how many of its last pages
+    a prefix needs. `tail_pools`: the pools of those components, and whose each is.
+    """
+
+    def __init__(self, config: CacheConfig, pools: HostPools, counters: Counters) -> None:
+        assert config.storage is not None, "storage is asked by a cache with a storage tier"
+        self.keys = StorageKeys.of(config)
+        self.prefix_pools = pools.pools_of(Component.FULL)
+        self.tail_pages = _tail_pages(config)
+        self.tail_pools = {pool: name for name in self.tail_pages for pool in pools.pools_of(name)}
+        self._pools = pools
+        self._counters = counters
+        self._bytes_per_page = config.key_bytes_per_page
+        self._passes_prefix = config.storage.extra.hicache_storage_pass_prefix_keys
+        self._numbers: Iterator[int] = count(1)
+
+    def query(self, hashes: Sequence[str], before: Node) -> StorageJob:
+        """Ask how long a prefix with these page hashes can be used, past the node `before`."""
+        pools = [
+            PoolQuery(self.keys.of_pages(pool, hashes), HitPolicy.ALL_PAGES, 0)
+            for pool in self.prefix_pools
+            if pool != Pool.KV
+        ]
+        pools += [
+            PoolQuery(self.keys.of_pages(pool, hashes), HitPolicy.TRAILING_PAGES, pages)
+            for name, pages in self.tail_pages.items()
+            for pool in self._pools.pools_of(name)
+        ]
+        query = PrefixQuery(tuple(self.keys.of_pages(Pool.KV, hashes)), tuple(pools))
+        return self._job(StorageKind.QUERY, (query,), before)
+
+    def read(
+        self, hashes: Sequence[str], pages: Mapping[str, Slots], come: Mapping[str, int], before: Node
+    ) -> StorageJob:
+        """Read a prefix past the node `before` into host pages: pools without gaps first, then the tails.
+
+        `come`: by pool, how many of its first pages have come already and are not read again.
+        """
+        full = pages[Component.FULL]
+        batches: list[PageBatch] = []
+        for pool in self.prefix_pools:
+            first = come.get(pool, 0)
+            batches += self._batches(pool, hashes[first:], full[first:])
+        for pool, name in self.tail_pools.items():
+            batches += self._batches(pool, hashes[len(hashes) - len(pages[name]) :], pages[name])
+        return self._job(StorageKind.PREFETCH, tuple(batches), before)
+
+    def write(self, hashes: Sequence[str], pages: Mapping[str, Slots], before: Node) -> StorageJob:
+        """Write the pages of a node below `before`: KV last, so that an object of KV has all others beside it."""
+        batches: list[PageBatch] = []
+        for name in reversed(list(pages)):
+            for pool in reversed(self._pools.pools_of(name)):
+                batches += self._batches(pool, hashes[len(hashes) - len(pages[name]) :], pages[name])
+        return self._job(StorageKind.STORE, tuple(batches), before)
+
+    def bytes_of(self, pages: Mapping[str, Slots]) -> int:
+        """How many bytes some host pages are, by component, over all layers and pools."""
+        return self._pools.bytes_of(pages)
+
+    def wanted(self, length: int) -> dict[str, int]:
+        """The host pages of each component that a prefix of so many pages needs."""
+        return {Component.FULL: length} | {name: min(pages, length) for name, pages in self.tail_pages.items()}
+
+    def _job(self, kind: StorageKind, parts: tuple[PageBatch | PrefixQuery, ...], before: Node) -> StorageJob:
+        return StorageJob(next(self._numbers), kind, parts, self._prefix_keys(before))
+
+    def _prefix_keys(self, node: Node) -> tuple[str, ...]:
+        """The KV objects of the pages up to the node's end, for a backend that asks for them."""
+        digests = prefix_hashes(node, self._bytes_per_page, self._counters) if self._passes_prefix else []
+        return tuple(self.keys.of_pages(Pool.KV, [digest.hex() for digest in digests]))
+
+    def _batches(self, pool: str, hashes: Sequence[str], pages: Slots) -> list[PageBatch]:
+        keys = self.keys.of_pages(pool, hashes)
+        firsts = range(0, len(keys), BATCH_PAGES)
+        return [
+            PageBatch(pool, tuple(keys[first : first + BATCH_PAGES]), pages[first : first + BATCH_PAGES])
+            for first in firsts
+        ]
+
+
+def _tail_pages(config: CacheConfig) -> dict[str, int]:
+    tail_pages: dict[str, int] = {}
+    if Component.SWA in config.components:
+        assert config.sliding_window_size is not None, "CacheConfig requires a window with SWA"
+        tail_pages[Component.SWA] = -(-config.sliding_window_size // config.page_size)
+    if Component.MAMBA in config.components:
+        tail_pages[Component.MAMBA] = 1
+    return tail_pages
+
+
+class StorageWorker:
+    """Calls the backend on the threads of executors, straight into and out of the host pools.
+
+    What a backend raises is a miss; the first such exception is logged. `written`: the pools whose pages this rank
+    writes. Those of other pools are left to the rank that does.
+    """
+
+    def __init__(self, pools: HostPools, written: frozenset[str]) -> None:
+        self._pools = pools
+        self._written = written
+        self._backend: StorageBackend | None = None
+        self._has_logged = False
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a backend."""
+        return self._backend is not None
+
+    def attach(self, backend: StorageBackend) -> None:
+        """Call this backend from now on. It is told of the host pools' memory first."""
+        backend.register(self._pools.regions())
+        self._backend = backend
+
+    def detach(self) -> None:
+        """Close the backend."""
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
+
+    def clear(self) -> bool:
+        """Remove all that the cache has in storage; False without a backend, or when it cannot."""
+        if self._backend is None:
+            return False
+        try:
+            return self._backend.clear()
+        except Exception:
+            LOG.exception("storage raised when it was told to remove all objects")
+            return False
+
+    def step(self, job: StorageJob, done: Progress) -> Progress:
+        """Do the next part of a job."""
+        part = len(done.answers)
+        answer = self._answer(job, job.parts[part])
+        has_ended = part + 1 == len(job.parts) or not job.is_whole(part, answer)
+        return Progress(part + 1, (*done.answers, answer), has_ended)
+
+    def rest(self, job: StorageJob, done: Progress) -> Progress:
+        """Do the parts that are left, to the first that is not whole."""
+        while not done.has_ended:
+            done = self.step(job, done)
+        return done
+
+    def _answer(self, job: StorageJob, part: PageBatch | PrefixQuery) -> int:
+        """How many of the first pages of a part are whole, or can be used."""
+        backend = self._backend
+        if backend is None:
+            return 0
+        try:
+            if isinstance(part, PrefixQuery):
+                return min(backend.exists(part.keys, part.pools, job.prefix_keys), len(part.keys))
+            return self._move(backend, job, part)
+        except Exception:
+            if not self._has_logged:
+                self._has_logged = True
+                LOG.exception(
+                    "storage raised in %s job %d; later exceptions are not logged", job.kind.value, job.number
+                )
+            return 0
+
+    def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
+        if job.kind is StorageKind.STORE and batch.pool not in self._written:
+            return len(batch.keys)
+        buffers = self._pools.buffers[batch.pool]
+        pages = [buffers.pieces(page) for page in batch.pages.tolist()]
+        verb = backend.set if job.kind is StorageKind.STORE else backend.get
+        answers = verb(batch.keys, pages, job.prefix_keys)
+        if len(answers) != len(batch.keys):
+            raise ValueError(f"{len(answers)} answers for {len(batch.keys)} keys")
+        return answers.index(False) if False in answers else len(answers)

@@ -1,0 +1,88 @@
+"""StreamExecutor: copies on a CUDA stream of their own, with an event for each layer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hicache.transfer.job import Copier, CopyJob, Progress
+from hicache.types import TransferKind
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuedJob:
+    """A job on the stream.
+
+    `layers`: an event for each layer, in order; none when the job has failed. `end`: after all that was queued.
+    """
+
+    job: CopyJob
+    layers: tuple[Any, ...]
+    end: Any
+
+
+class StreamExecutor:
+    """The caller queues jobs, and the GPU runs them in order.
+
+    A job waits for all that the submitting stream was given before: for the kernels that write what is backed up, and
+    for those that still read what a load-back overwrites. Copies go straight between the pools, so no staging buffer
+    can be reused too early. A job that cannot be queued has failed with none of its parts done, once what was queued of
+    it has run; the exception is logged. `cuda`: torch.cuda, or what replaces it in a test.
+    """
+
+    def __init__(self, copier: Copier, cuda: Any = torch.cuda) -> None:
+        self._copier = copier
+        self._cuda = cuda
+        self._stream = cuda.Stream()
+        self._queued: dict[int, QueuedJob] = {}
+
+    def submit(self, job: CopyJob) -> None:
+        self._stream.wait_stream(self._cuda.current_stream())
+        with self._cuda.stream(self._stream):
+            layers = self._queue(job)
+        self._queued[job.number] = QueuedJob(job, layers, self._stream.record_event())
+
+    def progress(self, number: int) -> Progress:
+        queued = self._queued[number]
+        has_ended = queued.end.query()
+        layers = next((place for place, event in enumerate(queued.layers) if not event.query()), len(queued.layers))
+        is_done = has_ended and queued.layers
+        return Progress(layers, (1,) * len(queued.job.parts) if is_done else (), has_ended)
+
+    def stop(self, number: int) -> None:
+        """What was queued on a GPU runs to its end."""
+
+    def wait(self, number: int) -> None:
+        self._queued[number].end.synchronize()
+
+    def wait_layer(self, number: int, layer: int) -> None:
+        """Let the current stream wait until the layer may be read, or the job has ended. The caller goes on."""
+        queued = self._queued[number]
+        self._cuda.current_stream().wait_event(queued.layers[layer] if queued.layers else queued.end)
+
+    def forget(self, number: int) -> None:
+        del self._queued[number]
+
+    def close(self) -> None:
+        """Return when all that was queued has run."""
+        self._stream.synchronize()
+
+    def _queue(self, job: CopyJob) -> tuple[Any, ...]:
+        try:
+            # Nobody reads a back-up layer by layer, and all layers at once take fewer kernels.
+            if job.kind is TransferKind.BACKUP:
+                self._copier.queue(job)
+                return (self._cuda.current_stream().record_event(),) * self._copier.layers
+            return tuple([self._queue_layer(job, layer) for layer in range(self._copier.layers)])
+        except Exception:
+            LOG.exception("%s job %d of %d parts was not queued", job.kind.value, job.number, len(job.parts))
+            return ()
+
+    def _queue_layer(self, job: CopyJob, layer: int) -> Any:
+        self._copier.queue_layer(job, layer)
+        return self._cuda.current_stream().record_event()
