@@ -10,6 +10,7 @@ import pytest
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
+from hicache.testing.hybrid_model import reshaped
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
@@ -73,7 +74,7 @@ def test_every_pool_is_divided_by_the_one_place_in_the_mesh(launch: Launch, adap
 @over(*ALL_MESHES)
 def test_every_shard_is_written_by_one_rank(launch: Launch, adapter_type: type[CacheAdapter], is_mla: bool) -> None:
     config = configuration(adapter_type)
-    config = replace(config, model=replace(config.model, is_mla=is_mla))
+    config = replace(config, model=reshaped(config.model, is_mla=is_mla))
     results = launch.values(offers, adapter_type, config)
     mesh = launch.mesh
     writers = Counter(key for offered in results for key in offered)

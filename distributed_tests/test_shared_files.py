@@ -9,6 +9,7 @@ from pathlib import Path
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
+from hicache.testing.hybrid_model import reshaped
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
@@ -43,7 +44,7 @@ def in_one_folder(config: CacheConfig, folder: Path) -> CacheConfig:
     """A model whose ranks hold the same KV, and storage that they share."""
     assert config.storage is not None, f"{config.name} has storage"
     storage = replace(config.storage, backend=BACKEND, options={"root": str(folder)})
-    return replace(config, model=replace(config.model, is_mla=True), storage=storage)
+    return replace(config, model=reshaped(config.model, is_mla=True), storage=storage)
 
 
 @clause("RANK-6", "FETCH-7", needs=STORAGE_NEEDS)

@@ -487,7 +487,7 @@ class UnifiedRadixCache:
             self.host.controller.close()
             self.host.pools.close()
 
-    def __enter__(self) -> UnifiedRadixCache:
+    def __enter__(self) -> UnifiedRadixCache:  # noqa: PYI034 - 3.10 has no Self
         return self
 
     def __exit__(
@@ -544,7 +544,7 @@ class UnifiedRadixCache:
         _required(self.host, self.config, "host")
 
     def _wait(self) -> None:
-        """Return when all that runs has ended on this rank. Storage jobs are waited for in the order of their numbers."""
+        """Return when all that runs has ended on this rank. Storage jobs are waited for from the oldest on."""
         if self.host is not None:
             for kind in TransferKind:
                 self.host.controller.wait(kind)
@@ -617,10 +617,10 @@ def open_cache(
 ) -> UnifiedRadixCache:
     """Open an empty cache; a context manager that closes it.
 
-    `config`: how; `changes`: fields of CacheConfig, in place of the configuration or on top of it. `capacity_tokens` may
-    be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree: each opens its
-    cache, or none has one, and then RankError names the rank that could not. `tensors`: see UnifiedRadixCache.
-    Raises ConfigurationError, naming the field and its value, for what cannot be served.
+    `config`: how; `changes`: fields of CacheConfig, in place of the configuration or on top of it. `capacity_tokens`
+    may be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree: each opens its
+    cache, or none has one, and then RankError names the rank that could not. `tensors`: see UnifiedRadixCache. Raises
+    ConfigurationError, naming the field and its value, for what cannot be served.
     """
     config = _configured(config, changes)
     agreement = Agreement(groups or {})

@@ -148,7 +148,8 @@ class ModelShape:
     """What a model keeps for each prefix, as a list of pools.
 
     The first pool is "kv" and follows every page. Other pools that follow every page are sidecars: they live in the
-    slots of "kv". `is_mla`: all ranks of a tensor-parallel group have the same KV, undivided, and one of them stores it.
+    slots of "kv". `is_mla`: all ranks of a tensor-parallel group have the same KV, undivided, and one of them stores
+    it.
     """
 
     pools: tuple[PoolShape, ...]
@@ -163,7 +164,7 @@ class ModelShape:
             raise ConfigurationError(f"the first pool of a model is 'kv' and follows every page, got {first}")
 
     @classmethod
-    def hybrid(
+    def hybrid(  # noqa: PLR0913 - a model has so many sizes
         cls,
         *,
         full_layers: int,
@@ -209,9 +210,9 @@ class ModelShape:
 class HostConfig:
     """The host tier of a cache.
 
-    `capacity_tokens`: by component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many hits
-    on write_through_selective backs a node up. `load_back_threshold_tokens`: a load-back of fewer FULL tokens is not
-    started; one of other components alone is.
+    `capacity_tokens`: by component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many
+    hits on write_through_selective backs a node up. `load_back_threshold_tokens`: a load-back of fewer FULL tokens is
+    not started; one of other components alone is.
     """
 
     capacity_tokens: Mapping[str, int]
@@ -276,10 +277,10 @@ class StorageConfig:
     """The storage tier of a cache, below its host tier.
 
     `backend`: a registered name, an entry point or `module:Class`. `model`: the model and its weights, such as
-    "org/name@revision". It is part of every key and has no default: two models under one name would share KV. `options`:
-    of the backend. The next four are the keys of ExtraConfig. `timeout_cap_s`: the longest that a request waits for a
-    prefetch with the stop policy `timeout`. `limit_tokens`: FULL tokens that prefetches may bring at a time. `executor`:
-    stepped or threaded.
+    "org/name@revision". It is part of every key and has no default: two models under one name would share KV.
+    `options`: of the backend. The next four are the keys of ExtraConfig. `timeout_cap_s`: the longest that a request waits for a
+    prefetch with the stop policy `timeout`. `limit_tokens`: FULL tokens that prefetches may bring at a time.
+    `executor`: stepped or threaded.
     """
 
     backend: str

@@ -91,9 +91,10 @@ def _bytes(count: int | None, bytes_per_token: int | None) -> str:
 
 def _stored(storage: StorageOutcome) -> dict[str, str]:
     """What went to and from storage, as the cache counts, and the prefetches."""
+    prefetched, tokens = storage.total("bytes_prefetched"), storage.total("fetched_tokens")
     counts = {
-        "persisted": f"{_count(storage.total('bytes_stored'))} bytes",
-        "fetched": f"{_count(storage.total('bytes_prefetched'))} bytes, {_count(storage.total('fetched_tokens'))} tokens",
+        "stored": f"{_count(storage.total('bytes_stored'))} bytes",
+        "prefetched": f"{_count(prefetched)} bytes, {_count(tokens)} tokens",
         "prefetches": f"{_count(storage.total('prefetches'))}, refused {_count(storage.total('prefetches_refused'))}",
     }
     return {**counts, "with nothing lost": f"{storage.unbounded_hit_rate:.2%}"}

@@ -1,4 +1,4 @@
-"""ComponentTree: the components of a cache acting together on the nodes of one radix tree: match, insert, evict, lock."""
+"""ComponentTree: the components of a cache acting together on one radix tree: match, insert, evict, lock."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class ComponentTree:
             self.prune_and_requeue(self._remove(node))
 
     def evict_host(self, node: Node, target: TreeComponent) -> None:
-        """Evict one victim of a component from the host: the node when it is nowhere else, else that component's copy."""
+        """Evict one victim of a component from the host: the node when it is nowhere else, else only that copy."""
         if node.children or node.is_locked or node.device[FULL].value is not None:
             for component in reversed(self.components[target.index :]):
                 component.host.drop(node)

@@ -166,7 +166,8 @@ class PoolBuffers:
 class TierPools:
     """The pools of one cache on one tier: allocators by component, buffers by pool. Each has a padding page, page 0.
 
-    Inside the cache everything is counted in pages. A state is a page of one slot. Without a model there are no buffers.
+    Inside the cache everything is counted in pages. A state is a page of one slot. Without a model there are no
+    buffers.
     """
 
     def __init__(

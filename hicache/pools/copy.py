@@ -104,8 +104,8 @@ class PoolCopier:
     """Copies between a cache's device pools and its host pools, whatever their layouts.
 
     Raises PoolMismatchError when the pools differ in anything but layout and capacity, and SlotError, with nothing
-    copied, for a job whose pages are not pages of the pools. `method`: how pages are copied, if not as suits the device.
-    Without a model there is nothing to copy, and one layer that has no pool.
+    copied, for a job whose pages are not pages of the pools. `method`: how pages are copied, if not as suits the
+    device. Without a model there is nothing to copy, and one layer that has no pool.
     """
 
     def __init__(self, device: TierPools, host: TierPools, order: LayerOrder, method: CopyMethod | None = None) -> None:

@@ -1,4 +1,4 @@
-"""StorageBackend: the one class that a vendor of storage writes; StorageStats and PoolQuery, what its verbs speak of."""
+"""StorageBackend: the one class that a vendor of storage writes; PoolQuery and StorageStats, which it uses."""
 
 from __future__ import annotations
 

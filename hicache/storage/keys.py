@@ -82,7 +82,7 @@ class StorageKeys:
 
     def of_pages(self, pool: str, hashes: Iterable[str]) -> list[str]:
         """The key of each page of a pool, by the hash of its prefix."""
-        shard = f"{str(pool.value if isinstance(pool, Pool) else pool)}.{self.shards[pool]}/"
+        shard = f"{pool.value if isinstance(pool, Pool) else pool!s}.{self.shards[pool]}/"
         return [shard + page_hash for page_hash in hashes]
 
 

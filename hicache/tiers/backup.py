@@ -99,7 +99,7 @@ class BackupManager:
     # The life of a back-up: start, take over, finish.
 
     def start(self, node: Node) -> bool:
-        """Queue the copy of all that is lacking; False, with nothing taken, without room or without the parent's copy."""
+        """Queue the copy of all that is lacking; False, with nothing taken, without room or the parent's copy."""
         parent = node.parent
         assert parent is not None, "the root has nothing to back up"
         if not self._may_copy_below(parent):

@@ -349,8 +349,8 @@ def _pages_by_pool(job: StorageJob, answers: Answers) -> dict[str, int]:
 class HostInsertion:
     """Inserts host pages that storage gave into the tree, as it is by now.
 
-    `key`: to the end of what came. `start`: pages from the root to where `pages` begin. `pages`: of FULL all from there;
-    of SWA the last ones; of MAMBA the state at the end.
+    `key`: to the end of what came. `start`: pages from the root to where `pages` begin. `pages`: of FULL all from
+    there; of SWA the last ones; of MAMBA the state at the end.
     """
 
     def __init__(self, tree: ComponentTree, key: RadixKey, start: int, pages: Mapping[str, Slots]) -> None:

@@ -118,7 +118,7 @@ class Job(Protocol):
     def is_whole(self, part: int, answer: int) -> bool:
         """Whether this answer means that the part is done to its end."""
 
-    def first(self: SelfT, parts: int) -> SelfT:
+    def first(self: SelfT, parts: int) -> SelfT:  # noqa: PYI019 - 3.10 has no Self
         """A job of its first parts only."""
 
 

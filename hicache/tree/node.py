@@ -27,10 +27,11 @@ class NodeTransfer(Protocol):
 class ComponentData:
     """What one component has of a node on one tier.
 
-    `value`: the pages of the node, int64 [pages]; for MAMBA one state, int64 [1]; None when the component is not on this
-    tier (a tombstone). `lock_ref`: how often it is locked. For FULL on the device this counts the node's own receipts
-    plus its locked children, so that a lock climbs only where it is the first. `transfer`: what brings pages here, or
-    None. `queue_serial`: the entry of the eviction queue that is up to date, or None when the node is not queued.
+    `value`: the pages of the node, int64 [pages]; for MAMBA one state, int64 [1]; None when the component is not on
+    this tier (a tombstone). `lock_ref`: how often it is locked. For FULL on the device this counts the node's own
+    receipts plus its locked children, so that a lock climbs only where it is the first. `transfer`: what brings pages
+    here, or None. `queue_serial`: the entry of the eviction queue that is up to date, or None when the node is not
+    queued.
     """
 
     __slots__ = ("lock_ref", "queue_serial", "transfer", "value")
@@ -45,13 +46,13 @@ class ComponentData:
 class Node:
     """A run of whole pages below its parent.
 
-    `device`, `host`: by component index, what it has on each tier; `host` is empty without a host tier.
-    `edge`: the key of this node in `parent.children`. `key`: the bytes of the run. `end`: pages from the root to the end
-    of the node. `device_children`, `host_children`: how many children have FULL there. `last_access_time`: by component
-    index. FULL's, and `priority`, are those of the requests that ended here; a child that leaves passes its own to the
-    parent. `hit_count`: requests that matched the node or a node below it. `backup_failures`: backups that failed.
-    `stored`: by component index, whether storage has it. `storing`: the write to storage under way, or None.
-    `store_failures`: how often storage did not take it. `hashes`: one SHA-256 digest for each page, once computed.
+    `device`, `host`: by component index, what it has on each tier; `host` is empty without a host tier. `edge`: the key
+    of this node in `parent.children`. `key`: the bytes of the run. `end`: pages from the root to the end of the node.
+    `device_children`, `host_children`: how many children have FULL there. `last_access_time`: by component index.
+    FULL's, and `priority`, are those of the requests that ended here; a child that leaves passes its own to the parent.
+    `hit_count`: requests that matched the node or a node below it. `backup_failures`: backups that failed. `stored`: by
+    component index, whether storage has it. `storing`: the write to storage under way, or None. `store_failures`: how
+    often storage did not take it. `hashes`: one SHA-256 digest for each page, once computed.
     """
 
     __slots__ = (

@@ -37,7 +37,7 @@ class SglangPools:
             raise ConfigurationError(f"{sorted(unknown)} are not opened on SGLang")
         if config.device != "cpu":
             raise ConfigurationError(f"SGLang is driven on the cpu, not on {config.device}")
-        if config.model.is_mla:
+        if config.model is not None and config.model.is_mla:
             raise ConfigurationError("pools of MLA models are not opened on SGLang")
         if config.host is not None and {SWA, MAMBA} <= set(config.components):
             raise ConfigurationError("SGLang has no host tier for SWA and MAMBA together")

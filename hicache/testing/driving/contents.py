@@ -45,7 +45,10 @@ class Contents:
         self._config = config
         self._page_size = config.page_size
         self._readable = Capability.BYTES in adapter.capabilities
-        shards = {pool: shard_of(config.topology, pool, is_mla=config.model.is_mla) for pool in Pool}
+        shards = {
+            pool: shard_of(config.topology, pool, is_mla=config.model is not None and config.model.is_mla)
+            for pool in Pool
+        }
         self._shards: Mapping[Pool, str] = shards
         self._has_window = Component.SWA in config.components and Capability.SWA in adapter.capabilities
         self.prefix_pools = (Pool.KV, Pool.INDEXER, *((Pool.SWA,) if self._has_window else ()))

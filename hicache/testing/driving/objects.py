@@ -19,7 +19,7 @@ class Objects:
         self._adapter = adapter
         self._bigram = config.bigram
         # What all ranks of a group hold one of them writes, in a store that the others may not see.
-        is_shared = config.model.is_mla and config.topology.tp_size > 1
+        is_shared = config.model is not None and config.model.is_mla and config.topology.tp_size > 1
         self._store = None if is_shared else store_of(config)
         self._known: dict[tuple[Namespace, bytes], Keys] = {}
         pools = {Pool.KV: True, Pool.INDEXER: Pool.INDEXER in config.sidecars}

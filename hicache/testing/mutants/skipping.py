@@ -15,7 +15,7 @@ class BreaksEarly(ReferenceAdapter):
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         job = ticket.job
-        if job is not None and any(job is one for one in self._asking.pending()):
+        if job is not None and any(job is one for one, _ in self._pending_storage_jobs()):
             return None
         return super().check_prefetch(ticket)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hicache.cache import UnifiedRadixCache
-from hicache.components.base import Surroundings, TreeComponent
+from hicache.components.base import TreeComponent
 from hicache.components.component_tree import REGISTRY
 from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout
 from hicache.errors import ConfigurationError
@@ -24,6 +24,7 @@ from hicache.tree.node import Node
 from hicache.types import SHARED, InsertResult
 
 HOOKS = sorted(TreeComponent.__abstractmethods__)
+DEFAULTS = ("cut_before_overlap", "leaf_cuts", "order", "refuses_leaf", "use_brings_eviction_nearer")
 PAGE_SIZE = 2
 
 
@@ -47,18 +48,12 @@ def config() -> CacheConfig:
 
 
 @pytest.fixture
-def surroundings(config: CacheConfig) -> Surroundings:
-    """What a component is created with."""
-    return Surroundings(config, DevicePools(config, pool_specs(config)), None, EventLog(enabled=False), Counters())
-
-
-@pytest.fixture
 def cache(config: CacheConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnifiedRadixCache]:
     """A cache with the new component: one entry in the registry is all that it takes."""
     monkeypatch.setitem(REGISTRY, SCALES, ScalesComponent)
     opened = UnifiedRadixCache(config)
     yield opened
-    check_invariants(opened.tree.root)
+    check_invariants(opened.tree.radix.root)
 
 
 def key_of(cache: UnifiedRadixCache, pages: list[int]) -> RadixKey:
@@ -79,14 +74,16 @@ def hit_pages(cache: UnifiedRadixCache, pages: list[int]) -> int:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_component_that_lacks_a_hook_cannot_be_created(hook: str, surroundings: Surroundings) -> None:
-    assert ScalesComponent(1, 2, surroundings).name == SCALES, "with all hooks it can be created"
+def test_a_component_that_lacks_a_hook_cannot_be_created(hook: str, config: CacheConfig) -> None:
+    pools = DevicePools(config, pool_specs(config))
+    arguments = (1, config, pools, None, EventLog(enabled=False), Counters())
+    assert ScalesComponent(*arguments).name == SCALES, "with all hooks it can be created"
     incomplete = type("Incomplete", (ScalesComponent,), {hook: getattr(TreeComponent, hook)})
     with pytest.raises(TypeError, match=hook):
-        incomplete(1, 2, surroundings)
+        incomplete(*arguments)
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", [*HOOKS, *DEFAULTS])
 @pytest.mark.parametrize("component", [*REGISTRY.values(), ScalesComponent], ids=lambda component: component.name)
 def test_a_hook_refuses_an_argument_that_it_does_not_know(component: type[TreeComponent], hook: str) -> None:
     with pytest.raises(TypeError, match="prefetch_token"):
@@ -118,6 +115,6 @@ def test_a_new_component_is_split_locked_and_evicted_like_the_others(cache: Unif
 def test_a_new_component_can_refuse_a_match(cache: UnifiedRadixCache) -> None:
     node: Node = insert(cache, [1, 2]).node
     insert(cache, [1, 2, 3])
-    cache._by_name[SCALES].device.drop(node)
+    cache.tree.by_name[SCALES].device.drop(node)
     assert hit_pages(cache, [1, 2]) == 0, "the node lacks what the new component needs"
     assert hit_pages(cache, [1, 2, 3]) == 3, "the longer prompt has it at its end"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hicache.config import DEFAULTS, OWN_KEYS, ExtraConfig, read_extra_config
+from hicache.config import OWN_KEYS, ExtraConfig, read_extra_config
 from hicache.errors import ConfigurationError
 from hicache.tests.core.written_tables import written
 
@@ -107,7 +107,9 @@ def refusal_of(source: str) -> str:
 
 def test_what_is_not_said_is_as_by_default() -> None:
     found = read_extra_config("{}")
-    assert found == DEFAULTS == BY_DEFAULT, f"CONF-3: expected {BY_DEFAULT}, got {found}, and {DEFAULTS} unread"
+    assert found == ExtraConfig() == BY_DEFAULT, (
+        f"CONF-3: expected {BY_DEFAULT}, got {found}, and {ExtraConfig()} unread"
+    )
 
 
 def test_the_own_keys_are_the_fields_but_the_options() -> None:
@@ -231,5 +233,5 @@ def test_what_was_read_does_not_change_what_is_read_next() -> None:
 @pytest.mark.parametrize("key", OWN_KEYS)
 def test_the_documentation_names_the_default(key: str) -> None:
     text = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text(encoding="utf-8")
-    row = f"| `{key}` | `{json.dumps(getattr(DEFAULTS, key))}` | "
+    row = f"| `{key}` | `{json.dumps(getattr(ExtraConfig(), key))}` | "
     assert row in text, f"CONF-3: expected a row that begins with {row!r} in the section on configuration"

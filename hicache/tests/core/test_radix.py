@@ -25,12 +25,14 @@ def key_of(pages: list[int], namespace: Namespace = SHARED) -> RadixKey:
 
 def tree_with_splits() -> tuple[RadixTree, list[tuple[Node, Node]]]:
     splits: list[tuple[Node, Node]] = []
-    tree = RadixTree(BYTES_PER_PAGE, NodeShape(1, 1), lambda upper, lower: splits.append((upper, lower)), Counters())
+    tree = RadixTree(
+        BYTES_PER_PAGE, NodeShape(1, has_host=False), lambda upper, lower: splits.append((upper, lower)), Counters()
+    )
     return tree, splits
 
 
 def grow(tree: RadixTree, key: RadixKey) -> Node:
-    end = tree.pages_of(key)
+    end = tree.page_count(key)
     node = [tree.root, *tree.walk(key)][-1]
     return node if node.end == end else tree.attach(node, key, end)
 
@@ -60,7 +62,7 @@ def test_namespaces_share_no_node() -> None:
 def test_a_namespace_that_spells_a_page_finds_nothing() -> None:
     salted = Namespace(None, "1234567", None)
     page = np.frombuffer(encode_namespace(salted), dtype=np.int32)
-    tree = RadixTree(page.nbytes, NodeShape(1, 1), lambda *_: None, Counters())
+    tree = RadixTree(page.nbytes, NodeShape(1, has_host=False), lambda *_: None, Counters())
     grow(tree, RadixKey.of(page, SHARED, len(page), bigram=False))
     found = list(tree.walk(RadixKey(b"", salted)))
     assert not found, f"SEC-1: an empty key in another namespace finds nothing, got {found}"

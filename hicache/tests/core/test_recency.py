@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from hicache.config import EvictionPolicy
 from hicache.metrics import Counters
-from hicache.tree.eviction import ORDERS, EvictionQueue, falls_when_touched
-from hicache.tree.node import Node, NodeShape
-from hicache.types import SHARED
+from hicache.tree.eviction import ORDERS, EvictionQueue, use_brings_eviction_nearer
+from hicache.tree.node import FULL, Node, NodeShape
+from hicache.types import SHARED, Tier
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["offer", "use", "lock", "unlock", "withdraw", "pop"]), st.integers(0, 5)), max_size=60
@@ -19,29 +19,39 @@ ACTIONS = st.lists(
 
 def queue_of(policy: EvictionPolicy) -> EvictionQueue:
     return EvictionQueue(
-        0, ORDERS[policy], lambda node: node.alive and not node.locks[0], falls_when_touched(policy), Counters()
+        Tier.DEVICE,
+        FULL,
+        ORDERS[policy],
+        lambda node: node.alive and not is_locked(node),
+        use_brings_eviction_nearer(policy),
+        Counters(),
     )
+
+
+def is_locked(node: Node) -> bool:
+    return node.device[FULL].lock_ref > 0
 
 
 @pytest.mark.parametrize("policy", EvictionPolicy)
 @given(actions=ACTIONS)
 def test_pop_gives_the_smallest_candidate(policy: EvictionPolicy, actions: list[tuple[str, int]]) -> None:
     queue = queue_of(policy)
-    nodes = [Node(None, b"", SHARED, number, NodeShape(1, 1)) for number in range(6)]
+    nodes = [Node(None, b"", SHARED, number, NodeShape(1, has_host=False)) for number in range(6)]
     offered: set[Node] = set()
     for now, (action, number) in enumerate(actions, start=1):
         node = nodes[number]
         if action == "offer" and node not in offered:
-            node.created, node.touched[0] = now, now
+            node.creation_time, node.last_access_time[FULL] = now, now
             queue.offer(node)
-            offered |= set() if node.locks[0] else {node}
+            offered |= set() if is_locked(node) else {node}
         elif action == "use":
-            node.touched[0], node.hits, node.priority = now, node.hits + 1, node.priority + number % 2
-            queue.touched(node)
+            node.last_access_time[FULL], node.hit_count = now, node.hit_count + 1
+            node.priority += number % 2
+            queue.touch(node)
         elif action == "lock":
-            node.locks[0] = 1
+            node.device[FULL].lock_ref = 1
         elif action == "unlock":
-            node.locks[0] = 0
+            node.device[FULL].lock_ref = 0
             if node in offered:
                 queue.offer(node)
         elif action == "withdraw":
@@ -52,7 +62,7 @@ def test_pop_gives_the_smallest_candidate(policy: EvictionPolicy, actions: list[
 
 
 def _check_pop(queue: EvictionQueue, policy: EvictionPolicy, offered: set[Node]) -> None:
-    candidates = [node for node in offered if not node.locks[0]]
+    candidates = [node for node in offered if not is_locked(node)]
     popped = queue.pop()
     best = min((ORDERS[policy](node) for node in candidates), default=None)
     actual = None if popped is None else ORDERS[policy](popped)
@@ -63,10 +73,10 @@ def _check_pop(queue: EvictionQueue, policy: EvictionPolicy, offered: set[Node])
 
 def test_the_heap_does_not_outgrow_its_candidates() -> None:
     queue = queue_of(EvictionPolicy.MRU)
-    node = Node(None, b"", SHARED, 1, NodeShape(1, 1))
+    node = Node(None, b"", SHARED, 1, NodeShape(1, has_host=False))
     queue.offer(node)
     for now in range(10_000):
-        node.touched[0] = now
-        queue.touched(node)
+        node.last_access_time[FULL] = now
+        queue.touch(node)
     assert len(queue) <= 128, f"one candidate keeps {len(queue)} entries in the heap"
     assert queue.pop() is node

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from hicache.config import DEFAULTS, ExecutorKind, StorageConfig
+from hicache.config import ExecutorKind, StorageConfig
 from hicache.errors import ConfigurationError
 from hicache.types import StopPolicy
 
 VALID = StorageConfig(
     backend="memory",
-    extra=DEFAULTS,
     model="org/model",
     stop_policy=StopPolicy.TIMEOUT,
     timeout_cap_s=30,

@@ -81,7 +81,7 @@ class LosesHostPages(ReferenceAdapter):
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         assert self.cache.host is not None, "the host tier is missing"
-        self.cache.host.bank.allocators[Component.FULL].allocate(1)
+        self.cache.host.pools.allocators[Component.FULL].allocate(1)
         return super().check_prefetch(ticket)
 
 

@@ -19,6 +19,7 @@ from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.team import Team
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.transfer.executors import ThreadExecutor
+from hicache.transfer.job import CopyWorker
 
 FAILING = 1
 
@@ -44,10 +45,10 @@ def outcomes(team: Team, openers: Callable[[int], Mapping[str, Any]]) -> list[Ba
     def opens(rank: int) -> BaseException | None:
         told = openers(rank)
         agreement = Agreement(team.worlds[rank].groups(dict))
-        world = Runtime(told["backend"], told["storage"], VirtualClock())
+        runtime = Runtime(told["executor"], told["storage"], told["backend"], VirtualClock())
         try:
             agreement.together(
-                lambda: UnifiedRadixCache(told["config"], told["executor"], world, agreement),
+                lambda: UnifiedRadixCache(told["config"], runtime, agreement),
                 UnifiedRadixCache.close,
                 "open",
             ).close()
@@ -62,8 +63,8 @@ def openers(usual_config: CacheConfig, **failing: Any) -> Callable[[int], Mappin
     """What each rank opens its cache with; on one of them some of it is another."""
     usual = {
         "config": usual_config,
-        "executor": lambda copier: ThreadExecutor(copier, lambda: None),
-        "storage": lambda worker: ThreadExecutor(worker, lambda: None),
+        "executor": lambda kind, copier: ThreadExecutor(kind.value, CopyWorker(copier).rest),
+        "storage": lambda name, worker: ThreadExecutor(name, worker.step),
         "backend": lambda scope: open_backend("memory", scope, {}),
     }
     return lambda rank: {**usual, **failing} if rank == FAILING else usual

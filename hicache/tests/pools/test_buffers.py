@@ -11,7 +11,7 @@ import torch
 from hicache.config import Layout
 from hicache.errors import PoolMismatchError
 from hicache.pools.buffers import BufferSpec, PoolBuffers, PoolSpec, RawBytes
-from hicache.types import Pool, Slots
+from hicache.types import Component, Pool, Slots
 
 PAGES, PAGE_SIZE, LAYERS = 4, 3, 2
 SLOTS = np.array([3, 4, 5, 9, 10, 11], dtype=np.int64)
@@ -23,7 +23,8 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[
 
 
 def spec_of(dtype: torch.dtype, layout: Layout) -> PoolSpec:
-    return PoolSpec(Pool.KV, LAYERS, (BufferSpec("k", (2, 4), dtype), BufferSpec("v", (5,), dtype)), layout)
+    buffers = (BufferSpec("k", (2, 4), dtype), BufferSpec("v", (5,), dtype))
+    return PoolSpec(Pool.KV, Component.FULL, LAYERS, buffers, layout, tokens_per_entry=1)
 
 
 def open_pool(spec: PoolSpec, pages: int = PAGES, page_size: int = PAGE_SIZE, device: str = "cpu") -> PoolBuffers:
@@ -75,7 +76,8 @@ ORDERS = {
 
 @LAYOUTS
 def test_a_layout_is_an_order_in_memory(layout: Layout) -> None:
-    pool = open_pool(PoolSpec(Pool.KV, LAYERS, (BufferSpec("kv", (8,), torch.uint8),), layout))
+    buffers = (BufferSpec("kv", (8,), torch.uint8),)
+    pool = open_pool(PoolSpec(Pool.KV, Component.FULL, LAYERS, buffers, layout, tokens_per_entry=1))
     page, place, layer = 2, 1, 1
     pool.raw[0][page, layer, place] = 1
     memory = pool.raw[0].as_strided((LAYERS * PAGES * PAGE_SIZE * 8,), (1,))

@@ -33,7 +33,7 @@ from hicache.types import Pool, TransferKind
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
 DEVICE_LAYOUTS = pytest.mark.parametrize("device_layout", list(Layout))
 HOST_LAYOUTS = pytest.mark.parametrize("host_layout", list(Layout))
-WAYS = pytest.mark.parametrize("way", [RunCopies(), KernelCopies(torch.device("cpu"))], ids=["runs", "kernels"])
+METHODS = pytest.mark.parametrize("method", [RunCopies(), KernelCopies(torch.device("cpu"))], ids=["runs", "kernels"])
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
 
 
@@ -45,27 +45,27 @@ def by_layers(copier: PoolCopier, job: CopyJob) -> None:
 VERBS = pytest.mark.parametrize("copy", [PoolCopier.copy, by_layers], ids=["at once", "by layers"])
 
 
-def check_round_trip(tiers: TwoTiers, way: CopyMethod | None, copy: object) -> None:
+def check_round_trip(tiers: TwoTiers, method: CopyMethod | None, copy: object) -> None:
     assert callable(copy)
-    copier = tiers.copier(way)
+    copier = tiers.copier(method)
     for kind, parts in ((TransferKind.BACKUP, BACKED_UP), (TransferKind.LOAD, LOADED)):
         job = job_of(kind, parts)
         expected = moved(job, tiers, len(parts))
         copy(copier, job)
         target = tiers.host if kind is TransferKind.BACKUP else tiers.device
         for pool, own in expected.items():
-            assert np.array_equal(contents(target, pool), own), f"HOST-7: {pool.value} differs after a {kind.value}"
+            assert np.array_equal(contents(target, pool), own), f"HOST-7: {pool} differs after a {kind.value}"
 
 
 @DTYPES
 @DEVICE_LAYOUTS
 @HOST_LAYOUTS
-@WAYS
+@METHODS
 @VERBS
 def test_what_left_arrives_and_nothing_else_changes(
-    dtype: str, device_layout: Layout, host_layout: Layout, way: CopyMethod, copy: object
+    dtype: str, device_layout: Layout, host_layout: Layout, method: CopyMethod, copy: object
 ) -> None:
-    check_round_trip(TwoTiers(two_tier_config(device_layout, host_layout, dtype)), way, copy)
+    check_round_trip(TwoTiers(two_tier_config(device_layout, host_layout, dtype)), method, copy)
 
 
 @pytest.mark.gpu
@@ -80,22 +80,22 @@ def test_what_leaves_a_gpu_comes_back(dtype: str, device_layout: Layout, host_la
     tiers.host.close()
 
 
-@WAYS
+@METHODS
 @pytest.mark.parametrize("bits", [0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x80000000], ids=hex)
-def test_numbers_that_are_none_keep_their_bits(way: CopyMethod, bits: int) -> None:
+def test_numbers_that_are_none_keep_their_bits(method: CopyMethod, bits: int) -> None:
     tiers = TwoTiers(two_tier_config())
     data = np.full((3, 8), bits, dtype=np.uint32).view(np.uint8)
     slots = np.arange(6, 9, dtype=np.int64)
     tiers.device.buffers[Pool.KV].write(slots, 1, data)
-    tiers.copier(way).copy(job_of(TransferKind.BACKUP, [{FULL: ([2], [4])}]))
+    tiers.copier(method).copy(job_of(TransferKind.BACKUP, [{FULL: ([2], [4])}]))
     found = tiers.host.read(Pool.KV, slots + 6, 1)
     assert np.array_equal(found, data), f"HOST-7: {data[0].tolist()} left, {found[0].tolist()} arrived"
 
 
-@WAYS
-def test_one_layer_of_the_stack_is_one_layer_of_each_pool_that_it_reads(way: CopyMethod) -> None:
+@METHODS
+def test_one_layer_of_the_stack_is_one_layer_of_each_pool_that_it_reads(method: CopyMethod) -> None:
     tiers = TwoTiers(two_tier_config())
-    copier, job = tiers.copier(way), job_of(TransferKind.BACKUP, BACKED_UP)
+    copier, job = tiers.copier(method), job_of(TransferKind.BACKUP, BACKED_UP)
     before = {pool: contents(tiers.host, pool) for pool in Pool}
     expected = moved(job, tiers, len(BACKED_UP))
     copier.copy_layer(job, 3)
@@ -115,7 +115,7 @@ def test_jobs_that_take_turns_are_not_mixed_up() -> None:
         for job in jobs:
             copier.copy_layer(job, layer)
     for pool, own in expected.items():
-        assert np.array_equal(contents(tiers.host, pool), own), f"{pool.value}: each job has pages of its own"
+        assert np.array_equal(contents(tiers.host, pool), own), f"{pool}: each job has pages of its own"
 
 
 def test_kinds_of_layers_take_turns() -> None:
@@ -144,35 +144,39 @@ def test_more_pages_than_a_kernel_takes_at_once_are_moved() -> None:
     assert np.array_equal(contents(tiers.host, Pool.KV), expected[Pool.KV]), f"{pages} pages, {PAGES_AT_ONCE} at once"
 
 
-@WAYS
+@METHODS
 @pytest.mark.parametrize(
     "pages",
     [([1, 2], [3]), ([1], [2, 3]), ([0], [1]), ([1], [0]), ([9], [1]), ([1], [10]), ([-1], [1])],
     ids=str,
 )
 def test_pages_that_are_none_are_refused_before_anything_is_copied(
-    way: CopyMethod, pages: tuple[list[int], list[int]]
+    method: CopyMethod, pages: tuple[list[int], list[int]]
 ) -> None:
     tiers = TwoTiers(two_tier_config())
     before = contents(tiers.host, Pool.SWA)
     with pytest.raises(SlotError, match="full: "):
-        tiers.copier(way).copy(job_of(TransferKind.BACKUP, [{SWA: ([1], [1])}, {FULL: pages}]))
+        tiers.copier(method).copy(job_of(TransferKind.BACKUP, [{SWA: ([1], [1])}, {FULL: pages}]))
     assert np.array_equal(contents(tiers.host, Pool.SWA), before), "nothing was copied"
 
 
-@WAYS
-def test_a_job_without_pages_copies_nothing(way: CopyMethod) -> None:
+@METHODS
+def test_a_job_without_pages_copies_nothing(method: CopyMethod) -> None:
     tiers = TwoTiers(two_tier_config())
     before = contents(tiers.host, Pool.KV)
-    tiers.copier(way).copy(job_of(TransferKind.BACKUP, [{FULL: ([], [])}, {}]))
+    tiers.copier(method).copy(job_of(TransferKind.BACKUP, [{FULL: ([], [])}, {}]))
     assert np.array_equal(contents(tiers.host, Pool.KV), before), "no page was named"
 
 
 @pytest.mark.parametrize("difference", ["dtype", "layers", "heads"])
 def test_unlike_tiers_are_refused_at_once(difference: str) -> None:
     config = two_tier_config()
-    changes = {"dtype": {"dtype": "float16"}, "layers": {"swa_layers": 1}, "heads": {"head_dim": 8}}[difference]
-    other = replace(config, model=reshaped(config.model, **changes))
+    changes: dict[str, dict[str, object]] = {
+        "dtype": {"dtype": "float16"},
+        "layers": {"swa_layers": 1},
+        "heads": {"head_dim": 8},
+    }
+    other = replace(config, model=reshaped(config.model, **changes[difference]))
     device, host = DevicePools(config, pool_specs(config)), HostPools(other, pool_specs(other))
     with pytest.raises(PoolMismatchError, match="cannot copy between"):
         PoolCopier(device, host, layer_order(pool_specs(config)))

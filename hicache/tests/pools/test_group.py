@@ -110,9 +110,9 @@ def test_a_window_starts_behind_the_last_page_without_a_partner(pools: DevicePoo
 def test_partners_move_once(pools: DevicePools) -> None:
     source, target = taken(pools, 2), taken(pools, 2)
     with pytest.raises(SlotError, match="partners cannot move"):
-        pools.move_window(source, target)
+        pools.move_partners(source, target)
     pools.free_window(target)
-    moved = pools.move_window(source, target)
+    moved = pools.move_partners(source, target)
     assert pools.partners(target).tolist() == moved.tolist(), "the target has them"
     assert pools.partners(source).tolist() == [0, 0], "the source has none"
     pools.free(source)

@@ -58,7 +58,7 @@ def test_every_pool_is_on_the_host_in_the_hosts_layout(layout: Layout) -> None:
     pools = HostPools(config, pool_specs(config))
     assert set(pools.buffers) == set(Pool), "a sidecar is on the host as well"
     for pool, buffers in pools.buffers.items():
-        assert buffers.spec.layout is layout, f"{pool.value} is {buffers.spec.layout.value}"
+        assert buffers.spec.layout is layout, f"{pool} is {buffers.spec.layout.value}"
     data = np.arange(PAGE_SIZE, dtype=np.uint8)[:, None] + np.zeros(16, dtype=np.uint8)
     slots = np.arange(3 * PAGE_SIZE, 4 * PAGE_SIZE, dtype=np.int64)
     pools.buffers[Pool.INDEXER].write(slots, 1, data)

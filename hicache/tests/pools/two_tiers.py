@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, HostConfig, Layout, WritePolicy
-from hicache.pools.buffers import RawBytes, TierPools, owner_of
+from hicache.pools.buffers import RawBytes, TierPools
 from hicache.pools.copy import CopyMethod, PoolCopier
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
 from hicache.stacks import layer_order, pool_specs
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
 from hicache.transfer.job import CopyJob, Move
-from hicache.types import Component, Pool, Slots, TransferKind
+from hicache.types import Component, Slots, TransferKind
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 PAGE_SIZE = 3
@@ -42,7 +41,7 @@ def two_tier_config(
         events=False,
         layout=device_layout,
         device=device,
-        model=replace(MODEL, dtype=dtype),
+        model=reshaped(MODEL, dtype=dtype),
         topology=SINGLE_RANK,
         host=HostConfig(
             capacity_tokens=_tokens(HOST_PAGES),
@@ -66,9 +65,9 @@ class TwoTiers:
         fill(self.device, seed=1)
         fill(self.host, seed=2)
 
-    def copier(self, way: CopyMethod | None = None) -> PoolCopier:
+    def copier(self, method: CopyMethod | None = None) -> PoolCopier:
         """A copier between them."""
-        return PoolCopier(self.device, self.host, self.order, way)
+        return PoolCopier(self.device, self.host, self.order, method)
 
 
 BACKED_UP = (
@@ -94,7 +93,7 @@ def job_of(
     return CopyJob(number, kind, tuple(moves))
 
 
-def moved(job: CopyJob, tiers: TwoTiers, parts: int) -> dict[Pool, RawBytes]:
+def moved(job: CopyJob, tiers: TwoTiers, parts: int) -> dict[str, RawBytes]:
     """What the pools of the tier that a job writes to should hold once its first parts have arrived, by pool."""
     device, host = tiers.device, tiers.host
     source, target = (device, host) if job.kind is TransferKind.BACKUP else (host, device)
@@ -102,7 +101,7 @@ def moved(job: CopyJob, tiers: TwoTiers, parts: int) -> dict[Pool, RawBytes]:
     for pool, own in expected.items():
         found = contents(source, pool)
         for part in job.parts[:parts]:
-            if move := part.get(owner_of(pool)):
+            if move := part.get(source.buffers[pool].spec.owner):
                 ends = (move.device, move.host) if source is device else (move.host, move.device)
                 own[ends[1]] = found[ends[0]]
     return expected
@@ -126,13 +125,13 @@ def fill(pools: TierPools, seed: int) -> None:
             buffers.write(slots, layer, random.integers(0, 256, (len(slots), buffers.spec.slot_bytes), dtype=np.uint8))
 
 
-def every_slot(pools: TierPools, pool: Pool) -> Slots:
+def every_slot(pools: TierPools, pool: str) -> Slots:
     """All slots of a pool, those of its padding page too."""
     raw = pools.buffers[pool].raw[0]
     return np.arange(raw.shape[0] * raw.shape[2], dtype=np.int64)
 
 
-def contents(pools: TierPools, pool: Pool) -> RawBytes:
+def contents(pools: TierPools, pool: str) -> RawBytes:
     """All bytes of a pool, uint8 [pages, layers, bytes of a page in a layer]."""
     buffers = pools.buffers[pool]
     layers = [buffers.read(every_slot(pools, pool), layer) for layer in range(buffers.spec.layers)]

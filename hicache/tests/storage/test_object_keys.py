@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hicache.errors import KeyFormError
-from hicache.storage.keys import MOST_CHARACTERS, StorageKeys, check_key, check_scope
+from hicache.storage.keys import MAX_CHARACTERS, StorageKeys, check_key, check_scope
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.types import Pool
 
@@ -34,7 +34,7 @@ def test_the_name_of_any_model_makes_a_scope(model: str) -> None:
 
 @pytest.mark.parametrize("pool", Pool)
 def test_every_key_keeps_to_the_grammar(pool: Pool) -> None:
-    (key,) = StorageKeys.of(stored_config()).keys(pool, [LONGEST_HASH])
+    (key,) = StorageKeys.of(stored_config()).of_pages(pool, [LONGEST_HASH])
     assert check_key(key) == key, f"SEC-5: {key!r}"
     assert key.endswith(f"/{LONGEST_HASH}"), f"KEY-4: the hash of the prefix is in the key, got {key!r}"
 
@@ -69,7 +69,7 @@ def test_what_could_lead_elsewhere_is_no_key(key: str) -> None:
 
 
 def test_a_scope_is_one_segment_and_a_key_may_be_several() -> None:
-    longest = "x" * MOST_CHARACTERS
+    longest = "x" * MAX_CHARACTERS
     assert check_key("kv.tp0of1/ab/cd") == "kv.tp0of1/ab/cd", "slashes divide a key"
     assert (check_key(longest), check_scope(longest)) == (longest, longest), "the longest there is"
     with pytest.raises(KeyFormError):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar
 
+from hicache import cache
 from hicache.storage.base import StorageBackend
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
-from hicache.tiers import storage_tier
 from hicache.tiers.storage_io import StorageWorker
 from hicache.transfer.job import PageBatch, StorageJob
 from hicache.types import Pool, StorageKind
 
 
 class _Credulous(StorageWorker):
-    believed: ClassVar[Collection[Pool]]
+    believed: ClassVar[Collection[str]]
 
-    def _transfer(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
-        whole = super()._transfer(backend, job, batch)
+    def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
+        whole = super()._move(backend, job, batch)
         return len(batch.keys) if job.kind is StorageKind.PREFETCH and batch.pool in self.believed else whole
 
 
@@ -36,11 +36,11 @@ class _AnyWindow(_Credulous):
 class _CountsFirst(StorageWorker):
     _owed: tuple[StorageJob, PageBatch] | None = None
 
-    def _transfer(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
+    def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
         if job.kind is StorageKind.STORE:
-            return super()._transfer(backend, job, batch)
+            return super()._move(backend, job, batch)
         if self._owed is not None:
-            super()._transfer(backend, *self._owed)
+            super()._move(backend, *self._owed)
         self._owed = job, batch
         return len(batch.keys)
 
@@ -48,22 +48,22 @@ class _CountsFirst(StorageWorker):
 class DamageUnseen(OtherParts):
     """What was read is taken, whole or not."""
 
-    parts = ((storage_tier, "StorageWorker", _AnyPage),)
+    parts = ((cache, "StorageWorker", _AnyPage),)
 
 
 class IndexNotAwaited(OtherParts):
     """A prefix is as long as its keys and values, whatever came of its index."""
 
-    parts = ((storage_tier, "StorageWorker", _AnyIndex),)
+    parts = ((cache, "StorageWorker", _AnyIndex),)
 
 
 class WindowInPart(OtherParts):
     """A window is taken of which not every page came."""
 
-    parts = ((storage_tier, "StorageWorker", _AnyWindow),)
+    parts = ((cache, "StorageWorker", _AnyWindow),)
 
 
 class CountsFirst(OtherParts):
     """Pages are counted as read before they are."""
 
-    parts = ((storage_tier, "StorageWorker", _CountsFirst),)
+    parts = ((cache, "StorageWorker", _CountsFirst),)

@@ -9,14 +9,14 @@ from hicache.parallel.group import Group
 from hicache.testing.adapter import PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.transfer.executors import Executor, ThreadExecutor
-from hicache.transfer.job import Copier, CopyJob
+from hicache.transfer.job import Copier, CopyJob, CopyWorker
 from hicache.tree.node import Node
 from hicache.types import Pool, Slots, TransferKind
 
 
-class _FencedBackups(ThreadExecutor):
-    def __init__(self, copier: Copier, fence: Callable[[], None]) -> None:
-        super().__init__(copier, pause=lambda: None)
+class _FencedBackups(ThreadExecutor[CopyJob]):
+    def __init__(self, kind: TransferKind, copier: Copier, fence: Callable[[], None]) -> None:
+        super().__init__(f"hicache-{kind.value}", CopyWorker(copier).rest)
         self._fence = fence
 
     def submit(self, job: CopyJob) -> None:
@@ -48,6 +48,6 @@ class NoFence(ReferenceAdapter):
             super().write(*write)
         self._queued.clear()
 
-    def _open(self, copier: Copier) -> Executor:
-        self._executor = _FencedBackups(copier, self._retire)
-        return self._executor
+    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+        self._copies[kind] = _FencedBackups(kind, copier, self._retire)
+        return self._copies[kind]

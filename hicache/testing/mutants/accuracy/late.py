@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar
 
+from hicache import cache
 from hicache.pools.copy import ALL_LAYERS, PoolCopier
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
-from hicache.tiers import host_tier
 from hicache.transfer.job import CopyJob
 from hicache.types import Pool, TransferKind
 
@@ -23,12 +23,12 @@ class _LateCopier(PoolCopier):
             return
         if self._owed is not None:
             self._queue_pools(self._owed, self.late)
-        self._queue_pools(job, [pool for pool in self._lanes if pool not in self.late])
+        self._queue_pools(job, [pool for pool in self._pairs if pool not in self.late])
         self._owed = job
 
-    def _queue_pools(self, job: CopyJob, pools: Collection[Pool]) -> None:
+    def _queue_pools(self, job: CopyJob, pools: Collection[str]) -> None:
         addresses = self._addresses(job)
-        for pool in self._lanes:
+        for pool in self._pairs:
             if pool in pools:
                 self._move(job, pool, addresses, ALL_LAYERS)
 
@@ -52,22 +52,22 @@ class _LateSidecars(_LateCopier):
 class LateLoads(OtherParts):
     """A load is done before a byte of it is there."""
 
-    parts = ((host_tier, "PoolCopier", _LateLoad),)
+    parts = ((cache, "PoolCopier", _LateLoad),)
 
 
 class LateIndex(OtherParts):
     """Who reads the index does not wait for it, as who reads keys and values does."""
 
-    parts = ((host_tier, "PoolCopier", _LateIndex),)
+    parts = ((cache, "PoolCopier", _LateIndex),)
 
 
 class LateBackups(OtherParts):
     """A node leaves the device for the host, which has not got its bytes."""
 
-    parts = ((host_tier, "PoolCopier", _LateBackup),)
+    parts = ((cache, "PoolCopier", _LateBackup),)
 
 
 class LateSidecars(OtherParts):
     """A backup is acknowledged when its keys and values are there, whatever else belongs to it."""
 
-    parts = ((host_tier, "PoolCopier", _LateSidecars),)
+    parts = ((cache, "PoolCopier", _LateSidecars),)

@@ -10,6 +10,7 @@ from hicache.config import CacheConfig
 from hicache.parallel.group import Group
 from hicache.storage.keys import StorageKeys
 from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.hybrid_model import reshaped
 from hicache.tiers.prefetch import PrefetchOperation
 from hicache.types import SHARED, InsertResult, Key, MatchResult, Namespace, Slots
 
@@ -18,7 +19,7 @@ from hicache.types import SHARED, InsertResult, Key, MatchResult, Namespace, Slo
 class _Unnamed(Namespace):
     """Unlike any other, and with nothing to tell it by in a hash."""
 
-    whose: Namespace
+    whose: Namespace = SHARED
 
 
 class _OtherKeys(ReferenceAdapter):
@@ -60,6 +61,6 @@ class DtypeUnnamed(ReferenceAdapter):
     """Storage is named after a model whatever its dtype."""
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
-        names = StorageKeys.of(replace(config, model=replace(config.model, dtype=""))) if config.storage else None
+        names = StorageKeys.of(replace(config, model=reshaped(config.model, dtype=""))) if config.storage else None
         with patch.object(StorageKeys, "of", lambda _: names):
             super().__init__(config, groups)

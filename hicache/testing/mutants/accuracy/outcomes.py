@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from hicache import cache
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
-from hicache.tiers import host_tier
-from hicache.transfer.job import CopyJob
 from hicache.transfer.queue import HybridCacheController, TransferT
-from hicache.types import TransferKind
+from hicache.types import TransferKind, TransferPhase
 
 
 class _Unasked(HybridCacheController[TransferT]):
     kind: ClassVar[TransferKind]
 
-    def _outcome(self, job: CopyJob) -> int:
-        outcome = super()._outcome(job)
-        return len(job.parts) + 1 if outcome and job.kind is self.kind else outcome
+    def take_ended(self, kind: TransferKind) -> Iterator[TransferT]:
+        for transfer in super().take_ended(kind):
+            transfer.phase = TransferPhase.DONE if kind is self.kind else transfer.phase
+            yield transfer
 
 
 class _UnaskedBackups(_Unasked[TransferT]):
@@ -30,10 +31,10 @@ class _UnaskedLoads(_Unasked[TransferT]):
 class FailedBackupTaken(OtherParts):
     """A node whose backup failed leaves the device for the host all the same."""
 
-    parts = ((host_tier, "HybridCacheController", _UnaskedBackups),)
+    parts = ((cache, "HybridCacheController", _UnaskedBackups),)
 
 
 class FailedLoadTaken(OtherParts):
     """A prefix is read whose load failed."""
 
-    parts = ((host_tier, "HybridCacheController", _UnaskedLoads),)
+    parts = ((cache, "HybridCacheController", _UnaskedLoads),)

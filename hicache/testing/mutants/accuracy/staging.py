@@ -9,17 +9,17 @@ import numpy as np
 
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.transfer.executors import Executor, StepExecutor
-from hicache.transfer.job import Copier, CopyJob, Move
-from hicache.types import Slots
+from hicache.transfer.job import Copier, CopyJob, CopyWorker, Move
+from hicache.types import Slots, TransferKind
 
 MOST_PAGES = 4096
 
 
-class _OneBuffer(StepExecutor):
+class _OneBuffer(StepExecutor[CopyJob]):
     """Copies a job when it is waited for, and reads only then what is in the buffer."""
 
     def __init__(self, copier: Copier) -> None:
-        super().__init__(copier)
+        super().__init__(CopyWorker(copier))
         self._buffers: dict[tuple[object, ...], Slots] = {}
 
     def submit(self, job: CopyJob) -> None:
@@ -46,6 +46,6 @@ class _OneBuffer(StepExecutor):
 class OneBuffer(ReferenceAdapter):
     """All jobs of one direction leave their page numbers in one buffer."""
 
-    def _open(self, copier: Copier) -> Executor:
-        self._executor = _OneBuffer(copier)
-        return self._executor
+    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+        self._copies[kind] = _OneBuffer(copier)
+        return self._copies[kind]

@@ -9,7 +9,7 @@ from hicache.types import Slots
 
 def state_of(node: Node, components: int) -> Slots | None:
     """The state that a node holds on the device; it is the last of its components."""
-    return node.values[components - 1]
+    return node.device[components - 1].value
 
 
 class StateBefore(ReferenceAdapter):
@@ -29,6 +29,6 @@ class NoCopy(ReferenceAdapter):
 
     def free_state(self, slot: int) -> None:
         components = len(self.cache.config.components)
-        held = [state for node in self.cache.tree.nodes() if (state := state_of(node, components)) is not None]
+        held = [state for node in self.cache.tree.radix.nodes() if (state := state_of(node, components)) is not None]
         if not any(slot in state for state in held):
             super().free_state(slot)

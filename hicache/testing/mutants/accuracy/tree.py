@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hicache import cache
 from hicache.components import component_tree
 from hicache.components.base import ComponentTier, TreeComponent
 from hicache.components.component_tree import REGISTRY
 from hicache.components.swa import SwaComponent
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.other_parts import OtherParts
-from hicache.tiers import host_tier
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.transfer import Transfer
 from hicache.tree.node import FULL, Node
@@ -23,7 +23,7 @@ class HostAsDevice(ReferenceAdapter):
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         found = super().match(key, chunked=chunked)
         best: Node = found.best_match
-        if best.parent is None or best.values[FULL] is None:
+        if best.parent is None or best.device[FULL].value is None:
             return found
         return replace(
             found,
@@ -50,20 +50,20 @@ class FreesWhatIsKept(ReferenceAdapter):
 
 
 class _FirstPages(BackupManager):
-    def _settle(self, operation: Transfer, component: TreeComponent, node: Node, *, arrived: bool) -> None:
-        start, operation.start = operation.start, node.start
-        super()._settle(operation, component, node, arrived=arrived)
-        operation.start = start
+    def _install(self, transfer: Transfer, component: TreeComponent, node: Node, *, is_done: bool) -> None:
+        start, transfer.start = transfer.start, node.start
+        super()._install(transfer, component, node, is_done=is_done)
+        transfer.start = start
 
 
 class SplitForgotten(OtherParts):
     """When a backup ends, each part of a node that was cut meanwhile takes the first of its pages."""
 
-    parts = ((host_tier, "BackupManager", _FirstPages),)
+    parts = ((cache, "BackupManager", _FirstPages),)
 
 
 class _Unprotected(SwaComponent):
-    def acquire(self, node: Node, holding: ComponentTier) -> int:
+    def acquire(self, node: Node, tier: ComponentTier) -> int:
         return node.end
 
 
