@@ -37,6 +37,10 @@ class MeshCache:
         """How many collectives a rank has made, along each axis that has several ranks."""
         return {axis: len(calls) for axis, calls in self._team.worlds[rank].calls.items()}
 
+    def numbers(self, rank: int) -> dict[str, int]:
+        """How many numbers a rank gave to its last collective, along each axis that has several ranks."""
+        return {axis: calls[-1].count for axis, calls in self._team.worlds[rank].calls.items()}
+
     def counts(self, act: Callable[[CacheAdapter], object]) -> dict[str, int]:
         """How many collectives it takes along each axis. Raises AssertionError where ranks differ."""
         ranks = range(len(self.caches))

@@ -17,16 +17,18 @@ NUMBERS = 16
 Groups = Mapping[str, Group]
 
 
-def paces(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, rounds: int) -> tuple[float, float]:
-    """The least seconds for one packed reduction, and for one of each number, by turns in the cache's own group."""
+def paces(
+    world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, rounds: int
+) -> tuple[list[float], list[float]]:
+    """The seconds for one packed reduction, and for one of each number, by turns in the cache's own group."""
     group = _opened(world, adapter_type, config)["tp"]
     numbers = list(range(NUMBERS))
-    packed_s, separate_s = [], []
+    packed_s, separate_s = list[float](), list[float]()
     for _ in range(rounds):
         packed_s.append(_seconds(lambda: group.reduce(numbers, Reduction.MIN, "packed")))
         separate_s.append(_seconds(lambda: [group.reduce([number], Reduction.MIN, "separate") for number in numbers]))
     group.barrier("end")
-    return min(packed_s), min(separate_s)
+    return packed_s, separate_s
 
 
 def _opened(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Groups:

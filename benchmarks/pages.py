@@ -11,6 +11,8 @@ import numpy as np
 
 from hicache.storage.base import BATCH_PAGES, Pieces, StorageBackend
 
+from .work import address
+
 KIB, MIB = 1 << 10, 1 << 20
 
 Verb: TypeAlias = Callable[[Sequence[str], Sequence[Pieces], Sequence[str]], list[bool]]
@@ -54,15 +56,24 @@ class Pages:
         os.close(self._file)
         self._file = os.open(path, os.O_RDONLY)
         self.read_plainly()
-        assert self._targets == self._sources, f"{path} holds the same bytes"
+        self.require_fetched()
+
+    @property
+    def targets(self) -> list[tuple[int, int]]:
+        """Where each page is read to: its address and its bytes."""
+        return [(address(target), target.nbytes) for (target,) in self._targets]
+
+    def require_fetched(self) -> None:
+        """Raise AssertionError unless the memory that pages are read to holds the bytes that were kept."""
+        assert self._targets == self._sources, "what was read differs from what was kept"
 
     def keep(self) -> None:
         """Give the backend all pages."""
         assert all(self._asked(self.backend.set, self._sources)), "the backend has room for all pages"
 
-    def fetch(self) -> None:
-        """Read all pages from the backend."""
-        assert all(self._asked(self.backend.get, self._targets)), "the backend has all pages"
+    def fetch(self, count: int | None = None) -> None:
+        """Read the first `count` pages from the backend, or all."""
+        assert all(self._asked(self.backend.get, self._targets[:count])), "the backend has all pages"
 
     def forget(self) -> None:
         """Let the backend have nothing again."""
@@ -74,4 +85,5 @@ class Pages:
         os.close(self._file)
 
     def _asked(self, verb: Verb, pages: Sequence[Pieces]) -> list[bool]:
-        return [answer for part in self._batches for answer in verb(self._keys[part], pages[part], ())]
+        keys = self._keys[: len(pages)]
+        return [answer for part in self._batches if keys[part] for answer in verb(keys[part], pages[part], ())]

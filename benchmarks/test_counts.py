@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from hicache.types import SHARED, Handle, InsertResult, Key, MatchResult
 
 from .prompts import insert, offer, random_tokens
 from .scale import FULL, MAMBA, SWA, spacious
+from .work import counts
 
 PAGE_SIZE = 16
 NODE_TOKENS = 2 * PAGE_SIZE
@@ -60,14 +61,6 @@ def opened(open_cache: OpenCache, components: tuple[str, ...], crowd: int) -> Ca
     for key in keys_of(crowd, nodes=1, seed=1):
         put(cache, key)
     return cache
-
-
-def counts(cache: CacheAdapter, call: Callable[[], object]) -> Mapping[str, int]:
-    """What one call adds to the counters; what it adds nothing to is left out."""
-    before = dict(cache.counters())
-    call()
-    after = cache.counters()
-    return {name: count - before[name] for name, count in after.items() if count != before[name]}
 
 
 @PAGED

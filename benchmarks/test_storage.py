@@ -1,4 +1,4 @@
-"""What it costs to keep and fetch pages beside a plain file of the same bytes, and to ask what is there."""
+"""What set, get and has cost: reads and statements counted, and time measured beside a plain file of the bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from hicache.storage import checksums
 from hicache.storage.registry import open_backend
 
+from .conftest import MeasureBeside
 from .pages import KIB, MIB, Pages
-from .turns import Turns
+from .work import FileReads, trace_statements
 
 SCOPE = "bench-1"
 PAGE_BYTES = (64 * KIB, MIB, 4 * MIB)
@@ -32,15 +34,26 @@ BACKENDS: Mapping[str, Mapping[str, Any]] = {
     "slotfile, unverified": {"capacity_slots": SHARED_BYTES // min(PAGE_BYTES), "verify": False},
 }
 
-SHARES = {"slotfile": 0.8, "slotfile, unverified": 0.9}
-"""Of the speed of preadv: what a get reaches. What the first one lacks is mostly the checksum: 1.5 to 2 us for 64 KiB,
-which preadv reads in 10 to 12."""
+IS_VERIFIED = {"slotfile": True, "slotfile, unverified": False}
+"""Whether a get compares checksums."""
 
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 100
+SLOTFILES = pytest.mark.parametrize("name", IS_VERIFIED)
+
+COUNTED_BYTES = 16 * MIB
+READ_BYTES = 4 * MIB
+"""The most that a get reads at a time, unless a page is longer."""
+
+LONG_BATCH, SHORT_BATCH = 128, 1
+"""Pages of one get."""
 
 FEW_OBJECTS, MANY_OBJECTS, ASKED = 1_000, 1_000_000, 10_000
-LIMIT = 1.3
-"""What a thousand times as many objects may cost: the same work, in memory that is in no cache of the processor."""
+SMALL_PAGE_BYTES = 4 * KIB
+
+LOOKS = 3
+"""How often one get asks whether the index has changed: when it borrows places, finds them and gives them back."""
+
+BUCKET_BYTES = 64
+"""What is read of the table of names for each name, and of its header."""
 
 OpenPages = Callable[[str, int, int], Pages]
 
@@ -74,25 +87,12 @@ def pages(request: pytest.FixtureRequest, open_pages: OpenPages, page_bytes: int
 
 
 @pytest.fixture
-def measure(benchmark: BenchmarkFixture, page_bytes: int) -> Callable[..., None]:
-    """Does the same again and again, each time after the plain file, and notes how much of its speed that is."""
+def measure(benchmark: BenchmarkFixture, page_bytes: int, measure_beside: MeasureBeside) -> Callable[..., None]:
+    """Does the same again and again, each time after the plain file, and reports how much of its speed that is."""
 
     def measure_each(prepare: Callable[[], None], plain: Callable[[], None], act: Callable[[], None]) -> None:
-        turns = Turns()
-
-        def set_up() -> None:
-            prepare()
-            turns.take("plain", lambda _: plain(), [None])
-
         benchmark.group = f"storage, pages of {page_bytes // KIB} KiB, {plain.__name__}"
-        benchmark.pedantic(  # type: ignore[no-untyped-call]
-            lambda: turns.take("storage", lambda _: act(), [None]),
-            setup=set_up,
-            rounds=ROUNDS if benchmark.enabled else 1,
-        )
-        if benchmark.enabled:
-            share = turns.least_us["plain"] / turns.least_us["storage"]
-            benchmark.extra_info["share of a plain file"] = round(share, 2)
+        measure_beside(prepare, plain, act, ROUNDS, "part of the speed of a plain file")
 
     return measure_each
 
@@ -106,21 +106,71 @@ def test_get(pages: Pages, measure: Callable[..., None]) -> None:
     measure(lambda: None, pages.read_plainly, pages.fetch)
 
 
-@pytest.mark.parametrize("name", SHARES)
-def test_a_get_is_nearly_as_fast_as_preadv(name: str, page_bytes: int, open_pages: OpenPages, tmp_path: Path) -> None:
-    pages, turns, share = open_pages(name, page_bytes, SHARED_BYTES), Turns(), 0.0
+@SLOTFILES
+def test_get_beside_preadv_of_the_same_file(
+    name: str,
+    page_bytes: int,
+    open_pages: OpenPages,
+    tmp_path: Path,
+    benchmark: BenchmarkFixture,
+    measure_beside: MeasureBeside,
+) -> None:
+    pages = open_pages(name, page_bytes, SHARED_BYTES if benchmark.enabled else SMOKE_PAGES * page_bytes)
     pages.keep()
     # The same bytes of the same file: how a file lies in the machine's memory decides how fast it is read.
     pages.read_from(tmp_path / SCOPE / f"slots-{page_bytes}")
-    for taken in range(MOST_ROUNDS):
-        turns.take("preadv", lambda _: pages.read_plainly(), [None])
-        turns.take("get", lambda _: pages.fetch(), [None])
-        share = turns.least_us["preadv"] / turns.least_us["get"]
-        if taken >= FEWEST_ROUNDS and share >= SHARES[name]:
-            break
-    assert share >= SHARES[name], (
-        f"{name}, pages of {page_bytes // KIB} KiB: {share:.2f} of the speed of preadv, expected {SHARES[name]}"
-    )
+    benchmark.group = f"storage, pages of {page_bytes // KIB} KiB, the same file"
+    measure_beside(lambda: None, pages.read_plainly, pages.fetch, ROUNDS, "part of the speed of preadv")
+
+
+@SLOTFILES
+def test_a_get_reads_pages_that_lie_together_at_once_and_straight_into_memory(
+    name: str, page_bytes: int, open_pages: OpenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = open_pages(name, page_bytes, COUNTED_BYTES)
+    pages.keep()
+    reads = FileReads(monkeypatch)
+    pages.fetch()
+    expected = [READ_BYTES] * (COUNTED_BYTES // READ_BYTES)
+    assert reads.preadvs == expected, f"bytes by preadv: expected {expected}, got {reads.preadvs}"
+    assert reads.filled == pages.targets, "preadv fills the memory of each page in order, once, and no other memory"
+    assert reads.preads == [], f"nothing else is read of the files, got reads of {reads.preads} bytes"
+    pages.require_fetched()
+
+
+@SLOTFILES
+def test_a_get_hashes_each_byte_once_or_none(
+    name: str, page_bytes: int, open_pages: OpenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, hashed = open_pages(name, page_bytes, COUNTED_BYTES), list[int]()
+    pages.keep()
+    digest: Callable[[memoryview, int], int] = vars(checksums)["xxh3_64_intdigest"]
+
+    def count(data: memoryview, seed: int) -> int:
+        hashed.append(data.nbytes)
+        return digest(data, seed)
+
+    monkeypatch.setattr(checksums, "xxh3_64_intdigest", count)
+    pages.fetch()
+    expected = [page_bytes] * (COUNTED_BYTES // page_bytes) if IS_VERIFIED[name] else []
+    assert hashed == expected, f"bytes by checksum: expected {len(expected)} of {page_bytes}, got {hashed}"
+
+
+@SLOTFILES
+def test_a_get_asks_the_index_as_often_whatever_the_pages(
+    name: str, open_pages: OpenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_pages(name, SMALL_PAGE_BYTES, LONG_BATCH * SMALL_PAGE_BYTES).keep()
+    statements, asked = trace_statements(monkeypatch), list[list[str]]()
+    pages = open_pages(name, SMALL_PAGE_BYTES, LONG_BATCH * SMALL_PAGE_BYTES)
+    for count in (LONG_BATCH, SHORT_BATCH, LONG_BATCH):
+        statements.clear()
+        pages.fetch(count)
+        asked.append([statement.lstrip().partition("WHERE")[0] for statement in statements])
+    first, *again = asked
+    look = "SELECT mark FROM state"
+    assert len(first) == 1 + LOOKS, f"expected {LOOKS} looks at the mark and one statement for all places, got {first}"
+    assert again == [[look] * LOOKS] * 2, f"once the places are known, expected {LOOKS} times {look!r}, got {again}"
 
 
 FILL = """
@@ -154,25 +204,44 @@ def hash_of(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
 
-def test_existence_costs_as_much_among_many_objects_as_among_few(tmp_path: Path) -> None:
-    asked, turns = asked_keys(), {FEW_OBJECTS: Turns(), MANY_OBJECTS: Turns()}
-    for objects in turns:
-        open_backend("slotfile", SCOPE, options_of(tmp_path, objects)).close()
-        fill_index(tmp_path / str(objects), objects)
-    few, many = (turns[objects].least_us for objects in (FEW_OBJECTS, MANY_OBJECTS))
-    for taken in range(MOST_ROUNDS):
-        for objects, own in turns.items():
-            with closing(open_backend("slotfile", SCOPE, options_of(tmp_path, objects))) as backend:
-                own.take("the first time", backend.has, [asked])
-                own.take("again", backend.has, [asked])
-                assert sum(backend.has(asked)) == FEW_OBJECTS, f"so many of the {ASKED} keys are there"
-        if taken >= FEWEST_ROUNDS and all(least_us <= LIMIT * few[time] for time, least_us in many.items()):
-            break
-    for time, least_us in many.items():
-        assert least_us <= LIMIT * few[time], (
-            f"{ASKED} keys took {least_us:.0f} us {time} among {MANY_OBJECTS} objects, {few[time]:.0f} us among "
-            f"{FEW_OBJECTS}: expected at most {LIMIT} times as long"
-        )
+@pytest.mark.parametrize("objects", [FEW_OBJECTS, MANY_OBJECTS])
+def test_existence_takes_one_read_a_name_however_many_objects(
+    objects: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asked_keys()
+    fill_backend(tmp_path, objects)
+    statements, reads = trace_statements(monkeypatch), FileReads(monkeypatch)
+    with closing(open_backend("slotfile", SCOPE, options_of(tmp_path, objects))) as backend:
+        for _ in range(2):
+            statements.clear()
+            reads.clear()
+            assert sum(backend.has(asked)) == FEW_OBJECTS, f"so many of the {ASKED} keys are there"
+            expected = [BUCKET_BYTES] * (ASKED + 2)
+            assert reads.preads == expected, (
+                f"{ASKED} names among {objects} objects: expected reads of {BUCKET_BYTES} bytes, one for each name and "
+                f"two of the header, got {len(reads.preads)} reads of {set(reads.preads)} bytes"
+            )
+            assert len(statements) == 1, f"expected one statement, which asks for the mark, got {statements}"
+
+
+def test_existence_among_many_objects(
+    tmp_path: Path, benchmark: BenchmarkFixture, measure_beside: MeasureBeside
+) -> None:
+    asked, many_objects = asked_keys(), MANY_OBJECTS if benchmark.enabled else FEW_OBJECTS
+    folders = {tmp_path / "few": FEW_OBJECTS, tmp_path / "many": many_objects}
+    for folder, objects in folders.items():
+        fill_backend(folder, objects)
+    few, many = (open_backend("slotfile", SCOPE, options_of(*pair)) for pair in folders.items())
+    with closing(few), closing(many):
+        benchmark.group = f"existence of {ASKED} keys"
+        what = f"part of the speed among {FEW_OBJECTS} objects, among {many_objects}"
+        measure_beside(lambda: None, lambda: few.has(asked), lambda: many.has(asked), ROUNDS, what)
+        assert sum(many.has(asked)) == FEW_OBJECTS, f"so many of the {ASKED} keys are there"
+
+
+def fill_backend(folder: Path, objects: int) -> None:
+    open_backend("slotfile", SCOPE, options_of(folder, objects)).close()
+    fill_index(folder / str(objects), objects)
 
 
 def options_of(folder: Path, objects: int) -> Mapping[str, Any]:

@@ -1,42 +1,47 @@
-"""What a backup and a load-back cost beside one plain copy of the same bytes, over pages and layouts."""
+"""What a backup and a load-back cost over pages and layouts: counted, and measured beside a plain copy of the bytes."""
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
-from time import perf_counter
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from hicache.config import ExecutorKind, Layout, ModelShape
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.types import Handle
 
-from .crossing import WIDE_MODEL, Crossing, Route
+from .conftest import MeasureBeside
+from .crossing import PAGE_AND_LAYER_BYTES, WIDE_MODEL, Crossing, Route
 from .scale import SLIM_MODEL
-from .turns import Turns
+from .work import counts, functions_entered
 
 LAYER_FIRST, PAGE_FIRST, DIRECT = Layout
 PAGES_ON_BOTH = [Route(PAGE_FIRST, PAGE_FIRST), Route(DIRECT, DIRECT)]
 ROUTES = [*PAGES_ON_BOTH, *[Route(LAYER_FIRST, host) for host in Layout]]
 
-ROUNDS = {1: 200, 64: 30, 4_096: 5}
+ROUNDS = {1: 200, 64: 30, 512: 20, 4_096: 5}
 """By the pages of the prompt."""
 
-SHARE = 0.8
-"""Of a plain copy's speed: what a transfer reaches."""
+IN_A_ROW, SCATTERED = "pages in a row", "pages scattered"
 
-FAST = {
-    "pages in a row": [*PAGES_ON_BOTH, Route(LAYER_FIRST, LAYER_FIRST), Route(LAYER_FIRST, DIRECT)],
-    "pages scattered": PAGES_ON_BOTH,
-}
-"""Where it can. Where the pages of a layer lie scattered, each is a run of its own, of 32 KiB; and where slots come
-before layers at one end only, each slot is one, of 2 KiB."""
+COPIED_AT_ONCE = [*PAGES_ON_BOTH, Route(LAYER_FIRST, LAYER_FIRST), Route(LAYER_FIRST, DIRECT)]
+"""Routes on which pages in a row are one run of each layer at both ends. Where slots come before layers at one end
+only, each slot is a run of its own, of 2 KiB."""
 
-COPY_PAGES, CROSSING_PAGES = 64, 512
-"""How many pages the copying alone needs to reach it, and how many all that belongs to a transfer."""
+COPIES = pytest.mark.parametrize(
+    ("order", "route"),
+    [*[(IN_A_ROW, route) for route in COPIED_AT_ONCE], *[(SCATTERED, route) for route in PAGES_ON_BOTH]],
+    ids=str,
+)
+"""Where a page is one run for each layer at least. Between other layouts, scattered pages are runs of 32 KiB."""
 
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 100
+COPY_PAGES, FEW_PAGES, MANY_PAGES = 64, 8, 512
+
+LAYERED_MODEL = replace(SLIM_MODEL, full_layers=WIDE_MODEL.full_layers)
+"""As many layers as are measured, with hardly any bytes."""
 
 OpenCrossing = Callable[[Route, int, ModelShape], Crossing]
 
@@ -69,23 +74,14 @@ def crossing(
 
 
 @pytest.fixture
-def measure(benchmark: BenchmarkFixture, pages: int, crossing: Crossing) -> Callable[..., None]:
-    """Goes one way again and again, each time after a plain copy, and notes how much of its speed that is."""
-    plain_s: list[float] = []
+def measure(
+    benchmark: BenchmarkFixture, pages: int, crossing: Crossing, measure_beside: MeasureBeside
+) -> Callable[..., None]:
+    """Goes one way again and again, each time after a plain copy, and reports how much of its speed that is."""
 
     def measure_each(prepare: Callable[[], None], go: Callable[[], None]) -> None:
-        def set_up() -> None:
-            prepare()
-            begin = perf_counter()
-            crossing.copy_plainly()
-            plain_s.append(perf_counter() - begin)
-
-        rounds = ROUNDS[pages] if benchmark.enabled else 1
         benchmark.group = f"transfers of {pages} pages"
-        benchmark.pedantic(go, setup=set_up, rounds=rounds)  # type: ignore[no-untyped-call]
-        if benchmark.enabled:
-            statistics: Any = benchmark.stats
-            benchmark.extra_info["share of a plain copy"] = round(min(plain_s) / statistics.stats.min, 2)
+        measure_beside(prepare, crossing.copy_plainly, go, ROUNDS[pages], "part of the speed of a plain copy")
 
     return measure_each
 
@@ -102,57 +98,127 @@ def test_load_back(pages: int, crossing: Crossing, measure: Callable[..., None])
     assert crossing.pages_on_device() == pages, f"the prompt has {pages} pages, which are back on the device"
 
 
-def take_turn_copying(crossing: Crossing, turns: Turns) -> None:
-    """A plain copy, the copying of a backup, and the copying of a load."""
-    cache = crossing.cache
-    crossing.renew()
-    turns.take("plain copy", lambda _: crossing.copy_plainly(), [None])
-    cache.step()
-    turns.take("backup", lambda transfer: cache.complete(transfer.ticket), cache.pending())
-    cache.step()
-    crossing.demote()
-    loading = crossing.begin_load()
-    cache.step()
-    turns.take("load", lambda transfer: cache.complete(transfer.ticket), cache.pending())
-    cache.step()
-    cache.claim(loading.ticket)
+class Copying:
+    """The copying alone of a backup and of a load, without what the tree does about it."""
+
+    def __init__(self, crossing: Crossing) -> None:
+        self.crossing = crossing
+        self._cache = crossing.cache
+        self._ticket: Handle | None = None
+        self._pending: list[Handle] = []
+
+    def prepare_backup(self) -> None:
+        """End what was begun, and start the backup of a new prompt."""
+        self._cache.drain()
+        if self._ticket is not None:
+            self._cache.claim(self._ticket)
+            self._ticket = None
+        self.crossing.renew()
+        self._start()
+
+    def prepare_load(self) -> None:
+        """Start the load of a new prompt, which is on the host alone."""
+        self.prepare_backup()
+        self._cache.drain()
+        self.crossing.demote()
+        self._ticket = self.crossing.begin_load().ticket
+        self._start()
+
+    def copy(self) -> None:
+        """Copy what was started."""
+        for ticket in self._pending:
+            self._cache.complete(ticket)
+
+    def _start(self) -> None:
+        self._cache.step()
+        self._pending = [transfer.ticket for transfer in self._cache.pending()]
+        assert self._pending, "a transfer of the prompt is under way"
 
 
-def take_turn(crossing: Crossing, turns: Turns) -> None:
-    """A plain copy, a backup and a load with all that belongs to them."""
-    crossing.renew()
-    turns.take("plain copy", lambda _: crossing.copy_plainly(), [None])
-    turns.take("backup", lambda _: crossing.back_up(), [None])
-    crossing.demote()
-    turns.take("load", lambda _: crossing.load(), [None])
+WAYS = pytest.mark.parametrize("prepare", [Copying.prepare_backup, Copying.prepare_load], ids=["backup", "load"])
+
+OpenCopying = Callable[[str, Route, int, ModelShape], Copying]
 
 
-def shares(crossing: Crossing, take_turn: Callable[[Crossing, Turns], None]) -> dict[str, float]:
-    """How much of a plain copy's speed each way reaches, at its best, which is known when it is fast enough."""
-    turns, found = Turns(), dict[str, float]()
-    for taken in range(MOST_ROUNDS):
-        take_turn(crossing, turns)
-        found = {way: turns.least_us["plain copy"] / turns.least_us[way] for way in ("backup", "load")}
-        if taken >= FEWEST_ROUNDS and min(found.values()) >= SHARE:
-            break
-    return found
+@pytest.fixture
+def open_copying(open_crossing: OpenCrossing, require: Callable[..., None]) -> OpenCopying:
+    """Opens copying by steps, of pages in a row or scattered, or skips."""
+
+    def open_one(order: str, route: Route, pages: int, model: ModelShape) -> Copying:
+        require(route.config(pages, model, ExecutorKind.STEPPED), Capability.STEPPED)
+        crossing = open_crossing(route, pages, model)
+        if order == SCATTERED:
+            crossing.scatter()
+        return Copying(crossing)
+
+    return open_one
 
 
-@pytest.mark.parametrize(
-    ("order", "route"), [(order, route) for order, routes in FAST.items() for route in routes], ids=str
-)
-def test_copying_is_nearly_as_fast_as_a_plain_copy(
-    order: str, route: Route, open_crossing: OpenCrossing, require: Callable[..., None]
+@COPIES
+@WAYS
+def test_copying(
+    prepare: Callable[[Copying], None],
+    order: str,
+    route: Route,
+    open_copying: OpenCopying,
+    benchmark: BenchmarkFixture,
+    measure_beside: MeasureBeside,
 ) -> None:
-    require(route.config(COPY_PAGES, WIDE_MODEL, ExecutorKind.STEPPED))
+    copying = open_copying(order, route, COPY_PAGES, WIDE_MODEL if benchmark.enabled else SLIM_MODEL)
+    benchmark.group = f"copying of {COPY_PAGES} {order}"
+    measure_beside(
+        lambda: prepare(copying),
+        copying.crossing.copy_plainly,
+        copying.copy,
+        ROUNDS[COPY_PAGES],
+        "part of the speed of a plain copy",
+    )
+
+
+@pytest.mark.parametrize("route", COPIED_AT_ONCE, ids=str)
+@WAYS
+def test_copying_pages_in_a_row_enters_as_many_functions_however_many(
+    prepare: Callable[[Copying], None], route: Route, open_copying: OpenCopying
+) -> None:
+    entered = dict[int, int]()
+    for pages in (FEW_PAGES, MANY_PAGES):
+        copying = open_copying(IN_A_ROW, route, pages, LAYERED_MODEL)
+        prepare(copying)
+        entered[pages] = functions_entered(copying.copy)
+    assert entered[MANY_PAGES] == entered[FEW_PAGES], (
+        f"pages in a row are one run: functions entered {entered}, by pages"
+    )
+
+
+@COPIES
+@WAYS
+def test_copying_holds_no_copy_in_between(
+    prepare: Callable[[Copying], None], order: str, route: Route, open_copying: OpenCopying
+) -> None:
+    copying = open_copying(order, route, COPY_PAGES, WIDE_MODEL)
+    prepare(copying)
+    tracemalloc.start()
+    try:
+        copying.copy()
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < PAGE_AND_LAYER_BYTES, (
+        f"{COPY_PAGES} {order}: expected less memory than one layer of a page has, {PAGE_AND_LAYER_BYTES} bytes, "
+        f"got {most_bytes} bytes at most"
+    )
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=str)
+def test_a_transfer_moves_each_byte_once(
+    route: Route, open_crossing: OpenCrossing, require: Callable[..., None]
+) -> None:
+    require(route.config(COPY_PAGES, WIDE_MODEL, ExecutorKind.STEPPED), Capability.COUNTERS)
     crossing = open_crossing(route, COPY_PAGES, WIDE_MODEL)
-    if order == "pages scattered":
-        crossing.scatter()
-    found = shares(crossing, take_turn_copying)
-    assert min(found.values()) >= SHARE, f"{COPY_PAGES} {order}, {route}: shares {found}, expected {SHARE} of each"
-
-
-@pytest.mark.parametrize("route", FAST["pages in a row"], ids=str)
-def test_a_large_transfer_is_nearly_as_fast_as_a_plain_copy(route: Route, open_crossing: OpenCrossing) -> None:
-    found = shares(open_crossing(route, CROSSING_PAGES, WIDE_MODEL), take_turn)
-    assert min(found.values()) >= SHARE, f"{CROSSING_PAGES} pages, {route}: shares {found}, expected {SHARE} of each"
+    moved = COPY_PAGES * WIDE_MODEL.full_layers * PAGE_AND_LAYER_BYTES
+    crossing.renew()
+    found = counts(crossing.cache, crossing.back_up)
+    assert found.get("bytes_backed_up") == moved, f"a backup of {COPY_PAGES} pages: expected {moved} bytes, got {found}"
+    crossing.demote()
+    found = counts(crossing.cache, crossing.load)
+    assert found.get("bytes_loaded") == moved, f"a load of {COPY_PAGES} pages: expected {moved} bytes, got {found}"

@@ -1,22 +1,45 @@
-"""Turns: the same work on two caches by turns, so that whatever slows the machine slows both."""
+"""Turns: the same work done in two ways by turns, so that whatever slows the machine slows both, and their ratio."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
 from time import process_time_ns
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as long one way takes as the other.
+
+    `pairs`: turns that were measured. `of_minima`: of the shortest time of each way. `median`: of the ratios by pair.
+    """
+
+    pairs: int
+    of_minima: float
+    median: float
+
+    @classmethod
+    def of(cls, numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
+        """The ratio of times that were measured by turns, in one unit."""
+        by_pair = [one / other for one, other in zip(numerators, denominators, strict=True)]
+        return cls(len(by_pair), min(numerators) / min(denominators), median(by_pair))
+
+
 class Turns:
-    """The least CPU time that each verb took for one batch. Time that other processes take is not counted."""
+    """The CPU time that each verb took for one batch, turn by turn. Time that other processes take is not counted."""
 
     def __init__(self) -> None:
-        self.least_us: dict[str, float] = {}
+        self._taken_us: dict[str, list[float]] = {}
 
     def take(self, verb: str, call: Callable[[Any], object], arguments: Iterable[Any]) -> None:
         """Call a verb once with each argument, and time the batch."""
         begin = process_time_ns()
         for argument in arguments:
             call(argument)
-        elapsed_us = (process_time_ns() - begin) / 1000
-        self.least_us[verb] = min(elapsed_us, self.least_us.get(verb, elapsed_us))
+        self._taken_us.setdefault(verb, []).append((process_time_ns() - begin) / 1000)
+
+    def ratio(self, numerator: str, denominator: str) -> Ratio:
+        """How many times as long one verb took as the other."""
+        return Ratio.of(self._taken_us[numerator], self._taken_us[denominator])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from hicache.config import CacheConfig
@@ -74,17 +73,16 @@ def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 @clause("RANK-2", needs=NEEDS)
 @over(*ALL_MESHES)
 def test_a_rank_that_leaves_out_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    begin, last = time.monotonic(), launch.mesh.topology(launch.mesh.ranks - 1)
+    last = launch.mesh.topology(launch.mesh.ranks - 1)
     config = configuration(adapter_type, stop_policy=None)
+    # A rank that hangs fails here: the launch kills it at its own deadline.
     told = replace(launch, timeout_s=SILENCE_S).values(skips_a_step, adapter_type, config)
-    took_s = time.monotonic() - begin
     groups = {axis: getattr(last, f"{axis}_rank") for axis in ("tp", "cp", "pp")}
     named = [f"rank {place} of {axis} " for axis, place in groups.items()]
     assert any(word in text for text in told[:-1] for word in named), (
         f"RANK-2: expected a rank that was left alone to name the last one, as in {named}; got {told}"
     )
     assert "nothing" not in told[:-1], f"RANK-8: expected each rank but the last to be told, got {told}"
-    assert took_s < launch.timeout_s, f"RANK-8: expected to be told after {SILENCE_S:g} s, it took {took_s:.0f} s"
 
 
 @clause("RANK-4", needs=STORAGE_NEEDS)

@@ -20,8 +20,8 @@ from .meshes import ALL_MESHES, over
 from .skew import KINDS, NEEDS
 
 SILENCE_S = 3.0
-BOUND_S = 20.0
-"""From the death of a rank to the last word of the others, on a busy machine."""
+HANG_S = 60.0
+"""A rank that has waited for so long hangs. Far more than a busy machine needs for SILENCE_S."""
 
 
 def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[str, float]:
@@ -61,4 +61,4 @@ def test_the_others_are_told_who_died_and_lose_no_slot(launch: Launch, adapter_t
     for outcome in others:
         told, took_s = outcome.value
         assert "rank 1" in told, f"RANK-8: expected rank {outcome.rank} to be told of rank 1, got {told!r}"
-        assert took_s < BOUND_S, f"RANK-8: expected the error within {BOUND_S:g} s, it took {took_s:.1f} s"
+        assert took_s < HANG_S, f"RANK-8: it waited {took_s:.1f} s, expected an error after {SILENCE_S:g} s"

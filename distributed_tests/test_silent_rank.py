@@ -28,8 +28,8 @@ OLDEST = 10
 """The page that was cached first."""
 
 SILENCE_S = 2.0
-BOUND_S = 15.0
-"""Until the others are told, on a busy machine."""
+HANG_S = 60.0
+"""A rank that has waited for so long hangs. Far more than a busy machine needs for SILENCE_S."""
 
 Told = tuple[str, float, float]
 """What a rank was told, after how many seconds, and how long it took to be told again."""
@@ -140,8 +140,8 @@ def require_told(launch: Launch, adapter_type: type[CacheAdapter], config: Cache
     for rank, (told, took_s, again_s) in enumerate(results):
         if rank != SILENT:
             assert f"rank {SILENT}" in told, f"RANK-8: expected rank {rank} to be told of rank {SILENT}, got {told!r}"
-        assert max(took_s, again_s) < BOUND_S, (
-            f"RANK-8: expected rank {rank} to be told within {BOUND_S:g} s, it took {took_s:.1f} and {again_s:.1f} s"
+        assert max(took_s, again_s) < HANG_S, (
+            f"RANK-8: rank {rank} waited {took_s:.1f} s and {again_s:.1f} s, expected an error after {SILENCE_S:g} s"
         )
 
 

@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from torch import distributed
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
@@ -30,30 +31,29 @@ Body = Callable[[Topology, Store], Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a rank: what its body returned, or None if it died; its exit code; the second when it ended."""
+    """What became of a rank: what its body returned, or None if it died; its exit code."""
 
     value: Any
     exit_code: int | None
-    ended_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A RankError as it came out of a call, and after how many seconds."""
+    """A RankError as it came out of a call, and how many collectives of torch the call began."""
 
     message: str
     group: str
     ranks: tuple[int, ...]
-    seconds: float
+    collectives: int
 
 
 def refusal_of(call: Callable[[], object]) -> Refusal:
     """The RankError that a call raises. Raises AssertionError when it raises none."""
-    begun = time.monotonic()
-    try:
-        result = call()
-    except RankError as error:
-        return Refusal(str(error), error.group, error.ranks, time.monotonic() - begun)
+    with patch.object(distributed, "all_reduce", wraps=distributed.all_reduce) as begun:
+        try:
+            result = call()
+        except RankError as error:
+            return Refusal(str(error), error.group, error.ranks, begun.call_count)
     raise AssertionError(f"expected a RankError, the call returned {result!r}")
 
 
@@ -70,24 +70,19 @@ def run_ranks(body: Body, folder: Path, mesh: Topology, backend: str = "gloo") -
         pipes.append(ours)
         processes.append(process)
     try:
-        ended_s = _wait_for([process.sentinel for process in processes])
-        return [
-            Outcome(_received(pipe), process.exitcode, ended_s[process.sentinel])
-            for pipe, process in zip(pipes, processes, strict=True)
-        ]
+        _wait_for([process.sentinel for process in processes])
+        return [Outcome(_received(pipe), process.exitcode) for pipe, process in zip(pipes, processes, strict=True)]
     finally:
         for process in processes:
             process.kill()
 
 
-def _wait_for(sentinels: list[int]) -> dict[int, float]:
-    ended_s: dict[int, float] = {}
-    limit_s = time.monotonic() + PATIENCE_S
-    while waiting := [sentinel for sentinel in sentinels if sentinel not in ended_s]:
+def _wait_for(sentinels: list[int]) -> None:
+    limit_s, waiting = time.monotonic() + PATIENCE_S, list(sentinels)
+    while waiting:
         ended = wait(waiting, limit_s - time.monotonic())
         assert ended, f"ranks {[sentinels.index(sentinel) for sentinel in waiting]} hang after {PATIENCE_S} s"
-        ended_s |= {sentinel: time.monotonic() for sentinel in waiting if sentinel in ended}
-    return ended_s
+        waiting = [sentinel for sentinel in waiting if sentinel not in ended]
 
 
 def _received(pipe: Connection) -> Any:

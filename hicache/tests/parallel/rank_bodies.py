@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
+from pathlib import Path
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from hicache.config import Topology
 from hicache.parallel.group import Reduction
-from hicache.parallel.mesh import world_rank
+from hicache.parallel.mesh import world_rank, world_size
 from hicache.parallel.torch_group import TorchGroup, open_groups
 from hicache.tests.parallel.processes import Refusal, refusal_of
 
@@ -49,7 +51,7 @@ def all_verbs(kind: str, topology: Topology, store: Store) -> dict[str, tuple[ob
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Which ranks die, hang for two deadlines, or come late; the deadline; on which kind of device."""
+    """Which ranks die, hang until all others have ended, or come late; the deadline; on which kind of device."""
 
     dead: int | None
     hung: int | None
@@ -58,16 +60,22 @@ class Loss:
     kind: str
 
 
-def lose(loss: Loss, topology: Topology, store: Store) -> list[Refusal]:
+def lose(loss: Loss, topology: Topology, store: FileStore) -> list[Refusal]:
     """Take decisions until a rank is lost; what is raised by that call and by the next."""
     groups = open_groups(topology, store, device_of(loss.kind, topology), loss.deadline_s)
     rank = world_rank(topology)
+    files = [Path(f"{store.path}.{number}") for number in range(world_size(topology))]  # type: ignore[attr-defined]
+    own_file = files[rank].open("w")
+    # The system unlocks it when the process ends, in whatever way.
+    flock(own_file, LOCK_EX)
     for group in groups.values():
         group.barrier("ready")
     if rank == loss.dead:
         os._exit(GONE)
     if rank == loss.hung:
-        time.sleep(2 * loss.deadline_s)
+        for file in files[:rank] + files[rank + 1 :]:
+            with file.open() as other:
+                flock(other, LOCK_EX)
     if rank == loss.late:
         time.sleep(LATE_S)
 

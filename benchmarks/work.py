@@ -1,0 +1,96 @@
+"""Work: what a call does, counted: a cache's counters, functions entered, reads of files and statements of SQL."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hicache.testing.adapter import CacheAdapter
+
+
+def counts(cache: CacheAdapter, call: Callable[[], object]) -> Mapping[str, int]:
+    """What one call adds to the counters; what it adds nothing to is left out."""
+    before = dict(cache.counters())
+    call()
+    after = cache.counters()
+    return {name: count - before[name] for name, count in after.items() if count != before[name]}
+
+
+def functions_entered(call: Callable[[], object]) -> int:
+    """How many functions one call enters on this thread, those of Python and those of C, always plus the same few."""
+    entered = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal entered
+        entered += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    # A collection runs whatever functions others have registered with it.
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return entered
+
+
+def address(memory: memoryview | bytearray) -> int:
+    """Where memory begins."""
+    place: int = np.frombuffer(memory, np.uint8).ctypes.data
+    return place
+
+
+class FileReads:
+    """Counts the reads of files from now on, until the test ends.
+
+    `preads`: the bytes that each os.pread gave. `preadvs`: the same of os.preadv. `filled`: address and size of each
+    piece of memory that os.preadv was given, in order.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.preads: list[int] = []
+        self.preadvs: list[int] = []
+        self.filled: list[tuple[int, int]] = []
+        self._pread, self._preadv = os.pread, os.preadv
+        monkeypatch.setattr(os, "pread", self._count_pread)
+        monkeypatch.setattr(os, "preadv", self._count_preadv)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for counted in (self.preads, self.preadvs, self.filled):
+            counted.clear()
+
+    def _count_pread(self, file: int, size: int, offset: int) -> bytes:
+        found = self._pread(file, size, offset)
+        self.preads.append(len(found))
+        return found
+
+    def _count_preadv(self, file: int, pieces: Sequence[memoryview], offset: int) -> int:
+        count = self._preadv(file, pieces, offset)
+        self.preadvs.append(count)
+        self.filled += [(address(piece), piece.nbytes) for piece in pieces]
+        return count
+
+
+def trace_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that SQLite runs on each connection that is opened from now on; the list grows."""
+    statements = list[str]()
+    connect = sqlite3.connect
+
+    def connect_traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_traced)
+    return statements
