@@ -49,7 +49,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed lines and count them.")] = False,
     report: Annotated[Path, typer.Option(help="Folder for replay.json and replay.svg.")] = Path("reports/replay"),
 ) -> None:
-    """Replay a trace on a cache. Report evictions, latencies, and hits per tier beside LRU and the offline optimum.
+    """Replay a trace on a cache. Report evictions, latencies, and hits per tier, compared with LRU and the optimum.
 
     Exit code:
     - 0: the replay reached its end.

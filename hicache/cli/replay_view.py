@@ -33,9 +33,10 @@ def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
 
 def _totals(outcome: ReplayOutcome) -> Table:
     rows = {
-        "device capacity": f"{_listed(outcome.capacity_tokens)}; all distinct pages: {outcome.footprint_tokens:,} tokens",
+        "device capacity": _listed(outcome.capacity_tokens),
         **({} if outcome.host is None else {"host capacity": _listed(outcome.host.capacity_tokens)}),
-        "requests": f"{outcome.requests:,}, of which {outcome.too_large:,} are too large",
+        "distinct pages": f"{outcome.footprint_tokens:,} tokens",
+        "requests": f"{outcome.requests:,}, of which too large: {outcome.too_large:,}",
         "skipped lines": f"{outcome.skipped_lines:,}",
         "input": f"{outcome.input_tokens:,} tokens",
         **{
@@ -91,9 +92,10 @@ def _bytes(count: int | None, bytes_per_token: int | None) -> str:
 
 def _stored(storage: StorageOutcome) -> dict[str, str]:
     """Bytes to and from storage and the number of prefetches, as the cache counts them."""
+    prefetched = _count(storage.total("bytes_fetched")), _count(storage.total("fetched_tokens"))
     counts = {
         "stored": f"{_count(storage.total('bytes_persisted'))} bytes",
-        "prefetched": f"{_count(storage.total('bytes_fetched'))} bytes, {_count(storage.total('fetched_tokens'))} tokens",
+        "prefetched": f"{prefetched[0]} bytes, {prefetched[1]} tokens",
         "prefetches": f"{_count(storage.total('prefetches'))}, refused {_count(storage.total('prefetches_refused'))}",
     }
     return {**counts, "unlimited cache": f"{storage.unbounded_hit_rate:.2%}"}
