@@ -1,4 +1,4 @@
-"""What `hicache report compare` shows: the counts of each run, and the clauses that any implementation fails."""
+"""The output of `hicache report compare`: counts of each run, failed clauses, and the first failed tests."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _STYLES = {
     Status.KNOWN_FAILURE: "yellow",
 }
 
-_MOST_FINDINGS = 5
+_MAX_FINDINGS = 5
 
-_BROKEN = (Status.FAILED, Status.KNOWN_FAILURE)
+_NOT_MET = (Status.FAILED, Status.KNOWN_FAILURE)
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the counts, the clauses that do not hold everywhere, and the first findings with their commands."""
+    """Print the counts, the clauses that fail anywhere, and the first failed tests with commands that rerun them."""
     console.print(_counts(comparison))
-    broken = _broken(comparison)
-    if broken.row_count:
-        console.print(broken)
+    failed = _failed_clauses(comparison)
+    if failed.row_count:
+        console.print(failed)
     for contender in comparison.contenders:
         _show_findings(contender, console)
     _say(console, difference(comparison), style="bold")
 
 
 def _show_findings(contender: Contender, console: Console) -> None:
-    shown = contender.findings[:_MOST_FINDINGS]
+    shown = contender.findings[:_MAX_FINDINGS]
     if contender.findings:
-        most = "" if shown == contender.findings else f"; the first {len(shown)}, and all of them in the page"
-        _say(console, f"{contender.name} fails {counted(len(contender.findings), 'test')}{most}:")
+        more = "" if shown == contender.findings else f"; these are the first {len(shown)}, and the HTML page has all"
+        _say(console, f"{contender.name} fails {counted(len(contender.findings), 'test')}{more}:")
     for finding in shown:
         _say(console, f"{SYMBOLS[finding.status]} {finding.test}", style=_STYLES[finding.status])
         _say(console, f"  {first_line(finding.shortest.reason)}")
@@ -59,11 +59,11 @@ def _counts(comparison: Comparison) -> Table:
     return table
 
 
-def _broken(comparison: Comparison) -> Table:
+def _failed_clauses(comparison: Comparison) -> Table:
     table = _table("clause", comparison)
     for one in comparison.clauses:
         statuses = [standing.cell.status for standing in one.standings]
-        if not set(_BROKEN).isdisjoint(statuses):
+        if not set(_NOT_MET).isdisjoint(statuses):
             cells = [f"[{_STYLES.get(status, 'white')}]{status.value}[/]" for status in statuses]
             table.add_row(one.clause.id, *cells)
     return table

@@ -1,4 +1,4 @@
-"""`hicache explain`: a short story on a tiny cache, drawn act by act."""
+"""`hicache explain`: an example on a tiny cache, drawn step by step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from hicache.errors import ConfigurationError, InvariantError
 
 
 def explain_command(
-    adapter: Annotated[str, typer.Option(help="The cache to show, as package.module:Class.")] = REFERENCE,
-    act: Annotated[int | None, typer.Option(min=1, help="Show this act alone.")] = None,
-    svg: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw the story into this file, too.")] = None,
+    adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
+    act: Annotated[int | None, typer.Option(min=1, help="Show only the act with this number, from 1.")] = None,
+    svg: Annotated[Path | None, typer.Option(dir_okay=False, help="Also draw the example into this SVG file.")] = None,
 ) -> None:
-    """Show how a cache on two tiers works: what is where, locked, lost or on its way, after each act of a story.
+    """Explain a cache on device and host with a short example: the tree is drawn after each act.
 
-    Ends with 1 when the cache does something else than the story tells, and with 2 when it cannot play it.
+    A drawing shows for each node which data is on which tier, locked, evicted or in transfer.
+
+    Exit code:
+    - 0: the cache did what the example describes.
+    - 1: the cache did something else.
+    - 2: the cache lacks a capability that the example needs, or cannot be opened.
     """
     from hicache.testing.story.page import render_page
     from hicache.testing.story.script import ACTS
@@ -30,9 +35,9 @@ def explain_command(
     subject = adapter_class(adapter)
     if lacking := missing(subject):
         names = ", ".join(capability.name for capability in lacking)
-        raise _end(2, f"the story cannot be played on {adapter}, which does not declare {names}")
+        raise _end(2, f"the example needs capabilities that {adapter} does not declare: {names}")
     if act is not None and act > len(ACTS):
-        raise typer.BadParameter(f"the story has {len(ACTS)} acts, there is none numbered {act}", param_hint="--act")
+        raise typer.BadParameter(f"there is no act {act}; the example has acts 1 to {len(ACTS)}", param_hint="--act")
     console = Console()
     show_legend(console)
     shown: list[Scene] = []
@@ -44,7 +49,7 @@ def explain_command(
     except ConfigurationError as error:
         raise _end(2, f"{type(error).__name__}: {error}") from error
     except InvariantError as error:
-        raise _end(1, f"the cache does something else than the story tells: {error}") from error
+        raise _end(1, f"the cache does not do what the example describes: {error}") from error
     if svg is not None:
         svg.parent.mkdir(parents=True, exist_ok=True)
         svg.write_text(render_page(shown), encoding="utf-8")

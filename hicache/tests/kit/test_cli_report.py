@@ -44,7 +44,7 @@ def test_runs_are_laid_side_by_side(tmp_path: Path) -> None:
         "│ tests failed │ 0 │ 7 │",
         "│ clauses passed │ 2 │ 0 │",
         "│ KEY-1 │ passed │ failed │",
-        "Broken[red] fails 7 tests; the first 5",
+        "Broken[red] fails 7 tests; these are the first 5",
         "pytest 'conformance/test_file.py::test_0[full/page16/lru]'",
         "hold for one implementation and fail for another: 1 of 2",
     ):
