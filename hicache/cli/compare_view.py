@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hicache.testing.report.comparison import Comparison, Contender
+from hicache.testing.report.comparison import Comparison, Implementation
 from hicache.testing.report.comparison_page import difference
 from hicache.testing.report.matrix import Status
 from hicache.testing.report.pages import SYMBOLS
@@ -31,16 +31,18 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     failed = _failed_clauses(comparison)
     if failed.row_count:
         console.print(failed)
-    for contender in comparison.contenders:
-        _show_findings(contender, console)
+    for implementation in comparison.implementations:
+        _show_findings(implementation, console)
     _say(console, difference(comparison), style="bold")
 
 
-def _show_findings(contender: Contender, console: Console) -> None:
-    shown = contender.findings[:_MAX_FINDINGS]
-    if contender.findings:
-        more = "" if shown == contender.findings else f"; these are the first {len(shown)}, and the HTML page has all"
-        _say(console, f"{contender.name} fails {counted(len(contender.findings), 'test')}{more}:")
+def _show_findings(implementation: Implementation, console: Console) -> None:
+    shown = implementation.findings[:_MAX_FINDINGS]
+    if implementation.findings:
+        more = (
+            "" if shown == implementation.findings else f"; these are the first {len(shown)}, and the HTML page has all"
+        )
+        _say(console, f"{implementation.name} fails {counted(len(implementation.findings), 'test')}{more}:")
     for finding in shown:
         _say(console, f"{SYMBOLS[finding.status]} {finding.test}", style=_STYLES[finding.status])
         _say(console, f"  {first_line(finding.shortest.reason)}")
@@ -49,7 +51,7 @@ def _show_findings(contender: Contender, console: Console) -> None:
 
 def _counts(comparison: Comparison) -> Table:
     table = _table("", comparison)
-    views = [contender.view for contender in comparison.contenders]
+    views = [implementation.view for implementation in comparison.implementations]
     for outcome in Outcome:
         counts = [view.outcomes[outcome] for view in views]
         table.add_row(f"tests {outcome.value.replace('_', ' ')}", *(f"{count:,}" for count in counts))
@@ -62,7 +64,7 @@ def _counts(comparison: Comparison) -> Table:
 def _failed_clauses(comparison: Comparison) -> Table:
     table = _table("clause", comparison)
     for one in comparison.clauses:
-        statuses = [standing.cell.status for standing in one.standings]
+        statuses = [result.cell.status for result in one.results]
         if not set(_NOT_MET).isdisjoint(statuses):
             cells = [f"[{_STYLES.get(status, 'white')}]{status.value}[/]" for status in statuses]
             table.add_row(one.clause.id, *cells)
@@ -71,7 +73,7 @@ def _failed_clauses(comparison: Comparison) -> Table:
 
 def _table(heading: str, comparison: Comparison) -> Table:
     """A table with a column for each implementation."""
-    return Table(heading, *(escape(legible(contender.name)) for contender in comparison.contenders))
+    return Table(heading, *(escape(legible(implementation.name)) for implementation in comparison.implementations))
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

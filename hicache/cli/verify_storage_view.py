@@ -33,9 +33,9 @@ def show_storage(record: RunRecord, console: Console) -> None:
         console.print(figures)
     for group in view.skips:
         _say(console, f"{counted(group.executions, 'test')} skipped: {group.reason}")
-    silent = [clause.id for clauses in view.silent.values() for clause in clauses]
-    if silent:
-        _say(console, f"clauses not executed: {', '.join(silent)}")
+    not_executed = [clause.id for clauses in view.not_executed.values() for clause in clauses]
+    if not_executed:
+        _say(console, f"clauses not executed: {', '.join(not_executed)}")
 
 
 def _say(console: Console, text: str) -> None:
