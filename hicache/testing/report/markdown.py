@@ -10,12 +10,12 @@ from hicache.testing.report.html import headline
 from hicache.testing.report.matrix import Status
 from hicache.testing.report.overview import Group, Overview
 from hicache.testing.report.run import Execution
-from hicache.testing.report.text import legible
+from hicache.testing.report.text import counted, legible
 
 
 def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
     """Render the page: headline, failures, sections, known failures, skipped and not executed, environment."""
-    figures = f"{len(view.record.executions):,} tests, {view.operations:,} operations, {view.test_s:,.1f} s test time"
+    figures = f"{counted(len(view.record.executions), 'test')}, {view.operations:,} operations, {view.test_s:,.1f} s test time"
     return "\n".join(
         [
             f"# {_plain(view.record.implementation)}",
