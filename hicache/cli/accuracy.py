@@ -69,14 +69,20 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     """
     _check_options(adapter, dtype, ranks)
     measuring = _suite("evaluation.measure")
-    asked = tasks.split(",") if tasks else measuring.own_tasks(model)
-    if not asked:
+    task_names = tasks.split(",") if tasks else measuring.own_tasks(model)
+    if not task_names:
         raise typer.BadParameter(f"{model} has no default tasks; name some", param_hint="--tasks")
-    options: dict[str, Any] = {"model": model, "tasks": asked, "documents": documents, "dtype": dtype, "device": device}
+    options: dict[str, Any] = {
+        "model": model,
+        "tasks": task_names,
+        "documents": documents,
+        "dtype": dtype,
+        "device": device,
+    }
     options |= {"sizes": (page_size, chunk, tokens, states), "chats": chat, "ranks": ranks, "controls": controls}
     passes = _measure(adapter, options)
     settings = {"adapter": adapter, "dtype": dtype, "device": device, "page": page_size, "chunk": chunk}
-    _report(passes, f"{model}: {', '.join(asked)}", settings, report)
+    _report(passes, f"{model}: {', '.join(task_names)}", settings, report)
 
 
 def _check_options(adapter: str, dtype: str, ranks: int) -> None:

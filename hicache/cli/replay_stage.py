@@ -19,7 +19,7 @@ from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 
 @dataclass(frozen=True, slots=True)
 class ReplayStage:
-    """The replays of `samples`. Each is one execution. The report shows their pictures, which lie beside it."""
+    """The replays of `samples`. Each is one execution. Their pictures are written to the folder of the report."""
 
     verification: Verification
     adapter: type[CacheAdapter]
@@ -33,7 +33,7 @@ class ReplayStage:
     def run(self, progress: Progress) -> StageResult:
         """Replay each sample to its end, or up to the first violated invariant."""
         begin = perf_counter()
-        # The report shows every replay*.svg beside it, so those of an earlier replay must go.
+        # The report includes every replay*.svg of its folder, so the pictures of an earlier replay are removed.
         for picture in self.verification.directory.glob("replay*.svg"):
             picture.unlink()
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -123,9 +123,7 @@ def _count(count: int | None) -> str:
 def _checks(outcome: ReplayOutcome) -> str:
     if outcome.broken is not None:
         return "an invariant was violated"
-    return (
-        f"{outcome.checks} of the whole cache, all passed" if outcome.checks else "none: the adapter shows no snapshot"
-    )
+    return f"{outcome.checks} of the whole cache, all passed" if outcome.checks else "none: the adapter has no snapshot"
 
 
 def _latencies(outcome: ReplayOutcome) -> Table:

@@ -42,15 +42,15 @@ class SuiteStage:
         return StageResult(self.name, record, problem, perf_counter() - begin)
 
     def _command(self, directory: Path) -> list[str]:
-        asked = self.verification
-        known = ["--known-failures", str(asked.known_failures)] if asked.known_failures else []
+        verification = self.verification
+        known = ["--known-failures", str(verification.known_failures)] if verification.known_failures else []
         return [
             *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
             *("--verbose", "--color=no", "-n", "auto"),
             # These two plugins would write files into the current folder.
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
-            *("--adapter", asked.adapter, "--report", str(directory), *known),
-            *(["--quick"] if asked.quick else []),
+            *("--adapter", verification.adapter, "--report", str(directory), *known),
+            *(["--quick"] if verification.quick else []),
             *self.arguments,
         ]
 

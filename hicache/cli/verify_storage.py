@@ -82,8 +82,8 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
     - 1: a test or a stage failed, or no test passed. The stage throughput contains no test.
     - 2: the backend, its options or the list of expected failures cannot be loaded, or a stage is unknown.
     """
-    asked = only or list(STAGES)
-    if unknown := sorted(set(asked) - set(STAGES)):
+    chosen = only or list(STAGES)
+    if unknown := sorted(set(chosen) - set(STAGES)):
         raise typer.BadParameter(f"unknown stage {', '.join(unknown)}; known: {', '.join(STAGES)}", param_hint="--only")
     listed_failures(known_failures)
     subjects = _subjects(backend, config)
@@ -93,7 +93,7 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
     verification = StorageVerification(subjects, title, options, seed, folder)
     suites = Verification(REFERENCE, quick=False, directory=report, known_failures=known_failures)
     stages = [
-        stage for stage in _stages(verification, suites, fault_runs, kills) if stage.name.partition("/")[0] in asked
+        stage for stage in _stages(verification, suites, fault_runs, kills) if stage.name.partition("/")[0] in chosen
     ]
     if shortcomings(verify_storage(stages, title, report, Console())):
         raise typer.Exit(1)

@@ -15,7 +15,8 @@ from hicache.testing.report.text import counted, legible
 
 def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
     """Render the page: headline, failures, sections, known failures, skipped and not executed, environment."""
-    figures = f"{counted(len(view.record.executions), 'test')}, {view.operations:,} operations, {view.test_s:,.1f} s test time"
+    executions = counted(len(view.record.executions), "test")
+    figures = f"{executions}, {view.operations:,} operations, {view.test_s:,.1f} s test time"
     return "\n".join(
         [
             f"# {_plain(view.record.implementation)}",

@@ -27,7 +27,7 @@ class Claim:
     host_lockers: tuple[str, ...]
 
     def __str__(self) -> str:
-        locks = [" and ".join(who) or "nobody" for who in (self.lockers, self.host_lockers)]
+        locks = [" and ".join(who) or "no one" for who in (self.lockers, self.host_lockers)]
         return f"{self.device} on the device, locked by {locks[0]}, {self.host} on the host, locked by {locks[1]}"
 
     def is_met_by(self, shown: Claim) -> bool:
