@@ -123,8 +123,8 @@ ACTS = (
     Act(
         "A match has two ends",
         "Ann asks her next question. The best match is the deepest node of her prompt at which everything "
-        "needed is present, on device or host. The device anchor is the deepest node that can be used at once. The part "
-        "between the two can be loaded back. The match itself has moved nothing.",
+        "needed is present, on device or host. The device anchor is the deepest node that can be used at once. The "
+        "part between the two can be loaded back. The match itself has moved nothing.",
         ("MATCH-5", "MATCH-12", "MATCH-9"),
         _look_up,
         (*_on_both(CAT), *_on_host(EAT), *_on_both(SLEEP, COUNT)),
