@@ -278,7 +278,7 @@ class StorageConfig:
 
     `backend`: a registered name, an entry point or `module:Class`. `model`: the model and its weights, such as
     "org/name@revision". It is part of every key and has no default: two models under one name would share KV.
-    `options`: of the backend. The next four are the keys of ExtraConfig. `timeout_cap_s`: the longest that a request waits for a
+    `options`: of the backend. The next four are the keys of ExtraConfig. `timeout_cap_s`: the longest wait for a
     prefetch with the stop policy `timeout`. `limit_tokens`: FULL tokens that prefetches may bring at a time.
     `executor`: stepped or threaded.
     """

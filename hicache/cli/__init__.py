@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command `hicache` and its subcommands."""

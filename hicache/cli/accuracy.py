@@ -1,9 +1,9 @@
-"""`hicache accuracy`: a model's tasks in passes, each answered from another tier, and one page of them."""
+"""`hicache accuracy`: run the tasks of a model in passes, each with hits on another tier, and compare the answers."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,64 +21,103 @@ from hicache.testing.adapter import Capability
 from hicache.testing.ranks.outcome import RanksFailedError
 
 DTYPES = ("float32", "bfloat16")
-NEEDED = ("transformers", "lm_eval", "datasets", "safetensors")
+LIBRARIES = ("transformers", "lm_eval", "datasets", "safetensors")
+
+_Model = Annotated[
+    str, typer.Option(help="hybrid or window, two models of this package, or a model name of the Hugging Face Hub.")
+]
+_Tasks = Annotated[
+    str,
+    typer.Option(
+        help="Task names of this package or of lm-eval, separated by commas. Default for hybrid and window: all."
+    ),
+]
+_Tokens = Annotated[int, typer.Option(help="Capacity of each tier in tokens, a multiple of the page size.")]
+_Ranks = Annotated[
+    int, typer.Option(min=1, help="If above 1, also run passes on this number of ranks, with one process each.")
+]
+_Controls = Annotated[
+    bool, typer.Option("--controls", help="At the end lose one component at a time, and check that the answers change.")
+]
 
 
 def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
-    model: Annotated[str, typer.Option(help="hybrid or window, which ship, or a name of the Hugging Face Hub.")],
-    tasks: Annotated[str, typer.Option(help="Ours or lm-eval's, with commas; of a model that ships, all.")] = "",
-    adapter: Annotated[str, typer.Option(help="The cache, as package.module:Class.")] = REFERENCE,
-    documents: Annotated[int | None, typer.Option(min=1, help="Of each task, at most.")] = None,
-    dtype: Annotated[str, typer.Option(help=f"Of the weights: {' or '.join(DTYPES)}.")] = "float32",
-    device: Annotated[str, typer.Option(help="As torch names it.")] = "cpu",
-    page_size: Annotated[int, typer.Option(help="Tokens per page.")] = 16,
-    chunk: Annotated[int, typer.Option(help="Tokens that are computed at once, in whole pages.")] = 64,
-    tokens: Annotated[int, typer.Option(help="Tokens that each tier has room for, in whole pages.")] = 1 << 15,
-    states: Annotated[int, typer.Option(help="Recurrent states that each tier has room for.")] = 1024,
-    ranks: Annotated[int, typer.Option(min=1, help="In the end also on so many, one process each.")] = 1,
-    controls: Annotated[
-        bool, typer.Option("--controls", help="In the end lose one component after the other: the answers must tell.")
-    ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask by the chat template.")] = False,
-    report: Annotated[Path, typer.Option(file_okay=False, help="Where accuracy.html goes.")] = Path("reports"),
+    model: _Model,
+    tasks: _Tasks = "",
+    adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
+    documents: Annotated[int | None, typer.Option(min=1, help="Use only the first N documents of each task.")] = None,
+    dtype: Annotated[str, typer.Option(help=f"Dtype of the weights: {' or '.join(DTYPES)}.")] = "float32",
+    device: Annotated[str, typer.Option(help="Torch device, such as cpu or cuda.")] = "cpu",
+    page_size: Annotated[int, typer.Option(help="Page size in tokens.")] = 16,
+    chunk: Annotated[int, typer.Option(help="Tokens per prefill chunk, a multiple of the page size.")] = 64,
+    tokens: _Tokens = 1 << 15,
+    states: Annotated[int, typer.Option(help="Capacity of each tier in recurrent states.")] = 1024,
+    ranks: _Ranks = 1,
+    controls: _Controls = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template of the model.")] = False,
+    report: Annotated[Path, typer.Option(file_okay=False, help="Folder for accuracy.html.")] = Path("reports"),
 ) -> None:
-    """Ask a model with its cache cold, and from device, host and storage; hold the answers to the first ones.
+    """Ask a model the same prompts with a cold cache and with a cache hit on each tier, and compare the answers.
 
-    With several ranks each runs the whole model, and they agree on what they cache. Ends with 1 when anything differs
-    by more than the gates allow, and with 2 when the model cannot be asked.
+    Scores, answers and log probabilities of each pass must agree with those of the first pass. With several ranks,
+    every rank runs the whole model, and the ranks agree on what is cached.
+
+    Exit code:
+    - 0: every pass agrees with the first one.
+    - 1: a pass differs by more than the gates allow, has too few hits, or lost a component without any effect.
+    - 2: the model, a task or the cache cannot be used.
     """
+    _check_options(adapter, dtype, ranks)
+    measuring = _suite("evaluation.measure")
+    task_names = tasks.split(",") if tasks else measuring.own_tasks(model)
+    if not task_names:
+        raise typer.BadParameter(f"{model} has no default tasks; name some", param_hint="--tasks")
+    options: dict[str, Any] = {
+        "model": model,
+        "tasks": task_names,
+        "documents": documents,
+        "dtype": dtype,
+        "device": device,
+    }
+    options |= {"sizes": (page_size, chunk, tokens, states), "chats": chat, "ranks": ranks, "controls": controls}
+    passes = _measure(adapter, options)
+    settings = {"adapter": adapter, "dtype": dtype, "device": device, "page": page_size, "chunk": chunk}
+    _report(passes, f"{model}: {', '.join(task_names)}", settings, report)
+
+
+def _check_options(adapter: str, dtype: str, ranks: int) -> None:
+    """Usage error for an unknown dtype or adapter, ranks that the adapter does not declare, or a missing library."""
     if dtype not in DTYPES:
-        raise typer.BadParameter(f"{dtype!r} is neither of {', '.join(DTYPES)}", param_hint="--dtype")
+        raise typer.BadParameter(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}", param_hint="--dtype")
     cache = adapter_class(adapter)
     if ranks > 1 and Capability.RANKS not in cache.capabilities:
         raise typer.BadParameter(f"{adapter} does not declare {Capability.RANKS.name}", param_hint="--ranks")
     if missing := missing_libraries():
-        raise typer.BadParameter(f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]'")
-    measuring = _suite("evaluation.measure")
-    asked = tasks.split(",") if tasks else measuring.own_tasks(model)
-    if not asked:
-        raise typer.BadParameter(f"say what to ask {model}", param_hint="--tasks")
-    told: dict[str, Any] = {"model": model, "tasks": asked, "documents": documents, "dtype": dtype, "device": device}
+        raise typer.BadParameter(f"not installed: {', '.join(missing)}; run pip install 'hicache[accuracy]'")
+
+
+def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:
+    """Run all passes, and print each when it has ended. Exits with 2 if the model or the cache cannot be used."""
     console = Console()
+    passes = []
     try:
         with TemporaryDirectory() as folder:
-            told |= {"sizes": (page_size, chunk, tokens, states), "chats": chat, "ranks": ranks, "folder": Path(folder)}
-            told |= {"controls": controls}
-            judged = list(_told(measuring.measure(adapter, **told), console))
+            for one in _suite("evaluation.measure").measure(adapter, **options, folder=Path(folder)):
+                console.print(f"{one.name}: {one.seconds:.1f} s", highlight=False)
+                passes.append(one)
     except (OSError, ConfigurationError, _suite("engine.refusal").RefusedFamily, RanksFailedError) as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False)
         raise typer.Exit(2) from error
-    settings = {"adapter": adapter, "dtype": dtype, "device": device, "page": page_size, "chunk": chunk}
-    _tell(judged, f"{model}: {', '.join(asked)}", settings, report, console)
+    return passes
 
 
 def missing_libraries() -> list[str]:
-    """What would have to be installed for a model to be asked."""
-    return [name for name in NEEDED if not find_spec(name)]
+    """The libraries that this command needs and that are not installed."""
+    return [name for name in LIBRARIES if not find_spec(name)]
 
 
 def _suite(name: str) -> Any:
-    """A module of the accuracy suite, which in a clone lies beside this package and else inside it."""
+    """Import a module of the accuracy suite: beside this package in a clone, inside it if it is installed."""
     folder = suite_folder("accuracy")
     if folder.parent.name == "suites":
         return import_module(f"hicache.suites.accuracy.{name}")
@@ -87,34 +126,28 @@ def _suite(name: str) -> Any:
     return import_module(f"accuracy.{name}")
 
 
-def _told(judged: Iterable[Any], console: Console) -> Iterable[Any]:
-    """Each pass, said as it ends."""
-    for one in judged:
-        console.print(f"{one.name}: {one.seconds:.1f} s", highlight=False)
-        yield one
-
-
-def _tell(judged: Sequence[Any], title: str, settings: dict[str, Any], report: Path, console: Console) -> None:
-    """Write the page and show the passes. Ends with 1 when one of them differs."""
+def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report: Path) -> None:
+    """Write the page and show the passes. Exits with 1 if one of them has a problem."""
+    console = Console()
     report.mkdir(parents=True, exist_ok=True)
     page = report / "accuracy.html"
     words = {name: str(value) for name, value in settings.items()}
-    page.write_text(_suite("evaluation.page").render_page(title, words, judged), encoding="utf-8")
-    table = Table("pass", "scores", "device", "host", "storage", "waiting", "most nats")
-    for one in judged:
+    page.write_text(_suite("evaluation.page").render_page(title, words, passes), encoding="utf-8")
+    table = Table("pass", "scores", "device", "host", "storage", "wait share", "max nats")
+    for one in passes:
         tiers = (f"{count:,}" for count in (one.hits.device, one.hits.host, one.hits.storage))
-        waiting = "" if one.wait_share is None else f"{one.wait_share:.0%}"
+        wait = "" if one.wait_share is None else f"{one.wait_share:.0%}"
         style = "red" if one.problems else None
-        table.add_row(one.name, _scores(one, judged[0]), *tiers, waiting, f"{one.most_nats:.1e}", style=style)
+        table.add_row(one.name, _scores(one, passes[0]), *tiers, wait, f"{one.most_nats:.1e}", style=style)
     console.print(table)
-    for problem in (problem for one in judged for problem in one.problems):
+    for problem in (problem for one in passes for problem in one.problems):
         console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
-    if any(one.problems for one in judged):
+    if any(one.problems for one in passes):
         raise typer.Exit(1)
 
 
 def _scores(one: Any, first: Any) -> str:
-    """The scores of a pass; of a later one, those that are not the first one's."""
-    told = [name for name, score in one.scores.items() if one is first or score != first.scores[name]]
-    return "\n".join(f"{name} {one.scores[name]:.4f}" for name in told) or "the same"
+    """The scores of the first pass; of a later pass, those that differ from the first."""
+    shown = [name for name, score in one.scores.items() if one is first or score != first.scores[name]]
+    return "\n".join(f"{name} {one.scores[name]:.4f}" for name in shown) or "same"

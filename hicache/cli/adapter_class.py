@@ -1,4 +1,4 @@
-"""The `--adapter` option: which cache a command works on."""
+"""The `--adapter` option: the cache that a command runs on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
 
 
 def adapter_class(path: str) -> type[CacheAdapter]:
-    """The class at `package.module:Class`, looked for in the current folder too. A usage error when there is none."""
+    """Import the class `package.module:Class`, also from the current folder. Usage error if this fails."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""The `hicache` command. Each subcommand is a file, and imports what is heavy when it runs."""
+"""The `hicache` command. Each subcommand is one file, which imports heavy modules only when it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from hicache.cli.serve_metadata import serve_metadata_command
 from hicache.cli.verify import verify_command
 from hicache.cli.verify_storage import verify_storage_command
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown"
+)
 app.command("verify")(verify_command)
 app.command("verify-storage")(verify_storage_command)
 app.command("accuracy")(accuracy_command)
@@ -26,11 +28,14 @@ app.command("serve-metadata")(serve_metadata_command)
 
 @app.callback()
 def _hicache() -> None:
-    """A reference prefix cache for language models, and the harness that verifies any such cache."""
+    """Verify, replay and compare hierarchical prefix caches for language models, and storage backends.
+
+    A command with the option --adapter uses the reference cache of this package if no adapter is named.
+    """
 
 
 def main() -> None:
     """Entry point of the console script."""
-    # Pools are read and written in small pieces: threads that share one wait for each other longer than they copy.
+    # Pools are copied in small pieces: several OpenMP threads would spend more time on waiting than on copying.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     app()

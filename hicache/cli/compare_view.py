@@ -1,4 +1,4 @@
-"""What `hicache report compare` shows: the counts of each run, and the clauses that any implementation fails."""
+"""The output of `hicache report compare`: counts of each run, failed clauses, and the first failed tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hicache.testing.report.comparison import Comparison, Contender
+from hicache.testing.report.comparison import Comparison, Implementation
 from hicache.testing.report.comparison_page import difference
 from hicache.testing.report.matrix import Status
 from hicache.testing.report.pages import SYMBOLS
@@ -20,27 +20,29 @@ _STYLES = {
     Status.KNOWN_FAILURE: "yellow",
 }
 
-_MOST_FINDINGS = 5
+_MAX_FINDINGS = 5
 
-_BROKEN = (Status.FAILED, Status.KNOWN_FAILURE)
+_NOT_MET = (Status.FAILED, Status.KNOWN_FAILURE)
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the counts, the clauses that do not hold everywhere, and the first findings with their commands."""
+    """Print the counts, the clauses that fail anywhere, and the first failed tests with commands that rerun them."""
     console.print(_counts(comparison))
-    broken = _broken(comparison)
-    if broken.row_count:
-        console.print(broken)
-    for contender in comparison.contenders:
-        _show_findings(contender, console)
+    failed = _failed_clauses(comparison)
+    if failed.row_count:
+        console.print(failed)
+    for implementation in comparison.implementations:
+        _show_findings(implementation, console)
     _say(console, difference(comparison), style="bold")
 
 
-def _show_findings(contender: Contender, console: Console) -> None:
-    shown = contender.findings[:_MOST_FINDINGS]
-    if contender.findings:
-        most = "" if shown == contender.findings else f"; the first {len(shown)}, and all of them in the page"
-        _say(console, f"{contender.name} fails {counted(len(contender.findings), 'test')}{most}:")
+def _show_findings(implementation: Implementation, console: Console) -> None:
+    shown = implementation.findings[:_MAX_FINDINGS]
+    if implementation.findings:
+        more = (
+            "" if shown == implementation.findings else f"; these are the first {len(shown)}, and the HTML page has all"
+        )
+        _say(console, f"{implementation.name} fails {counted(len(implementation.findings), 'test')}{more}:")
     for finding in shown:
         _say(console, f"{SYMBOLS[finding.status]} {finding.test}", style=_STYLES[finding.status])
         _say(console, f"  {first_line(finding.shortest.reason)}")
@@ -49,7 +51,7 @@ def _show_findings(contender: Contender, console: Console) -> None:
 
 def _counts(comparison: Comparison) -> Table:
     table = _table("", comparison)
-    views = [contender.view for contender in comparison.contenders]
+    views = [implementation.view for implementation in comparison.implementations]
     for outcome in Outcome:
         counts = [view.outcomes[outcome] for view in views]
         table.add_row(f"tests {outcome.value.replace('_', ' ')}", *(f"{count:,}" for count in counts))
@@ -59,11 +61,11 @@ def _counts(comparison: Comparison) -> Table:
     return table
 
 
-def _broken(comparison: Comparison) -> Table:
+def _failed_clauses(comparison: Comparison) -> Table:
     table = _table("clause", comparison)
     for one in comparison.clauses:
-        statuses = [standing.cell.status for standing in one.standings]
-        if not set(_BROKEN).isdisjoint(statuses):
+        statuses = [result.cell.status for result in one.results]
+        if not set(_NOT_MET).isdisjoint(statuses):
             cells = [f"[{_STYLES.get(status, 'white')}]{status.value}[/]" for status in statuses]
             table.add_row(one.clause.id, *cells)
     return table
@@ -71,7 +73,7 @@ def _broken(comparison: Comparison) -> Table:
 
 def _table(heading: str, comparison: Comparison) -> Table:
     """A table with a column for each implementation."""
-    return Table(heading, *(escape(legible(contender.name)) for contender in comparison.contenders))
+    return Table(heading, *(escape(legible(implementation.name)) for implementation in comparison.implementations))
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

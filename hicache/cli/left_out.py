@@ -1,4 +1,4 @@
-"""left_out: the suites that a verification does not run, and why."""
+"""left_out: the suites that `hicache verify` does not run, with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
-    """By suite, the reason in words: what is not declared, what is not installed, or that it takes long."""
+    """The reason for each suite that is left out: a capability, a library, or the time that it takes."""
     from hicache.testing.adapter import Capability
 
     reasons = {}
@@ -20,9 +20,9 @@ def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
     if Capability.BYTES not in cache.capabilities:
         reasons["accuracy"] = f"{cache.__name__} does not declare BYTES"
     elif quick:
-        reasons["accuracy"] = "it takes minutes; without --quick it is run"
+        reasons["accuracy"] = "takes minutes and is not part of --quick"
     elif missing := missing_libraries():
         reasons["accuracy"] = (
-            f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]', or make .venv/models"
+            f"not installed: {', '.join(missing)}; run pip install 'hicache[accuracy]', or make .venv/models"
         )
     return reasons

@@ -1,4 +1,4 @@
-"""The output of a process, line by line, with a limit on how long it may say nothing."""
+"""The output of a process, line by line, with a limit on how long the process may be silent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import IO
 
 @contextmanager
 def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process with its output in one stream, told nothing by `PYTEST_ADDOPTS`. It is dead when the block ends."""
+    """A process with stdout and stderr in one stream, without `PYTEST_ADDOPTS`. It has ended when the block ends."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    with subprocess.Popen(  # noqa: S603 - the command is ours
+    with subprocess.Popen(  # noqa: S603 - the command is made by this package
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -32,7 +32,7 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def lines(stream: IO[str], silence_s: float) -> Iterator[str]:
-    """Each line as it comes, until the stream ends. Raises TimeoutError when none came for so long."""
+    """Yield each line until the stream ends. Raises TimeoutError if no line comes for `silence_s` seconds."""
     queue: SimpleQueue[str | None] = SimpleQueue()
 
     def read() -> None:

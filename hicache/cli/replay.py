@@ -1,7 +1,9 @@
-"""`hicache replay`: drive a cache with a trace of real traffic, and report."""
+"""`hicache replay`: run the requests of a trace on a cache, and report hits, evictions and latencies."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,15 +20,20 @@ from hicache.types import StopPolicy
 if TYPE_CHECKING:
     from hicache.testing.replay import ReplayOutcome
 
+DeviceCapacity = Annotated[
+    str,
+    typer.Option(help="Device capacity: tokens, a share of the tokens in all distinct pages, or 'unlimited'."),
+]
+
 
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
-    trace: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A trace in Mooncake's format.")],
-    adapter: Annotated[str, typer.Option(help="The cache to drive, as package.module:Class.")] = REFERENCE,
-    capacity: Annotated[str, typer.Option(help="Tokens, a share of the footprint ('25%'), or 'unlimited'.")] = "25%",
-    page_size: Annotated[int, typer.Option(help="Tokens per page.")] = 64,
-    policy: Annotated[EvictionPolicy, typer.Option(help="In which order leaves are evicted.")] = EvictionPolicy.LRU,
-    components: Annotated[str, typer.Option(help="Of full, swa, mamba, indexer; separated by commas.")] = "full",
-    window: Annotated[int, typer.Option(help="Tokens of the sliding window, with swa.")] = 4096,
+    trace: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Trace file in Mooncake's JSONL format.")],
+    adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
+    capacity: DeviceCapacity = "25%",
+    page_size: Annotated[int, typer.Option(help="Page size in tokens.")] = 64,
+    policy: Annotated[EvictionPolicy, typer.Option(help="Eviction order of device leaves.")] = EvictionPolicy.LRU,
+    components: Annotated[str, typer.Option(help="Any of full, swa, mamba, indexer, separated by commas.")] = "full",
+    window: Annotated[int, typer.Option(help="Sliding window in tokens, for swa.")] = 4096,
     host: HostCapacity = None,
     write_policy: HostWrites = WritePolicy.WRITE_THROUGH,
     host_layout: HostLayout = Layout.PAGE_FIRST,
@@ -36,22 +43,25 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     stop_policy: StorageStops = StopPolicy.WAIT_COMPLETE,
     queue_steps: QueueSteps = 4,
     restart_at: RestartAt = 0.5,
-    running: Annotated[int, typer.Option(help="Requests that run at the same time.")] = 8,
-    check_every: Annotated[int, typer.Option(help="Check the whole cache at each N-th request; 0: at the end.")] = 2000,
+    running: Annotated[int, typer.Option(help="Number of requests that run at the same time.")] = 8,
+    check_every: Annotated[int, typer.Option(help="Check the whole cache every N requests. 0: at the end.")] = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count malformed lines and pass over them.")] = False,
-    report: Annotated[Path, typer.Option(help="Where replay.json and replay.svg go.")] = Path("reports/replay"),
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed lines and count them.")] = False,
+    report: Annotated[Path, typer.Option(help="Folder for replay.json and replay.svg.")] = Path("reports/replay"),
 ) -> None:
-    """Drive a cache with a trace; report hits per tier, evictions and latencies beside the offline optimum.
+    """Replay a trace on a cache. Report evictions, latencies, and hits per tier, compared with LRU and the optimum.
 
-    Ends with 1 when the cache breaks a law, and with 2 when it cannot be opened or the trace cannot be read.
+    Exit code:
+    - 0: the replay reached its end.
+    - 1: the cache violated an invariant; the message names the clause.
+    - 2: the cache cannot be opened, or the trace cannot be read.
     """
     from hicache.cli.replay_view import replay_with_progress
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
     from hicache.testing.traces import Trace
 
-    console, told = Console(), (storage_config, stop_policy, queue_steps, restart_at)
-    try:
+    console, storage_options = Console(), (storage_config, stop_policy, queue_steps, restart_at)
+    with _configuration_errors():
         settings = ReplaySettings(
             page_size=page_size,
             capacity=capacity,
@@ -61,18 +71,25 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             running=running,
             check_every=check_every,
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
-            storage=None if storage is None else StorageSettings(storage, *told),
+            storage=None if storage is None else StorageSettings(storage, *storage_options),
         )
         requests = Trace(trace, skip_bad=skip_bad, limit=limit)
         outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)
+    _report(console, outcome, report)
+
+
+@contextmanager
+def _configuration_errors() -> Iterator[None]:
+    """Print an error in the configuration or the trace, and exit with 2."""
+    try:
+        yield
     except (TraceError, ConfigurationError) as error:
         _say(Console(stderr=True), f"{type(error).__name__}: {error}", style="red")
         raise typer.Exit(2) from error
-    _tell(console, outcome, report)
 
 
-def _tell(console: Console, outcome: ReplayOutcome, report: Path) -> None:
-    """Write the report and show it. Ends with 1 when a law is broken."""
+def _report(console: Console, outcome: ReplayOutcome, report: Path) -> None:
+    """Write the report and show it. Exits with 1 if an invariant was violated."""
     from hicache.cli.replay_view import show_outcome
     from hicache.testing.replay import write_report
 
@@ -80,10 +97,10 @@ def _tell(console: Console, outcome: ReplayOutcome, report: Path) -> None:
     show_outcome(console, outcome)
     _say(console, f"report: {report / 'replay.json'} and {report / 'replay.svg'}", style=None)
     if outcome.broken is not None:
-        _say(console, f"a law is broken {outcome.broken}", style="red")
+        _say(console, f"invariant violated {outcome.broken}", style="red")
         raise typer.Exit(1)
 
 
 def _say(console: Console, text: str, style: str | None) -> None:
-    """Print as it is: no markup, and no line broken where a path or a command would break."""
+    """Print the text unchanged: no markup, no highlighting, no line break inside a path or a command."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

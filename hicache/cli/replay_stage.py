@@ -1,4 +1,4 @@
-"""ReplayStage: a generated trace, replayed in this process; on each tier that the cache has."""
+"""ReplayStage: replays of a generated trace in this process, with each tier that the cache has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 
 @dataclass(frozen=True, slots=True)
 class ReplayStage:
-    """The replays of `samples`, each told as one execution. Their pictures lie beside the report, which shows them."""
+    """The replays of `samples`. Each is one execution. Their pictures are written to the folder of the report."""
 
     verification: Verification
     adapter: type[CacheAdapter]
@@ -27,13 +27,13 @@ class ReplayStage:
 
     @property
     def name(self) -> str:
-        """The word for tables and progress bars."""
+        """The name in tables and progress bars."""
         return "replay"
 
     def run(self, progress: Progress) -> StageResult:
-        """Replay each sample to its end, or to the first broken law."""
+        """Replay each sample to its end, or up to the first violated invariant."""
         begin = perf_counter()
-        # The report shows what lies beside it, which must not be an earlier replay.
+        # The report includes every replay*.svg of its folder, so the pictures of an earlier replay are removed.
         for picture in self.verification.directory.glob("replay*.svg"):
             picture.unlink()
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -53,7 +53,7 @@ class ReplayStage:
         begin = perf_counter()
         try:
             outcome = replay_sample(self.adapter, sample, self.verification.directory, progress)
-        except Exception:  # noqa: BLE001 - whatever a cache under test raises is a finding, not the end of the report
+        except Exception:  # noqa: BLE001 - an exception of the cache under test is a finding and must not end the report
             return self._execution(sample, (), "", traceback.format_exc(), perf_counter() - begin, 0)
         clauses = _clauses_checked(outcome, self.adapter) if outcome.broken is None else _clauses_named(outcome.broken)
         calls = sum(latency.calls for latency in outcome.latency.values())
@@ -88,7 +88,7 @@ class ReplayStage:
         )
 
     def _command(self, settings: ReplaySettings) -> str:
-        """The same replay, with the whole cache checked after each request."""
+        """The command for the same replay, with a check of the whole cache after each request."""
         options: dict[str, object] = {
             "adapter": self.verification.adapter,
             "components": ",".join(settings.components),
@@ -124,7 +124,7 @@ def _part(progress: Progress, number: int, count: int) -> Progress:
 
 
 def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tuple[str, ...]:
-    """What a replay looks at from request to request, as far as the cache lets it."""
+    """The clauses that a replay checks, as far as the capabilities of the cache permit."""
     checked = ["REQ-4"]
     if outcome.checks:
         checked.append("POOL-1")
@@ -140,5 +140,5 @@ def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tup
 
 
 def _clauses_named(message: str) -> tuple[str, ...]:
-    """The clause that a broken law names."""
+    """The clauses that the message of a violated invariant names."""
     return tuple(dict.fromkeys(found for found in re.findall(r"[A-Z]+-\d+", message) if found in CONTRACT))

@@ -1,4 +1,4 @@
-"""What `hicache replay` shows: a progress bar, and tables at the end."""
+"""The output of `hicache replay`: a progress bar, and tables at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hicache.testing.traces import Trace
 def replay_with_progress(
     console: Console, trace: Trace, adapter: type[CacheAdapter], settings: ReplaySettings
 ) -> ReplayOutcome:
-    """Replay with a bar that advances by requests."""
+    """Replay the trace with a progress bar that counts requests."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("requests", total=None)
@@ -24,7 +24,7 @@ def replay_with_progress(
 
 
 def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
-    """Print tables: the totals beside their limits, with storage the parts, and the latency of each verb."""
+    """Print tables: totals with rates to compare with, both parts if there is storage, and latencies per verb."""
     console.print(_totals(outcome))
     if outcome.storage is not None:
         console.print(_parts(outcome.storage))
@@ -33,9 +33,10 @@ def show_outcome(console: Console, outcome: ReplayOutcome) -> None:
 
 def _totals(outcome: ReplayOutcome) -> Table:
     rows = {
-        "capacity": f"{_listed(outcome.capacity_tokens)} of a footprint of {outcome.footprint_tokens:,} tokens",
-        **({} if outcome.host is None else {"on the host": _listed(outcome.host.capacity_tokens)}),
-        "requests": f"{outcome.requests:,}, {outcome.too_large:,} of them too large",
+        "device capacity": _listed(outcome.capacity_tokens),
+        **({} if outcome.host is None else {"host capacity": _listed(outcome.host.capacity_tokens)}),
+        "distinct pages": f"{outcome.footprint_tokens:,} tokens",
+        "requests": f"{outcome.requests:,}, of which too large: {outcome.too_large:,}",
         "skipped lines": f"{outcome.skipped_lines:,}",
         "input": f"{outcome.input_tokens:,} tokens",
         **{
@@ -43,13 +44,13 @@ def _totals(outcome: ReplayOutcome) -> Table:
             for tier, tokens in outcome.hit_tokens.items()
         },
         "hit rate": f"{outcome.hit_rate:.2%}",
-        "LRU by blocks": _lru(outcome),
+        "block-level LRU": _lru(outcome),
         "offline optimum": f"{outcome.optimal_hit_rate:.2%}{_above(outcome)}",
         "evicted": _tokens(outcome.evicted_tokens),
         **({} if outcome.host is None else _moved(outcome.host)),
         **({} if outcome.storage is None else _stored(outcome.storage)),
         "checks": _checks(outcome),
-        "took": f"{outcome.seconds:.1f} s, at most {outcome.peak_rss_bytes / 2**30:.2f} GiB",
+        "time and memory": f"{outcome.seconds:.1f} s, peak {outcome.peak_rss_bytes / 2**30:.2f} GiB",
     }
     table = Table("", outcome.configuration, title=f"{outcome.trace} on {outcome.adapter}")
     for name, value in rows.items():
@@ -62,11 +63,11 @@ def _listed(capacity_tokens: Mapping[str, int]) -> str:
 
 
 def _tokens(count: int | None) -> str:
-    return "not known" if count is None else f"{count:,} tokens"
+    return "unknown" if count is None else f"{count:,} tokens"
 
 
 def _lru(outcome: ReplayOutcome) -> str:
-    device_alone = "" if outcome.host is None else f", {outcome.device_lru_hit_rate:.2%} with the device alone"
+    device_alone = "" if outcome.host is None else f", {outcome.device_lru_hit_rate:.2%} on the device alone"
     return f"{outcome.lru_hit_rate:.2%}{_above(outcome)}{device_alone}"
 
 
@@ -78,34 +79,36 @@ def _moved(host: HostOutcome) -> dict[str, str]:
     return {
         "backed up": _bytes(host.bytes_backed_up, host.bytes_per_token),
         "loaded back": _bytes(host.bytes_loaded, host.bytes_per_token),
-        "backups refused": "not known" if host.backups_refused is None else f"{host.backups_refused:,}",
+        "backups refused": "unknown" if host.backups_refused is None else f"{host.backups_refused:,}",
     }
 
 
 def _bytes(count: int | None, bytes_per_token: int | None) -> str:
     if count is None:
-        return "not known"
-    in_tokens = f", as much as {count // bytes_per_token:,} tokens of full" if bytes_per_token else ""
+        return "unknown"
+    in_tokens = f", equal to {count // bytes_per_token:,} tokens of full" if bytes_per_token else ""
     return f"{count:,} bytes{in_tokens}"
 
 
 def _stored(storage: StorageOutcome) -> dict[str, str]:
-    """What went to and from storage, as the cache counts, and the prefetches."""
-    prefetched, tokens = storage.total("bytes_prefetched"), storage.total("fetched_tokens")
+    """Bytes to and from storage and the number of prefetches, as the cache counts them."""
+    prefetched = _count(storage.total("bytes_prefetched")), _count(storage.total("fetched_tokens"))
     counts = {
         "stored": f"{_count(storage.total('bytes_stored'))} bytes",
-        "prefetched": f"{_count(prefetched)} bytes, {_count(tokens)} tokens",
+        "prefetched": f"{prefetched[0]} bytes, {prefetched[1]} tokens",
         "prefetches": f"{_count(storage.total('prefetches'))}, refused {_count(storage.total('prefetches_refused'))}",
     }
-    return {**counts, "with nothing lost": f"{storage.unbounded_hit_rate:.2%}"}
+    return {**counts, "unlimited cache": f"{storage.unbounded_hit_rate:.2%}"}
 
 
 def _parts(storage: StorageOutcome) -> Table:
-    """Hits by tier before and after the restart, or the middle."""
+    """Hits per tier before and after the restart, or for both halves if there was none."""
     table = Table(
-        "", title=f"{storage.backend}, {storage.stop_policy}, " + ("a restart" if storage.restarted else "no restart")
+        "",
+        title=f"{storage.backend}, {storage.stop_policy}, "
+        + ("with a restart" if storage.restarted else "without a restart"),
     )
-    for heading in ("requests", *storage.parts[0].hit_rates, "all tiers", "nothing lost", "s"):
+    for heading in ("requests", *storage.parts[0].hit_rates, "all tiers", "unlimited cache", "seconds"):
         table.add_column(heading, justify="right")
     for number, (part, limit) in enumerate(zip(storage.parts, storage.unbounded_hit_rates, strict=True), start=1):
         rates = [f"{rate:.2%}" for rate in (*part.hit_rates.values(), part.hit_rate, limit)]
@@ -114,13 +117,13 @@ def _parts(storage: StorageOutcome) -> Table:
 
 
 def _count(count: int | None) -> str:
-    return "not known" if count is None else f"{count:,}"
+    return "unknown" if count is None else f"{count:,}"
 
 
 def _checks(outcome: ReplayOutcome) -> str:
     if outcome.broken is not None:
-        return "a law is broken"
-    return f"{outcome.checks} of the whole cache, all laws hold" if outcome.checks else "none: it cannot be shown"
+        return "an invariant was violated"
+    return f"{outcome.checks} of the whole cache, all passed" if outcome.checks else "none: the adapter has no snapshot"
 
 
 def _latencies(outcome: ReplayOutcome) -> Table:

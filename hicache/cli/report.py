@@ -1,4 +1,4 @@
-"""`hicache report`: what to do with the reports of runs that have ended."""
+"""`hicache report`: compare the reports of earlier runs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ from rich.console import Console
 from hicache.cli.report_hits import hits_command
 from hicache.errors import ConfigurationError
 
-report_app = typer.Typer(no_args_is_help=True, help="Read the reports of earlier runs.")
+report_app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 report_app.command("hits")(hits_command)
 
 
 @report_app.callback()
 def _report() -> None:
-    """Read the reports of earlier runs."""
+    """Compare the reports of earlier runs."""
 
 
 @report_app.command("compare")
 def compare_command(
-    runs: Annotated[list[Path], typer.Argument(help="The run.json of each run, or the folder of its report.")],
-    html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the comparison into this page, too.")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="The run.json of each run, or its report folder.")],
+    html: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also write the comparison to this HTML file.")
+    ] = None,
 ) -> None:
-    """Lay runs of several caches side by side: each clause with each, what each fails, what each did not run and why.
+    """Compare runs of several caches side by side.
 
-    Ends with 2 when a report cannot be read.
+    Shows the counts of each run, the clauses that any cache fails, the failed tests of each cache, and the command
+    that runs each of them again. The HTML page also shows all clauses, and what each cache did not run and why.
+
+    Exit code:
+    - 0: the comparison was written, also if there are failures.
+    - 2: a report cannot be read.
     """
     from hicache.cli.compare_view import show_comparison
     from hicache.testing.contract import CONTRACT

@@ -1,4 +1,4 @@
-"""`hicache report hits`: which requests of a trace hit more in one cache than in another."""
+"""`hicache report hits`: compare the hits of two replays, request by request."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from hicache.errors import ConfigurationError
 if TYPE_CHECKING:
     from hicache.testing.replay.hits import HitComparison
 
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 def hits_command(
-    first: Annotated[Path, typer.Argument(help="The replay.json of one cache, or the folder of its report.")],
-    second: Annotated[Path, typer.Argument(help="That of another one, of the same trace and capacity.")],
+    first: Annotated[Path, typer.Argument(help="The replay.json of one cache, or its report folder.")],
+    second: Annotated[Path, typer.Argument(help="The same for another cache, with the same trace and capacity.")],
 ) -> None:
-    """Compare two replays request by request.
+    """Compare the hits of two replays of one trace, request by request and tier by tier.
 
-    Ends with 1 when any request hits another length, by tier, and with 2 when these are no replays of one trace.
+    Exit code:
+    - 0: every request has the same hits in both replays.
+    - 1: the hits of a request differ on some tier.
+    - 2: a file is not a replay, or the replays have different traces, capacities or numbers of running requests.
     """
     from hicache.testing.replay.hits import compare_hits
 
@@ -39,13 +42,13 @@ def hits_command(
 
 def _show(compared: HitComparison, console: Console) -> None:
     for name, tokens in zip(compared.adapters, compared.hit_tokens, strict=True):
-        _say(console, f"{name}: {tokens:,} tokens hit")
-    for one in compared.differences[:_MOST_SHOWN]:
+        _say(console, f"{name}: {tokens:,} hit tokens")
+    for one in compared.differences[:_MAX_SHOWN]:
         _say(console, f"request {one.request}: {_lengths(one.hits[0])} and {_lengths(one.hits[1])}", style="yellow")
-    if len(compared.differences) > _MOST_SHOWN:
-        _say(console, f"and {len(compared.differences) - _MOST_SHOWN:,} more")
+    if len(compared.differences) > _MAX_SHOWN:
+        _say(console, f"and {len(compared.differences) - _MAX_SHOWN:,} more requests")
     agreed = compared.requests - len(compared.differences)
-    _say(console, f"{agreed:,} of {compared.requests:,} requests agree", style="bold")
+    _say(console, f"{agreed:,} of {compared.requests:,} requests have equal hits", style="bold")
 
 
 def _lengths(hits: Mapping[str, int]) -> str:

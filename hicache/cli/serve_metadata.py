@@ -1,4 +1,4 @@
-"""`hicache serve-metadata`: says which page of 3FS is whose, until it is told to end."""
+"""`hicache serve-metadata`: the HTTP service that maps keys to pages of 3FS."""
 
 from __future__ import annotations
 
@@ -12,22 +12,32 @@ from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.catalogue import RESERVATION_S, Catalogue
 from hicache.storage.hf3fs.service import LOOPBACK, MetadataService
 
-ENDS = (signal.SIGINT, signal.SIGTERM)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve_metadata_command(
-    host: Annotated[str, typer.Option(help="The address to listen to; nobody is asked who he is.")] = LOOPBACK,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 18000,
+    host: Annotated[str, typer.Option(help="Address to listen on. The service has no authentication.")] = LOOPBACK,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port.")] = 18000,
     file: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Where it lasts, with a journal beside it. Without it: nowhere.")
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="File for the metadata; a journal is written beside it. Without it: memory only."
+        ),
     ] = None,
     reservation_s: Annotated[
-        float, typer.Option(min=1, help="Until a page that was reserved and not confirmed may be handed out again.")
+        float,
+        typer.Option(
+            min=1, help="Seconds after which a page that was reserved and not confirmed may be reserved again."
+        ),
     ] = RESERVATION_S,
 ) -> None:
-    """Serve the metadata of 3FS, until SIGTERM or SIGINT; the file is written a last time then.
+    """Serve the metadata of 3FS over HTTP until SIGTERM or SIGINT. It then writes the file a last time.
 
-    Ends with 2 when the address cannot be had, or the file cannot be used or read, which stays as it is.
+    Prints the URL of the service when it is ready.
+
+    Exit code:
+    - 0: it was ended by SIGTERM or SIGINT.
+    - 2: it cannot listen on the address, or cannot use or read the file. The file stays unchanged.
     """
     try:
         catalogue = Catalogue(file, age_limit_s=reservation_s)
@@ -38,10 +48,10 @@ def serve_metadata_command(
     except OSError as error:
         catalogue.close()
         raise typer.BadParameter(f"{host}:{port}: {error}", param_hint="--host, --port") from error
-    # Threads take this over, so that a signal waits for this one.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    # The threads of the service inherit this mask, so that only this thread receives the signals.
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     service.start()
-    typer.echo(f"metadata of 3FS at {service.url}")
-    signal.sigwait(ENDS)
+    typer.echo(f"serving the metadata of 3FS at {service.url}")
+    signal.sigwait(END_SIGNALS)
     service.close()
     catalogue.close()

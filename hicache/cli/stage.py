@@ -1,4 +1,4 @@
-"""Stage: one part of a verification, and what came of it."""
+"""Stage: one part of a verification, and its result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Protocol
 from hicache.testing.report.run import Outcome, RunRecord
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and how much there is."""
+"""Called with the number of units that are done, and the number of all units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is to be verified. `adapter`: `module:Class`. `directory`: where reports and logs go."""
+    """What to verify. `adapter`: `module:Class`. `directory`: the folder for the report and the logs."""
 
     adapter: str
     quick: bool
@@ -25,9 +25,10 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """What came of a stage.
+    """The result of a stage.
 
-    `record`: the run, or None when it ended before there was one. `problem`: what went wrong besides failing tests.
+    `record`: the run, or None if the stage ended before there was one. `problem`: an error that is not a failed test,
+    or None.
     """
 
     name: str
@@ -41,13 +42,13 @@ class StageResult:
         return self.problem is not None or self.record is None or self.count(Outcome.FAILED) > 0
 
     def count(self, outcome: Outcome) -> int:
-        """How many executions ended so."""
+        """The number of executions with this outcome."""
         executions = self.record.executions if self.record else ()
         return sum(execution.outcome is outcome for execution in executions)
 
 
 def shortcomings(results: Sequence[StageResult]) -> list[str]:
-    """Why the cache does not count as verified: the stages that failed, or that no test passed in any."""
+    """Why the cache is not verified: the names of failed stages, or that no test passed. Empty if it is verified."""
     failed = [result.name for result in results if result.failed]
     nothing = not any(result.count(Outcome.PASSED) for result in results)
     return failed or (["no test passed"] if nothing else [])
@@ -58,7 +59,7 @@ class Stage(Protocol):
 
     @property
     def name(self) -> str:
-        """One word for tables and progress bars."""
+        """The name in tables and progress bars."""
 
     def run(self, progress: Progress) -> StageResult:
-        """Run it to the end."""
+        """Run the stage to its end."""

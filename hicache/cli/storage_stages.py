@@ -1,4 +1,4 @@
-"""The stages of `hicache verify-storage` besides the suites: fault runs, kills, throughput; in this process."""
+"""The stages of `hicache verify-storage` that run in this process: fault runs, kills and throughput."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hicache.testing.storage.kills import KillRuns
 from hicache.testing.storage.subject import BackendSubject
 from hicache.testing.storage.throughput import PAGE_SIZES, Throughput, measure
 
-MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - folders with random names are made in it
+MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - only folders with random names are made in it
 
 
 @dataclass(frozen=True, slots=True)
 class StorageVerification:
-    """What is to be verified. `title`: all subjects, in words. `options`: of the command, to name them again.
+    """What to verify. `title`: the names of all subjects. `options`: --backend and --config of the command.
 
-    `seed`: of the first fault run and the first kill. `folder`: where the backends keep what they keep.
+    `seed`: of the first fault run and of the first kill. `folder`: for the files of the backends, or None.
     """
 
     subjects: tuple[BackendSubject, ...]
@@ -39,45 +39,48 @@ class StorageVerification:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one subject: what was done, in words; why it was skipped or what is wrong, or nothing."""
+    """The result of the runs on one subject.
+
+    `reason`: why it was skipped or failed, or empty. `summary`: what was done, in words. `seed`: of the last run.
+    """
 
     outcome: Outcome
     reason: str
-    told: str
+    summary: str
     operations: int
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class SeededStage:
-    """So many seeded runs on each backend. `look`: runs one backend, from the seed on, telling its progress."""
+    """`runs` seeded runs on each backend. `run_one`: runs one backend with a range of seeds, and reports progress."""
 
     name: str
     option: str
     runs: int
     clauses: tuple[str, ...]
     verification: StorageVerification
-    look: Callable[[BackendSubject, Path, range, Progress], Finding]
+    run_one: Callable[[BackendSubject, Path, range, Progress], Finding]
 
     def run(self, progress: Progress) -> StageResult:
-        """All runs on each backend, or up to its first failure."""
+        """Run each backend to the end, or up to its first failure."""
         begin, subjects = perf_counter(), self.verification.subjects
         executions, environment = [], {}
         for number, subject in enumerate(subjects):
             started = perf_counter()
-            finding = self._look(subject, _part(progress, number, len(subjects)))
+            finding = self._finding(subject, _part(progress, number, len(subjects)))
             executions.append(self._execution(subject, finding, perf_counter() - started))
-            environment[f"{self.name} of {subject.name}"] = finding.told
+            environment[f"{self.name} of {subject.name}"] = finding.summary
         record = record_of(self.verification.title, environment, executions)
         return StageResult(self.name, record, None, perf_counter() - begin)
 
-    def _look(self, subject: BackendSubject, progress: Progress) -> Finding:
+    def _finding(self, subject: BackendSubject, progress: Progress) -> Finding:
         seeds = range(self.verification.seed, self.verification.seed + self.runs)
         with tempfile.TemporaryDirectory(dir=self._parent(), prefix="hicache-") as folder:
             try:
-                return self.look(subject, Path(folder), seeds, progress)
-            except Exception:  # noqa: BLE001 - whatever a backend raises is a finding, not the end of the report
-                return Finding(Outcome.FAILED, traceback.format_exc(), "ended by an exception", 0, seeds.start)
+                return self.run_one(subject, Path(folder), seeds, progress)
+            except Exception:  # noqa: BLE001 - an exception of a backend is a finding and must not end the report
+                return Finding(Outcome.FAILED, traceback.format_exc(), "stopped by an exception", 0, seeds.start)
 
     def _parent(self) -> Path | None:
         if self.verification.folder is None and self.name == "faults" and MEMORY_FOLDER.is_dir():
@@ -100,7 +103,7 @@ class SeededStage:
 
 
 def run_faults(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
-    """Fault runs on one backend."""
+    """Run one fault run for each seed on one backend, up to the first failure."""
     counts, outcome, reason, seed = NO_RUNS, Outcome.PASSED, "", seeds.start
     for seed in seeds:
         try:
@@ -109,18 +112,20 @@ def run_faults(subject: BackendSubject, folder: Path, seeds: range, progress: Pr
             outcome, reason = Outcome.FAILED, str(error)
             break
         progress(counts.runs, len(seeds))
-    told = (
-        f"{counts.runs:,} runs with seeds from {seeds.start}: {counts.operations:,} verbs, {counts.faults:,} faults, "
+    summary = (
+        f"{counts.runs:,} runs with seeds from {seeds.start}: {counts.operations:,} calls, {counts.faults:,} faults, "
         f"{counts.hits:,} pages read, {counts.misses:,} misses"
     )
-    return Finding(outcome, reason, told, counts.operations, seed)
+    return Finding(outcome, reason, summary, counts.operations, seed)
 
 
 def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
-    """Kills of writers to one backend, until as many as there are seeds were in time."""
+    """Kill writers of one backend until as many kills as seeds came before the writer had finished."""
     with closing(KillRuns(subject, folder)) as runs:
         if not runs.reach_others:
-            reason = f"what one process keeps in {subject.name}, no other can see: a kill leaves nothing to look at"
+            reason = (
+                f"the data of {subject.name} is visible only in its own process: after a kill nothing can be checked"
+            )
             return Finding(Outcome.SKIPPED, reason, f"none: {reason}", runs.operations, seeds.start)
         outcome, reason, seed = Outcome.PASSED, "", seeds.start
         while runs.counts.kills < len(seeds) and not reason:
@@ -132,42 +137,42 @@ def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Pro
             progress(runs.counts.kills, len(seeds))
             seed += 1
         counts = runs.counts
-        told = (
-            f"{counts.kills:,} writers killed, seeds from {seeds.start}: {counts.acknowledged:,} pages acknowledged, "
-            f"and read; of those under way {counts.whole:,} whole and {counts.absent:,} absent"
+        summary = (
+            f"{counts.kills:,} writers killed, seeds from {seeds.start}: {counts.acknowledged:,} acknowledged pages "
+            f"were read; of the pages in flight {counts.whole:,} were complete and {counts.absent:,} absent"
         )
-        return Finding(outcome, reason, told, runs.operations, seed)
+        return Finding(outcome, reason, summary, runs.operations, seed)
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputStage:
-    """Sets and gets of large pages on each backend. It finds nothing right or wrong, so it executes no test."""
+    """Measures set and get of large pages on each backend. It checks nothing, so it executes no test."""
 
     verification: StorageVerification
 
     @property
     def name(self) -> str:
-        """The word for tables and progress bars."""
+        """The name in tables and progress bars."""
         return "throughput"
 
     def run(self, progress: Progress) -> StageResult:
-        """Measure each size of page on each backend."""
+        """Measure each page size on each backend."""
         begin, environment, problem = perf_counter(), {}, None
         wanted = [(subject, size) for subject in self.verification.subjects for size in PAGE_SIZES]
         for number, (subject, size) in enumerate(wanted):
             with tempfile.TemporaryDirectory(dir=self.verification.folder, prefix="hicache-") as folder:
                 try:
-                    told = _in_words(measure(subject, Path(folder), size))
-                except Exception as error:  # noqa: BLE001 - whatever a backend raises is a finding
-                    told = problem = f"{subject.name}, pages of {size >> 10} KiB: {error!r}"
-            environment[f"throughput of {subject.name}, {size >> 10} KiB"] = told
+                    summary = _in_words(measure(subject, Path(folder), size))
+                except Exception as error:  # noqa: BLE001 - an exception of a backend is a finding
+                    summary = problem = f"{subject.name}, pages of {size >> 10} KiB: {error!r}"
+            environment[f"throughput of {subject.name}, {size >> 10} KiB"] = summary
             progress(number + 1, len(wanted))
         record = record_of(self.verification.title, environment, [])
         return StageResult(self.name, record, problem, perf_counter() - begin)
 
 
 def record_of(title: str, environment: Mapping[str, str], executions: Sequence[Execution]) -> RunRecord:
-    """A run of a stage that has just ended."""
+    """The record of a stage that has just ended."""
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         implementation=title,

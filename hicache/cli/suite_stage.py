@@ -1,4 +1,4 @@
-"""SuiteStage: one suite of tests, run by pytest in a process of its own."""
+"""SuiteStage: one test suite, which pytest runs in a separate process."""
 
 from __future__ import annotations
 
@@ -16,57 +16,60 @@ from hicache.testing.report.run import Outcome, RunRecord, read_run
 
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
 _TAIL_LINES = 15
-_SILENCE_S = 300.0
+_MAX_SILENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteStage:
-    """A suite by the name of its folder. `arguments`: what pytest is told besides."""
+    """A test suite. `name`: its folder. `arguments`: further arguments for pytest."""
 
     name: str
     verification: Verification
     arguments: tuple[str, ...]
 
     def run(self, progress: Progress) -> StageResult:
-        """Run pytest, keep all it says in `pytest.log`, and read what it reports."""
+        """Run pytest, write its output to `pytest.log`, and read its `run.json`."""
         begin = perf_counter()
         directory = self.verification.directory / self.name
         directory.mkdir(parents=True, exist_ok=True)
         run_file, log = directory / "run.json", directory / "pytest.log"
-        # What an earlier run left would pass for this one's.
+        # The file of an earlier run must not be taken for that of this run.
         run_file.unlink(missing_ok=True)
         ending = follow(self._command(directory), log, progress)
         record = read_run(run_file) if run_file.exists() else None
-        explained = ending == "code 0" or (ending == "code 1" and record is not None and _tells_why(record))
+        explained = ending == "code 0" or (ending == "code 1" and record is not None and _explains_failure(record))
         problem = None if explained else f"pytest ended with {ending}; {log} ends with:\n{_tail(log)}"
         return StageResult(self.name, record, problem, perf_counter() - begin)
 
     def _command(self, directory: Path) -> list[str]:
-        asked = self.verification
-        known = ["--known-failures", str(asked.known_failures)] if asked.known_failures else []
+        verification = self.verification
+        known = ["--known-failures", str(verification.known_failures)] if verification.known_failures else []
         return [
             *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
             *("--verbose", "--color=no", "-n", "auto"),
-            # Neither leaves anything in the folder that the user happens to be in.
+            # These two plugins would write files into the current folder.
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
-            *("--adapter", asked.adapter, "--report", str(directory), *known),
-            *(["--quick"] if asked.quick else []),
+            *("--adapter", verification.adapter, "--report", str(directory), *known),
+            *(["--quick"] if verification.quick else []),
             *self.arguments,
         ]
 
 
 def suite_folder(name: str) -> Path:
-    """Where a suite lies: beside the package in a source checkout, inside it when installed."""
+    """The folder of a suite: beside the package in a source checkout, inside the package if it is installed."""
     package = Path(hicache.__file__).parent
     return package.parent / name if _checkout_settings().is_file() else package / "suites" / name
 
 
 def follow(command: list[str], log: Path, progress: Progress) -> str:
-    """Run pytest, copy its output to a file, and follow its percentages. Returns how it ended: `code 0` is well."""
+    """Run pytest, copy its output to a file, and report its percentages.
+
+    Returns `code N` with the exit code of pytest, or a message if pytest was silent for too long and was killed.
+    """
     with log.open("w", encoding="utf-8") as copy, started(command) as process:
         assert process.stdout is not None, "started() gives a process whose output is a pipe"
         try:
-            for line in lines(process.stdout, _SILENCE_S):
+            for line in lines(process.stdout, _MAX_SILENCE_S):
                 copy.write(line)
                 if found := _PERCENT.search(line):
                     progress(int(found[1]), 100)
@@ -76,9 +79,9 @@ def follow(command: list[str], log: Path, progress: Progress) -> str:
         return f"code {process.wait()}"
 
 
-def _tells_why(record: RunRecord) -> bool:
-    """Whether the executions show why pytest calls the run failed: a failure, or nothing that the cache can do."""
-    # A test without clauses is of the suite itself, and says nothing of the cache.
+def _explains_failure(record: RunRecord) -> bool:
+    """Whether the executions explain exit code 1: a test failed, or every test of a clause was skipped."""
+    # A test without clauses tests the suite itself, and not the cache.
     of_clauses = {execution.outcome for execution in record.executions if execution.clauses}
     failed = any(execution.outcome is Outcome.FAILED for execution in record.executions)
     return failed or of_clauses == {Outcome.SKIPPED}
@@ -89,7 +92,7 @@ def _checkout_settings() -> Path:
 
 
 def _settings() -> list[str]:
-    """The project's own settings, never those of the folder that the user happens to be in."""
+    """The pytest settings of this project, never those of the current folder."""
     settings = _checkout_settings()
     return ["-c", str(settings) if settings.is_file() else os.devnull, "--rootdir", str(settings.parent)]
 

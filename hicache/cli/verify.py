@@ -1,4 +1,4 @@
-"""`hicache verify`: every suite on one cache, and one report."""
+"""`hicache verify`: run every suite on one cache, and write one report."""
 
 from __future__ import annotations
 
@@ -18,18 +18,29 @@ if TYPE_CHECKING:
 
 
 def verify_command(
-    adapter: Annotated[str, typer.Option(help="The cache to verify, as package.module:Class.")] = REFERENCE,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer configurations and fewer examples.")] = False,
-    report: Annotated[Path, typer.Option(file_okay=False, help="Where the report and the logs go.")] = Path("reports"),
+    adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run fewer configurations and fewer examples, and no accuracy suite.")
+    ] = False,
+    report: Annotated[Path, typer.Option(file_okay=False, help="Folder for report and logs.")] = Path("reports"),
     known_failures: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="A TOML file of failures to expect.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="TOML file that lists expected failures.")
     ] = None,
 ) -> None:
-    """Verify a cache: the contract clause by clause, properties under random use, and a replay of generated traffic.
+    """Verify a cache: run every suite on it and write one report.
 
-    A cache that declares ranks is verified on several processes, too; one whose bytes can be read and written, by the
-    answers of models, where what these need is installed. What is not run is said.
-    Ends with 1 when anything fails, and with 2 when there is no such adapter.
+    Always runs the conformance suite (the contract, clause by clause), the properties (random operations against a
+    model), and the replay of a generated trace. If the adapter declares RANKS, also runs the suite for several ranks,
+    with one process for each rank. If it declares BYTES, also runs the accuracy suite (answers of language models),
+    unless its libraries are not installed. Prints the suites that it does not run, with the reason.
+
+    The report is report.html, report.md, junit.xml and run.json.
+
+    Exit code:
+
+    - 0: no test failed, and at least one passed.
+    - 1: a test or a suite failed, or no test passed.
+    - 2: the adapter or the list of expected failures cannot be loaded.
     """
     from hicache.cli.left_out import left_out
     from hicache.cli.replay_stage import ReplayStage
@@ -52,7 +63,7 @@ def verify_command(
 
 
 def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:
-    """The known failures of an option; a list that cannot be read is a usage error."""
+    """Read the known failures from the file of an option. Usage error if the file cannot be read."""
     from hicache.testing.plugin.known_failures import read_known_failures
 
     try:
@@ -62,7 +73,7 @@ def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:
 
 
 def verify(stages: Sequence[Stage], directory: Path, console: Console) -> list[StageResult]:
-    """Run the stages one after the other, write one report of all, and show how it went."""
+    """Run the stages one after the other, write one report of all of them, and show the results."""
     from hicache.cli.verify_view import run_with_progress, show_results
     from hicache.testing.report import merge_runs, write_report
 

@@ -1,4 +1,4 @@
-"""What `hicache verify-storage` shows besides its stages: the clauses, and what was counted and measured."""
+"""The output of `hicache verify-storage` besides its stages: clauses, counts, figures and skipped tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.table import Table
 from hicache.testing.report.matrix import Status
 from hicache.testing.report.overview import Overview, overview
 from hicache.testing.report.run import RunRecord
+from hicache.testing.report.text import counted
 from hicache.testing.storage.clauses import BACKEND_CLAUSES
 
 STYLES = {
@@ -21,20 +22,20 @@ FIGURES = ("faults of", "kills of", "throughput of")
 
 
 def show_storage(record: RunRecord, console: Console) -> None:
-    """Print how each clause stands with each backend, the counts and figures, and what was skipped, with the reason."""
+    """Print the status of each clause with each backend, counts and figures, and skipped tests with the reason."""
     view = overview(record, BACKEND_CLAUSES)
     console.print(_clauses(view))
-    figures = Table("figure", "measured")
+    figures = Table("figure", "value")
     for name, value in record.environment.items():
         if name.startswith(FIGURES):
             figures.add_row(name, value)
     if figures.row_count:
         console.print(figures)
     for group in view.skips:
-        _say(console, f"{group.executions} skipped: {group.reason}")
-    silent = [clause.id for clauses in view.silent.values() for clause in clauses]
-    if silent:
-        _say(console, f"not executed: {', '.join(silent)}")
+        _say(console, f"{counted(group.executions, 'test')} skipped: {group.reason}")
+    not_executed = [clause.id for clauses in view.not_executed.values() for clause in clauses]
+    if not_executed:
+        _say(console, f"clauses not executed: {', '.join(not_executed)}")
 
 
 def _say(console: Console, text: str) -> None:
@@ -46,8 +47,8 @@ def _clauses(view: Overview) -> Table:
     table = Table(expand=True)
     for heading in ("clause", *(name.partition("/")[2] or name for name in matrix.configurations)):
         table.add_column(heading, no_wrap=True, min_width=len(Status.FAILED.value))
-    # A sentence gives way: what stands in the columns before it is what was asked.
-    table.add_column("what it says", no_wrap=True, ratio=1)
+    # On a narrow terminal only the sentence is cut: the clause and its status must stay readable.
+    table.add_column("sentence", no_wrap=True, ratio=1)
     for section in matrix.sections:
         for row in section.rows:
             cells = [f"[{STYLES.get(cell.status, 'white')}]{cell.status.value}[/]" for cell in row.cells]

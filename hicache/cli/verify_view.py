@@ -1,4 +1,4 @@
-"""What `hicache verify` shows: a bar per stage, and at the end a table, what failed, and where the report is."""
+"""The output of `hicache verify`: a progress bar for each stage, then a table, the failures and the report's path."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hicache.cli.stage import Stage, StageResult, shortcomings
 from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.text import first_line, legible
 
-_MOST_FAILURES = 5
+_MAX_FAILURES = 5
 
 
 def run_with_progress(stages: Sequence[Stage], console: Console) -> list[StageResult]:
-    """Run each stage under a bar of its own."""
+    """Run each stage with its own progress bar."""
     columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bars:
         return [_run(stage, bars) for stage in stages]
@@ -31,14 +31,14 @@ def _run(stage: Stage, bars: Progress) -> StageResult:
 
 
 def show_results(results: Sequence[StageResult], page: Path | None, console: Console) -> None:
-    """Print the table, the last failures with the commands that run them again, the verdict and the report's path."""
+    """Print the table, the last failures with the commands that rerun them, the verdict and the report's path."""
     console.print(_table(results))
     for result in results:
         if result.problem is not None:
             _say(console, f"{result.name}: {result.problem}\n", style="red")
     _show_failures([one for result in results for one in _failures(result)], console)
     failed = shortcomings(results)
-    verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified", "green")
+    verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified: no test failed", "green")
     _say(console, verdict, style=f"bold {colour}")
     if page is not None:
         _say(console, f"report: {page}")
@@ -63,14 +63,14 @@ def _failures(result: StageResult) -> list[Execution]:
 
 
 def _show_failures(failures: Sequence[Execution], console: Console) -> None:
-    if len(failures) > _MOST_FAILURES:
-        _say(console, f"{len(failures)} failures; the last {_MOST_FAILURES}, and all of them in the report:")
-    for failure in failures[-_MOST_FAILURES:]:
+    if len(failures) > _MAX_FAILURES:
+        _say(console, f"{len(failures)} failures; these are the last {_MAX_FAILURES}, and the report has all:")
+    for failure in failures[-_MAX_FAILURES:]:
         _say(console, f"✗ {legible(failure.node_id)}", style="red")
         _say(console, f"  {first_line(legible(failure.reason))}")
         _say(console, f"  {legible(failure.replay)}\n", style="cyan")
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """Print as it is: no markup, no colours of our own guessing, no line broken where a command would break."""
+    """Print the text unchanged: no markup, no highlighting, no line break inside a command."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

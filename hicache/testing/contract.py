@@ -1,4 +1,4 @@
-"""The contract: every clause of the catalogue in contract.toml, and the decorator that names the clauses of a test."""
+"""The contract: the clauses in contract.toml, and the decorator that names the clauses of a test."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from hicache.testing.adapter import Capability
 from hicache.types import StopPolicy
 
 TIERS = ("device", "host", "storage", "metadata", "ranks", "config")
-"""What has to exist before a clause can be tested."""
+"""What must exist before a clause can be tested."""
 
 LEVELS = ("MUST", "SHOULD")
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One rule. `needs`: what an adapter has to declare. `source`: where it was learnt. `note`: why it reads so."""
+    """One rule of the contract.
+
+    `level`: one of LEVELS. `tier`: one of TIERS. `needs`: capabilities that an adapter must declare for the clause.
+    `source`: the upstream issue or pull request that the rule comes from, or "ours". `note`: the reason, or empty.
+    """
 
     id: str
     level: str
@@ -35,9 +39,9 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What a test says of itself: the clauses that it checks, and the configurations that it runs over.
+    """The arguments of `@clause`: the clauses that a test checks, and the configurations that it runs over.
 
-    `needs`: capabilities beyond those of its clauses. `page_sizes`, `executors`, `stop_policies`: None for any.
+    `needs`: capabilities beyond those that the clauses need. `page_sizes`, `executors`, `stop_policies`: None for any.
     """
 
     clauses: tuple[str, ...]
@@ -56,12 +60,12 @@ class Checks:
 
     @property
     def is_of_host(self) -> bool:
-        """Whether the test speaks of the host tier, and runs where there is one and nowhere else."""
+        """Whether the test is about the host tier: it runs only over configurations with one."""
         return self.is_of_storage or self._speaks_of(Capability.HOST, "host")
 
     @property
     def is_of_storage(self) -> bool:
-        """The same for the storage tier, below a host tier."""
+        """Whether the test is about the storage tier, which always has a host tier above it."""
         return self._speaks_of(Capability.STORAGE, "storage")
 
     def _speaks_of(self, capability: Capability, tier: str) -> bool:
@@ -69,7 +73,10 @@ class Checks:
 
 
 def load_contract(path: Path) -> Mapping[str, Clause]:
-    """The clauses of a file, by id, in its order. Raises ConfigurationError naming the file and the clause."""
+    """Read the clauses of a file, by id, in the order of the file.
+
+    Raises ConfigurationError with the file and the clause if an entry is invalid.
+    """
     clauses = {}
     for clause_id, entry in read_table(f"@{path}").items():
         try:
@@ -90,7 +97,7 @@ def _clause(
     note: str = "",
 ) -> Clause:
     if tier not in TIERS or level not in LEVELS:
-        raise ValueError(f"tier {tier!r} and level {level!r}, known: {', '.join(TIERS)}; {', '.join(LEVELS)}")
+        raise ValueError(f"tier {tier!r} and level {level!r}; tiers: {', '.join(TIERS)}; levels: {', '.join(LEVELS)}")
     return Clause(
         id=clause_id,
         level=level,
@@ -103,7 +110,7 @@ def _clause(
 
 
 CONTRACT: Mapping[str, Clause] = load_contract(Path(__file__).with_suffix(".toml"))
-"""Every clause by its id, in the order of the catalogue."""
+"""Every clause by its id, in the order of contract.toml."""
 
 
 def clause(  # noqa: PLR0913 - one keyword for each choice
@@ -121,19 +128,18 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     stop_policies: Iterable[StopPolicy] | None = None,
     prefetch_threshold: bool = False,
 ) -> pytest.MarkDecorator:
-    """Name the clauses that a test checks; choose the configurations over which it runs, if it takes `config`.
+    """Name the clauses that a test checks, and choose the configurations over which it runs.
 
-    It runs over each configuration of the run that has the named components, sidecars, policies and page sizes, and
-    what its clauses need: for MATCH-3 those with SWA. `bigram`: also over those with bigram keys. `needs`: what the
-    test needs of the adapter beyond its clauses. A test that does not take `config` stands for those of its clauses
-    that the adapter can be held to. Without ids: a test of the suite itself.
-    A test of a clause of the host tier, or with HOST among its `needs`, runs over the configurations with a host tier,
-    and any other over those without: those with a threshold for loads if `load_back_threshold`, else those without
-    one, and of them those with the named `write_policies` and `executors`; write_through_selective has to be named, as
-    it is write_through in all but when it copies. `layouts`: also over those with other layouts than most have.
-    The same holds for the storage tier: those with a threshold for prefetches if `prefetch_threshold`, else those
-    without one, and of them those with the named `stop_policies`.
-    Raises ValueError for an id that the catalogue lacks.
+    A test with the argument `config` runs over each configuration of the run that has the named components, sidecars,
+    policies and page sizes, and what its clauses need: for MATCH-3, SWA. A test without `config` covers those of its
+    clauses whose needs the adapter declares. A test without ids tests the suite itself. `needs`: capabilities beyond
+    those that the clauses need. `bigram`: also run with bigram keys. `layouts`: also run with unusual layouts.
+    If a clause has the tier host, or HOST is in `needs`, the test runs over configurations with a host tier, otherwise
+    over those without: with a load-back threshold if `load_back_threshold`, else without one; and with the named
+    `write_policies` and `executors`. write_through_selective must be named, because it differs from write_through
+    only in when it copies. The same holds for the storage tier: with a prefetch threshold if `prefetch_threshold`,
+    else without one; and with the named `stop_policies`.
+    Raises ValueError for an id that is not in the contract.
     """
     unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
     if unknown:

@@ -1,4 +1,4 @@
-"""Reports of a run: `run.json`, an HTML page, Markdown and JUnit XML, written beside each other."""
+"""Reports of a run: `run.json`, an HTML page, Markdown and JUnit XML in one folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hicache.testing.report.merge import merge_runs
 from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord, read_run, write_run
 
 if TYPE_CHECKING:
-    # The contract is heavier than a record is.
+    # To import the contract takes longer than to import a record.
     from hicache.testing.contract import Clause
     from hicache.testing.report.comparison import Comparison
 
@@ -30,10 +30,10 @@ __all__ = [
 def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Clause] | None = None) -> Path:
     """Write run.json, report.html, report.md and junit.xml, and return the path of the HTML page.
 
-    `clauses`: those that the pages show, by default all of the contract. Each `replay*.svg` that lies in the directory
-    becomes part of the page.
+    `clauses`: those that the pages show, by default all of the contract. The page includes each `replay*.svg` in the
+    directory.
     """
-    # Whoever only reads or merges runs needs neither templates nor pictures.
+    # To read or merge runs, neither templates nor matplotlib are needed.
     from hicache.testing.contract import CONTRACT
     from hicache.testing.report.html import render_html
     from hicache.testing.report.junit import render_junit
@@ -54,7 +54,7 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
 
 
 def write_comparison(comparison: Comparison, page: Path) -> None:
-    """Write the HTML page of a comparison, and the folder that it goes to."""
+    """Write the HTML page of a comparison, and make its folder."""
     from hicache.testing.contract import CONTRACT
     from hicache.testing.report.comparison_page import render_comparison
 

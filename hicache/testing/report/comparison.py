@@ -1,4 +1,4 @@
-"""Comparison: several runs side by side, with what each implementation fails and what it did not run."""
+"""Comparison: runs of several implementations side by side, with the failures of each and what it did not run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hicache.testing.report.text import first_line
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A test that fails, in one configuration or several, or is known to, for one reason.
+    """A test that fails or is known to fail, in one or several configurations, for one reason.
 
-    `shortest`: the failure that takes the least to tell.
+    `shortest`: the failure with the shortest message.
     """
 
     status: Status
@@ -30,8 +30,8 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """One implementation. `name`: no other has it. `file`: where its run was read. `findings`: unknown ones first."""
+class Implementation:
+    """One implementation. `name`: unique in the comparison. `file`: of its run. `findings`: known failures last."""
 
     name: str
     file: str
@@ -40,16 +40,16 @@ class Contender:
 
     @property
     def status(self) -> Status:
-        """As the verdict on its run, but that what is known to fail has failed."""
+        """The verdict on its run; KNOWN_FAILURE if all its failures are known."""
         worst = {finding.status for finding in self.findings}
         return Status.KNOWN_FAILURE if worst == {Status.KNOWN_FAILURE} else self.view.verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a clause stands with one implementation. `cell`: over all configurations.
+class ClauseResult:
+    """The status of a clause for one implementation. `cell`: over all configurations.
 
-    `finding`: the number, from 1, of the first finding that breaks the clause; 0 when none does.
+    `finding`: the number, from 1, of the first finding for the clause; 0 if there is none.
     """
 
     cell: Cell
@@ -58,49 +58,51 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ComparedClause:
-    """One clause with each implementation."""
+    """One clause and its result for each implementation."""
 
     clause: Clause
-    standings: tuple[Standing, ...]
+    results: tuple[ClauseResult, ...]
 
     @property
     def differs(self) -> bool:
-        """Whether it holds for one implementation and fails for another."""
-        statuses = {standing.cell.status for standing in self.standings}
-        holds, fails = (Status.PASSED, Status.PASSED_IN_PART), (Status.FAILED, Status.KNOWN_FAILURE)
-        return not statuses.isdisjoint(holds) and not statuses.isdisjoint(fails)
+        """Whether it passes for one implementation and fails for another."""
+        statuses = {result.cell.status for result in self.results}
+        passes, fails = (Status.PASSED, Status.PASSED_IN_PART), (Status.FAILED, Status.KNOWN_FAILURE)
+        return not statuses.isdisjoint(passes) and not statuses.isdisjoint(fails)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All runs. `sections`: the clauses that any of them executed or skipped, by section."""
+    """All runs. `sections`: the clauses that any run executed or skipped, by section."""
 
-    contenders: tuple[Contender, ...]
+    implementations: tuple[Implementation, ...]
     sections: Mapping[str, tuple[ComparedClause, ...]]
 
     @property
     def clauses(self) -> tuple[ComparedClause, ...]:
-        """Those of all sections."""
+        """The clauses of all sections."""
         return tuple(one for section in self.sections.values() for one in section)
 
 
 def compare(runs: Mapping[str, RunRecord], clauses: Mapping[str, Clause]) -> Comparison:
-    """Lay runs side by side. `runs`: by the file of each.
+    """Compare runs. `runs`: each by its file.
 
-    Raises ConfigurationError, naming the file, on a clause that the catalogue lacks.
+    Raises ConfigurationError with the file for a clause that is not among `clauses`.
     """
     names = _names(runs)
-    contenders = tuple(_contender(names[file], file, _overview(file, record, clauses)) for file, record in runs.items())
-    compared = [_compared(rows, contenders) for rows in zip(*map(_rows, contenders), strict=True)]
+    implementations = tuple(
+        _implementation(names[file], file, _overview(file, record, clauses)) for file, record in runs.items()
+    )
+    compared = [_compared(rows, implementations) for rows in zip(*map(_rows, implementations), strict=True)]
     sections: dict[str, list[ComparedClause]] = {}
     for one in compared:
-        if any(standing.cell.executions for standing in one.standings):
+        if any(result.cell.executions for result in one.results):
             sections.setdefault(section_of(one.clause.id), []).append(one)
-    return Comparison(contenders, {name: tuple(rows) for name, rows in sections.items()})
+    return Comparison(implementations, {name: tuple(rows) for name, rows in sections.items()})
 
 
 def _names(runs: Mapping[str, RunRecord]) -> dict[str, str]:
-    """What tells the implementations apart: their classes, with the folders of the runs, or with the files."""
+    """Unique names: the class names, if necessary with the folders of the runs, or else with the files."""
     classes = {file: record.implementation.rpartition(":")[2] for file, record in runs.items()}
     with_folders = {file: f"{name} ({Path(file).parent.name or file})" for file, name in classes.items()}
     shorter = (names for names in (classes, with_folders) if len(set(names.values())) == len(names))
@@ -114,13 +116,13 @@ def _overview(file: str, record: RunRecord, clauses: Mapping[str, Clause]) -> Ov
         raise ConfigurationError(f"{file}: {error}") from error
 
 
-def _contender(name: str, file: str, view: Overview) -> Contender:
+def _implementation(name: str, file: str, view: Overview) -> Implementation:
     groups: dict[tuple[str, str], list[Execution]] = {}
     for failure in (*view.failures, *view.known_to_fail):
         test = failure.node_id.partition("[")[0]
         known = first_line(failure.reason) if failure.outcome is Outcome.KNOWN_FAILURE else ""
         groups.setdefault((test, known), []).append(failure)
-    return Contender(name, file, view, tuple(_finding(test, failures) for (test, _), failures in groups.items()))
+    return Implementation(name, file, view, tuple(_finding(test, failures) for (test, _), failures in groups.items()))
 
 
 def _finding(test: str, failures: Sequence[Execution]) -> Finding:
@@ -134,21 +136,21 @@ def _finding(test: str, failures: Sequence[Execution]) -> Finding:
     )
 
 
-def _rows(contender: Contender) -> list[Row]:
-    return [row for section in contender.view.matrix.sections for row in section.rows]
+def _rows(implementation: Implementation) -> list[Row]:
+    return [row for section in implementation.view.matrix.sections for row in section.rows]
 
 
-def _compared(rows: Sequence[Row], contenders: Sequence[Contender]) -> ComparedClause:
-    standings = [_standing(row, contender.findings) for row, contender in zip(rows, contenders, strict=True)]
-    return ComparedClause(rows[0].clause, tuple(standings))
+def _compared(rows: Sequence[Row], implementations: Sequence[Implementation]) -> ComparedClause:
+    results = [_result(row, implementation.findings) for row, implementation in zip(rows, implementations, strict=True)]
+    return ComparedClause(rows[0].clause, tuple(results))
 
 
-def _standing(row: Row, findings: Sequence[Finding]) -> Standing:
+def _result(row: Row, findings: Sequence[Finding]) -> ClauseResult:
     executions: Counter[str] = Counter()
     for cell in row.cells:
         executions.update(cell.executions)
     numbers = (number for number, finding in enumerate(findings, start=1) if row.clause.id in finding.clauses)
-    return Standing(Cell(row.status, executions), next(numbers, 0))
+    return ClauseResult(Cell(row.status, executions), next(numbers, 0))
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

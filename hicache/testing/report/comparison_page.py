@@ -1,4 +1,4 @@
-"""A comparison as one HTML page, in the style of the report."""
+"""The HTML page of a comparison, in the style of the report."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hicache.testing.report.run import Outcome
 
 
 def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> str:
-    """The page: clause by implementation, what each fails, what each did not run and why."""
-    records = [one.view.record for one in comparison.contenders]
+    """Render the page: clauses by implementations, the failures of each, and what each did not run and why."""
+    records = [one.view.record for one in comparison.implementations]
     return (
         templates()
         .get_template("comparison.html")
@@ -24,13 +24,13 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
             outcome=Outcome,
             symbols=SYMBOLS,
             headline=difference(comparison),
-            numbers={one.name: number for number, one in enumerate(comparison.contenders, start=1)},
+            numbers={one.name: number for number, one in enumerate(comparison.implementations, start=1)},
             environment=tuple(dict.fromkeys(name for record in records for name in record.environment)),
         )
     )
 
 
 def difference(comparison: Comparison) -> str:
-    """What sets the implementations apart, in one sentence."""
+    """The number of clauses that differ, in one sentence."""
     differing = sum(one.differs for one in comparison.clauses)
-    return f"Clauses that hold for one implementation and fail for another: {differing} of {len(comparison.clauses)}"
+    return f"Clauses that pass for one implementation and fail for another: {differing} of {len(comparison.clauses)}"

@@ -1,4 +1,4 @@
-"""Fields: typed access to a table that was read from a file; every error names the file and the field."""
+"""Fields: typed access to a table from a file. Every error names the file and the field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.errors import ConfigurationError
 
 @dataclass(slots=True)
 class Fields:
-    """One table of a file. `prefix`: where the table stands in the file, such as `executions[3].`."""
+    """One table of a file. `prefix`: the path of the table in the file, such as `executions[3].`."""
 
     file: str
     prefix: str
@@ -35,7 +35,7 @@ class Fields:
         return value
 
     def integer(self, name: str) -> int:
-        """An integer, zero or above; a bool is none."""
+        """An integer, zero or above. A bool is not an integer."""
         value = self._take(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self._unlike(name, value, "an integer, zero or above")
@@ -67,7 +67,7 @@ class Fields:
             yield Fields(self.file, f"{self.prefix}{place}.", value)
 
     def refuse_unread(self) -> None:
-        """Raise when the table holds a field that nothing asked for."""
+        """Raise ConfigurationError for the first field that was not read."""
         for name in self.table:
             if name not in self._read:
                 raise self.error(name, "is unknown")

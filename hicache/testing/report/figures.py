@@ -1,4 +1,4 @@
-"""Pictures of a run as SVG elements, drawn in the page's own colours so that they follow light and dark."""
+"""Charts of a run as SVG elements that use the colour variables of the page, in the light and the dark scheme."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hicache.testing.report.matrix import Matrix, Status
 from hicache.testing.report.run import Execution
 from hicache.testing.report.text import legible
 
-# Each colour that is drawn with stands for a variable of the style sheet.
+# Each of these colours is replaced by a variable of the style sheet.
 _INK, _FAINT, _ACCENT, _ON_STATUS = "#010101", "#020202", "#030303", "#040302"
 _STATUS: Mapping[Status, str] = {status: f"#04040{place}" for place, status in enumerate(Status)}
 _VARIABLES: Mapping[str, str] = {
@@ -44,7 +44,7 @@ _MARGIN_IN = 0.6
 
 
 def sections_figure(matrix: Matrix) -> str:
-    """How many clauses of each section stand how, as stacked bars."""
+    """The number of clauses of each section by status, as stacked bars."""
     with mpl.rc_context(_STYLE):
         figure, axes = _horizontal_bars([section.name for section in matrix.sections])
         left = [0] * len(matrix.sections)
@@ -56,25 +56,25 @@ def sections_figure(matrix: Matrix) -> str:
             left = [before + count for before, count in zip(left, counts, strict=True)]
         axes.set_xlabel("clauses")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return _svg(figure, "sections", "Clauses of each section by status")
+        return _svg(figure, "sections", "Number of clauses by section and status")
 
 
-def slowest_figure(executions: Sequence[Execution], most: int) -> str:
-    """The slowest executions, the slowest on top."""
-    slowest = sorted(executions, key=lambda execution: -execution.duration_s)[:most]
+def slowest_figure(executions: Sequence[Execution], limit: int) -> str:
+    """The `limit` slowest executions, the slowest on top."""
+    slowest = sorted(executions, key=lambda execution: -execution.duration_s)[:limit]
     with mpl.rc_context(_STYLE):
         figure, axes = _horizontal_bars([_label(execution) for execution in slowest])
         bars = axes.barh(range(len(slowest)), [execution.duration_s for execution in slowest], color=_ACCENT)
         axes.bar_label(bars, fmt="%.2f s", padding=3, fontsize=7)
         axes.margins(x=0.15)
         axes.set_xlabel("seconds")
-        return _svg(figure, "slowest", "The slowest tests")
+        return _svg(figure, "slowest", "Slowest tests")
 
 
 def _horizontal_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(_WIDTH_IN, _MARGIN_IN + _BAR_IN * len(labels)), layout="constrained")
     axes = figure.add_subplot()
-    # Whoever names a test may use a dollar, which starts a formula here, or letters that the font lacks.
+    # The name of a test may contain a dollar, which starts a formula here, or letters that the font lacks.
     plain = [legible(label).encode("ascii", "backslashreplace").decode() for label in labels]
     axes.set_yticks(range(len(plain)), plain, parse_math=False)
     axes.invert_yaxis()
@@ -83,14 +83,14 @@ def _horizontal_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _label(execution: Execution, most: int = 44) -> str:
+def _label(execution: Execution, max_length: int = 44) -> str:
     name = execution.node_id.partition("[")[0].rpartition("::")[2]
     label = f"{name} {execution.configuration}".strip()
-    return label if len(label) <= most else label[: most - 1] + "~"
+    return label if len(label) <= max_length else label[: max_length - 1] + "~"
 
 
 def _svg(figure: Figure, name: str, title: str) -> str:
-    """The picture as an element to stand in a page: its ids begin with `name`, its colours are the page's."""
+    """The figure as an element of a page. Its ids begin with `name`, and its colours are variables of the page."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Type": None})
     svg = drawn.getvalue()

@@ -1,4 +1,4 @@
-"""The run as one HTML page that needs nothing beside it: no script, no font, no image from elsewhere."""
+"""The run as one self-contained HTML page: no script, and no font or image from another file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hicache.testing.report.overview import Overview
 from hicache.testing.report.pages import SYMBOLS, templates
 from hicache.testing.report.text import counted
 
-_MOST_SLOW_TESTS = 12
+_MAX_SLOW_TESTS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Columns that share the first part of their name, which says the components."""
+    """Columns whose names have the same first part, which lists the components."""
 
     name: str
     columns: tuple[str, ...]
 
 
 def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequence[bytes]) -> str:
-    """The page. `replay_svgs`: the pictures of replays."""
+    """Render the page. `replay_svgs`: the pictures of replays."""
     families = _families(view.matrix)
     timed = [execution for execution in view.record.executions if execution.duration_s > 0]
     template = templates().get_template("report.html")
@@ -43,7 +43,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
         first_columns=_first_columns(families),
         failure_of=_first_failures(view),
         sections_figure=sections_figure(view.matrix),
-        slowest_figure=slowest_figure(timed, _MOST_SLOW_TESTS) if timed else None,
+        slowest_figure=slowest_figure(timed, _MAX_SLOW_TESTS) if timed else None,
         replay_images=[_data_address(picture) for picture in replay_svgs],
     )
 
@@ -52,15 +52,15 @@ def headline(view: Overview) -> str:
     """The verdict in one sentence."""
     counts = view.matrix.counts
     if view.verdict is Status.FAILED:
-        return f"{counted(len(view.failures), 'test')} failed, on {counted(counts[Status.FAILED], 'clause')}"
+        return f"{counted(len(view.failures), 'test')} failed; {counted(counts[Status.FAILED], 'clause')} failed"
     if view.verdict is Status.NOT_EXECUTED:
-        return "No test passed: this run shows nothing"
+        return "No test passed, so nothing was verified"
     passed = f"{counted(counts[Status.PASSED], 'clause')} passed"
     if counts[Status.PASSED_IN_PART]:
         passed += f", {counts[Status.PASSED_IN_PART]} in part"
     if counts[Status.KNOWN_FAILURE]:
-        return f"{passed}, {counts[Status.KNOWN_FAILURE]} failed as known, and nothing else failed"
-    return f"{passed}, and nothing failed"
+        return f"{passed}, {counts[Status.KNOWN_FAILURE]} with a known failure; no other test failed"
+    return f"{passed}; no test failed"
 
 
 def _families(matrix: Matrix) -> list[Family]:
@@ -82,7 +82,7 @@ def _first_columns(families: list[Family]) -> set[int]:
 
 
 def _first_failures(view: Overview) -> Mapping[tuple[str, str], int]:
-    """Which failure on the page, counted from 1, a failed cell leads to; 0 for the others."""
+    """The number, from 1, of the failure on the page that a failed cell links to; 0 for other cells."""
     first: Counter[tuple[str, str]] = Counter()
     for number, failure in reversed(list(enumerate(view.failures, start=1))):
         for clause in failure.clauses:

@@ -1,4 +1,4 @@
-"""The run as JUnit XML, which build servers read."""
+"""The run as JUnit XML, for build servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hicache.testing.report.text import first_line, legible
 
 
 def render_junit(record: RunRecord) -> str:
-    """A `testsuites` document: one suite element per suite, clauses and configuration as properties of each case."""
+    """Render a `testsuites` document. Clauses and configuration are properties of each test case."""
     root = ET.Element("testsuites", {"name": legible(record.implementation), **_totals(record.executions)})
     for suite in dict.fromkeys(execution.suite for execution in record.executions):
         executions = [execution for execution in record.executions if execution.suite == suite]

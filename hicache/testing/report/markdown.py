@@ -1,4 +1,4 @@
-"""The run as Markdown, for a pull request or the summary of a build."""
+"""The run as Markdown, for a pull request or a build summary."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from hicache.testing.report.html import headline
 from hicache.testing.report.matrix import Status
 from hicache.testing.report.overview import Group, Overview
 from hicache.testing.report.run import Execution
-from hicache.testing.report.text import legible
+from hicache.testing.report.text import counted, legible
 
 
 def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
-    """The page: headline, failures, sections, what was skipped or never ran, environment."""
-    figures = f"{len(view.record.executions):,} tests, {view.operations:,} operations, {view.test_s:,.1f} s in tests"
+    """Render the page: headline, failures, sections, known failures, skipped and not executed, environment."""
+    executions = counted(len(view.record.executions), "test")
+    figures = f"{executions}, {view.operations:,} operations, {view.test_s:,.1f} s test time"
     return "\n".join(
         [
             f"# {_plain(view.record.implementation)}",
@@ -26,7 +27,7 @@ def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
             *_sections(view),
             *_groups("Known failures", view.known_failures),
             *_groups("Skipped", view.skips),
-            *_silent(view),
+            *_not_executed(view),
             *_table("Environment", ("name", "value"), view.record.environment.items()),
         ]
     )
@@ -37,7 +38,7 @@ def _failures(failures: Iterable[Execution], clauses: Mapping[str, Clause]) -> I
         yield f"## Failed: {_plain(failure.node_id)}"
         yield ""
         yield from (f"- **{clause}** {_plain(clauses[clause].sentence)}" for clause in failure.clauses)
-        yield from ("", *_fenced(failure.reason), "", "Run it again:", "", *_fenced(failure.replay), "")
+        yield from ("", *_fenced(failure.reason), "", "To run it again:", "", *_fenced(failure.replay), "")
 
 
 def _sections(view: Overview) -> Iterator[str]:
@@ -50,8 +51,8 @@ def _groups(title: str, groups: Iterable[Group]) -> Iterator[str]:
     return _table(title, ("reason", "clauses", "tests"), rows)
 
 
-def _silent(view: Overview) -> Iterator[str]:
-    rows = [(tier, " ".join(clause.id for clause in clauses)) for tier, clauses in view.silent.items()]
+def _not_executed(view: Overview) -> Iterator[str]:
+    rows = [(tier, " ".join(clause.id for clause in clauses)) for tier, clauses in view.not_executed.items()]
     return _table("Not executed", ("tier", "clauses"), rows)
 
 
@@ -66,12 +67,12 @@ def _row(values: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line in which nothing is markup."""
+    """The text on one line, with all markup escaped."""
     return re.sub(r"([\\`*_\[\]<>&|~#])", r"\\\1", " ".join(legible(text).split()))
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """The text as it is, within a fence that it cannot close."""
+    """The text unchanged, in a fence longer than any in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     yield from (fence, legible(text), fence)

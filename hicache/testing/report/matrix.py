@@ -1,4 +1,4 @@
-"""Matrix: clause by configuration, and how each cell, clause and section stands."""
+"""Matrix: clauses by configurations, and the status of each cell, clause and section."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hicache.testing.report.run import Execution, Outcome, RunRecord
 
 
 class Status(str, Enum):
-    """How a clause stands, in one configuration or in all."""
+    """The status of a clause, in one configuration or in all."""
 
     PASSED = "passed"
     PASSED_IN_PART = "passed in part"
@@ -26,7 +26,7 @@ class Status(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One clause in one configuration. `executions`: how many there were by outcome."""
+    """One clause in one configuration. `executions`: their number by outcome."""
 
     status: Status
     executions: Mapping[str, int]
@@ -34,7 +34,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One clause. `cells`: one per column. `status`: over all columns in which anything ran."""
+    """One clause. `cells`: one for each column. `status`: over all columns in which a test ran."""
 
     clause: Clause
     status: Status
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The clauses that share the part of their id before the number."""
+    """The clauses whose ids have the same part before the number."""
 
     name: str
     rows: tuple[Row, ...]
@@ -52,7 +52,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """All clauses of the catalogue, in its order, by all configurations that were executed."""
+    """All clauses, in the order of the contract, by all configurations that were executed."""
 
     configurations: tuple[str, ...]
     sections: tuple[Section, ...]
@@ -60,7 +60,7 @@ class Matrix:
 
 
 def build_matrix(record: RunRecord, clauses: Mapping[str, Clause]) -> Matrix:
-    """Sort the executions into cells. Raises ConfigurationError on a clause that the catalogue lacks."""
+    """Sort the executions into cells. Raises ConfigurationError for a clause that is not among `clauses`."""
     cells = _executions_by_cell(record.executions, clauses)
     configurations = tuple(sorted({configuration for _, configuration in cells}, key=_natural_order))
     rows = [_row(clause, configurations, cells) for clause in clauses.values()]
@@ -81,14 +81,16 @@ def _executions_by_cell(
     for execution in executions:
         for clause_id in execution.clauses:
             if clause_id not in clauses:
-                raise ConfigurationError(f"{execution.node_id} names clause {clause_id!r}, which the catalogue lacks")
+                raise ConfigurationError(
+                    f"{execution.node_id} names clause {clause_id!r}, which is not in the contract"
+                )
             cells.setdefault((clause_id, execution.configuration), []).append(execution)
     return cells
 
 
 def _row(clause: Clause, configurations: Sequence[str], executed: Mapping[tuple[str, str], Sequence[Execution]]) -> Row:
     by_cell = [executed.get((clause.id, configuration), ()) for configuration in configurations]
-    # A configuration that this machine cannot open says nothing of a clause that ran in others.
+    # A configuration that this machine cannot open does not change the status of a clause that ran in others.
     opened = [cell for name, cell in zip(configurations, by_cell, strict=True) if not _is_closed(name, cell)]
     status = _status([execution for cell in (opened if any(opened) else by_cell) for execution in cell])
     return Row(clause, status, tuple(_cell(executions) for executions in by_cell))
@@ -103,7 +105,7 @@ def _cell(executions: Sequence[Execution]) -> Cell:
 
 
 def _status(executions: Iterable[Execution]) -> Status:
-    """The worst of the outcomes: passed only when every execution passed, in part when the others were skipped."""
+    """The worst outcome. PASSED: every execution passed. PASSED_IN_PART: some passed and the others were skipped."""
     outcomes = {execution.outcome for execution in executions}
     if Outcome.FAILED in outcomes:
         return Status.FAILED
@@ -124,7 +126,7 @@ def _counts(rows: Iterable[Row]) -> Mapping[Status, int]:
 
 
 def _natural_order(configuration: str) -> list[list[tuple[str, int]]]:
-    """Fewer components first, and page2 before page16."""
+    """Sort key: fewer components first, and page2 before page16."""
     return [
         [(word, int(number or 0)) for word, number in re.findall(r"([^\d+]+)(\d*)", part)]
         for part in configuration.split("/")

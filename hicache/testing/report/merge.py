@@ -1,4 +1,4 @@
-"""Several runs of one implementation, such as one per suite, as one."""
+"""Merge several runs of one implementation, such as one for each suite, into one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hicache.testing.report.run import SCHEMA_VERSION, RunRecord
 
 
 def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
-    """All executions, the earliest start, every environment.
+    """Merge the executions and environments; the start is the earliest one.
 
-    Raises ConfigurationError when there is nothing to merge, when the runs are of different implementations, or when
-    two of them hold the same execution.
+    Raises ConfigurationError if there is no run, if the runs are of different implementations, or if two runs have
+    the same execution.
     """
     if not records:
-        raise ConfigurationError("no run to merge")
+        raise ConfigurationError("there is no run to merge")
     implementations = {(record.implementation, record.capabilities) for record in records}
     if len(implementations) > 1:
         raise ConfigurationError(f"runs of different implementations: {sorted(implementations)}")
@@ -37,7 +37,7 @@ def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
 
 
 def _environment(records: Sequence[RunRecord]) -> dict[str, str]:
-    """What differs between the runs is named with each of its values."""
+    """A value that differs between the runs is listed with all its values."""
     names = dict.fromkeys(name for record in records for name in record.environment)
     return {
         name: ", ".join(dict.fromkeys(record.environment[name] for record in records if name in record.environment))

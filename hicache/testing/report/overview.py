@@ -1,4 +1,4 @@
-"""Overview: a run with everything worked out that the pages show of it."""
+"""Overview: a run with everything that the pages show of it, computed once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hicache.testing.report.text import first_line
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Executions that ended for the same reason, and the clauses that they would have checked."""
+    """Skipped executions or known failures with the same reason, and the clauses of their tests."""
 
     reason: str
     executions: int
@@ -25,9 +25,9 @@ class Group:
 class Overview:
     """What the pages show.
 
-    `outcomes`: executions by outcome. `known_failures`: those that are known to fail, by reason. `silent`: clauses
-    without an execution, by tier. `operations`: calls of the cache under test. `test_s`: seconds in tests, summed over
-    parallel workers.
+    `outcomes`: number of executions by outcome. `known_to_fail`: the known failures; `known_failures`: the same,
+    grouped by reason. `not_executed`: clauses without an execution, by tier. `operations`: calls of the cache under
+    test. `test_s`: seconds in tests, summed over parallel workers.
     """
 
     record: RunRecord
@@ -37,20 +37,20 @@ class Overview:
     known_to_fail: tuple[Execution, ...]
     known_failures: tuple[Group, ...]
     skips: tuple[Group, ...]
-    silent: Mapping[str, tuple[Clause, ...]]
+    not_executed: Mapping[str, tuple[Clause, ...]]
     operations: int
     test_s: float
 
     @property
     def verdict(self) -> Status:
-        """Failed when anything failed, or when nothing passed."""
+        """FAILED if a test failed, NOT_EXECUTED if no test passed, and PASSED otherwise."""
         if self.outcomes[Outcome.FAILED]:
             return Status.FAILED
         return Status.PASSED if self.outcomes[Outcome.PASSED] else Status.NOT_EXECUTED
 
 
 def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
-    """Work out everything. Raises ConfigurationError on a clause that the catalogue lacks."""
+    """Compute the overview of a run. Raises ConfigurationError for a clause that is not among `clauses`."""
     matrix = build_matrix(record, clauses)
     outcomes = Counter(execution.outcome for execution in record.executions)
     known = _with_outcome(record, Outcome.KNOWN_FAILURE)
@@ -62,7 +62,7 @@ def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
         known_to_fail=known,
         known_failures=_groups(known),
         skips=_groups(_with_outcome(record, Outcome.SKIPPED)),
-        silent=_silent(matrix),
+        not_executed=_not_executed(matrix),
         operations=sum(execution.operations for execution in record.executions),
         test_s=sum(execution.duration_s for execution in record.executions),
     )
@@ -73,7 +73,7 @@ def _with_outcome(record: RunRecord, outcome: Outcome) -> tuple[Execution, ...]:
 
 
 def _groups(executions: Sequence[Execution]) -> tuple[Group, ...]:
-    """Most frequent reason first."""
+    """Group executions by reason, the most frequent reason first."""
     by_reason: dict[str, list[Execution]] = {}
     for execution in executions:
         by_reason.setdefault(first_line(execution.reason) or "no reason given", []).append(execution)
@@ -84,8 +84,8 @@ def _groups(executions: Sequence[Execution]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: -group.executions))
 
 
-def _silent(matrix: Matrix) -> dict[str, tuple[Clause, ...]]:
+def _not_executed(matrix: Matrix) -> dict[str, tuple[Clause, ...]]:
     rows = [row for section in matrix.sections for row in section.rows]
-    silent = [row.clause for row in rows if row.status is Status.NOT_EXECUTED]
-    tiers = sorted({clause.tier for clause in silent}, key=TIERS.index)
-    return {tier: tuple(clause for clause in silent if clause.tier == tier) for tier in tiers}
+    clauses = [row.clause for row in rows if row.status is Status.NOT_EXECUTED]
+    tiers = sorted({clause.tier for clause in clauses}, key=TIERS.index)
+    return {tier: tuple(clause for clause in clauses if clause.tier == tier) for tier in tiers}

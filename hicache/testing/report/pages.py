@@ -1,4 +1,4 @@
-"""What every page is made with: the templates, the symbols of statuses, and words for counts."""
+"""What all pages share: the templates, a symbol for each status, and counts in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.PASSED, Outcome.S
 
 
 def templates() -> Environment:
-    """The templates, in which any text is safe."""
+    """The template environment. It escapes all text and raises for an undefined variable."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,

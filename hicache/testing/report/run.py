@@ -12,7 +12,7 @@ from hicache.config import read_table
 from hicache.testing.report.fields import Fields
 
 SCHEMA_VERSION = 1
-"""Goes up when a field of `run.json` is added, removed or changes its meaning."""
+"""Increased when a field of `run.json` is added, removed or changes its meaning."""
 
 
 class Outcome(str, Enum):
@@ -29,9 +29,9 @@ class Execution:
     """One test that ran, or was skipped, in one configuration.
 
     `clauses`: ids of the clauses that the test checks. `configuration`: its short name, or empty.
-    `reason`: the failure's message or why it was skipped, otherwise empty; any text. Of a known failure: why it is
-    known, on a line of its own, and the message. `replay`: the command that runs
-    exactly this again. `operations`: calls of the cache under test.
+    `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
+    why it is known, then the message. `replay`: the command that runs exactly this execution again.
+    `operations`: calls of the cache under test.
     """
 
     node_id: str
@@ -47,7 +47,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run. `implementation`: the adapter's path. `started`: ISO 8601. `capabilities`: names of what it declares."""
+    """One run. `implementation`: path of the adapter. `started`: ISO 8601. `capabilities`: names of those declared."""
 
     schema_version: int
     implementation: str
@@ -58,7 +58,7 @@ class RunRecord:
 
 
 def write_run(record: RunRecord, path: Path) -> None:
-    """Write the record as JSON, in ASCII, so that any message survives."""
+    """Write the record as ASCII JSON, so that a message may contain any character."""
     path.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="ascii")
 
 
@@ -67,7 +67,7 @@ def read_run(path: Path) -> RunRecord:
     fields = Fields(str(path), "", read_table(f"@{path}"))
     version = fields.integer("schema_version")
     if version != SCHEMA_VERSION:
-        raise fields.error("schema_version", f"is {version}, this release reads {SCHEMA_VERSION}")
+        raise fields.error("schema_version", f"is {version}, but this release reads {SCHEMA_VERSION}")
     record = RunRecord(
         schema_version=version,
         implementation=fields.text("implementation"),

@@ -1,1 +1,1 @@
-"""A short story on a tiny cache of two tiers, drawn from what any cache shows of itself."""
+"""The story of `hicache explain`: a tiny cache on two tiers, drawn from the snapshots of any adapter."""

@@ -1,4 +1,4 @@
-"""Cell: what a node has of one component on one tier, and whether that is locked."""
+"""Cell: the residency of one component of a node on one tier, and whether it is locked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.types import Component, Slots, Tier, TransferKind
 
 
 class Residency(str, Enum):
-    """Whether data is on a tier, as the sign that stands for it in text."""
+    """Whether data is on a tier. The value is the sign in a text drawing."""
 
     HERE = "■"
     ARRIVING = "○"
@@ -22,7 +22,7 @@ class Residency(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One component of one node on one tier. `arrived`: the share of the layers that may be read."""
+    """One component of one node on one tier. `arrived`: the share of layers that may be read, from 0 to 1."""
 
     component: str
     tier: Tier
@@ -32,7 +32,10 @@ class Cell:
 
 
 class Cells:
-    """Reads cells from a snapshot of a cache with a host tier. `progress`: how far each kind of transfer has come."""
+    """Reads cells from a snapshot of a cache with a host tier.
+
+    `progress`: for each kind of transfer, the share of its layers that are done, from 0 to 1.
+    """
 
     def __init__(self, snapshot: Snapshot, host: HostView, progress: Mapping[TransferKind, float]) -> None:
         self._tiers: Mapping[Tier, Sequence[NodeView | HostNodeView]] = {
@@ -43,7 +46,7 @@ class Cells:
         self._sources = _sources(host)
 
     def of(self, node: int, tier: Tier) -> tuple[Cell, ...]:
-        """The cells of a node on a tier, by rank."""
+        """The cells of a node on a tier, in order of component rank."""
         return tuple(self._cell(node, tier, component) for component in self._tiers[tier][node].slots)
 
     def _cell(self, node: int, tier: Tier, component: str) -> Cell:
@@ -69,7 +72,7 @@ _BRINGS = {Tier.DEVICE: TransferKind.LOAD, Tier.HOST: TransferKind.BACKUP}
 
 
 def _sources(host: HostView) -> Mapping[tuple[TransferKind, str], set[int]]:
-    """The slots that transfers read, by kind and component."""
+    """The slots that transfers read from, by kind and component."""
     sources: defaultdict[tuple[TransferKind, str], set[int]] = defaultdict(set)
     for transfer in host.transfers:
         ends: Mapping[str, Slots] = transfer.device if transfer.kind is TransferKind.BACKUP else transfer.host

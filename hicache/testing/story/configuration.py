@@ -1,4 +1,4 @@
-"""Which cache the story is played on: every component, a few pages on each tier, transfers that move when told to."""
+"""The configuration of the story: all components, a few pages on each tier, and stepped transfers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.types import Component
 
 PAGE_SIZE = 4
-"""Tokens, and here words, in a page."""
+"""Tokens in a page. In the story a token is a word."""
 
 WINDOW = 16
-"""Tokens that the layers with a sliding window look back."""
+"""Length of the sliding window in tokens."""
 
 STORY = CacheConfig(
     components=(Component.FULL.value, Component.SWA.value, Component.MAMBA.value),

@@ -1,4 +1,4 @@
-"""Fill: who has the pages of one pool on one tier."""
+"""Fill: who owns the pages of one pool on one tier."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hicache.types import Component, Tier, TransferKind
 
 
 class Owner(str, Enum):
-    """Who has a page, as the sign that stands for it in text."""
+    """Who owns a page. The value is the sign in a text drawing."""
 
     TREE = "■"
     TRANSFER = "○"
     REQUEST = "□"
-    NOBODY = "·"
+    FREE = "·"
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How many pages of a pool (states for MAMBA) each has."""
+    """The number of pages of a pool (for MAMBA: states) by owner."""
 
     component: str
     tier: Tier
@@ -29,7 +29,7 @@ class Fill:
 
 
 def fills(snapshot: Snapshot, host: HostView, page_size: int) -> Iterator[Fill]:
-    """The fill of every pool, the device's first. What neither tree nor transfers have is a request's."""
+    """The fill of every pool, device pools first. Slots that belong to no one else are those of a request."""
     for tier, pools in ((Tier.DEVICE, snapshot.pools), (Tier.HOST, host.pools)):
         nodes = snapshot.nodes if tier is Tier.DEVICE else host.nodes
         for component, pool in pools.items():
@@ -44,12 +44,12 @@ def _shares(pool: PoolView, in_tree: int, moving: int, unit: int) -> Mapping[Own
         Owner.TREE: in_tree // unit,
         Owner.TRANSFER: moving // unit,
         Owner.REQUEST: (pool.capacity - free - in_tree - moving) // unit,
-        Owner.NOBODY: free // unit,
+        Owner.FREE: free // unit,
     }
 
 
 def _moving(host: HostView, tier: Tier, component: str) -> int:
-    """Slots that a transfer fills, or that stay for the readers of one that has ended."""
+    """Slots that a transfer fills, or that are kept for the readers of a load-back that has ended."""
     kind = TransferKind.LOAD if tier is Tier.DEVICE else TransferKind.BACKUP
     ends = [one.device if tier is Tier.DEVICE else one.host for one in host.transfers if one.kind is kind]
     kept = host.kept if tier is Tier.DEVICE else {}

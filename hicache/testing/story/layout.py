@@ -1,4 +1,4 @@
-"""Layout: where everything stands on the page. All lengths are pixels, and those of a panel count from its corner."""
+"""Layout: the position of everything on the SVG page, in pixels. Positions in a panel count from its corner."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PADDING = 18
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A row of a tree.
+    """One node of the drawn tree.
 
-    `x`, `y`: the left of its first page, and that page's middle. `branch_y`: where the branch to it begins. `middle`:
-    of all its lines. `pages`: each with its left, its middle and its words.
+    `x`, `y`: left edge and vertical middle of its first page. `branch_y`: where the line from its parent begins.
+    `middle`: vertical middle of all its lines. `pages`: left edge, vertical middle and words of each page.
     """
 
     row: Row
@@ -45,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One act. `top`: of the panel on the page. `text`: its lines."""
+    """The panel of one act. `top`: its position on the page. `text`: lines of text."""
 
     scene: Scene
     top: int
@@ -57,12 +57,12 @@ class Panel:
 
 
 def wrapped(text: str) -> list[str]:
-    """The lines of a text that has the whole width."""
+    """Wrap a text to the full width of the page."""
     return textwrap.wrap(text, WIDE_CHARACTERS)
 
 
 def panels(scenes: Iterable[Scene], top: int) -> Iterator[Panel]:
-    """The panels, one below the other."""
+    """Lay out the panels one below the other. `top`: of the first one."""
     for scene in scenes:
         panel = _panel(scene, top)
         yield panel

@@ -1,4 +1,4 @@
-"""The legend: what each letter and sign of the drawings stands for, in words."""
+"""The legend: the meaning of each letter and sign in the drawings."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hicache.types import Component
 LETTERS: Mapping[str, str] = {Component.FULL.value: "F", Component.SWA.value: "S", Component.MAMBA.value: "M"}
 
 COMPONENTS: Mapping[str, str] = {
-    Component.FULL.value: "FULL: keys and values of layers that look at the whole prefix",
-    Component.SWA.value: f"SWA: those of layers with a sliding window; of a prefix they need the last {WINDOW} tokens",
-    Component.MAMBA.value: "MAMBA: one recurrent state, good for a prefix of exactly this length",
+    Component.FULL.value: "FULL: keys and values of the layers that attend to the whole prefix",
+    Component.SWA.value: f"SWA: keys and values of sliding-window layers; they need the last {WINDOW} tokens",
+    Component.MAMBA.value: "MAMBA: one recurrent state, valid only for a prefix of exactly this length",
 }
 
 RESIDENCY: Mapping[Residency, str] = {
-    Residency.HERE: "here",
-    Residency.ARRIVING: "on its way here",
-    Residency.TOMBSTONE: "tombstone: FULL is here, this is not",
-    Residency.ABSENT: "not here",
+    Residency.HERE: "resident",
+    Residency.ARRIVING: "arriving by a transfer",
+    Residency.TOMBSTONE: "tombstone: FULL is resident, this is not",
+    Residency.ABSENT: "not resident",
 }
 
-LOCKED = "locked: must stay here"
+LOCKED = "locked: must not be evicted"
 
 OWNERS: Mapping[Owner, str] = {
     Owner.TREE: "in the tree",
-    Owner.TRANSFER: "waiting for its bytes",
-    Owner.REQUEST: "a request's own",
-    Owner.NOBODY: "free",
+    Owner.TRANSFER: "reserved for a transfer",
+    Owner.REQUEST: "owned by a request",
+    Owner.FREE: "free",
 }

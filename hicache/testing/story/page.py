@@ -1,4 +1,4 @@
-"""The story as one SVG page that needs nothing beside it, and follows light and dark."""
+"""The story as one self-contained SVG page with a light and a dark colour scheme."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hicache.types import Component, Tier
 
 
 def render_page(scenes: Sequence[Scene]) -> str:
-    """The page with a legend and one panel per scene."""
+    """Render the page: a legend, and one panel for each scene."""
     introduction = layout.wrapped(INTRODUCTION)
     legend_height = 214 + layout.TEXT_HEIGHT * len(introduction)
     panels = list(layout.panels(scenes, layout.MARGIN + legend_height + layout.GAP))
@@ -41,7 +41,7 @@ def render_page(scenes: Sequence[Scene]) -> str:
 
 
 def _samples() -> list[tuple[Cell, str]]:
-    """A cell of each kind, and what it means."""
+    """One cell of each kind, with its meaning."""
     full, device = Component.FULL.value, Tier.DEVICE
     half = {Residency.HERE: 1.0, Residency.ARRIVING: 0.5}
     samples = [(Cell(full, device, one, half.get(one, 0.0), False), meaning) for one, meaning in RESIDENCY.items()]
@@ -49,13 +49,13 @@ def _samples() -> list[tuple[Cell, str]]:
 
 
 def _spoken(cell: Cell) -> str:
-    """A cell in words."""
+    """The state of a cell in words."""
     locked = ", locked" if cell.is_locked else ""
     return f"{cell.component.upper()} on the {cell.tier.value}: {RESIDENCY[cell.residency]}{locked}"
 
 
 def _squares(fill: Fill) -> list[Owner]:
-    """The owner of each page of a pool."""
+    """The owner of each page of a pool, page by page."""
     return [owner for owner, count in fill.pages.items() for _ in range(count)]
 
 

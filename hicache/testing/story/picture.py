@@ -1,4 +1,4 @@
-"""Picture: a cache at one moment, as it is drawn: the tree row by row, the pools, and what moves between the tiers."""
+"""Picture: what is drawn of a cache at one moment: the nodes of the tree, the pools, and the running transfers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hicache.testing.violation import violation
 from hicache.types import Tier, TransferKind
 
 REQUEST, TRANSFER = "request", "transfer"
-"""Who locks nodes."""
+"""Who can lock a node."""
 
 
 class Mark(str, Enum):
-    """What a match found."""
+    """The two nodes that a match returns."""
 
     ANCHOR = "device anchor"
     BEST = "best match"
@@ -27,15 +27,15 @@ class Mark(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One node. `lines`: for each node above it, then for itself, whether a sibling follows below.
+    """One node. `lines`: for each of its ancestors, then for itself, whether a sibling follows below it.
 
-    `holders`: who locks it on each tier, requests or the cache's own transfers.
+    `locked_by`: who locks it on each tier: REQUEST, or TRANSFER for a transfer of the cache itself.
     """
 
     lines: tuple[bool, ...]
     pages: tuple[str, ...]
     cells: Mapping[Tier, tuple[Cell, ...]]
-    holders: Mapping[Tier, tuple[str, ...]]
+    locked_by: Mapping[Tier, tuple[str, ...]]
     marks: tuple[Mark, ...]
 
     @property
@@ -46,12 +46,12 @@ class Row:
     @property
     def lockers(self) -> tuple[str, ...]:
         """Who locks it on any tier."""
-        return tuple(dict.fromkeys(who for names in self.holders.values() for who in names))
+        return tuple(dict.fromkeys(who for names in self.locked_by.values() for who in names))
 
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One transfer that runs."""
+    """One running transfer, and how many of its layers are done."""
 
     kind: TransferKind
     layers: int
@@ -60,7 +60,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that is drawn of one moment. `root`: the marks at the root, which has no row."""
+    """Everything that is drawn. `root`: the marks at the root, which has no row of its own."""
 
     root: tuple[Mark, ...]
     rows: tuple[Row, ...]
@@ -69,7 +69,10 @@ class Picture:
 
 
 class Painter:
-    """Makes the picture of a snapshot. `marks`: which key, as bytes from the root, each mark stands at the end of."""
+    """Makes the picture of a snapshot. `marks`: each mark with the key, as bytes, at whose end it is drawn.
+
+    Raises InvariantError for a snapshot without a host tier.
+    """
 
     def __init__(
         self,
@@ -89,12 +92,12 @@ class Painter:
         self._marks = marks
 
     def picture(self) -> Picture:
-        """The picture."""
+        """Make the picture."""
         pools = tuple(fills(self._snapshot, self._host, self._words.page_size))
         return Picture(self._marks_at(b""), tuple(self._rows(-1, ())), pools, self._movements)
 
     def _rows(self, parent: int, above: tuple[bool, ...]) -> Iterator[Row]:
-        """The nodes below one, depth first; siblings in the order in which their words were first heard."""
+        """The nodes below a node, depth first. Siblings are in the order in which their words first appeared."""
         nodes = self._snapshot.nodes
         children = [number for number, node in enumerate(nodes) if node.parent == parent]
         children.sort(key=lambda number: int.from_bytes(nodes[number].segment[:4], "little"))
@@ -109,7 +112,7 @@ class Painter:
             lines=lines,
             pages=self._words.pages(view.segment),
             cells={tier: self._cells.of(node, tier) for tier in (Tier.DEVICE, Tier.HOST)},
-            holders={
+            locked_by={
                 Tier.DEVICE: tuple(_lockers(view.locks, host.pins)),
                 Tier.HOST: tuple(_lockers(host.locks, host.host_pins)),
             },

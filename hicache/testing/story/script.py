@@ -1,4 +1,4 @@
-"""The script of the story: what is played in each act, what is told of it, and what must be seen afterwards."""
+"""The script of the story: for each act its text, its operations, and the claims that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hicache.types import Component
 TITLE = "A prefix cache on two tiers"
 
 INTRODUCTION = (
-    "A server keeps what its model computed for a prompt, so that the next prompt that begins alike goes on from "
-    "there. A small device (GPU memory) and a larger host (CPU memory) share the work, and a tree of prefixes knows "
-    "what is where. Its nodes are drawn page by page; a page is four words. Ann and Ben talk with a cat that rhymes, "
-    "and Cy wants to hear numbers."
+    "A server keeps what its model computed for a prompt, so that the next prompt with the same beginning can "
+    "reuse it. The data is on the device (GPU memory, small), on the host (CPU memory, larger), or on both, and a "
+    "tree of prefixes records what is where. The nodes of the tree are drawn page by page; a page is four words. "
+    "There are three users: Ann and Ben talk with a cat that speaks in rhyme, and Cy asks for numbers."
 )
 
 CAT = "You are a cat who talks in rhyme."
@@ -38,15 +38,15 @@ def _compute(stage: Stage) -> None:
     stage.start_transfers()
 
 
-def _begin_alike(stage: Stage) -> None:
+def _share_a_beginning(stage: Stage) -> None:
     stage.compute(CAT)
     stage.start_transfers()
     stage.begin("Ben", f"{CAT} {SLEEP}")
 
 
-def _run_short(stage: Stage) -> None:
+def _demote(stage: Stage) -> None:
     stage.cache("Ben")
-    stage.leave("Ben")
+    stage.finish("Ben")
     stage.finish_transfers()
     stage.compute(COUNT)
     stage.finish_transfers()
@@ -61,78 +61,79 @@ def _load(stage: Stage) -> None:
     stage.start_transfers()
 
 
-def _go_on(stage: Stage) -> None:
+def _use_the_load(stage: Stage) -> None:
     stage.finish_transfers()
     stage.begin("Ann", f"{CAT} {EAT} {DRINK}")
     stage.claim("Ann")
 
 
-def _lose_a_window(stage: Stage) -> None:
+def _evict_a_window(stage: Stage) -> None:
     stage.cache("Ann")
     stage.finish_transfers()
     stage.driver.evict(Component.SWA, len(CAT.split()))
 
 
-def _load_around(stage: Stage) -> None:
+def _load_past_a_tombstone(stage: Stage) -> None:
     stage.look_up("Ben", f"{CAT} {SLEEP} And when it rains?", anchor="", best=f"{CAT} {SLEEP}")
     stage.load("Ben", f"{CAT} {SLEEP}")
     stage.start_transfers()
 
 
-def _press_host(stage: Stage) -> None:
+def _evict_on_the_host(stage: Stage) -> None:
     stage.driver.evict_host(Component.FULL, len(f"{COUNT} {DRINK}".split()))
 
 
 ACTS = (
     Act(
         "A prompt is computed and cached",
-        "Ann's prompt was computed, and the tree takes over its four pages as one node. With write-through its copy "
-        "to the host begins at once: host pages are set aside, and half of the layers are there by now. Until all "
-        "are, the transfer keeps the node locked on the device.",
+        "Ann's prompt was computed, and the tree takes over its four pages as one node. With write_through the backup "
+        "to the host starts at once: host pages are allocated, and half of the layers are copied by now. Until all "
+        "layers are copied, the transfer locks the node on the device.",
         ("HOST-1", "HOST-3"),
         _compute,
         (Claim(f"{CAT} {EAT}", ALL, COMING, (TRANSFER,), ()),),
     ),
     Act(
-        "The copy is acknowledged",
-        "All bytes are there, and only now does the tree say so: the node is on both tiers. The transfer's lock is "
-        "gone. From here on the device can drop these pages, and nothing is lost.",
+        "The backup is acknowledged",
+        "All layers are copied, and only now the tree marks the node as resident on both tiers. The lock of the "
+        "transfer is released. From now on the device can evict these pages, and no data is lost.",
         ("HOST-3", "FLOW-2"),
         Stage.finish_transfers,
         _on_both(f"{CAT} {EAT}"),
     ),
     Act(
-        "A second prompt begins alike",
-        "Ben's prompt begins as Ann's does. The node is split where they part, and both halves keep their copies. A "
-        "state is good for one length only, so Ann's stays below; Ben computed one for the upper half, and it alone "
-        "is on its way to the host. His request locks what it reads, and has pages of its own for the rest.",
+        "A second prompt has the same beginning",
+        "Ben's prompt begins like Ann's. The node is split where the two prompts differ, and both parts keep their "
+        "host copies. A MAMBA state is valid for one length only, so Ann's state stays in the lower part; Ben's "
+        "request computed a state for the upper part, and only this state is being backed up. His request locks what "
+        "it reads, and has its own pages for the rest.",
         ("INS-8", "LOCK-1"),
-        _begin_alike,
+        _share_a_beginning,
         (Claim(CAT, ALL, "■■○", (REQUEST, TRANSFER), ()), *_on_both(EAT)),
     ),
     Act(
         "Demoted, not deleted",
-        "Ben is done, and his part is cached. Then Cy's prompt needs four pages where two are free. The least recently "
-        "used leaf has to leave the device: Ann's question. There is a copy of it, so it stays in the tree, on the "
-        "host alone.",
+        "Ben's request has finished, and its part is cached. Then Cy's prompt needs four pages, and only two are "
+        "free. The least recently used leaf, Ann's question, has to leave the device. It has a host copy, so it stays "
+        "in the tree and is now only on the host.",
         ("EVICT-7", "EVICT-2"),
-        _run_short,
+        _demote,
         (*_on_both(CAT), *_on_host(EAT), *_on_both(SLEEP, COUNT)),
     ),
     Act(
         "A match has two ends",
-        "Ann goes on asking. The best match is the deepest node of her prompt at which everything is there, on one "
-        "tier or the other. The device anchor is the deepest that can be used at once. What lies between them can be "
-        "loaded. Looking has moved nothing.",
+        "Ann asks her next question. The best match is the deepest node of her prompt at which everything "
+        "needed is present, on device or host. The device anchor is the deepest node that can be used at once. The "
+        "part between the two can be loaded back. The match itself has moved nothing.",
         ("MATCH-5", "MATCH-12", "MATCH-9"),
         _look_up,
         (*_on_both(CAT), *_on_host(EAT), *_on_both(SLEEP, COUNT)),
     ),
     Act(
         "Loading back, layer by layer",
-        "Device pages are taken for what comes, and to have them Ben's leaf is demoted. Half of the layers have "
-        "arrived: a model may run these while the rest is on its way. Meanwhile the transfer locks the path on the "
-        "device, and on the host what it reads.",
+        "Device pages are allocated for the load-back, and Ben's leaf is demoted to make room for them. Half of the "
+        "layers have arrived: a model may run these layers while the rest is copied. Meanwhile the transfer locks the "
+        "path on the device, and on the host what it reads.",
         ("HOST-4", "HOST-6", "FLOW-1"),
         _load,
         (
@@ -143,21 +144,21 @@ ACTS = (
         ),
     ),
     Act(
-        "Arrived, claimed and in use",
-        "The load is acknowledged, so the node is on both tiers again. Ann's request locked it before it claimed the "
-        "load: at no moment was it without a lock. Pages for her next question come from Cy's leaf, which is demoted "
-        "in turn.",
+        "Acknowledged, claimed and in use",
+        "The load-back is acknowledged, so the node is on both tiers again. Ann's request locked the node before it "
+        "claimed the load-back, so the node was never without a lock. Her next question needs pages, and Cy's leaf is "
+        "demoted to free them.",
         ("HOST-4", "FLOW-10", "LOCK-1"),
-        _go_on,
+        _use_the_load,
         (*_on_both(CAT, EAT, lockers=(REQUEST,)), *_on_host(SLEEP, COUNT)),
     ),
     Act(
         "A window is evicted: a tombstone",
-        "Ann's question is cached, and her request goes on from there. Then room is needed for windows. Hers reaches "
-        "back over four pages, so of the first two she needs FULL alone. Their SWA leaves the device, and the state, "
-        "which ranks below, with it. Left there is a tombstone.",
+        "Ann's question is cached, and her request continues from there. Then SWA pages are evicted to make room. Her "
+        "window covers the last four pages, so of the first two pages her request needs only FULL. Their SWA data "
+        "leaves the device, together with the state, which has a lower rank. The node is now a tombstone.",
         ("EVICT-3", "EVICT-4", "LOCK-1"),
-        _lose_a_window,
+        _evict_a_window,
         (
             Claim(CAT, "■††", ALL, (REQUEST,), ()),
             *_on_both(EAT, DRINK, lockers=(REQUEST,)),
@@ -166,11 +167,12 @@ ACTS = (
     ),
     Act(
         "No match ends at a tombstone",
-        "Ben is back. All FULL data of his first pages is on the device, and yet his anchor is the root: nothing on "
-        "his way is complete there. Only what his best match lacks is loaded: its own pages and state, and the SWA of "
-        "the window before its end. The state further up is of no use to him, and stays away.",
+        "Ben asks again. All FULL data of his first pages is on the device, but his device anchor is the root: no "
+        "node on the path is complete there. Only what his best match lacks is loaded back: its own pages and state, "
+        "and the SWA data of the window before its end. The state of the upper node is not needed, so it is not "
+        "loaded.",
         ("MATCH-3", "MATCH-5", "HOST-4"),
-        _load_around,
+        _load_past_a_tombstone,
         (
             Claim(CAT, "■○†", ALL, (REQUEST, TRANSFER), (TRANSFER,)),
             *_on_both(EAT, DRINK, lockers=(REQUEST,)),
@@ -179,12 +181,12 @@ ACTS = (
         ),
     ),
     Act(
-        "The host runs short as well",
-        "Of the host's leaves that nobody locks, those go first that are on the host alone: Cy's numbers are "
-        "forgotten. Copies of what is on the device go next: Ann's last question is on the device alone from now on. "
-        "What Ben's load reads meanwhile is locked, and stays.",
+        "The host evicts as well",
+        "The host evicts only leaves that are not locked. Data that is only on the host goes first: Cy's numbers are "
+        "gone. Copies of data on the device go next: Ann's last question is now only on the device. What Ben's load- "
+        "back reads is locked and stays.",
         ("EVICT-8", "FLOW-1"),
-        _press_host,
+        _evict_on_the_host,
         (
             Claim(CAT, "■○†", ALL, (REQUEST, TRANSFER), (TRANSFER,)),
             *_on_both(EAT, lockers=(REQUEST,)),
@@ -193,9 +195,9 @@ ACTS = (
         ),
     ),
     Act(
-        "A reset in the middle of a transfer",
-        "Everything is dropped while Ben's load is still running. Its end acts on nothing any more, and old locks and "
-        "tickets are refused. Every page on both tiers is free: none was lost on the way.",
+        "A reset during a transfer",
+        "The reset drops everything while Ben's load-back is still running. When that transfer ends, it has no "
+        "effect, and old locks and tickets are refused. Every page on both tiers is free: none was lost.",
         ("EVICT-9", "FLOW-4"),
         lambda stage: stage.driver.reset(),
         (),

@@ -1,4 +1,4 @@
-"""Stage: a tiny cache with its driver, and the requests of a story, who speak in words."""
+"""Stage: the tiny cache of the story with its driver, and the requests, whose prompts are texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hicache.types import Component, Handle, Key, LoadBack, MatchResult, Slots
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A request at work: its slots, of which the first `shared` are the tree's, its own state, and its lock."""
+    """A running request. `slots`: of its whole prompt; the first `shared` belong to the tree. `state`: its own slot."""
 
     key: Key
     slots: Slots
@@ -28,7 +28,7 @@ class Request:
 
 
 class Stage:
-    """Where the acts of a story are played. Every verb is the driver's, which checks every law after each."""
+    """Runs the operations of the acts. They go through the driver, which checks every invariant after each call."""
 
     def __init__(self, adapter: CacheAdapter) -> None:
         self.driver = Driver(adapter, STORY)
@@ -39,16 +39,16 @@ class Stage:
         self._marks: list[tuple[Mark, bytes]] = []
 
     def picture(self) -> Picture:
-        """The cache as it is now, with the marks of the last match, which are wiped off."""
+        """Take a picture of the cache, with the marks of the last match, and remove the marks."""
         marks, self._marks = self._marks, []
         return Painter(self.driver.snapshot(), self.driver.pending(), self._words, marks).picture()
 
     def compute(self, text: str) -> None:
-        """A request computes a prompt, the cache takes it over, and the request is gone."""
+        """Run a whole request: compute its prompt and insert it."""
         self.driver.put(self._key(text))
 
     def look_up(self, who: str, text: str, *, anchor: str, best: str) -> None:
-        """Match a request's prompt, which must be found up to `anchor` on the device, and up to `best` on any tier."""
+        """Match a prompt. The device anchor must be the end of `anchor`, and the best match the end of `best`."""
         found = self.driver.match(self._key(text))
         anchor_end, on_host = len(anchor.split()), self._on_host_alone(best)
         if len(found.device_indices) != anchor_end:
@@ -59,18 +59,18 @@ class Stage:
         self._found[who] = found
 
     def load(self, who: str, text: str) -> None:
-        """Begin to load the part of a prompt that a request found on the host."""
+        """Start a load-back of what the request found on the host."""
         load = self.driver.load_back(self._key(text), self._found.pop(who))
         if load is None:
             raise violation("HOST-4", f"load-back for {who}", "a load, as there is room for it", None)
         self._loads[who] = load
 
     def claim(self, who: str) -> None:
-        """A request takes over what was loaded for it."""
+        """Claim the load-back of a request."""
         self.driver.claim(self._loads.pop(who).ticket)
 
     def begin(self, who: str, text: str) -> None:
-        """A request locks what the device has of its prompt, and takes slots of its own for the rest."""
+        """Start a request: lock what the device has of its prompt, and allocate slots for the rest."""
         key = self._key(text)
         found = self.driver.match(key, chunked=True)
         receipt = self.driver.lock(found.device_anchor)
@@ -83,7 +83,7 @@ class Stage:
         self._requests[who] = Request(key, np.concatenate((found.device_indices, fresh)), shared, state, receipt)
 
     def cache(self, who: str) -> None:
-        """A request has computed the rest of its prompt: the cache takes it over, and the lock moves to its end."""
+        """Compute the rest of the request's prompt, insert it, and move the lock to its end."""
         one = self._requests.pop(who)
         self.driver.write(one.key, one.slots[one.shared :], one.shared)
         self.driver.write_state(one.key, one.state)
@@ -94,19 +94,19 @@ class Stage:
         self.driver.unlock(one.receipt)
         self._requests[who] = Request(one.key, one.slots, len(one.slots), one.state, receipt)
 
-    def leave(self, who: str) -> None:
-        """A request is done, and its lock goes."""
+    def finish(self, who: str) -> None:
+        """Finish a request: release its lock."""
         self.driver.unlock(self._requests.pop(who).receipt)
 
     def start_transfers(self) -> None:
-        """Let the cache start what is queued, and move half of the layers of each transfer."""
+        """Start all queued transfers, and move half of the layers of each."""
         self.driver.step()
         for one in self.driver.pending():
             for _ in range(one.layers // 2 - one.layers_done):
                 self.driver.advance(one.ticket)
 
     def finish_transfers(self) -> None:
-        """Let all that is queued or runs end, and the cache take it over."""
+        """Run all queued and running transfers to their end, and acknowledge them."""
         self.driver.drain()
 
     def _key(self, text: str) -> Key:
@@ -116,7 +116,7 @@ class Stage:
         return elements_of(self._key(text), bigram=False)
 
     def _on_host_alone(self, text: str) -> int:
-        """Tokens of a prompt whose FULL data is on the host and not on the device."""
+        """Number of tokens of a prompt whose FULL data is only on the host."""
         snapshot, key = self.driver.snapshot(), self._bytes(text)
         return sum(
             node.end - node.start

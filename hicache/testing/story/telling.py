@@ -1,4 +1,4 @@
-"""tell(): plays the story on a new cache, act by act, and takes a picture after each."""
+"""run_story(): runs all acts on a new cache and takes a picture after each."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _NEEDS = needs_of(STORY) | {Capability.SNAPSHOT}
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """An act that was played, and what the cache looked like afterwards. Acts are numbered from 1."""
+    """An act that was run, and the picture of the cache after it. Acts are numbered from 1."""
 
     number: int
     act: Act
     picture: Picture
 
 
-def missing(adapter: type[CacheAdapter]) -> list[Capability]:
-    """What an adapter would have to declare besides, so that the story can be played on it and seen."""
+def missing_capabilities(adapter: type[CacheAdapter]) -> list[Capability]:
+    """The capabilities that the story needs and the adapter does not declare."""
     return [capability for capability in Capability if capability in _NEEDS - adapter.capabilities]
 
 
-def tell(adapter: type[CacheAdapter]) -> Iterator[Scene]:
-    """Play all acts on a new cache.
+def run_story(adapter: type[CacheAdapter]) -> Iterator[Scene]:
+    """Run all acts on a new cache.
 
-    Raises InvariantError, naming the act, when a law is broken or an act ends otherwise than it is told, and
-    ConfigurationError when the cache cannot be opened.
+    Raises InvariantError with the act if an invariant is violated or the cache does not do what the act describes,
+    and ConfigurationError if the cache cannot be opened.
     """
     opened = adapter(STORY)
     try:
         stage = Stage(opened)
         for number, act in enumerate(ACTS, start=1):
-            yield Scene(number, act, _played(stage, number, act))
+            yield Scene(number, act, _run(stage, number, act))
     finally:
         opened.close()
 
 
-def _played(stage: Stage, number: int, act: Act) -> Picture:
+def _run(stage: Stage, number: int, act: Act) -> Picture:
     try:
         act.play(stage)
         picture = stage.picture()

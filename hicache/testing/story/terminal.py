@@ -1,4 +1,4 @@
-"""The story in a terminal: one tree per act, with signs that say the same without colours."""
+"""The story in a terminal: one tree for each act. The signs are sufficient without colours."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _TIERS = (Tier.DEVICE, Tier.HOST)
 
 
 def show_legend(console: Console) -> None:
-    """Print what the story is about, and how to read its drawings."""
+    """Print the introduction, and how to read the drawings."""
     components = Table.grid(padding=(0, 2))
     for component, meaning in COMPONENTS.items():
         components.add_row(Text(LETTERS[component], style=f"bold {_COLOURS[component]}"), meaning)
-    told = _told(console, INTRODUCTION)
-    console.print(Text(TITLE, style="bold"), told, Padding(components, (1, 3)), _signs(), sep="\n")
+    introduction = _paragraph(console, INTRODUCTION)
+    console.print(Text(TITLE, style="bold"), introduction, Padding(components, (1, 3)), _signs(), sep="\n")
 
 
 def show_scene(console: Console, scene: Scene) -> None:
-    """Print one act: its text, the tree, what moves, and who has the pages of each pool."""
+    """Print one act: its text, the tree, the running transfers, and the owners of the pages of each pool."""
     heading = (f"\n{scene.number}  {scene.act.title}", "bold"), (f"   {' '.join(scene.act.clauses)}", "dim")
     per_line = 2 if console.width >= _TWO_PAGES_WIDTH else 1
     picture = scene.picture
     drawing = Group(_tree(picture, per_line), *_movements(picture.movements), _pools(picture.fills))
-    told = _told(console, scene.act.text)
-    console.print(Text.assemble(*heading), told, Padding(drawing, (1, 0, 0, 3)), sep="\n")
+    text = _paragraph(console, scene.act.text)
+    console.print(Text.assemble(*heading), text, Padding(drawing, (1, 0, 0, 3)), sep="\n")
 
 
-def _told(console: Console, text: str) -> RenderableType:
+def _paragraph(console: Console, text: str) -> RenderableType:
     return Padding(Text(text), (0, max(0, console.width - _TEXT_WIDTH), 0, 3))
 
 
@@ -75,7 +75,7 @@ def _tree(picture: Picture, per_line: int) -> Table:
 
 
 def _node(row: Row, per_line: int) -> Text:
-    """The node's pages, so many a line, below its branches."""
+    """The pages of a node, `per_line` on each line, below its branches."""
     *above, follows = row.lines
     branches = "".join("│  " if line else "   " for line in above)
     first, rest = branches + ("├─ " if follows else "└─ "), branches + ("│  " if follows else "   ")
@@ -100,14 +100,14 @@ def _cell(cell: Cell) -> Iterator[tuple[str, str]]:
 def _notes(lockers: Iterable[str], marks: Iterable[Mark], between: str) -> Text:
     notes = [Text(f"◀ {mark.value}", style="bold") for mark in marks]
     if names := ", ".join(lockers):
-        notes.append(Text(f"locked: {names}", style="yellow"))
+        notes.append(Text(f"locked by {names}", style="yellow"))
     return Text(between).join(notes)
 
 
 def _movements(movements: Iterable[Movement]) -> Iterator[Text]:
     for one in movements:
         bar = "■" * one.layers_done + "·" * (one.layers - one.layers_done)
-        yield Text(f"\n{one.kind.value} under way: {one.layers_done} of {one.layers} layers {bar}", style="yellow")
+        yield Text(f"\n{one.kind.value}: {one.layers_done} of {one.layers} layers copied {bar}", style="yellow")
 
 
 def _pools(fills: Iterable[Fill]) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Words: a vocabulary that grows as texts are read. One word is one token, so that a picture can show tokens."""
+"""Words: a vocabulary in which each word is one token, so that a picture can show tokens as words."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 class Words:
-    """Turns texts into tokens, and the segments of nodes back into the words of their pages."""
+    """Turns texts into tokens, and the segments of nodes back into words. A new word gets the next token id."""
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
         self._tokens: dict[str, int] = {}
 
     def tokens(self, text: str) -> list[int]:
-        """One token per word, the same for equal words."""
+        """One token for each word; equal words have equal tokens."""
         return [self._tokens.setdefault(word, len(self._tokens)) for word in text.split()]
 
     def pages(self, segment: bytes) -> tuple[str, ...]:

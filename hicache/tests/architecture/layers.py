@@ -1,4 +1,4 @@
-"""Who may import what: one line for each room of the house."""
+"""Which package may import what: one line for each package."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from collections.abc import Iterable, Mapping
 from hicache.testing.plugin.tags import SUITES
 from hicache.tests.architecture.imports import Import, within
 
-SHARED = (
-    "hicache.__version__",
-    "hicache.types",
-    "hicache.errors",
-    "hicache.config",
-    "hicache.extra_config",
-    "hicache.tables",
-    "hicache.parallel.group",
-)
+SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.parallel.group")
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
-MOVING = ("hicache.transfer", "hicache.tiers")
-CACHE = ("hicache.cache", "hicache.opening", "hicache.request")
+CACHE = ("hicache.cache", "hicache.request")
 CORE = (
     *GROUND,
     "hicache.tree",
@@ -28,15 +19,12 @@ CORE = (
     "hicache.stacks",
     "hicache.parallel",
     "hicache.storage",
-    "hicache.transfer.executors",
-    *MOVING,
+    "hicache.transfer",
+    "hicache.tiers",
     *CACHE,
 )
 
-REFERENCE = tuple(
-    f"hicache.testing.adapters.{name}"
-    for name in ("reference", "reference_host", "reference_ranks", "reference_storage", "reference_view")
-)
+REFERENCE = ("hicache.testing.adapters.reference", "hicache.testing.adapters.reference_view")
 RANKS = tuple(
     f"hicache.testing.ranks.{name}"
     for name in ("device_watch", "interposer", "launch", "making", "process_world", "torchrun_world", "worker")
@@ -54,7 +42,8 @@ MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safeten
 
 LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, (*GROUND, "numpy")),
-    "hicache.tables": (*GROUND, "tomli", "yaml"),
+    "hicache": (*CORE,),
+    "hicache.config": (*GROUND, "tomli", "yaml"),
     "hicache.tree": (*GROUND, "numpy"),
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
@@ -63,8 +52,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.parallel.torch_group": (*GROUND, "hicache.parallel", "torch"),
     "hicache.storage": (*GROUND, "numpy", "xxhash", "filelock"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
-    "hicache.transfer": (*GROUND, "hicache.storage", "numpy"),
-    "hicache.transfer.executors": (*GROUND, "hicache.transfer", "torch"),
+    "hicache.transfer": (*GROUND, "hicache.storage"),
+    "hicache.transfer.streams": (*GROUND, "hicache.transfer", "torch"),
     "hicache.tiers": (
         *(
             *GROUND,
@@ -78,7 +67,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
             "numpy",
         ),
     ),
-    **dict.fromkeys(CACHE, (*CORE, "numpy")),
+    **dict.fromkeys(CACHE, (*CORE, "numpy", "torch")),
     "hicache.testing": (
         *SHARED,
         "hicache.storage",

@@ -16,12 +16,12 @@ FOLDERS = ("hicache", *SUITES)
 FORBIDDEN = {
     "torch in the tree": ("hicache/tree/node.py", "import torch", "torch"),
     "torch inside a function": ("hicache/keys.py", "def f():\n    from torch import nn", "torch.nn"),
-    "the tree knows the pools": ("hicache/tree/radix.py", "from hicache.pools import slots", "hicache.pools.slots"),
-    "the pools know the tree": ("hicache/pools/group.py", "import hicache.tree.node", "hicache.tree.node"),
+    "the tree knows the pools": ("hicache/tree/radix.py", "from hicache.pools import allocator", "hicache.pools.allocator"),
+    "the pools know the tree": ("hicache/pools/device.py", "import hicache.tree.node", "hicache.tree.node"),
     "a component knows the pools": (
         "hicache/components/full.py",
-        "from ..pools.slots import alloc",
-        "hicache.pools.slots.alloc",
+        "from ..pools.allocator import alloc",
+        "hicache.pools.allocator.alloc",
     ),
     "the core knows the kit": ("hicache/cache.py", "from hicache.testing import adapter", "hicache.testing.adapter"),
     "the kit knows the cache": ("hicache/testing/plugin/hooks.py", "from hicache import cache", "hicache.cache"),

@@ -18,11 +18,11 @@ def refused(*options: str) -> str:
 
 
 def test_another_dtype_is_refused() -> None:
-    assert "'float16' is neither of float32, bfloat16" in refused("--dtype", "float16")
+    assert "unknown dtype 'float16'; known: float32, bfloat16" in refused("--dtype", "float16")
 
 
 def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy, "NEEDED", ("not_a_module",))
+    monkeypatch.setattr(accuracy, "LIBRARIES", ("not_a_module",))
     assert "pip install 'hicache[accuracy]'" in refused(), "expected to be told what to install"
 
 
@@ -34,5 +34,5 @@ def test_a_cache_of_one_rank_is_not_asked_on_two() -> None:
 def test_of_a_later_pass_the_scores_that_differ_are_shown() -> None:
     first, other = (SimpleNamespace(scores={"recall acc": 1.0, "copying acc": score}) for score in (0.5, 0.25))
     told = [accuracy._scores(one, first) for one in (first, other, SimpleNamespace(scores=dict(first.scores)))]
-    expected = ["recall acc 1.0000\ncopying acc 0.5000", "copying acc 0.2500", "the same"]
+    expected = ["recall acc 1.0000\ncopying acc 0.5000", "copying acc 0.2500", "same"]
     assert told == expected, f"expected {expected}, got {told}"

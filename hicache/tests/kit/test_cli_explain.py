@@ -67,7 +67,7 @@ def test_an_act_that_there_is_not_is_a_usage_error() -> None:
 def test_an_adapter_that_lacks_something_is_told_what() -> None:
     code, output = run_app("--adapter", "hicache.tests.kit.flat_cache:FlatCache")
     assert code == 2, f"expected 2, got {code}: {output}"
-    assert "FlatCache, which does not declare SWA, MAMBA, SNAPSHOT, HOST, STEPPED" in output, f"what it lacks: {output}"
+    assert "FlatCache does not declare: SWA, MAMBA, SNAPSHOT, HOST, STEPPED" in output, f"what it lacks: {output}"
 
 
 def test_a_cache_that_cannot_be_opened_says_why(tmp_path: Path) -> None:

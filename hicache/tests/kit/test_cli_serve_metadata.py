@@ -26,7 +26,7 @@ def serving(file: Path) -> Iterator[tuple[subprocess.Popen[str], MetadataClient]
         assert process.stdout is not None, "the process was opened with a pipe"
         try:
             told = process.stdout.readline()
-            assert told.startswith("metadata of 3FS at http://127.0.0.1:"), f"SEC-4: it listens to itself, got {told!r}"
+            assert told.startswith("serving the metadata of 3FS at http://127.0.0.1:"), f"SEC-4: loopback, got {told!r}"
             client = MetadataClient(told.split()[-1], "kv", 3, 10)
             yield process, client
             client.close()

@@ -54,7 +54,7 @@ def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
 
 
 def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(suite_stage, "_SILENCE_S", 0.5)
+    monkeypatch.setattr(suite_stage, "_MAX_SILENCE_S", 0.5)
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
     ending = follow(python(program), tmp_path / "log", ignore)
     assert ending == "no output for 0.5 s", f"a process that never ends has to be ended, got {ending}"

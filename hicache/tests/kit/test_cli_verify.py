@@ -68,7 +68,9 @@ def test_all_stages_end_in_one_report(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (PASSED,), None), FakeStage("properties", (other,), None)], tmp_path)
     merged = read_run(tmp_path / "run.json")
     assert merged.executions == (PASSED, other), f"the report holds {merged.executions}"
-    assert f"verified\nreport: {tmp_path / 'report.html'}" in output, f"the last lines name the report: {output}"
+    assert f"verified: no test failed\nreport: {tmp_path / 'report.html'}" in output, (
+        f"the last lines name the report: {output}"
+    )
 
 
 def test_the_table_counts_each_outcome(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_the_last_failures_are_shown_with_their_commands(tmp_path: Path) -> None
     names = [f"test_{'long_' * 20}{number}" for number in range(7)]
     failures = tuple(execution("KEY-1", outcome=Outcome.FAILED, reason=HOSTILE, name=name) for name in names)
     output = shown([FakeStage("conformance", failures, None)], tmp_path)
-    assert "7 failures; the last 5" in output, f"what is left out is said: {output}"
+    assert "7 failures; these are the last 5" in output, f"what is left out is said: {output}"
     assert [failure.replay in output for failure in failures] == [False] * 2 + [True] * 5, f"whole commands: {output}"
     assert "failed: conformance" in output, f"the verdict names the suite: {output}"
 
@@ -131,8 +133,8 @@ def test_known_failures_that_cannot_be_read_are_a_usage_error(monkeypatch: pytes
     ("missing", "options", "accuracy", "reason"),
     [
         ([], (), ["accuracy"], None),
-        (["lm_eval"], (), [], "lm_eval: not installed; pip install 'hicache[accuracy]', or make .venv/models"),
-        ([], ("--quick",), [], "it takes minutes; without --quick it is run"),
+        (["lm_eval"], (), [], "not installed: lm_eval; run pip install 'hicache[accuracy]', or make .venv/models"),
+        ([], ("--quick",), [], "takes minutes and is not part of --quick"),
     ],
     ids=["models", "no-models", "quick"],
 )

@@ -34,7 +34,7 @@ def test_counts_stand_in_the_report(tmp_path: Path) -> None:
     assert told["faults of file"].startswith("30 runs with seeds from 0"), f"how many there were: {told}"
     assert told["kills of file"].startswith("2 writers killed"), f"how many there were: {told}"
     assert [one.outcome for one in run.executions] == [Outcome.PASSED] * 2, f"got {run.executions}"
-    assert "not executed: KEY-2" in output, f"what was not executed is said: {output}"
+    assert "clauses not executed: KEY-2" in output, f"what was not executed is said: {output}"
     assert "LOCK-1" not in (tmp_path / "report.md").read_text(), "of a backend no clause of a cache is asked"
 
 
@@ -47,7 +47,7 @@ def test_a_narrow_terminal_cuts_the_sentences_and_nothing_else(tmp_path: Path) -
 def test_a_backend_that_no_kill_can_reach_is_skipped_with_the_reason(tmp_path: Path) -> None:
     ended, output = run_app("--backend", "memory", "--only", "kills", "--kills", "2", "--report", str(tmp_path))
     assert ended == 1, f"nothing was executed, which verifies nothing, got {ended}"
-    assert "what one process keeps in memory, no other can see" in output, f"the reason is told: {output}"
+    assert "the data of memory is visible only in its own process" in output, f"the reason is told: {output}"
     assert "failed: no test passed" in output, f"the verdict says so: {output}"
 
 

@@ -76,9 +76,9 @@ def test_the_command_ends_with_1_and_names_the_requests_that_differ(tmp_path: Pa
     code, output = run_app(tmp_path, other)
     assert code == 1, f"a request differs: expected 1, got {code}: {output}"
     assert "request 2: 128 tokens on device, 64 tokens on host and 192 tokens on device, 0 tokens" in output, output
-    assert "2 of 3 requests agree" in output, output
+    assert "2 of 3 requests have equal hits" in output, output
     code, output = run_app(mine, mine)
-    assert (code, "3 of 3 requests agree" in output) == (0, True), f"none differs: expected 0, got {code}: {output}"
+    assert (code, "3 of 3 requests have equal hits" in output) == (0, True), f"expected 0, got {code}: {output}"
 
 
 def test_the_command_ends_with_2_where_there_is_no_replay(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_the_command_shows_both_tiers_and_what_moved(path: Path, tmp_path: Path)
     for expected in (
         "hits on device",
         "hits on host",
-        f"{moved:,} bytes, as much as {tokens:,} tokens",
+        f"{moved:,} bytes, equal to {tokens:,} tokens",
         "backups refused",
     ):
         assert expected in result.output, f"{expected!r} is missing from: {result.output}"

@@ -52,7 +52,7 @@ def test_the_command_tells_of_both_parts(path: Path, tmp_path: Path) -> None:
     assert [part["requests"] for part in storage["parts"]] == [20, 20], f"a restart in the middle: {storage}"
     assert storage["parts"][1]["hit_tokens"]["storage"] > 0, f"the second half hits storage: {storage['parts'][1]}"
     second = storage["parts"][1]["hit_rates"]["storage"]
-    for expected in ("hits on storage", "part 2", "with nothing lost", "a restart", "persisted", f"{second:.2%}"):
+    for expected in ("hits on storage", "part 2", "unlimited cache", "with a restart", "stored", f"{second:.2%}"):
         assert expected in result.output, f"{expected!r} is missing from: {result.output}"
     picture = (tmp_path / "replay.svg").read_text(encoding="utf-8")
     assert "<!-- restart -->" in picture, "the restart is not in the picture"

@@ -47,7 +47,7 @@ def clause_of(comparison: Comparison, name: str) -> ComparedClause:
 
 def statuses(comparison: Comparison) -> Iterator[tuple[str, list[Status]]]:
     """How each clause stands with each implementation."""
-    return ((one.clause.id, [standing.cell.status for standing in one.standings]) for one in comparison.clauses)
+    return ((one.clause.id, [result.cell.status for result in one.results]) for one in comparison.clauses)
 
 
 def test_each_clause_stands_as_it_does_with_each_implementation(comparison: Comparison) -> None:
@@ -62,7 +62,7 @@ def test_each_clause_stands_as_it_does_with_each_implementation(comparison: Comp
 
 
 def test_tests_are_counted_over_all_configurations(comparison: Comparison) -> None:
-    sound, broken = (dict(standing.cell.executions) for standing in clause_of(comparison, "KEY-1").standings)
+    sound, broken = (dict(result.cell.executions) for result in clause_of(comparison, "KEY-1").results)
     assert sound == {"passed": 2}, f"two configurations, got {sound}"
     assert broken == {"passed": 1, "failed": 2}, f"three configurations, got {broken}"
 
@@ -74,26 +74,26 @@ def test_a_clause_differs_where_it_holds_for_one_and_fails_for_another(compariso
 
 
 def test_a_test_that_fails_is_told_once_by_its_shortest_failure(comparison: Comparison) -> None:
-    findings = [one for one in comparison.contenders[1].findings if one.status is Status.FAILED]
+    findings = [one for one in comparison.implementations[1].findings if one.status is Status.FAILED]
     assert len(findings) == 1, f"one test failed in two configurations, got {findings}"
     assert findings[0].test == "conformance/test_file.py::test_one", f"got {findings[0].test}"
     assert findings[0].shortest.configuration == "full/page3/lru", f"the brief one, got {findings[0].shortest}"
     assert findings[0].configurations == ("full/page1/lru", "full/page3/lru"), f"got {findings[0].configurations}"
-    numbers = [standing.finding for standing in clause_of(comparison, "KEY-1").standings]
+    numbers = [result.finding for result in clause_of(comparison, "KEY-1").results]
     assert numbers == [0, 1], f"the clause leads to the finding of the second, got {numbers}"
 
 
 def test_what_is_known_to_fail_is_told_once_for_each_reason(comparison: Comparison) -> None:
-    findings = [one for one in comparison.contenders[1].findings if one.status is Status.KNOWN_FAILURE]
+    findings = [one for one in comparison.implementations[1].findings if one.status is Status.KNOWN_FAILURE]
     reasons = [one.shortest.reason for one in findings]
     assert reasons == ["bug: a lock is lost\nexpected 1", "future: no locks\nexpected 2"], f"got {reasons}"
-    statuses = [one.status for one in comparison.contenders]
+    statuses = [one.status for one in comparison.implementations]
     assert statuses == [Status.FAILED, Status.FAILED], f"what is known does not hide what is not, got {statuses}"
 
 
 def test_a_run_in_which_only_what_is_known_fails_has_not_passed() -> None:
     known = record(execution("KEY-1"), execution("KEY-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: x"))
-    statuses = [one.status for one in compare({"known.json": known}, CONTRACT).contenders]
+    statuses = [one.status for one in compare({"known.json": known}, CONTRACT).implementations]
     assert statuses == [Status.KNOWN_FAILURE], f"got {statuses}"
 
 
@@ -109,7 +109,7 @@ def test_no_two_implementations_have_one_name(
     files: tuple[str, ...], names: tuple[str, ...], expected: list[str]
 ) -> None:
     runs = {file: record(implementation=name) for file, name in zip(files, names, strict=True)}
-    found = [one.name for one in compare(runs, CONTRACT).contenders]
+    found = [one.name for one in compare(runs, CONTRACT).implementations]
     assert found == expected, f"expected {expected}, got {found}"
 
 
@@ -134,14 +134,14 @@ def test_the_page_tells_what_each_fails_and_did_not_run(comparison: Comparison) 
     text = " ".join(Reader(render_comparison(comparison, CONTRACT)).text.split())
     for expected in (
         "2 failed, 1 passed",
-        "holds for one and fails for another",
-        "What Sound fails 1 failure, 0 more that are known",
-        "2 failures, 2 more that are known; of each test the shortest",
+        "passes for one implementation and fails for another",
+        "Failures of Sound 1 failure, 0 known failures",
+        "2 failures, 2 known failures; each test is shown once, with its shortest message",
         "pytest 'conformance/test_file.py::test_one[full/page3/lru]'",
         CONTRACT["KEY-1"].sentence,
         "bug: a lock is lost",
         "bug: a lock is lost expected 1",
-        "What Sound did not run 0 tests skipped",
+        "Not run by Sound 0 tests skipped",
         "1 test skipped",
         "MATCH-3 1",
         "clauses not executed",

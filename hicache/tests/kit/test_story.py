@@ -17,7 +17,7 @@ from hicache.testing.story.cells import Cell, Residency
 from hicache.testing.story.fills import Owner
 from hicache.testing.story.picture import REQUEST, TRANSFER, Mark
 from hicache.testing.story.script import ACTS
-from hicache.testing.story.telling import Scene, missing, tell
+from hicache.testing.story.telling import Scene, missing_capabilities, run_story
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.types import NO_SLOTS, EvictResult, Handle, Key, LoadBack, MatchResult, Tier, TransferKind
 
@@ -83,7 +83,7 @@ class Closing(LateCopies):
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
     """The whole story, played on the reference."""
-    return list(tell(ReferenceAdapter))
+    return list(run_story(ReferenceAdapter))
 
 
 def cells_of(scenes: list[Scene]) -> Iterator[Cell]:
@@ -210,19 +210,19 @@ def test_pages_that_a_reset_loses_are_noticed(scenes: list[Scene]) -> None:
 )
 def test_a_cache_that_does_something_else_is_found_out(adapter: type[ReferenceAdapter], message: str) -> None:
     with pytest.raises(InvariantError, match=message):
-        list(tell(adapter))
+        list(run_story(adapter))
 
 
 def test_the_cache_is_closed_when_the_story_breaks_off() -> None:
     with pytest.raises(InvariantError):
-        list(tell(Closing))
+        list(run_story(Closing))
     assert Closing.closed == 1, f"close() was called {Closing.closed} times"
 
 
 def test_what_an_adapter_lacks_for_the_story_is_known() -> None:
-    assert missing(ReferenceAdapter) == [], "the reference can play it"
+    assert missing_capabilities(ReferenceAdapter) == [], "the reference can play it"
     expected = [Capability.SWA, Capability.MAMBA, Capability.SNAPSHOT, Capability.HOST, Capability.STEPPED]
-    assert missing(FlatCache) == expected, f"expected {expected}, got {missing(FlatCache)}"
+    assert missing_capabilities(FlatCache) == expected, f"expected {expected}, got {missing_capabilities(FlatCache)}"
 
 
 def test_each_act_claims_something_but_the_reset_after_which_nothing_is_left() -> None:

@@ -15,7 +15,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.story.layout import panels
 from hicache.testing.story.legend import COMPONENTS, LETTERS, LOCKED, OWNERS, RESIDENCY
 from hicache.testing.story.page import render_page
-from hicache.testing.story.telling import Scene, tell
+from hicache.testing.story.telling import Scene, run_story
 from hicache.testing.story.terminal import show_legend, show_scene
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,7 +27,7 @@ SIGNS = ("■", "○", "◔", "◑", "◕", "†", "·", "□", "[■]")
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
     """The whole story, played on the reference."""
-    return list(tell(ReferenceAdapter))
+    return list(run_story(ReferenceAdapter))
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +85,11 @@ def test_the_terminal_draws_the_tree_with_its_cells(scenes: list[Scene]) -> None
     lines = [" ".join(line.split()) for line in printed(scenes[8:9], 130).splitlines()]
     for expected in (
         "root ◀ device anchor",
-        "├─ You are a cat ┊ who talks in rhyme. [■] ◑ † [■][■][■] locked: request, transfer",
-        "│ ├─ What do you eat? ┊ Fish is a treat. [■][■] ■ ■ ■ ■ locked: request",
-        "│ │ └─ And what to drink? ┊ Milk, I should think. [■][■][■] ■ ■ ■ locked: request",
-        "│ └─ Where do you sleep? ┊ On coats of sheep. ◑ ◑ ◑ [■][■][■] ◀ best match locked: transfer",
-        "load under way: 3 of 6 layers ■■■···",
+        "├─ You are a cat ┊ who talks in rhyme. [■] ◑ † [■][■][■] locked by request, transfer",
+        "│ ├─ What do you eat? ┊ Fish is a treat. [■][■] ■ ■ ■ ■ locked by request",
+        "│ │ └─ And what to drink? ┊ Milk, I should think. [■][■][■] ■ ■ ■ locked by request",
+        "│ └─ Where do you sleep? ┊ On coats of sheep. ◑ ◑ ◑ [■][■][■] ◀ best match locked by transfer",
+        "load: 3 of 6 layers copied ■■■···",
         "device pages F ■■■■■■○○ S ■■■■○○○○ M ■■○·",
     ):
         assert expected in lines, f"the terminal does not draw {expected!r}: {lines}"
@@ -130,7 +130,7 @@ def test_the_page_says_everything_in_text_that_can_be_selected(scenes: list[Scen
             assert expected in texts, f"act {scene.number}: the page does not say {expected!r}"
         pages = [words for row in scene.picture.rows for words in row.pages]
         assert [words for words in pages if words not in texts] == [], f"act {scene.number}: {pages} in {texts}"
-    legend = words_of(groups["How to read this"])
+    legend = words_of(groups["How to read the drawings"])
     for meaning in (*COMPONENTS.values(), *RESIDENCY.values(), *OWNERS.values(), LOCKED):
         assert meaning in legend, f"the legend does not say {meaning!r}"
 
@@ -138,11 +138,16 @@ def test_the_page_says_everything_in_text_that_can_be_selected(scenes: list[Scen
 def test_each_cell_of_the_page_tells_its_state_in_words(document: ET.Element) -> None:
     titles = [words_of(title) for title in document.iter(f"{SVG}title")]
     for component in LETTERS:
-        for expected in ("device: here, locked", "host: here", "device: on its way here", "device: not here"):
+        for expected in (
+            "device: resident, locked",
+            "host: resident",
+            "device: arriving by a transfer",
+            "device: not resident",
+        ):
             said = f"{component.upper()} on the {expected}"
             assert said in titles, f"no cell says {said!r}"
-    assert "SWA on the device: tombstone: FULL is here, this is not" in titles, "no tombstone says so"
-    assert "FULL on the device: 4 in the tree, 2 a request's own, 2 free" in titles, "no pool says who has its pages"
+    assert "SWA on the device: tombstone: FULL is resident, this is not" in titles, "no tombstone says so"
+    assert "FULL on the device: 4 in the tree, 2 owned by a request, 2 free" in titles, "no pool says who has its pages"
 
 
 def test_the_page_shows_each_lock_and_each_mark(scenes: list[Scene], document: ET.Element) -> None:

@@ -125,7 +125,7 @@ def test_locks_are_told_apart_from_the_pins_of_transfers() -> None:
     tree.grow("c d", -1, everything, everything, locks=(1, 0, 1, 1))
     tree.grow("e f", -1, everything, everything, locks=(1, 1, 1, 0))
     rows = tree.picture().rows
-    lockers = [(row.holders[Tier.DEVICE], row.holders[Tier.HOST]) for row in rows]
+    lockers = [(row.locked_by[Tier.DEVICE], row.locked_by[Tier.HOST]) for row in rows]
     expected = [(("request", "transfer"), ()), (("request",), ("transfer",)), (("transfer",), ("request",))]
     assert lockers == expected, f"device and host: expected {expected}, got {lockers}"
     both = [row.lockers for row in rows]

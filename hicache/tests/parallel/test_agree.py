@@ -69,7 +69,7 @@ def test_a_rank_with_nothing_to_do_calls_as_well(calls: list[Call]) -> None:
 
 def test_ranks_that_have_parted_are_told(calls: list[Call]) -> None:
     agreement = agreement_of(calls, tp={"progress": [6, -6, 1]})
-    with pytest.raises(InvariantError, match="RANK-1: the ranks have parted: they started from 6 to 7 jobs"):
+    with pytest.raises(InvariantError, match="RANK-1: the ranks diverged: they started from 6 to 7 jobs"):
         agreement.acknowledged(7, [1])
 
 

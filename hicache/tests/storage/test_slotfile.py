@@ -27,7 +27,7 @@ SLOT_BYTES = 12_288
 
 DIE_IN_A_SET = f"""
 import os, signal
-from hicache.storage.slotfile import SlotFileStorage
+from hicache.storage.slotfile.backend import SlotFileStorage
 storage = SlotFileStorage({SCOPE!r}, {{"root": ".", "capacity_slots": 2}})
 storage._index.confirm = lambda pages: os.kill(os.getpid(), signal.SIGKILL)
 storage.set(["a", "b"], [[memoryview(bytes({PAGE_BYTES}))]] * 2, ())

@@ -19,7 +19,7 @@ from .pages import PAGE_BYTES, SCOPE, keys_of, page
 
 DIE_BEFORE_THE_END = f"""
 import os, signal
-from hicache.storage.slotfile import SlotFileStorage
+from hicache.storage.slotfile.backend import SlotFileStorage
 storage = SlotFileStorage({SCOPE!r}, {{"root": ".", "capacity_slots": 2}})
 change = storage._index._names.change
 storage._index._names.change = lambda *told: (change(*told), os.kill(os.getpid(), signal.SIGKILL))
@@ -81,7 +81,7 @@ def test_names_of_another_boot_are_made_anew(open_in: Open, monkeypatch: pytest.
     before = open_in("slotfile", capacity_slots=2)
     put(before, a=page(1))
     before.close()
-    monkeypatch.setattr("hicache.storage.name_table.BOOT", tmp_path / "boot")
+    monkeypatch.setattr("hicache.storage.slotfile.name_table.BOOT", tmp_path / "boot")
     (tmp_path / "boot").write_text("another")
     after = open_in("slotfile", capacity_slots=2)
     assert len(statements_of(after, lambda: after.has(["a", "b"]))) == 1, "they were made when it was opened"
