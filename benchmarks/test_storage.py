@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from hicache.storage import checksums
+from hicache.storage import page_io
 from hicache.storage.registry import open_backend
 
 from .conftest import MeasureBeside
@@ -35,7 +35,7 @@ BACKENDS: Mapping[str, Mapping[str, Any]] = {
 }
 
 IS_VERIFIED = {"slotfile": True, "slotfile, unverified": False}
-"""Whether a get compares checksums."""
+"""Whether a get compares page_io."""
 
 SLOTFILES = pytest.mark.parametrize("name", IS_VERIFIED)
 
@@ -144,13 +144,13 @@ def test_a_get_hashes_each_byte_once_or_none(
 ) -> None:
     pages, hashed = open_pages(name, page_bytes, COUNTED_BYTES), list[int]()
     pages.keep()
-    digest: Callable[[memoryview, int], int] = vars(checksums)["xxh3_64_intdigest"]
+    digest: Callable[[memoryview, int], int] = vars(page_io)["xxh3_64_intdigest"]
 
     def count(data: memoryview, seed: int) -> int:
         hashed.append(data.nbytes)
         return digest(data, seed)
 
-    monkeypatch.setattr(checksums, "xxh3_64_intdigest", count)
+    monkeypatch.setattr(page_io, "xxh3_64_intdigest", count)
     pages.fetch()
     expected = [page_bytes] * (COUNTED_BYTES // page_bytes) if IS_VERIFIED[name] else []
     assert hashed == expected, f"bytes by checksum: expected {len(expected)} of {page_bytes}, got {hashed}"

@@ -16,7 +16,11 @@ FOLDERS = ("hicache", *SUITES)
 FORBIDDEN = {
     "torch in the tree": ("hicache/tree/node.py", "import torch", "torch"),
     "torch inside a function": ("hicache/keys.py", "def f():\n    from torch import nn", "torch.nn"),
-    "the tree knows the pools": ("hicache/tree/radix.py", "from hicache.pools import allocator", "hicache.pools.allocator"),
+    "the tree knows the pools": (
+        "hicache/tree/radix.py",
+        "from hicache.pools import allocator",
+        "hicache.pools.allocator",
+    ),
     "the pools know the tree": ("hicache/pools/device.py", "import hicache.tree.node", "hicache.tree.node"),
     "a component knows the pools": (
         "hicache/components/full.py",
