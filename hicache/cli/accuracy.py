@@ -19,6 +19,7 @@ from hicache.cli.suite_stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.ranks.outcome import RanksFailedError
+from hicache.testing.requirements import unsupported_transformers
 
 DTYPES = ("float32", "bfloat16")
 NEEDED = ("transformers", "lm_eval", "datasets", "safetensors")
@@ -54,6 +55,8 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
         raise typer.BadParameter(f"{adapter} does not declare {Capability.RANKS.name}", param_hint="--ranks")
     if missing := missing_libraries():
         raise typer.BadParameter(f"{', '.join(missing)}: not installed; pip install 'hicache[accuracy]'")
+    if unsupported := unsupported_transformers():
+        raise typer.BadParameter(unsupported)
     measuring = _suite("evaluation.measure")
     asked = tasks.split(",") if tasks else measuring.own_tasks(model)
     if not asked:

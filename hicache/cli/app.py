@@ -1,8 +1,6 @@
-"""The `hicache` command. Each subcommand is a file, and imports what is heavy when it runs."""
+"""The commands of `hicache`. Each is a file, and imports what is heavy when it runs."""
 
 from __future__ import annotations
-
-import os
 
 import typer
 
@@ -27,10 +25,3 @@ app.command("serve-metadata")(serve_metadata_command)
 @app.callback()
 def _hicache() -> None:
     """A reference prefix cache for language models, and the harness that verifies any such cache."""
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    # Pools are read and written in small pieces: threads that share one wait for each other longer than they copy.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    app()
