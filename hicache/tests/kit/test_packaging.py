@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +118,20 @@ def test_the_range_of_transformers_is_the_one_of_the_extra() -> None:
 
 @pytest.mark.parametrize(
     ("release", "is_supported"),
-    [("4.57.6", False), ("5.16.0", False), ("5.16.1", True), ("5.23.0", True), ("5.24.0.dev0", True), ("6.0.0", False)],
+    [("4.57.6", False), ("5.18.0", False), ("5.19.0", True), ("5.23.0", True), ("5.24.0.dev0", True), ("6.0.0", False)],
 )
 def test_a_release_of_transformers_is_supported_or_named(
     monkeypatch: pytest.MonkeyPatch, release: str, is_supported: bool
 ) -> None:
     monkeypatch.setattr(requirements, "version", lambda _: release)
     words = requirements.unsupported_transformers()
-    expected = "" if is_supported else f"transformers {release} is not supported, 5.16.1 or later and before 6 is"
+    expected = "" if is_supported else f"transformers {release} is not supported, 5.19 or later and before 6 is"
     assert words.partition(":")[0] == expected, f"expected {expected!r}, found {words!r}"
+
+
+def test_transformers_that_is_not_installed_is_no_unsupported_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(requirements, "version", missing)
+    assert not requirements.unsupported_transformers(), "expected nothing to be said of a release"
