@@ -13,21 +13,23 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
 from hicache.testing.plugin.fixtures import adapter_type
 from hicache.testing.plugin.subject import subject_of
+from hicache.testing.requirements import unsupported_transformers
 
 __all__ = ["adapter_type"]
 
 HAS_MODELS = all(find_spec(name) for name in ("torch", "transformers", "lm_eval"))
 
-collect_ignore_glob = [] if HAS_MODELS else ["test_*.py"]
+MISSING = "transformers or lm-eval is missing: pip install 'hicache[accuracy]'"
+
+OBSTACLE = unsupported_transformers() if HAS_MODELS else MISSING
+"""Why nothing of this suite can run, or nothing."""
+
+collect_ignore_glob = ["test_*.py"] if OBSTACLE else []
 
 
 def pytest_report_header() -> list[str]:
     """Say so when nothing of this suite can run."""
-    return (
-        []
-        if HAS_MODELS
-        else ["accuracy: not collected, transformers or lm-eval is missing: pip install 'hicache[accuracy]'"]
-    )
+    return [f"accuracy: not collected, {OBSTACLE}"] if OBSTACLE else []
 
 
 @pytest.fixture

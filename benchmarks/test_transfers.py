@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.config import ExecutorKind, Layout, ModelShape
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.types import Handle
@@ -40,7 +41,8 @@ COPIES = pytest.mark.parametrize(
 
 COPY_PAGES, FEW_PAGES, MANY_PAGES = 64, 8, 512
 
-LAYERED_MODEL = replace(SLIM_MODEL, full_layers=WIDE_MODEL.full_layers)
+LAYERS = HybridModel.of(WIDE_MODEL).full_layers
+LAYERED_MODEL = reshaped(SLIM_MODEL, full_layers=LAYERS)
 """As many layers as are measured, with hardly any bytes."""
 
 OpenCrossing = Callable[[Route, int, ModelShape], Crossing]
@@ -215,7 +217,7 @@ def test_a_transfer_moves_each_byte_once(
 ) -> None:
     require(route.config(COPY_PAGES, WIDE_MODEL, ExecutorKind.STEPPED), Capability.COUNTERS)
     crossing = open_crossing(route, COPY_PAGES, WIDE_MODEL)
-    moved = COPY_PAGES * WIDE_MODEL.full_layers * PAGE_AND_LAYER_BYTES
+    moved = COPY_PAGES * LAYERS * PAGE_AND_LAYER_BYTES
     crossing.renew()
     found = counts(crossing.cache, crossing.back_up)
     assert found.get("bytes_backed_up") == moved, f"a backup of {COPY_PAGES} pages: expected {moved} bytes, got {found}"

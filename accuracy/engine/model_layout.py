@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import cache_utils
 from transformers.cache_utils import (
-    DummyLayer,
     DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -29,7 +29,8 @@ from .refusal import REFUSED, RefusedFamily
 from .slot_rows import Piece
 
 KNOWN_LAYERS = (
-    DummyLayer,
+    # The class of a layer without a cache; transformers before 5.23 has none.
+    *([cache_utils.DummyLayer] if hasattr(cache_utils, "DummyLayer") else []),
     DynamicLayer,
     DynamicIndexedLayer,
     DynamicSlidingWindowLayer,

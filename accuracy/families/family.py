@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 VOCABULARY = 96
 SEED = 7
@@ -42,6 +42,11 @@ class Family:
     model_type: str
     attention: str
     options: Mapping[str, Any]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the transformers that is installed has it."""
+        return self.model_type in CONFIG_MAPPING
 
     def open(self, dtype: torch.dtype, device: str) -> PreTrainedModel:
         """The model, its weights drawn from SEED in float32 and then rounded."""

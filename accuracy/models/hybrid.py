@@ -69,8 +69,10 @@ class HybridModel(Cohere2Model):
             "past_key_values": past_key_values,
             "position_ids": position_ids,
         }
+        # Named, since transformers before 5.23 would take the recurrent layer, which tells no length.
+        full = self.config.layer_types.index("full_attention")
         masks = {
-            "full_attention": create_causal_mask(**asked),
+            "full_attention": create_causal_mask(**asked, layer_idx=full),
             "sliding_attention": create_sliding_window_causal_mask(**asked),
             "linear_attention": None,
         }

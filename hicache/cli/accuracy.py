@@ -19,6 +19,7 @@ from hicache.cli.suite_stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.ranks.outcome import RanksFailedError
+from hicache.testing.requirements import unsupported_transformers
 
 DTYPES = ("float32", "bfloat16")
 LIBRARIES = ("transformers", "lm_eval", "datasets", "safetensors")
@@ -94,6 +95,8 @@ def _check_options(adapter: str, dtype: str, ranks: int) -> None:
         raise typer.BadParameter(f"{adapter} does not declare {Capability.RANKS.name}", param_hint="--ranks")
     if missing := missing_libraries():
         raise typer.BadParameter(f"not installed: {', '.join(missing)}; run pip install 'hicache[accuracy]'")
+    if unsupported := unsupported_transformers():
+        raise typer.BadParameter(unsupported)
 
 
 def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import typer
 
 from hicache.cli.accuracy import accuracy_command
@@ -33,9 +31,3 @@ def _hicache() -> None:
     A command with the option --adapter uses the reference cache of this package if no adapter is named.
     """
 
-
-def main() -> None:
-    """Entry point of the console script."""
-    # Pools are copied in small pieces: several OpenMP threads would spend more time on waiting than on copying.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    app()

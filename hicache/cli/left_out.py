@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hicache.cli.accuracy import missing_libraries
+from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
     from hicache.testing.adapter import CacheAdapter
@@ -25,4 +26,6 @@ def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
         reasons["accuracy"] = (
             f"not installed: {', '.join(missing)}; run pip install 'hicache[accuracy]', or make .venv/models"
         )
+    elif unsupported := unsupported_transformers():
+        reasons["accuracy"] = unsupported
     return reasons

@@ -41,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker; read at once what the options name, so that a wrong one ends the run."""
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
+    if any(argument.startswith("hicache.suites") for argument in config.args):
+        require_kit()
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
     options = [config.getoption(name) for name in ("--known-failures", "--report", "--backend", "--backend-config")]
@@ -56,8 +58,9 @@ class SuitePlugin:
         self._session: SuiteSession | None = None
 
     def session(self) -> SuiteSession:
-        """The session, begun when it is first asked for."""
+        """The session, begun when it is first asked for. Raises UsageError where the kit is not installed."""
         if self._session is None:
+            require_kit()
             from hicache.testing.plugin.session import SuiteSession
 
             _keep_to_one_thread()
@@ -114,6 +117,14 @@ class SuitePlugin:
         """Print why tests were skipped, what was not executed, and where the report is."""
         if self._session is not None:
             self._session.print_summary(terminalreporter)
+
+
+def require_kit() -> None:
+    """Raise UsageError, which ends the run, where a library of the kit is not installed."""
+    from hicache.testing.requirements import INSTALL_COMMAND, missing_libraries
+
+    if missing := missing_libraries():
+        raise pytest.UsageError(f"hicache: {', '.join(missing)}: not installed; the suites need {INSTALL_COMMAND}")
 
 
 def _passed_anyway(report: pytest.TestReport) -> bool:

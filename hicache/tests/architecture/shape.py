@@ -1,14 +1,11 @@
-"""What the shape of a file can be held to: its length, its functions, its docstring and its name."""
+"""What is checked of every file: the length of its functions, its docstring and its name."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
-FILE_LINES = 300
-MEDIAN_FILE_LINES = 120
 FUNCTION_LINES = 50
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
 
@@ -22,9 +19,6 @@ def misshapen(path: Path) -> Iterator[str]:
     """One line for each rule that the file breaks."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
-    lines = text.count("\n")
-    if lines > FILE_LINES:
-        yield f"{path}: {lines} lines, at most {FILE_LINES}"
     if not ast.get_docstring(tree):
         yield f"{path}: no docstring that says what the module is"
     if path.stem in EMPTY_NAMES or path.parent.name in EMPTY_NAMES:
@@ -34,8 +28,3 @@ def misshapen(path: Path) -> Iterator[str]:
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES:
                 yield f"{path}:{node.lineno}: {node.name} has {length} lines, at most {FUNCTION_LINES}"
-
-
-def median_lines(paths: list[Path]) -> float:
-    """The median length of these files, in lines."""
-    return median(path.read_text(encoding="utf-8").count("\n") for path in paths)

@@ -26,6 +26,12 @@ def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -
     assert "pip install 'hicache[accuracy]'" in refused(), "expected to be told what to install"
 
 
+def test_a_release_of_transformers_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "NEEDED", ())
+    monkeypatch.setattr("hicache.testing.requirements.version", lambda _: "4.57.6")
+    assert "transformers 4.57.6 is not supported" in refused(), "expected the release that is installed"
+
+
 def test_a_cache_of_one_rank_is_not_asked_on_two() -> None:
     told = refused("--ranks", "2", "--adapter", "hicache.testing.adapters.dictionary:DictionaryAdapter")
     assert "does not declare RANKS" in told, f"expected what the adapter lacks, got {told}"

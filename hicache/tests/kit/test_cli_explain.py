@@ -87,7 +87,7 @@ def test_a_cache_that_does_something_else_fails_with_the_act_and_the_clause(tmp_
 
 
 def test_the_command_works_as_a_process_of_its_own() -> None:
-    program = "from hicache.cli.app import main; main()"
+    program = "from hicache.cli.main import main; main()"
     command = [sys.executable, "-c", program, "explain", "--act", "1"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
     assert ACTS[0].title in done.stdout, f"the act is told: {done.stdout}"

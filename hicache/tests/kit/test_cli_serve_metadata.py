@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.storage.hf3fs.client import MetadataClient
 
-COMMAND = (sys.executable, "-c", "from hicache.cli.app import main; main()", "serve-metadata", "--port", "0")
+COMMAND = (sys.executable, "-c", "from hicache.cli.main import main; main()", "serve-metadata", "--port", "0")
 
 
 @contextmanager

@@ -1,16 +1,29 @@
-"""The wheel holds every package, suite and data file of the project, and no test of its own."""
+"""The wheel holds every package, suite and data file, and no test of our own; it requires what it imports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hicache.config import read_table
+from hicache.testing import requirements
 from hicache.testing.plugin.tags import SUITES
+from hicache.tests.architecture.imports import read_imports
 
 ROOT = Path(__file__).parents[3]
-SETUPTOOLS: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")["tool"]["setuptools"]
+TABLE: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")
+PROJECT, SETUPTOOLS = TABLE["project"], TABLE["tool"]["setuptools"]
+EXTRAS = PROJECT["optional-dependencies"]
+IMPORTED_AS = {"pyyaml": "yaml", "pytest-benchmark": "pytest_benchmark", "pytest-xdist": "xdist"}
+"""Libraries by the name that they are installed under, where it is not the one that they are imported under."""
+
+KIT = ("testing", "tests", "cli")
 
 
 def folders_of_packages(root: Path) -> dict[str, Path]:
@@ -71,3 +84,54 @@ def test_data_files_are_found_beside_and_below_the_modules(tmp_path: Path) -> No
         (tmp_path / name).touch()
     found, expected = set(data_files(tmp_path)), {tmp_path / "a.toml", tmp_path / "templates/a.html"}
     assert found == expected, f"expected {expected}, got {found}"
+
+
+def imported_names(listed: Iterable[str]) -> set[str]:
+    """What the requirements of a list are imported as. Leaves out extras of hicache."""
+    names = (re.match(r"[\w-]+", requirement) for requirement in listed)
+    return {IMPORTED_AS.get(found[0], found[0]) for found in names if found is not None} - {"hicache"}
+
+
+def test_a_cache_requires_what_it_imports() -> None:
+    core = [one for one in read_imports(ROOT, ("hicache",)) if one.path.split("/")[1] not in KIT]
+    imported = {one.target.partition(".")[0] for one in core} - sys.stdlib_module_names
+    # tomllib is in the standard library from Python 3.11 on.
+    imported -= {"hicache", "tomllib"}
+    listed = imported_names(PROJECT["dependencies"])
+    assert listed == imported, f"pyproject.toml, dependencies: expected {imported}, found {listed}"
+
+
+def test_the_kit_looks_for_what_its_extra_installs() -> None:
+    expected, found = imported_names(EXTRAS["testing"]), set(requirements.LIBRARIES)
+    assert found == expected, f"hicache/testing/requirements.py: expected {expected}, found {found}"
+
+
+def test_a_library_that_is_missing_is_named() -> None:
+    found = requirements.missing_libraries(("pytest", "hicache_has_no_such_library"))
+    assert found == ["hicache_has_no_such_library"], f"expected the one that is not installed, found {found}"
+
+
+def test_the_range_of_transformers_is_the_one_of_the_extra() -> None:
+    expected = f"transformers>={requirements.OLDEST_TRANSFORMERS},<{requirements.BEFORE_TRANSFORMERS}"
+    assert expected in EXTRAS["accuracy"], f"expected {expected} in {EXTRAS['accuracy']}"
+
+
+@pytest.mark.parametrize(
+    ("release", "is_supported"),
+    [("4.57.6", False), ("5.18.0", False), ("5.19.0", True), ("5.23.0", True), ("5.24.0.dev0", True), ("6.0.0", False)],
+)
+def test_a_release_of_transformers_is_supported_or_named(
+    monkeypatch: pytest.MonkeyPatch, release: str, is_supported: bool
+) -> None:
+    monkeypatch.setattr(requirements, "version", lambda _: release)
+    words = requirements.unsupported_transformers()
+    expected = "" if is_supported else f"transformers {release} is not supported, 5.19 or later and before 6 is"
+    assert words.partition(":")[0] == expected, f"expected {expected!r}, found {words!r}"
+
+
+def test_transformers_that_is_not_installed_is_no_unsupported_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(requirements, "version", missing)
+    assert not requirements.unsupported_transformers(), "expected nothing to be said of a release"

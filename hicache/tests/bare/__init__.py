@@ -1,0 +1,1 @@
+"""What works where hicache is installed without extras. Only the tox environment `bare` runs these tests."""
