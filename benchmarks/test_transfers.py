@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.config import ExecutorKind, Layout, ModelShape
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.types import Handle
 
 from .conftest import MeasureBeside

@@ -30,4 +30,3 @@ def _hicache() -> None:
 
     A command with the option --adapter uses the reference cache of this package if no adapter is named.
     """
-

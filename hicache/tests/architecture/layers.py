@@ -50,9 +50,10 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
     "hicache.parallel": (*GROUND,),
     "hicache.parallel.torch_group": (*GROUND, "hicache.parallel", "torch"),
-    "hicache.storage": (*GROUND, "numpy", "xxhash", "filelock"),
+    "hicache.storage": (*GROUND, "numpy", "xxhash"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.transfer": (*GROUND, "hicache.storage"),
+    "hicache.transfer.executors": (*GROUND, "hicache.transfer"),
     "hicache.transfer.streams": (*GROUND, "hicache.transfer", "torch"),
     "hicache.tiers": (
         *(
@@ -75,7 +76,6 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "pytest",
         "hypothesis",
         "jinja2",
-        "markupsafe",
         "matplotlib",
         "rich",
     ),
@@ -91,7 +91,10 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
-    "hicache.tests.core": (*GROUND, "hicache.tree", "hicache.components", "numpy", "pytest", "hypothesis"),
+    "hicache.tests.core": (
+        *(*GROUND, "hicache.tree", "hicache.components", "hicache.testing.hybrid_model"),
+        *("numpy", "pytest", "hypothesis"),
+    ),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "hypothesis")),
     "distributed_tests.test_process_groups": (*SHARED, "hicache.testing", "distributed_tests", "pytest", "torch"),
     "accuracy": (*SHARED, "hicache.testing", "numpy", "pytest", *MODELS),

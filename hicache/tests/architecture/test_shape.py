@@ -1,4 +1,4 @@
-"""Functions stay short, files have a docstring and a name that says something, and the check finds those that do not."""
+"""Functions stay short; files have a docstring and a name that says something; the check finds those that do not."""
 
 from __future__ import annotations
 

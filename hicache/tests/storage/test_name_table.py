@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from hicache.storage.slotfile.backend import name_table
+from hicache.storage.slotfile import name_table
 from hicache.storage.slotfile.name_table import FEWEST_BUCKETS, ROOM, NameTable
 
 
