@@ -51,11 +51,11 @@ class StorageFetcher:
         With `checked`, raises InvariantError unless a match got as many more at some step (FLOW-10).
         """
         reaches: list[int] = []
-        can_look = checked and Capability.SNAPSHOT in self._adapter.capabilities
+        has_snapshot = checked and Capability.SNAPSHOT in self._adapter.capabilities
 
         def look() -> None:
-            if can_look:
-                reaches.append(self._reach(key))
+            if has_snapshot:
+                reaches.append(self._expected_length(key))
 
         look()
         self.asked += 1
@@ -101,7 +101,7 @@ class StorageFetcher:
             place = f"a prefetch for {len(key.tokens)} tokens, of which {reaches[0]} were there"
             raise violation("FLOW-10", place, f"one of {sorted(gains)}, by which a match got more", came)
 
-    def _reach(self, key: Key) -> int:
+    def _expected_length(self, key: Key) -> int:
         """Tokens of a prompt that a match gets on both tiers, by the oracle."""
         model = Model(
             components=self._config.components,

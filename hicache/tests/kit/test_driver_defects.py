@@ -147,14 +147,14 @@ def match_longer(driver: Driver) -> None:
 CONFIG = tiny_config(FULL, page_size=2, pages=8)
 
 DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
-    (FreesTwice, lambda driver: [driver.allocate(4) for _ in range(2)], "POOL-2: slots handed out"),
+    (FreesTwice, lambda driver: [driver.allocate(4) for _ in range(2)], "POOL-2: allocated slots"),
     (Short, lambda driver: driver.allocate(4), "POOL-3: .*expected 4 slots or None, got 2"),
     (Shifted, lambda driver: driver.allocate(4), "POOL-4: .*aligned pages of 2"),
     (TooLong, match_longer, "MATCH-1: match: expected at most 2 slots"),
     (Forgetful, free_some, "POOL-1: pool of full: expected 16 slots with an owner"),
     (WritesBeside, put_twice, "REQ-3: node of elements 0..4 .*its slot 0 of 4, pool kv, layer 1"),
     (Miscounts, put_twice, "LOCK-4: size counters of full"),
-    (EvictsNothing, evict_some, "EVICT-1: .*expected more, as 8 are evictable"),
+    (EvictsNothing, evict_some, "EVICT-1: .*expected more freed, as 8 are evictable"),
     (IgnoresLocks, evict_under_a_lock, "LOCK-5: full slot 2, .*expected 1 locks, got a slot that is not in the tree"),
     (KeepsLocks, unlock_something, "LOCK-2: .*expected at most 0"),
     (UnlocksAnything, unlock_twice, "LOCK-6: unlock: expected an error"),

@@ -109,8 +109,8 @@ class LosesItsSlots(ReferenceAdapter):
 
 DEFECTS = [
     (ResumesTooSoon, "REQ-3: position 0 of a hit"),
-    (WaitsOn, "FLOW-4: resume: expected a request that waits no more"),
-    (DeliversLess, "FLOW-10: resume: expected 4 tokens as admitted, got 2"),
+    (WaitsOn, "FLOW-4: resume: expected a request that does not load"),
+    (DeliversLess, "FLOW-10: resume: expected 4 cached tokens, as admitted, got 2"),
     (LosesItsSlots, "POOL-1: .*the free list, got the caller as well"),
 ]
 
