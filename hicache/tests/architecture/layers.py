@@ -39,7 +39,7 @@ REFERENCE = tuple(
 )
 RANKS = tuple(
     f"hicache.testing.ranks.{name}"
-    for name in ("device_watch", "interposer", "launch", "making", "process_world", "torchrun_world", "worker")
+    for name in ("device_recorder", "interposer", "launch", "new_groups", "process_world", "torchrun_world", "worker")
 )
 SGLANG = (
     "hicache.testing.adapters.sglang",

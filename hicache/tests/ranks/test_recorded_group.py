@@ -1,4 +1,4 @@
-"""RecordedGroup: over a store, as between processes: who parts is named before anybody enters the collective."""
+"""RecordedGroup over a store, as between processes: it names a rank that diverges before any rank enters the call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hicache.parallel.group import Group
 from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.local_world import local_worlds
 from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.recorder import RecordedGroup
-from hicache.testing.ranks.store_meeting import StoreMeeting
-from hicache.tests.ranks.ways import WAYS, Way, usual
+from hicache.testing.ranks.recorded_group import RecordedGroup
+from hicache.testing.ranks.store_side_channel import StoreSideChannel
+from hicache.tests.ranks.divergences import DIVERGENCES, Divergence, usual
 
 
 class Entered:
-    """A group that notes which calls were entered, and passes them on."""
+    """A group that records which calls were entered, and passes them on."""
 
     def __init__(self, inner: Group, entered: list[str]) -> None:
         self._inner = inner
@@ -34,21 +34,21 @@ class Entered:
 
 
 def recorded(path: Path, ranks: int, entered: list[str], notes: list[str]) -> list[RecordedGroup]:
-    """A recorded group for each of some ranks, each with its own end of one store."""
+    """A recorded group for each rank, with its own end of one store."""
     worlds = local_worlds(Mesh(ranks, 1, 1), timeout_s=5.0)
     groups = []
     for rank, world in enumerate(worlds):
         store = FileStore(str(path / "store"), ranks)
-        compared_calls = ComparedCalls(rank, StoreMeeting(store, "tp", "tp", ranks, 0.5), notes.append)
+        compared_calls = ComparedCalls(rank, StoreSideChannel(store, "tp", "tp", ranks, 0.5), notes.append)
         inner: Group = Entered(world.groups(dict)["tp"], entered)  # type: ignore[assignment]
         groups.append(RecordedGroup(inner, compared_calls))
     return groups
 
 
-def told(group: RecordedGroup, way: Way | None) -> str:
-    """What a rank is told that does this."""
+def message(group: RecordedGroup, divergence: Divergence | None) -> str:
+    """The error message on a rank that makes this divergence, or makes none."""
     try:
-        (way.act if way else usual)(group)
+        (divergence.act if divergence else usual)(group)
     except RankError as error:
         return str(error)
     except ZeroDivisionError as error:
@@ -58,26 +58,26 @@ def told(group: RecordedGroup, way: Way | None) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_who_parts_is_named_and_the_call_is_not_entered(tmp_path: Path, way: Way) -> None:
+@pytest.mark.parametrize("divergence", DIVERGENCES.values(), ids=DIVERGENCES)
+def test_a_rank_that_diverges_is_named_and_the_call_is_not_entered(tmp_path: Path, divergence: Divergence) -> None:
     entered, begin = list[str](), time.monotonic()
     groups = recorded(tmp_path, 3, entered, [])
-    ways = [None, None, way]
+    divergences = [None, None, divergence]
     with ThreadPoolExecutor(3) as threads:
-        results = list(threads.map(told, groups, ways))
-    expected = way.told.format(last=2)
-    if way is WAYS["stays-away"]:
+        results = list(threads.map(message, groups, divergences))
+    expected = divergence.message.format(last=2)
+    if divergence is DIVERGENCES["stays-away"]:
         expected = "rank 2 of tp skipped call 2 (MIN progress): it had ended"
     assert results[:2] == [expected] * 2, f"RANK-2: expected {expected!r} on both ranks, got {results}"
     assert entered == ["reduce"] * 3, f"RANK-2: expected the first call alone to be entered, got {entered}"
     assert time.monotonic() - begin < 3, "RANK-8: expected an error within the deadline of 0.5 s"
 
 
-def test_calls_that_match_go_through_with_their_numbers(tmp_path: Path) -> None:
+def test_matching_calls_are_passed_on_with_their_values(tmp_path: Path) -> None:
     notes = list[str]()
     groups = recorded(tmp_path, 2, [], notes)
     with ThreadPoolExecutor(2) as threads:
-        results = list(threads.map(told, groups, [None, None]))
+        results = list(threads.map(message, groups, [None, None]))
     assert results == ["nothing"] * 2, f"RANK-2: expected no error where all calls match, got {results}"
     assert groups[0].calls == groups[1].calls, f"expected the same calls, got {groups[0].calls} and {groups[1].calls}"
     assert notes.count("call 2 of tp (MIN progress)") == 2, f"expected a note of each call by each rank, got {notes}"
@@ -86,6 +86,6 @@ def test_calls_that_match_go_through_with_their_numbers(tmp_path: Path) -> None:
 
 def test_a_silent_rank_is_named_within_the_deadline(tmp_path: Path) -> None:
     groups = recorded(tmp_path, 2, [], [])
-    assert told(groups[0], None) == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", "RANK-8"
-    late = told(groups[1], None)
+    assert message(groups[0], None) == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", "RANK-8"
+    late = message(groups[1], None)
     assert late == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", f"RANK-8: rank 1 got {late}"
