@@ -134,7 +134,7 @@ DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (NothingIsReady, load_step_by_step, r"HOST-9: layers of kv after a load: expected \[0, 1\], got \[\]"),
     (ReadyForAWhile, load_step_by_step, r"HOST-6: readable layers of kv: expected at least \[0, 1\] as before"),
     (LeaksItsTarget, fail_a_backup, "POOL-1: host pool of full: expected 12 slots with an owner"),
-    (KeepsPins, back_up, "FLOW-7: .*no pins of full while nothing is under way"),
+    (KeepsPins, back_up, "FLOW-7: .*no pins of full while nothing is in flight"),
     (EvictsSources, evict_under_a_load, "FLOW-1: source of transfer 0, load, full slot"),
     (EvictsNothing, evict_all, r"EVICT-8: .*more freed, as nodes \[1\] can still be evicted"),
     (EvictsInSecret, evict_all, "EVICT-1: .*freed counts equal to the growth of the host pools, {'full': 4}"),

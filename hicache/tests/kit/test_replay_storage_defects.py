@@ -111,7 +111,7 @@ class MarksTooMuch(ReferenceAdapter):
         (ClaimsLess, "FLOW-10: a prefetch for 2048 tokens"),
         (NeverSays, "FETCH-3: check of a prefetch"),
         (LosesHostPages, "POOL-1: host pool"),
-        (KeepsFetches, "FETCH-8: host slots of fetches"),
+        (KeepsFetches, "FETCH-8: host slots of prefetches"),
         (MarksTooMuch, "FLOW-9: "),
     ],
 )

@@ -46,7 +46,7 @@ POOLS_BROKEN: dict[str, tuple[str, str, dict[str, Any]]] = {
         "the free list, got a transfer as well",
         {"host_pools": HOST_POOLS | {MAMBA: pool(6, 2, 3, 4, 5, 6)}},
     ),
-    "two transfers into one page": ("POOL-1", "those named twice", {"transfers": (BACKUP, LOAD, LOAD)}),
+    "two transfers into one page": ("POOL-1", "slots listed twice", {"transfers": (BACKUP, LOAD, LOAD)}),
     "a leaked target": ("POOL-1", "12 slots with an owner", {"transfers": (BACKUP,)}),
     "a leaked page of the host": (
         "POOL-1",
@@ -142,7 +142,7 @@ def test_when_all_is_still_nothing_is_pinned_or_kept() -> None:
     kept = STILL | {"kept": KEPT, "pools": STILL["pools"] | {FULL: pool(12, *range(6, 12))}}
     for fields in (pinned, kept):
         check_laws(scene(**fields), CONFIG, HELD, is_awaited=True)
-    fails("FLOW-7", "no pins of full while nothing is under way, got 2", scene(**pinned))
+    fails("FLOW-7", "no pins of full while nothing is in flight, got 2", scene(**pinned))
     fails("FLOW-7", "slots kept for loads that have ended", scene(**kept))
 
 
