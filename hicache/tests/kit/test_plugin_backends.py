@@ -45,7 +45,7 @@ def test_without_a_name_those_that_ship_are_tested(pytester: pytest.Pytester) ->
 def test_a_run_about_somebody_s_cache_says_nothing_of_backends(pytester: pytest.Pytester) -> None:
     (found,) = run_recorded(pytester).executions
     assert found.outcome is Outcome.SKIPPED, f"a backend of ours would pass for theirs, got {found}"
-    assert f"this run is about {FLAT_CACHE}" in found.reason, f"the reason is told: {found.reason}"
+    assert f"this run verifies {FLAT_CACHE}" in found.reason, f"the reason is told: {found.reason}"
 
 
 def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
@@ -58,7 +58,7 @@ def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytest
     [
         (("--backend", "no_such_module:Backend"), "no_such_module"),
         (("--backend", "memory", "--backend-config", "{"), "inline JSON"),
-        (("--backend-config", "{}"), "whose options"),
+        (("--backend-config", "{}"), "without --backend"),
     ],
 )
 def test_a_backend_that_cannot_be_had_ends_the_run(
@@ -89,4 +89,4 @@ def test_a_test_of_metadata_runs_for_the_backends_that_ask_a_service(pytester: p
     assert tested == ["storage/hf3fs"], f"of those that ship it is one, got {tested}"
     (found,) = run_recorded(pytester, "--adapter", DEFAULT, "--backend", "memory").executions
     assert found.outcome is Outcome.SKIPPED, f"memory asks no service, got {found}"
-    assert "no option of memory is a metadata service" in found.reason, f"the reason is told: {found.reason}"
+    assert "memory: no option names a metadata service" in found.reason, f"the reason is told: {found.reason}"
