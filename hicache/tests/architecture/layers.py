@@ -45,7 +45,7 @@ SGLANG = (
     "hicache.testing.adapters.sglang",
     *(
         f"hicache.testing.adapters.sglang_{name}"
-        for name in ("cache", "fetches", "host", "host_pools", "locks", "pool_verbs", "pools", "view", "workers")
+        for name in ("cache", "host", "host_pools", "locks", "pool_verbs", "pools", "prefetches", "view", "workers")
     ),
 )
 

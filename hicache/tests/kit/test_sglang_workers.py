@@ -40,7 +40,7 @@ def working(*, is_open: bool) -> Iterator[tuple[Controller, StorageThreads]]:
     try:
         yield controller, StorageThreads(controller, gate)
     finally:
-        gate.turn(is_open=True)
+        gate.set_open(is_open=True)
         controller.prefetch_queue.put("end")
         controller.prefetch_thread.join(timeout=10)
         assert not controller.prefetch_thread.is_alive(), "the thread was told to end"
@@ -50,7 +50,7 @@ def test_what_was_asked_is_answered_when_all_are_quiet() -> None:
     with working(is_open=True) as (controller, threads):
         for number in range(20):
             controller.prefetch_queue.put(number)
-            threads.settle()
+            threads.wait_until_idle()
             assert threads.answers() == (0, number + 1), f"{number + 1} answers, got {threads.answers()}"
             assert not list(threads.operations()), "nobody works on anything any more"
 
@@ -60,22 +60,22 @@ def test_a_thread_waits_at_the_gate_until_it_is_let() -> None:
         controller.prefetch_queue.put("first")
         controller.prefetch_queue.put("second")
         for name in ("first", "second"):
-            threads.settle()
-            [(thread, kind, item)] = threads.at_the_gate()
+            threads.wait_until_idle()
+            [(thread, kind, item)] = threads.waiting_at_gate()
             assert (kind, item) == (StorageKind.QUERY, name), f"one question at a time, got {kind}, {item}"
             assert name in threads.operations(), f"{name} is worked on, got {list(threads.operations())}"
-            threads.gate.let(thread)
-        threads.settle()
-        assert threads.answers() == (0, 2), f"both were let, got {threads.answers()}"
+            threads.gate.release(thread)
+        threads.wait_until_idle()
+        assert threads.answers() == (0, 2), f"expected both to be released, got {threads.answers()}"
 
 
 def test_a_gate_that_opens_lets_all_pass() -> None:
     with working(is_open=False) as (controller, threads):
         controller.prefetch_queue.put("first")
-        threads.settle()
-        threads.gate.turn(is_open=True)
+        threads.wait_until_idle()
+        threads.gate.set_open(is_open=True)
         controller.prefetch_queue.put("second")
-        threads.settle()
+        threads.wait_until_idle()
         assert threads.answers() == (0, 2), f"nothing waits any more, got {threads.answers()}"
 
 
@@ -84,6 +84,6 @@ def test_a_thread_that_died_is_quiet_and_its_death_is_told(caplog: pytest.LogCap
         controller.prefetch_queue.put("bad")
         controller.prefetch_thread.join(timeout=10)
         controller.prefetch_queue.put("never")
-        threads.settle()
+        threads.wait_until_idle()
         assert threads.answers() == (0, 0), f"nobody answers any more, got {threads.answers()}"
     assert "as a test wants it" in caplog.text, f"what it died of, got {caplog.text!r}"
