@@ -1,4 +1,4 @@
-"""The driver over the reference, and over a cache that shows nothing."""
+"""The driver over the reference, and over a cache without a snapshot."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_cache_that_shows_nothing_can_be_driven() -> None:
 
 
 class CountsForks(ReferenceAdapter):
-    """Counts the states that it handed out as copies."""
+    """Counts the states that it returned as copies."""
 
     forks = 0
 

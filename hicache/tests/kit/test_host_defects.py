@@ -1,4 +1,4 @@
-"""Caches of two tiers with one defect each: the driver finds every one of them, and says which clause it breaks."""
+"""Caches with two tiers and one defect each: the driver finds every defect, and names the clause it violates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver over a small cache of two tiers: what it lets happen, what it reads, and what it keeps track of."""
+"""The driver over a small cache with two tiers: transfers, reads, and records of loads and locks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def prompt(driver: Driver, *pages: int) -> Key:
 
 
 def backed_up(driver: Driver, *pages: int) -> Key:
-    """A prompt that lies on both tiers."""
+    """A prompt that is on both tiers."""
     key = prompt(driver, *pages)
     driver.put(key)
     driver.drain()
@@ -32,14 +32,14 @@ def backed_up(driver: Driver, *pages: int) -> Key:
 
 
 def on_the_host(driver: Driver, *pages: int) -> Key:
-    """A prompt that lies on the host alone."""
+    """A prompt that is only on the host."""
     key = backed_up(driver, *pages)
     driver.evict(FULL, 2 * len(pages))
     return key
 
 
 def started(driver: Driver, key: Key) -> tuple[MatchResult, Handle]:
-    """What a prompt finds, and the ticket of a load of it that has begun."""
+    """The match of a prompt, and the ticket of its started load."""
     found = driver.match(key)
     load = driver.load_back(key, found)
     assert load, "HOST-5: there is room on the device"

@@ -1,4 +1,4 @@
-"""Every law of nodes and locks on two tiers fails on a snapshot that breaks it; a sound one passes all."""
+"""Every law of nodes and locks on two tiers fails on a snapshot that violates it; a valid snapshot passes all."""
 
 from __future__ import annotations
 

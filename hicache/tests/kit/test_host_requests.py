@@ -1,4 +1,4 @@
-"""The driver over requests that wait for the host: what they own meanwhile, and what they must get."""
+"""The driver over requests that wait for the host: the slots they own meanwhile, and the bytes they get."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_driver(*components: str, bigram: bool = False, adapter: type[ReferenceA
 
 
 def admit_loading(driver: Driver) -> Admission:
-    """A request of two pages that are on the host alone, and of one page and a token of its own."""
+    """Admit a request with two pages that are only on the host, and with one page and one token of its own."""
     driver.put(driver.key(driver.prompt([1, 2])))
     driver.drain()
     for component in driver.config.components:
@@ -78,21 +78,21 @@ def test_a_request_that_waits_can_be_aborted() -> None:
 
 
 class ResumesTooSoon(ReferenceAdapter):
-    """Lets a request go on while its load is on its way."""
+    """`resume` returns before the load has ended."""
 
     def resume(self, request: Request) -> Admission | None:
         return Admission(request, request.table.copy(), 4, request.state, loading=False)
 
 
 class WaitsOn(ReferenceAdapter):
-    """Resumes a request that still waits."""
+    """`resume` returns an admission that is still loading."""
 
     def resume(self, request: Request) -> Admission | None:
         return Admission(request, request.table.copy(), 4, request.state, loading=True)
 
 
 class DeliversLess(ReferenceAdapter):
-    """Gives a page less than it promised."""
+    """`resume` reports one page less than was admitted."""
 
     def resume(self, request: Request) -> Admission | None:
         admission = super().resume(request)
@@ -100,7 +100,7 @@ class DeliversLess(ReferenceAdapter):
 
 
 class LosesItsSlots(ReferenceAdapter):
-    """Gives the slots of a waiting request back, and goes on."""
+    """`resume` frees the slots of a waiting request."""
 
     def resume(self, request: Request) -> Admission | None:
         self.cache.free(request.table[4:])

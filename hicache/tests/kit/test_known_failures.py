@@ -1,4 +1,4 @@
-"""The list of known failures is read strictly, and an entry covers what it says."""
+"""The list of known failures is read strictly, and an entry covers the tests that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every law fails on a snapshot that breaks it, with its clause and the place; a sound snapshot passes them all."""
+"""Every law fails on a snapshot that violates it, with its clause and the place; a valid snapshot passes all laws."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sound(*nodes: NodeView, pools: Mapping[str, PoolView] = POOLS) -> Snapshot:
 
 
 def change(original: NodeView, **fields: Any) -> NodeView:
-    """A node with other fields; `slots` and `locks` are merged with what it has."""
+    """A node with other fields; `slots` and `locks` are merged with its own."""
     for name in fields.keys() & {"slots", "locks"}:
         fields[name] = {**getattr(original, name), **fields[name]}
     return replace(original, **fields)

@@ -1,4 +1,4 @@
-"""The ledger notices slots that are handed out twice, or taken back from someone who does not hold them."""
+"""The ledger detects slots that are allocated twice, or freed by a caller that does not hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock book knows which slots each receipt protects, whatever happened to the nodes since."""
+"""The lock book records which slots each receipt protects, whatever happens to the nodes later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.types import Tier
 
 
 def tree(*locks: int) -> Snapshot:
-    """A chain of nodes of one token, slot 1 first, each locked so often."""
+    """A chain of nodes of one token, slot 1 first, with these lock counts."""
     return snapshot(
         [node((place,), {FULL: slots(place + 1)}, locks={FULL: count}) for place, count in enumerate(locks)], {}
     )
@@ -30,7 +30,7 @@ def protected(book: LockBook, owner: int) -> list[int] | None:
 
 def test_each_owner_protects_what_was_locked_when_it_came(book: LockBook) -> None:
     first = book.acquire()
-    assert protected(book, first) is None, "nothing is known before the first look"
+    assert protected(book, first) is None, "expected None before the first check"
     book.check(tree(1, 1, 0))
     second = book.acquire()
     book.check(tree(2, 1, 0))

@@ -1,4 +1,4 @@
-"""The wheel holds every package, suite and data file of the project, and no test of its own."""
+"""The wheel contains every package, suite and data file of the project, and none of its own tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETUPTOOLS: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")["tool"]["
 
 
 def folders_of_packages(root: Path) -> dict[str, Path]:
-    """The folder of each package that the wheel should hold, by the name that it has there."""
+    """The folder of each package that the wheel should contain, by its name there."""
     folders = {"hicache": root / "hicache"} | {f"hicache.suites.{suite}": root / suite for suite in SUITES}
     return {
         ".".join([name, *path.parent.relative_to(folder).parts]): path.parent
@@ -25,7 +25,7 @@ def folders_of_packages(root: Path) -> dict[str, Path]:
 
 
 def data_files(package: Path) -> Iterator[Path]:
-    """Every file of a package that is no module, in its own folder and in those below that hold no modules."""
+    """Every file of a package that is not a module, in its folder and in subfolders without modules."""
     for path in package.iterdir():
         if path.is_file() and path.suffix not in (".py", ".pyc"):
             yield path

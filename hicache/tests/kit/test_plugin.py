@@ -1,4 +1,4 @@
-"""The plugin: what runs, what is skipped and why, and what a run never passes over in silence."""
+"""The plugin: which tests run, which are skipped and why, and which runs fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which storage backends a run is about, and what its record says of them."""
+"""The storage backends of a run, and its record of them."""
 
 from __future__ import annotations
 

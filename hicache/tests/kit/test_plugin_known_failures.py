@@ -1,4 +1,4 @@
-"""Known failures in a run: expected to fail, an error once they pass or match nothing, and never shrunk."""
+"""Known failures in a run: expected to fail, an error when they pass or match nothing, and never shrunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compare_hits: two replays of one trace, request by request."""
+"""compare_hits: compares two replays of one trace, request by request."""
 
 from __future__ import annotations
 

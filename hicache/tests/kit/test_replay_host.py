@@ -1,4 +1,4 @@
-"""Replays with a host tier on a cache that is no tree: what is counted, and what a tier gone wrong is caught at."""
+"""Replays with a host tier on a cache without a tree: the counts, and the defects that a replay finds."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def request(*blocks: int) -> TraceRequest:
 
 
 RETURNING = [request(0, 1), request(2, 3), request(0, 1)]
-"""A prompt that, with room for two pages, has left the device when it comes again."""
+"""A prompt that the device, with two pages, has evicted when it comes again."""
 
 
 def hits(outcome: ReplayOutcome) -> tuple[int, int]:
-    """Pages hit on the device and on the host, of a replay that broke no law."""
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    """Pages hit on the device and on the host, by a replay that violated no law."""
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     return outcome.hit_tokens["device"] // 512, outcome.hit_tokens["host"] // 512
 
 
@@ -89,7 +89,7 @@ def test_running_requests_finish_when_a_load_needs_their_room(tmp_path: Path) ->
 
 
 class EvictsMeanwhile(HostedCache):
-    """Gives up all that it may on the host when a request that found something there has to wait."""
+    """Evicts everything that it can from the host when a request with a host hit has to wait."""
 
     is_waited_for = False
 
@@ -143,7 +143,7 @@ def test_a_cache_that_counts_nothing_is_told_of_as_far_as_it_goes(tmp_path: Path
 
 
 class MixesPages(HostedCache):
-    """Puts what comes back into the right pages in the wrong order."""
+    """`load_back` loads into the right pages in the wrong order."""
 
     def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
@@ -155,7 +155,7 @@ class MixesPages(HostedCache):
 
 
 class DeliversLess(HostedCache):
-    """Reports more on the host than it delivers."""
+    """`claim` returns less than was reported."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         slots = super().claim(ticket)
@@ -163,7 +163,7 @@ class DeliversLess(HostedCache):
 
 
 class LosesLoads(HostedCache):
-    """Drops from the device what it has just delivered there."""
+    """`claim` evicts the loaded pages from the device."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         slots = super().claim(ticket)
@@ -174,7 +174,7 @@ class LosesLoads(HostedCache):
 
 
 class FailsLoads(HostedCache):
-    """Loses the last part of every load."""
+    """The last part of every load fails."""
 
     def complete(self, ticket: Job) -> None:
         if ticket.kind is TransferKind.LOAD:
@@ -184,7 +184,7 @@ class FailsLoads(HostedCache):
 
 
 class NeverEnds(HostedCache):
-    """Waits for backups, and never for loads."""
+    """`drain` waits for backups only."""
 
     def drain(self) -> None:
         self.step()
@@ -195,7 +195,7 @@ class NeverEnds(HostedCache):
 
 
 class KeepsHostSlots(HostedCache):
-    """Loses host slots that are evicted."""
+    """`evict_host` leaks host slots."""
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         free = list(self.free_host)
@@ -205,7 +205,7 @@ class KeepsHostSlots(HostedCache):
 
 
 class MiscountsTheHost(HostedCache):
-    """Counts a page of the host too many."""
+    """`host_sizes` counts one page too many."""
 
     def host_sizes(self) -> dict[str, Sizes]:
         sizes = self.free_host, [entry.host for entry in self.entries.values() if entry.host]
@@ -214,7 +214,7 @@ class MiscountsTheHost(HostedCache):
 
 
 class KeepsPins(HostedCache):
-    """Never lets go of what it pinned for a load."""
+    """The pins of a load are never released."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         slots = super().claim(ticket)
@@ -223,7 +223,7 @@ class KeepsPins(HostedCache):
 
 
 class ForgetsHostLocks(HostedCache):
-    """Releases nothing of what was locked on the host."""
+    """`unlock_host` releases nothing."""
 
     def unlock_host(self, receipt: Handle) -> None:
         """Do nothing."""
@@ -245,12 +245,12 @@ class ForgetsHostLocks(HostedCache):
 )
 def test_a_broken_host_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], finding: str) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024"), adapter)
-    assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
-    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
+    assert outcome.broken is not None, f"{adapter.__name__}: expected a violated law, got none"
+    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, got {outcome.broken}"
 
 
 class Threaded(HostedCache):
-    """Does not let its transfers be moved."""
+    """Does not declare STEPPED."""
 
     capabilities = HostedCache.capabilities - {Capability.STEPPED}
 

@@ -1,4 +1,4 @@
-"""Replays over storage: what is counted, tier by tier, before and after a restart."""
+"""Replays with storage: the counts by tier, before and after a restart."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_second_part_hits_what_the_first_left_in_storage(tmp_path: Path) -> 
     assert storage.unbounded_hit_rate == outcome.hit_rate == 0.5, f"4 of 8 pages: {storage}"
     assert [part.counters["bytes_persisted"] for part in storage.parts] == [4 * 512 * 8, 0], f"got {storage.parts}"
     assert [part.counters["bytes_fetched"] for part in storage.parts] == [0, 4 * 512 * 8], f"got {storage.parts}"
-    assert outcome.host is not None, "the host tier is not told of"
+    assert outcome.host is not None, "expected the outcome of the host tier, got None"
     assert outcome.host.bytes_backed_up == 4 * 512 * 8, f"by the first cache: {outcome.host.bytes_backed_up}"
     assert outcome.evicted_tokens == 0, f"what went with the first cache was not evicted: {outcome.evicted_tokens}"
 
@@ -167,7 +167,7 @@ def test_the_reference_keeps_the_laws_on_three_tiers(
 def test_storage_with_room_for_all_loses_nothing(tmp_path: Path) -> None:
     asked = settings(replace(STORAGE, restart_at=0.5), "20%", replace(HOST, capacity="50%"))
     outcome = replayed(tmp_path, list(generate_trace(SMALL, 7)), replace(asked, page_size=64))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     assert outcome.hit_rate == stored(outcome).unbounded_hit_rate > 0, f"got {outcome.hit_rates}, {stored(outcome)}"
 
 

@@ -1,4 +1,4 @@
-"""Storage for tests does what a test says, and the oracle of what it can give agrees with the rule of the protocol."""
+"""Scripted storage does what a test says, and the oracle of usable prefixes agrees with the protocol's rule."""
 
 from __future__ import annotations
 

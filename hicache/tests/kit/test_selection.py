@@ -1,4 +1,4 @@
-"""What a test runs over follows from its clauses and from what it asks for."""
+"""The configurations of a test follow from its clauses and from its own needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_STORAGE = [config for config in STANDARD if config.storage is not None]
 
 
 class Everything(FlatCache):
-    """Declares all there is."""
+    """Declares every capability."""
 
     capabilities = frozenset(Capability)
 
@@ -86,7 +86,7 @@ def _has(config: CacheConfig, *choices: WritePolicy | ExecutorKind) -> bool:
 
 
 def _is_plain(config: CacheConfig) -> bool:
-    """One that a test of the host tier need not ask for."""
+    """Whether a test of the host tier gets this configuration without asking for it."""
     has_plain_layouts = config.host is not None and (config.layout, config.host.layout) == USUAL_LAYOUTS
     return has_plain_layouts and not _waits(config) and not _has(config, WritePolicy.WRITE_THROUGH_SELECTIVE)
 
@@ -166,7 +166,7 @@ def _is_stepped(config: CacheConfig) -> bool:
 
 
 class OnlyStorageSteps(FlatCache):
-    """Moves no transfer as a test says, and lets its storage answer so."""
+    """Declares STEPPED_STORAGE without STEPPED."""
 
     capabilities = frozenset(Capability) - {Capability.STEPPED}
 

@@ -1,4 +1,4 @@
-"""The adapters of SGLang's releases, with and without SGLang, and the lists of what it is known to fail."""
+"""The adapters of SGLang's releases, with and without SGLang, and their lists of known failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.types import SHARED, Namespace
 
 ADAPTERS = {"Sglang0513": "0.5.13.post1", "Sglang0523Python": "0.5.23", "Sglang0523Rust": "0.5.23"}
-"""Each class, and the release that it drives."""
+"""Each adapter class, and the release that it needs."""
 
 LISTS = sorted((Path(adapters.__file__).parent / "known").glob("*.toml"))
 ROOT = Path(__file__).parents[3]
@@ -27,12 +27,12 @@ EVERY_ADAPTER = pytest.mark.parametrize("name", ADAPTERS)
 
 
 def tiny(name: str) -> CacheConfig:
-    """One of the standard configurations, by its name."""
+    """The standard configuration of this name."""
     return next(config for config in standard_configurations(frozenset(Capability)) if config.name == name)
 
 
 def path_of(name: str) -> str:
-    """An adapter as an option names it."""
+    """The adapter's path, as an option takes it."""
     return f"hicache.testing.adapters.sglang:{name}"
 
 

@@ -1,4 +1,4 @@
-"""SGLang's storage threads as its adapter sees them: who works on what, who waits, and when all are quiet."""
+"""SGLang's storage threads as its adapter sees them: their work, the gate, and when they are idle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hicache.types import StorageKind
 
 
 class Controller(SimpleNamespace):
-    """One thread that asks storage about whatever comes into its queue, as SGLang's do."""
+    """A controller with one thread that calls storage for each item in its queue, as SGLang's threads do."""
 
     def __init__(self, gate: Gate) -> None:
         queues = {name: WorkQueue() for name in ("prefetch_queue", "prefetch_hit_queue")}
@@ -34,7 +34,7 @@ class Controller(SimpleNamespace):
 
 @contextmanager
 def working(*, is_open: bool) -> Iterator[tuple[Controller, StorageThreads]]:
-    """A controller whose thread has ended afterwards."""
+    """A controller whose thread has ended after the block."""
     gate = Gate(is_open=is_open)
     controller = Controller(gate)
     try:
@@ -52,7 +52,7 @@ def test_what_was_asked_is_answered_when_all_are_quiet() -> None:
             controller.prefetch_queue.put(number)
             threads.wait_until_idle()
             assert threads.answers() == (0, number + 1), f"{number + 1} answers, got {threads.answers()}"
-            assert not list(threads.operations()), "nobody works on anything any more"
+            assert not list(threads.operations()), "expected no operation in work"
 
 
 def test_a_thread_waits_at_the_gate_until_it_is_let() -> None:
@@ -85,5 +85,5 @@ def test_a_thread_that_died_is_quiet_and_its_death_is_told(caplog: pytest.LogCap
         controller.prefetch_thread.join(timeout=10)
         controller.prefetch_queue.put("never")
         threads.wait_until_idle()
-        assert threads.answers() == (0, 0), f"nobody answers any more, got {threads.answers()}"
+        assert threads.answers() == (0, 0), f"expected no answers of a dead thread, got {threads.answers()}"
     assert "as a test wants it" in caplog.text, f"what it died of, got {caplog.text!r}"

@@ -1,4 +1,4 @@
-"""What the suite of storage backends stands on: places, page bytes, memory with guards, a disk that fails."""
+"""The parts of the backend suite: places, page bytes, memory with guards, a failing disk."""
 
 from __future__ import annotations
 

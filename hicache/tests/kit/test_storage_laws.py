@@ -1,4 +1,4 @@
-"""Every law of the storage tier fails on a snapshot, or a store, that breaks it."""
+"""Every law of the storage tier fails on a snapshot, or a store, that violates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hicache.types import Pool
 STORED = with_storage(CONFIG)
 NOTHING = frozenset[str]()
 MARKS = (frozenset({FULL, SWA}), NOTHING, frozenset({FULL, SWA, MAMBA}))
-"""Of A, of B below it, and of C below it, which are the scene's nodes."""
+"""The marks of A, of B below A, and of C below A, the nodes of the scene."""
 
 FETCH = FetchView({FULL: slots(8, 9)})
 KEYS: dict[int, Keys] = {
@@ -31,7 +31,7 @@ KEYS: dict[int, Keys] = {
 
 
 def shown(marks: tuple[frozenset[str], ...] = MARKS, *fetches: FetchView, **more: object) -> Snapshot:
-    """The scene with nothing under way, and what storage has of it."""
+    """The scene with nothing in flight, and with marks of stored nodes."""
     return replace(scene(**{**STILL, **more}), storage=StorageView(marks, fetches))
 
 

@@ -1,4 +1,4 @@
-"""The model of a storage backend: what it lets an answer be, and what not."""
+"""The model of a storage backend: which answers it accepts, and which not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALL, TRAILING = HitPolicy.ALL_PAGES, HitPolicy.TRAILING_PAGES
 
 @pytest.fixture
 def model() -> StorageModel:
-    """A scope that keeps what it has, with version 1 of `a` in it."""
+    """A scope that loses nothing, with version 1 of `a` in it."""
     made = StorageModel(forgets=False)
     made.was_set("a", 1, True)
     return made

@@ -1,4 +1,4 @@
-"""Every law of slots and transfers on two tiers fails on a snapshot that breaks it."""
+"""Every law of slots and transfers on two tiers fails on a snapshot that violates it."""
 
 from __future__ import annotations
 
