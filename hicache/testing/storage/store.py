@@ -55,12 +55,12 @@ class Store:
             self.faults = Faults()
             self._corrupted: dict[str, str] = {}
 
-    def spoil(self, keys: Iterable[str], reason: str = "absent") -> None:
+    def corrupt(self, keys: Iterable[str], reason: str = "absent") -> None:
         """Lose or damage objects that are present, which a read detects but `has` does not."""
         with self._lock:
             self._corrupted.update((key, reason) for key in keys if key in self.objects)
 
-    def mend(self, contents: Mapping[str, bytes]) -> None:
+    def restore(self, contents: Mapping[str, bytes]) -> None:
         """Restore objects to their contents, and undo all losses and damage."""
         with self._lock:
             self.objects.update(contents)

@@ -50,7 +50,7 @@ def test_objects_outlive_the_instance(backend: ScriptedStorage) -> None:
 @pytest.mark.parametrize("reason", ["absent", "corrupt"])
 def test_what_is_spoilt_is_missed_once_it_is_read(backend: ScriptedStorage, store: Store, reason: str) -> None:
     put(backend, "a")
-    store.spoil(["scope/a", "scope/none"], reason)
+    store.corrupt(["scope/a", "scope/none"], reason)
     assert (backend.has(["a"]), store.readable(["scope/a"])) == ([True], [False]), "nobody knows before it is read"
     answer, (bytes_there,) = get(backend, "a")
     assert answer == [False], "it cannot be read"
