@@ -243,7 +243,7 @@ class Driver(RequestVerbs, StorageTierVerbs):
         prefetches = snapshot.storage.fetches if snapshot.storage is not None else ()
         if snapshot.nodes or transfers or prefetches:
             left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers, {len(prefetches)} prefetches"
-            raise violation("EVICT-9", "reset", "nothing cached and nothing under way", left)
+            raise violation("EVICT-9", "reset", "nothing cached and nothing in flight", left)
 
     def _fresh_partners(self, slots: Slots) -> Slots | None:
         if not self._has_window:

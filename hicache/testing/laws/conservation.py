@@ -15,13 +15,21 @@ from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Slots, Tier, TransferKind
 
 Owners = npt.NDArray[np.uint8]
-"""The owner of each slot of a pool, by slot number: NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT or FETCH."""
+"""The owner of each slot of a pool, by slot number: NO_OWNER, FREE, TREE, CALLER, TRANSFER, KEPT or FETCH."""
 
 Ownership = Mapping[Tier, Mapping[str, Owners]]
 """The owner of each slot, by tier and component."""
 
-NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT, FETCH = range(7)
-OWNER_NAMES = ("nobody", "the free list", "the tree", "the caller", "a transfer", "a load that has ended", "a prefetch")
+NO_OWNER, FREE, TREE, CALLER, TRANSFER, KEPT, FETCH = range(7)
+OWNER_NAMES = (
+    "no owner",
+    "the free list",
+    "the tree",
+    "the caller",
+    "a transfer",
+    "a load that has ended",
+    "a prefetch",
+)
 
 Parts = Mapping[int, Sequence[Slots]]
 """The slots of a pool, by owner."""

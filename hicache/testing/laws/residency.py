@@ -37,7 +37,7 @@ def check_depth(table: NodeTable, config: CacheConfig) -> None:
 def check_ranks(table: NodeTable) -> None:
     """EVICT-5: a component's data needs FULL data on the same node and tier; without a host, that of every higher rank.
 
-    With a host tier two loads of one node may bring its components in any order.
+    With a host tier two loads of one node may load its components in any order.
     """
     ranked = [component for component in RANKS if component in table.device.held]
     pairs = list(pairwise(ranked)) if table.host is None else [(ranked[0], lower) for lower in ranked[1:]]

@@ -72,7 +72,7 @@ class Session:
     def serve(self, key: Key, *, checked: bool) -> Served:
         """Admit a request: prefetch, match, load back, compute the rest, and cache it; unless it is too large.
 
-        The prefetch brings pages that are only in storage to the host. The oldest requests finish when too many run, or
+        The prefetch loads pages that are only in storage to the host. The oldest requests finish when too many run, or
         when too few slots are free. With `checked` the bytes of the hit are read back, and after the insert those of
         the whole prompt; InvariantError when they differ. Bytes from storage are always read back.
         """

@@ -50,8 +50,13 @@ FOUND = [
 def failures(pytester: pytest.Pytester, backend: type, place: str, *options: str) -> list[str]:
     """The failure reasons of a file or folder of the suites with a backend."""
     suite, _, rest = place.partition("/")
-    told = ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY
-    named = ("--backend", f"{backend.__module__}:{backend.__name__}", "--backend-config", json.dumps(told))
+    config = ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY
+    named = (
+        "--backend",
+        f"{backend.__module__}:{backend.__name__}",
+        "--backend-config",
+        json.dumps(config),
+    )
     record = run_recorded(pytester, str(suite_folder(suite) / rest), *named, *options)
     assert record.executions, f"tests of {place} were executed"
     return [one.reason for one in record.executions if one.outcome is Outcome.FAILED]

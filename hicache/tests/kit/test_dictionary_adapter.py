@@ -59,8 +59,8 @@ def test_it_passes_all_that_it_can_be_held_to(run: RunRecord) -> None:
 def test_what_it_does_not_declare_is_skipped_with_the_reason(run: RunRecord) -> None:
     reasons = {one.reason for one in run.executions if one.outcome is Outcome.SKIPPED}
     for capability in (Capability.SWA, Capability.NAMESPACES, Capability.HOST):
-        told = [reason for reason in reasons if f"{capability.name}: {capability.value}" in reason]
-        assert told, f"no reason names {capability.name}: {reasons}"
+        matching = [reason for reason in reasons if f"{capability.name}: {capability.value}" in reason]
+        assert matching, f"no reason names {capability.name}: {reasons}"
 
 
 def test_a_defect_in_it_is_found(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def drain(driver: Driver) -> None:
     driver.drain()
 
 
-def reset_under_way(driver: Driver) -> None:
+def reset_in_flight(driver: Driver) -> None:
     driver.put(driver.key(driver.prompt([1, 2])))
     driver.reset()
 
@@ -152,7 +152,7 @@ DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (LosesLoads, load_once, "FLOW-10: claim without an injected failure: expected 4 slots"),
     (RunsAgain, load_step_by_step, "FLOW-4: a load that was running: expected a later phase"),
     (WaitsForNothing, drain, "FLOW-4: drain: expected nothing in flight"),
-    (ResetsTheTreeAlone, reset_under_way, "EVICT-9: reset: expected nothing cached and nothing under way"),
+    (ResetsTheTreeAlone, reset_in_flight, "EVICT-9: reset: expected nothing cached and nothing in flight"),
 ]
 
 

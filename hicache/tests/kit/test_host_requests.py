@@ -39,7 +39,7 @@ def admit_loading(driver: Driver) -> Admission:
 
 @pytest.mark.parametrize("bigram", [False, True], ids=["tokens", "pairs"])
 @pytest.mark.parametrize("components", STACKS)
-def test_a_request_waits_and_goes_on(components: tuple[str, ...], bigram: bool) -> None:
+def test_a_request_waits_and_continues(components: tuple[str, ...], bigram: bool) -> None:
     driver = open_driver(*components, bigram=bigram)
     request = admit_loading(driver).request
     assert driver.resume(request) is None, "the load has not begun"
@@ -57,7 +57,7 @@ def test_a_request_waits_and_goes_on(components: tuple[str, ...], bigram: bool) 
 
 
 @pytest.mark.parametrize("components", STACKS)
-def test_a_request_goes_on_with_less_after_a_failure(components: tuple[str, ...]) -> None:
+def test_a_request_continues_with_less_after_a_failure(components: tuple[str, ...]) -> None:
     driver = open_driver(*components)
     request = admit_loading(driver).request
     driver.step()
@@ -74,7 +74,7 @@ def test_a_request_that_waits_can_be_aborted() -> None:
     driver.abort(admit_loading(driver).request)
     driver.drain()
     protected = {name: sizes.protected for name, sizes in driver.adapter.sizes().items()}
-    assert not any(protected.values()), f"REQ-2: nothing runs, yet {protected} is protected"
+    assert not any(protected.values()), f"REQ-2: expected nothing protected without requests, got {protected}"
 
 
 class ResumesTooSoon(ReferenceAdapter):

@@ -38,7 +38,7 @@ def test_slots_beyond_the_capacity_are_kept_as_well(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("taken", [(2, 3), (8, 8), (0, 1)], ids=["held already", "named twice", "padding"])
-def test_slots_that_cannot_be_handed_out_fail(ledger: Ledger, taken: tuple[int, ...]) -> None:
+def test_slots_that_cannot_be_allocated_fail(ledger: Ledger, taken: tuple[int, ...]) -> None:
     with pytest.raises(InvariantError, match="POOL-2: allocated slots"):
         ledger.take(slots(*taken), None)
 

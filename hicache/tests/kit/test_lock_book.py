@@ -71,10 +71,10 @@ def test_a_renewed_owner_may_protect_other_slots(book: LockBook) -> None:
     assert protected(book, owner) == [1, 2], f"expected [1, 2], got {protected(book, owner)}"
 
 
-def test_owners_that_cannot_be_told_apart_are_not_compared(book: LockBook) -> None:
+def test_owners_that_locked_together_are_not_compared(book: LockBook) -> None:
     first, second = book.acquire(), book.acquire()
     book.check(tree(2, 1))
-    assert (protected(book, first), protected(book, second)) == (None, None), "either may protect slot 2"
+    assert (protected(book, first), protected(book, second)) == (None, None), "expected None for both owners"
     book.release(first)
     book.check(tree(1, 0))
     assert protected(book, second) == [1], f"the other is alone: expected [1], got {protected(book, second)}"
@@ -95,7 +95,7 @@ def two_tiers(locks: int, pins: int, host_locks: int, host_pins: int) -> Snapsho
     return snapshot([node((0,), {FULL: slots(1)}, locks={FULL: locks})], {}, host_tier([view], {}))
 
 
-def test_pins_of_the_cache_are_nobodys(book: LockBook) -> None:
+def test_pins_of_the_cache_have_no_owner(book: LockBook) -> None:
     book.check(two_tiers(2, 2, 0, 0))
     owner = book.acquire()
     book.check(two_tiers(3, 2, 0, 0))

@@ -117,13 +117,13 @@ def test_an_insert_over_the_host_needs_no_state() -> None:
     assert oracle.agrees(shown), f"INS-5: page 3 has no state, and is refused: {oracle.differences(shown)}"
 
 
-def test_a_window_that_a_load_brings_is_not_restored_by_an_insert() -> None:
+def test_a_window_that_is_being_loaded_is_not_restored_by_an_insert() -> None:
     oracle = model(FULL, SWA, MAMBA)
     load = TransferView(TransferKind.LOAD, {SWA: slots(9)}, {SWA: slots(2)})
     oracle.sync(chain(("fsm", "fsm"), ("f", "fsm"), ("f", "fsm"), transfers=(load,)))
     oracle.insert(key(1, 2, 3), shared=1)
     shown = chain(("fsm", "fsm"), ("f", "fsm"), ("fs", "fsm"))
-    assert oracle.agrees(shown), f"page 2 is on its way, page 3 is restored: {oracle.differences(shown)}"
+    assert oracle.agrees(shown), f"expected page 2 to be loading and page 3 to be restored: {oracle.differences(shown)}"
 
 
 def test_pages_move_between_the_tiers_and_come_from_nowhere_else() -> None:

@@ -114,7 +114,7 @@ def test_a_group():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
-def test_a_failure_that_stands_for_several_tells_each_with_its_steps(pytester: pytest.Pytester) -> None:
+def test_a_failure_group_reports_each_failure_with_its_steps(pytester: pytest.Pytester) -> None:
     write_suite(pytester, TWO_DEFECTS)
     reason = _by_name(run_recorded(pytester))["test_two_defects"].reason
     for expected in ("2 failures in one test", "too much", "number=10", "KeyError: 'too little'", "number=-11"):
@@ -122,7 +122,7 @@ def test_a_failure_that_stands_for_several_tells_each_with_its_steps(pytester: p
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
-def test_a_known_failure_that_stands_for_several_tells_each(pytester: pytest.Pytester) -> None:
+def test_a_known_failure_group_reports_each_failure(pytester: pytest.Pytester) -> None:
     # One failure is enough for a known failure, so that Hypothesis itself reports no group there.
     write_suite(pytester, A_GROUP)
     entry = '[[failure]]\nid = "conformance/test_it.py::*"\nkind = "bug"\nreason = "we know"\nlink = ""\n'

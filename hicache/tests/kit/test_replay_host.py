@@ -57,7 +57,7 @@ def hits(outcome: ReplayOutcome) -> tuple[int, int]:
     return outcome.hit_tokens["device"] // 512, outcome.hit_tokens["host"] // 512
 
 
-def test_what_left_the_device_comes_back_from_the_host(tmp_path: Path) -> None:
+def test_evicted_pages_are_loaded_back_from_the_host(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024"))
     assert hits(outcome) == (0, 2), f"two pages come back: {outcome.hit_tokens}"
     assert outcome.hit_rates == {"device": 0.0, "host": 1 / 3}, f"2 of 6 pages are hits: {outcome.hit_rates}"
@@ -82,10 +82,10 @@ def test_a_host_that_is_too_small_gives_nothing_back(tmp_path: Path) -> None:
     assert hits(outcome) == (0, 0), f"only one page fits on the host, the last one backed up: {outcome.hit_tokens}"
 
 
-def test_running_requests_finish_when_a_load_needs_their_room(tmp_path: Path) -> None:
+def test_running_requests_finish_when_a_load_needs_their_slots(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024", running=8))
     assert hits(outcome) == (0, 2), f"two pages come back once there is room: {outcome.hit_tokens}"
-    assert outcome.latency["load_back"].calls > 1, "there was room at once, although all pages were locked"
+    assert outcome.latency["load_back"].calls > 1, "expected several attempts, as all pages were locked"
 
 
 class EvictsMeanwhile(HostedCache):
@@ -112,7 +112,7 @@ def test_what_was_found_on_the_host_stays_while_the_request_waits(tmp_path: Path
 def test_what_is_pinned_for_a_backup_is_waited_for(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, [request(0, 1), request(2, 3)], settings("1024"))
     assert hits(outcome) == (0, 0), f"nothing is asked for twice: {outcome.hit_tokens}"
-    assert outcome.too_large == 0, "a prompt was passed over for the sake of a backup"
+    assert outcome.too_large == 0, f"expected no skipped prompt, got {outcome.too_large}"
     assert outcome.latency["drain"].calls == 2, f"one wait for a backup, and one at the end: {outcome.latency}"
 
 
@@ -136,7 +136,7 @@ def test_limits_are_those_of_both_tiers(tmp_path: Path) -> None:
     assert limits == (0.0, 1 / 3, 1 / 3), f"LRU on the device, LRU and optimum on both: {limits}"
 
 
-def test_a_cache_that_counts_nothing_is_told_of_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_cache_without_counters_is_reported_without_them(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024", host=replace(HOST, capacity="100%")))
     expected = HostOutcome({"full": 2048}, None, None, None, bytes_per_token=16)
     assert outcome.host == expected, f"expected {expected}, got {outcome.host}"

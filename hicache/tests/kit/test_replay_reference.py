@@ -132,7 +132,7 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     assert outcome.evicted_tokens, f"expected evictions, got {outcome.evicted_tokens}"
     total = SHORT_TRACE.requests
     assert {len(lengths) for lengths in outcome.hit_lengths.values()} == {total}, "each request has its hits, by tier"
-    assert seen == [(done, total) for done in range(1, total + 1)], f"progress is told as {seen[:5]}"
+    assert seen == [(done, total) for done in range(1, total + 1)], f"expected each step, got {seen[:5]}"
     table = json.loads((tmp_path / "report" / f"{name}.json").read_text(encoding="ascii"))
     assert table == json.loads(json.dumps(asdict(outcome))), f"{name}.json does not hold the outcome"
     assert table["schema_version"] == 4, f"{name}.json has schema {table['schema_version']}"

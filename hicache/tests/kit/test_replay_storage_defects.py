@@ -129,7 +129,7 @@ class RefusesLoads(ReferenceAdapter):
         return None
 
 
-def test_what_was_fetched_in_vain_is_no_hit(tmp_path: Path) -> None:
+def test_prefetched_pages_that_are_not_loaded_are_no_hit(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, TWICE, roomy(replace(STORAGE, restart_at=0.5)), RefusesLoads)
     assert hits(outcome) == (0, 0, 0), f"four pages came to the host, and no further: {outcome.hit_tokens}"
     fetched = stored(outcome).total("fetched_tokens")

@@ -171,16 +171,16 @@ class OnlyStorageSteps(FlatCache):
     capabilities = frozenset(Capability) - {Capability.STEPPED}
 
 
-def test_who_steps_storage_alone_steps_no_transfers() -> None:
+def test_a_test_that_steps_storage_need_not_step_transfers() -> None:
     found = standard_configurations(OnlyStorageSteps.capabilities)
     wanted = [one.name for one in found if _is_stepped(one) and not _has_threshold(one)]
     assert wanted, "storage can be stepped without transfers"
     checks = _checks("FETCH-8", "FLOW-4", needs=[Capability.STEPPED_STORAGE])
     names = [one.name for one in select(checks, OnlyStorageSteps, found).configurations]
-    assert names == wanted, f"FLOW-4 needs steps, which those of storage are: expected {wanted}, got {names}"
+    assert names == wanted, f"expected stepped storage to be enough for FLOW-4: {wanted}, got {names}"
     both = _checks("FETCH-8", needs=[Capability.STEPPED, Capability.STEPPED_STORAGE])
     reason = select(both, OnlyStorageSteps, found).reason
-    assert "STEPPED: " in reason, f"who says that it steps transfers, steps them, got {reason!r}"
+    assert "STEPPED: " in reason, f"expected STEPPED to be needed when the test asks for it, got {reason!r}"
 
 
 def test_a_run_without_a_fitting_host_tier_says_what_was_wanted() -> None:

@@ -39,7 +39,7 @@ def path_of(name: str) -> str:
 @EVERY_ADAPTER
 def test_an_adapter_can_be_named_where_sglang_is_not_installed(name: str) -> None:
     adapter = load_adapter(path_of(name))
-    assert Capability.SIZES in adapter.capabilities, f"{name} declares what it drives, got {adapter.capabilities}"
+    assert Capability.SIZES in adapter.capabilities, f"{name} expected SIZES, got {adapter.capabilities}"
 
 
 @EVERY_ADAPTER
@@ -69,7 +69,7 @@ def test_no_two_namespaces_are_one_text() -> None:
     named = [{"lora": "a"}, {"salt": "a"}, {"lora": "a", "salt": ""}, {"lora": "a", "salt": "b"}, {"lora": "ab"}]
     texts = [extra_key({"lora": one.get("lora"), "salt": one.get("salt")}) for one in named]
     assert len(set(texts)) == len(named), f"each namespace has a text of its own, got {texts}"
-    assert extra_key({"lora": None, "salt": None}) is None, "who names nothing shares with everybody who names nothing"
+    assert extra_key({"lora": None, "salt": None}) is None, "expected None for the shared namespace"
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)

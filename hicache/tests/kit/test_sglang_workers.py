@@ -43,10 +43,10 @@ def working(*, is_open: bool) -> Iterator[tuple[Controller, StorageThreads]]:
         gate.set_open(is_open=True)
         controller.prefetch_queue.put("end")
         controller.prefetch_thread.join(timeout=10)
-        assert not controller.prefetch_thread.is_alive(), "the thread was told to end"
+        assert not controller.prefetch_thread.is_alive(), "expected the thread to have ended"
 
 
-def test_what_was_asked_is_answered_when_all_are_quiet() -> None:
+def test_every_request_is_answered_when_all_threads_are_idle() -> None:
     with working(is_open=True) as (controller, threads):
         for number in range(20):
             controller.prefetch_queue.put(number)
@@ -55,7 +55,7 @@ def test_what_was_asked_is_answered_when_all_are_quiet() -> None:
             assert not list(threads.operations()), "expected no operation in work"
 
 
-def test_a_thread_waits_at_the_gate_until_it_is_let() -> None:
+def test_a_thread_waits_at_the_gate_until_it_is_released() -> None:
     with working(is_open=False) as (controller, threads):
         controller.prefetch_queue.put("first")
         controller.prefetch_queue.put("second")
@@ -76,14 +76,14 @@ def test_a_gate_that_opens_lets_all_pass() -> None:
         threads.gate.set_open(is_open=True)
         controller.prefetch_queue.put("second")
         threads.wait_until_idle()
-        assert threads.answers() == (0, 2), f"nothing waits any more, got {threads.answers()}"
+        assert threads.answers() == (0, 2), f"expected both answers, got {threads.answers()}"
 
 
-def test_a_thread_that_died_is_quiet_and_its_death_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thread_that_raised_is_idle_and_its_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), working(is_open=True) as (controller, threads):
         controller.prefetch_queue.put("bad")
         controller.prefetch_thread.join(timeout=10)
         controller.prefetch_queue.put("never")
         threads.wait_until_idle()
         assert threads.answers() == (0, 0), f"expected no answers of a dead thread, got {threads.answers()}"
-    assert "as a test wants it" in caplog.text, f"what it died of, got {caplog.text!r}"
+    assert "as a test wants it" in caplog.text, f"expected the error in the log, got {caplog.text!r}"

@@ -86,7 +86,7 @@ def test_a_broken_law_is_named(clause: str, words: str, broken: Callable[[], Sna
         check(broken())
 
 
-def test_what_is_held_for_nobody_is_seen() -> None:
+def test_slots_and_pins_without_a_waiting_request_are_found() -> None:
     check_no_fetch(shown())
     with pytest.raises(InvariantError, match=r"^FETCH-8"):
         check_no_fetch(shown(MARKS, FETCH))

@@ -102,7 +102,7 @@ TRANSFERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "source of transfer 1, load, full slot 8: expected the tree, got the free list",
         {"transfers": (BACKUP, change(LOAD, host={FULL: slots(8, 9)}))},
     ),
-    "a source that is nobody's": (
+    "a source without an owner": (
         "FLOW-1",
         "mamba slot 99: expected the tree, got the free list",
         {"transfers": (change(BACKUP, device={MAMBA: slots(99)}), LOAD)},
@@ -136,7 +136,7 @@ def test_a_broken_transfer_fails(name: str) -> None:
     fails(clause, words, scene(**fields))
 
 
-def test_when_all_is_still_nothing_is_pinned_or_kept() -> None:
+def test_with_nothing_in_flight_nothing_is_pinned_or_kept() -> None:
     check_laws(scene(**STILL), CONFIG, HELD, is_awaited=False)
     pinned = STILL | {"below": (A_BELOW, *STILL["below"][1:])}
     kept = STILL | {"kept": KEPT, "pools": STILL["pools"] | {FULL: pool(12, *range(6, 12))}}
