@@ -132,7 +132,7 @@ DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (SkipsALayer, load_step_by_step, "FLOW-2: advance: expected 1 layers, got 0"),
     (AllIsReady, load_step_by_step, "REQ-3: position 0 of a hit, pool kv, layer 0"),
     (NothingIsReady, load_step_by_step, r"HOST-9: layers of kv after a load: expected \[0, 1\], got \[\]"),
-    (ReadyForAWhile, load_step_by_step, r"HOST-6: readable layers of kv: expected at least \[0, 1\] as before"),
+    (ReadyForAWhile, load_step_by_step, r"HOST-6: readable layers of kv: .*at least \[0, 1\] as before, got \[\]"),
     (LeaksItsTarget, fail_a_backup, "POOL-1: host pool of full: expected 12 slots with an owner"),
     (KeepsPins, back_up, "FLOW-7: .*no pins of full while nothing is in flight"),
     (EvictsSources, evict_under_a_load, "FLOW-1: source of transfer 0, load, full slot"),
