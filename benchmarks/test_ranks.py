@@ -17,8 +17,8 @@ from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.replay.configuration import HostSettings, ReplaySettings, cache_config
+from hicache.testing.replay.epoch import Epoch
 from hicache.testing.replay.latency import Stopwatch
-from hicache.testing.replay.passage import Passage
 from hicache.testing.replay.survey import survey
 from hicache.testing.replay.tally import Tally
 from hicache.testing.storage.scripted import BACKEND, store_named
@@ -268,12 +268,12 @@ def require_counts(own: Decisions, axes: int, mesh: Mesh) -> None:
 def _decisions(cache: MeshCache, requests: list[TraceRequest], settings: ReplaySettings) -> list[Decisions]:
     def replay(rank: int) -> Decisions:
         tally = Tally((Tier.DEVICE, Tier.HOST))
-        passage = Passage(cache.caches[rank], cache.configs[rank], settings, tally, Stopwatch())
+        epoch = Epoch(cache.caches[rank], cache.configs[rank], settings, tally, Stopwatch())
         made = [sum(cache.made(rank).values())]
         for request in requests:
-            passage.serve(request)
+            epoch.serve(request)
             made.append(sum(cache.made(rank).values()))
-        passage.session.finish_all()
+        epoch.session.finish_all()
         tree = digest_of(cache.caches[rank].snapshot()).text
         return Decisions(tally.hit_lengths, tally.evicted_tokens, tree, np.diff(made).tolist())
 

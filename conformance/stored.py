@@ -178,9 +178,9 @@ def fetch_without(driver: Driver, prompt: Pages, pool: Pool, page: int) -> tuple
     driver.reset()
     kept = dict(store(driver).objects)
     ticket = begin(driver, prompt)
-    store(driver).spoil([objects(driver, pool, prompt)[page]])
+    store(driver).corrupt([objects(driver, pool, prompt)[page]])
     expected = expected_pages(driver, prompt)
     driver.drain()
     came = check(driver, ticket)
-    store(driver).mend(kept)
+    store(driver).restore(kept)
     return came, expected

@@ -51,7 +51,7 @@ def test_kv_comes_first_and_the_rest_follows_the_prefix(driver: Driver) -> None:
 def test_of_a_prefix_without_kv_nothing_else_is_asked_for(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin(driver, PROMPT)
-    store(driver).spoil(objects(driver, Pool.KV, PROMPT)[:1])
+    store(driver).corrupt(objects(driver, Pool.KV, PROMPT)[:1])
     driver.drain()
     assert check(driver, ticket) == 0, "FETCH-4: the first page of KV is lost"
     assert [pool for pool, _ in reads(driver)] == [Pool.KV], f"FETCH-5: no KV came, asked for were {reads(driver)}"
@@ -61,7 +61,7 @@ def test_of_a_prefix_without_kv_nothing_else_is_asked_for(driver: Driver) -> Non
 def test_when_less_is_hit_the_window_and_the_state_are_those_of_its_end(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin(driver, PROMPT)
-    store(driver).spoil(objects(driver, Pool.KV, PROMPT)[3:])
+    store(driver).corrupt(objects(driver, Pool.KV, PROMPT)[3:])
     driver.drain()
     assert check(driver, ticket) == 3, "FETCH-4: three pages of KV can be read"
     window = list(range(3 - window_pages(driver.config), 3))
@@ -124,7 +124,7 @@ def test_a_state_is_fetched_at_the_exact_end(driver: Driver) -> None:
 def test_where_the_state_is_lost_an_earlier_one_serves(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT[:2], PROMPT)
     ticket = begin(driver, PROMPT)
-    store(driver).spoil([objects(driver, Pool.MAMBA, PROMPT)[3]])
+    store(driver).corrupt([objects(driver, Pool.MAMBA, PROMPT)[3]])
     driver.drain()
     came = check(driver, ticket)
     assert came == 2, f"FETCH-6: the state after 4 pages is lost, the one after 2 is there, {came} pages came"

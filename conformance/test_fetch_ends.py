@@ -44,7 +44,7 @@ def abort(driver: Driver, ticket: Handle) -> None:
 
 def lose(driver: Driver, ticket: Handle) -> None:
     """Nothing of it can be read."""
-    store(driver).spoil(list(store(driver).objects))
+    store(driver).corrupt(list(store(driver).objects))
     driver.drain()
     driver.check_prefetch(ticket)
 
@@ -164,7 +164,7 @@ def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> No
         ticket = begin(driver, PROMPT)
         driver.step()
         ends[number % len(ends)](driver, ticket)
-        store(driver).mend(contents)
+        store(driver).restore(contents)
     driver.drain()
     free, capacity = free_below(driver), host_of(driver.config).capacity_tokens
     assert free == capacity, f"FETCH-8: of {capacity} on the host {free} is free"

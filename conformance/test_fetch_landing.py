@@ -158,7 +158,7 @@ def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
 @clause("FETCH-4", "FLOW-4", needs=STEPPED, page_sizes=[16])
 def test_where_nothing_of_what_is_there_can_be_read_a_fetch_ends(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
-    store(driver).spoil(list(store(driver).objects))
+    store(driver).corrupt(list(store(driver).objects))
     assert fetch(driver, PROMPT) == 0, f"FETCH-4: nothing can be read, in storage is {in_storage(driver, PROMPT)}"
     queries = sum(call.verb == "exists" for call in store(driver).calls)
     assert queries <= 10, f"FLOW-4: one prefetch asked {queries} times what there is"

@@ -42,7 +42,7 @@ def test_without_any_two_objects_the_longest_usable_prefix_comes(driver: Driver)
         contents = {key: store(driver).objects.pop(key) for key in keys}
         expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
         assert came == expected, f"STORE-2: without {pair} {expected} pages can be used, {came} came"
-        store(driver).mend(contents)
+        store(driver).restore(contents)
         driver.reset()
 
 
@@ -58,7 +58,7 @@ def test_how_far_a_prefix_can_be_used_is_asked_of_all_pools_at_once(driver: Driv
         came = fetch(driver, LONG)
         assert came == 1, f"STORE-2: {pool.value} has the first page of {len(LONG)} alone, {came} pages came"
         assert queries(driver) == asked + 1, f"STORE-2: storage says so at once, it was asked {queries(driver) - asked}"
-        store(driver).mend(kept)
+        store(driver).restore(kept)
 
 
 @clause("STORE-3", "FETCH-4", page_sizes=[16])
@@ -67,12 +67,12 @@ def test_an_object_that_turns_out_to_be_damaged_is_no_data(driver: Driver) -> No
     contents = dict(store(driver).objects)
     for pool in pools(driver):
         for page in range(len(PROMPT)):
-            store(driver).spoil([objects(driver, pool, PROMPT)[page]], "corrupt")
+            store(driver).corrupt([objects(driver, pool, PROMPT)[page]], "corrupt")
             expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
             assert came == expected, (
                 f"STORE-3: page {page} of {pool.value} is damaged, {expected} pages can be used, {came} came"
             )
-            store(driver).mend(contents)
+            store(driver).restore(contents)
             driver.reset()
 
 
@@ -94,7 +94,7 @@ def test_what_was_damaged_is_written_anew_when_it_is_computed_again(driver: Driv
     whole = {pool: objects(driver, pool, PROMPT) for pool in pools(driver)}
     for pool, keys in whole.items():
         there = [key for key in keys if key in store(driver).objects]
-        store(driver).spoil(there[-1:])
+        store(driver).corrupt(there[-1:])
         came = fetch(driver, PROMPT)
         assert came < len(PROMPT), f"STORE-3: the last page of {pool.value} is gone, and {came} pages came"
         put(driver, PROMPT)

@@ -196,7 +196,7 @@ class RankMachine(RuleBasedStateMachine):
         if names and trouble is Trouble.GONE:
             store.objects.pop(names[page % len(names)])
         elif names and trouble is Trouble.LOST:
-            store.spoil([names[page % len(names)]])
+            store.corrupt([names[page % len(names)]])
 
     def teardown(self) -> None:
         """Give back what is held, and close what was opened."""

@@ -51,7 +51,7 @@ def first_read_fails(driver: RankDriver) -> None:
 
 
 def first_page_is_short(driver: RankDriver) -> None:
-    store(driver).spoil(objects(driver, Pool.KV)[:1], "short")
+    store(driver).corrupt(objects(driver, Pool.KV)[:1], "short")
 
 
 WRITING: tuple[Fault, ...] = (set_raises, first_page_is_refused, no_page_is_kept)
@@ -109,7 +109,7 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
             fault(driver)
         meanwhile = fetched(driver)
         mend(driver)
-        store(driver).mend(whole)
+        store(driver).restore(whole)
         found.append((fault.__name__, meanwhile, fetched(driver)))
     driver.end()
     return found

@@ -27,7 +27,7 @@ def reads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     driver.put(key)
     driver.drain()
     evict_all(driver)
-    driver.spoil_free_slots()
+    driver.overwrite_free_slots()
     load = driver.load_back(key, driver.match(key))
     assert load is not None, f"HOST-5: expected a load of {driver.aligned(key)} elements that are on the host, got None"
     driver.step()

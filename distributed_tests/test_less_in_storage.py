@@ -49,7 +49,7 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
             for name in own:
                 del store(driver).objects[name]
         ticket = begin(driver)
-        store(driver).spoil(own)
+        store(driver).corrupt(own)
         there = presence(driver)
         driver.drain()
         words = ", ".join(f"{pool.value} page {page} on rank {rank}" for rank, pool, page in lost)
@@ -57,7 +57,7 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
             (f"{words}, {'known' if is_known else 'not known'}", brought(driver, ticket), there, window_pages(driver))
         )
         driver.reset()
-        store(driver).mend(whole)
+        store(driver).restore(whole)
     driver.end()
     return found
 

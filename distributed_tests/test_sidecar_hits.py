@@ -40,12 +40,12 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
         for poor in range(mesh_of(world.topology).ranks):
             ticket = ask_for_pages(driver)
             if driver.rank == poor:
-                store(driver).spoil(objects(driver, pool)[-1:])
+                store(driver).corrupt(objects(driver, pool)[-1:])
             driver.drain()
             left = held_by_fetches(driver) | taken_on_host(driver)
             found.append((f"{pool.value} of rank {poor}", brought(driver, ticket), left))
             driver.reset()
-            store(driver).mend(whole)
+            store(driver).restore(whole)
     driver.end()
     return found
 

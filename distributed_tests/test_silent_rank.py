@@ -96,7 +96,7 @@ def give_back(driver: RankDriver) -> None:
     """Everything that runs is given back."""
     for running in list(driver.running.values()):
         driver.abort(running.request)
-    for fetch in list(driver.fetches.values()):
+    for fetch in list(driver.prefetches.values()):
         driver.abort_prefetch(fetch.ticket)
 
 

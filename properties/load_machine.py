@@ -154,7 +154,7 @@ class LoadMachine(PromptMachine):
             assert len(np.unique(sources)) == len(sources), f"FLOW-6: {component} is loaded twice at a time: {sources}"
             known, targets = (_joined([load.device for load in several], component) for several in (earlier, loads))
             begun = np.setdiff1d(targets, known)
-            self.driver.contents.spoil(component, begun)
+            self.driver.contents.overwrite(component, begun)
             if len(begun) < expected.host_hits[component]:
                 self.reached(Situation.LOAD_SHARED)
 

@@ -114,7 +114,7 @@ class StorageMachine(HostMachine):
         elif key is not None and trouble is Trouble.GONE:
             self.store.objects.pop(key, None)
         elif key is not None:
-            self.store.spoil([key], "absent" if trouble is Trouble.LOST else "corrupt")
+            self.store.corrupt([key], "absent" if trouble is Trouble.LOST else "corrupt")
 
     @rule(operation=st.sampled_from(Operation), calm=st.booleans())
     def operate(self, operation: Operation, calm: bool) -> None:
@@ -206,7 +206,7 @@ class StorageMachine(HostMachine):
     def _lose(self, key: Key, page: int) -> None:
         name = self.shelf.object_of(key, page)
         if name is not None:
-            self.store.spoil([name])
+            self.store.corrupt([name])
 
     def _look(self, place: int) -> None:
         one = pick(self.prefetches, place)

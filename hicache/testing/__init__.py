@@ -1,1 +1,1 @@
-"""The kit: drives any prefix cache through one adapter and holds it to the contract."""
+"""The verification kit: drives any prefix cache through one adapter and checks it against the contract."""

@@ -1,7 +1,8 @@
-"""CacheAdapter: the one class that a third party writes so that the suites can drive its cache.
+"""CacheAdapter: the one class that a third party implements so that the suites can drive its cache.
 
-Only the abstract verbs are needed. Everything else is a capability: declare it and override its verbs. What is not
-declared is skipped with its reason; what is declared and not overridden fails.
+Only the abstract methods are required. Every other method belongs to a capability: declare the capability and override
+its methods. A test that needs an undeclared capability is skipped with that reason. A declared capability whose method
+is not overridden makes the test fail.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["Admission", "CacheAdapter", "Capability", "PageBytes", "load_adapter
 
 
 class Capability(str, Enum):
-    """What a cache can do beyond match, insert, lock, unlock and evict."""
+    """What a cache supports beyond match, insert, lock, unlock and evict."""
 
     PAGED = "page sizes above 1"
     NAMESPACES = "prefixes are kept apart by namespace"
@@ -63,12 +64,12 @@ class Capability(str, Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admission:
-    """A request that runs.
+    """A running request.
 
-    `request`: opaque, for the verbs that follow. `table`: the request's FULL slots, one per token, rounded up to whole
-    pages; the first `cached_tokens` are the tree's. `state`: the request's own MAMBA slot, which holds the state after
-    `cached_tokens` tokens, or None without MAMBA. `loading`: part of what is cached comes from the host and has not
-    arrived: the request waits, and `resume` says how it stands.
+    `request`: an opaque handle for the later verbs. `table`: the FULL slots of the request, one per token, rounded up
+    to whole pages; the first `cached_tokens` slots belong to the tree. `state`: the request's own MAMBA slot, which
+    holds the state after `cached_tokens` tokens, or None without MAMBA. `loading`: a part of the cached prefix is still
+    being loaded from the host; the request must wait, and `resume` tells when it may run.
     """
 
     request: Handle
@@ -81,8 +82,9 @@ class Admission:
 class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
     """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens.
 
-    `departures`: clauses in whose place the cache has a rule of its own, by design. Their laws are not checked after
-    each verb, so that what else is wrong is seen; the tests that name them run as ever, and are known to fail.
+    `departures`: ids of clauses that the cache replaces, by design, with a rule of its own. The driver does not check
+    the laws of these clauses after each verb, so that other defects stay visible. The tests of these clauses still run,
+    and are listed as known failures.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
@@ -90,70 +92,70 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
 
     @abstractmethod
     def __init__(self, config: CacheConfig) -> None:
-        """Open an empty cache. Raises ConfigurationError when the combination cannot be served."""
+        """Open an empty cache. Raises ConfigurationError when the cache does not support the configuration."""
 
     @classmethod
     def configurations(cls) -> Sequence[CacheConfig] | None:
-        """The configurations to run the suites over, or None for the standard product."""
+        """The configurations to run the suites with, or None for the standard configurations."""
         return None
 
     @classmethod
     def delayed(cls) -> type[CacheAdapter]:
-        """The class that tests open: one whose transfers take longer at random, so that they are met at any moment."""
+        """The class that the tests open: one whose transfers are delayed at random, to vary when they finish."""
         return cls
 
     def close(self) -> None:
-        """End what is under way, and give back what the cache holds outside itself. May be called twice."""
+        """Stop all transfers and release all external resources. May be called twice."""
 
-    # What a scheduler does.
+    # Scheduler.
 
     @abstractmethod
     def allocate(self, tokens: int) -> Slots | None:
-        """Slots for a multiple of page_size tokens, whole aligned pages in order, or None when short.
+        """Allocate `tokens` slots, a multiple of page_size: whole aligned pages in order, or None when short.
 
-        Evicts what is missing and no more. With SWA each slot gets an SWA partner.
+        Evicts as many slots as are missing, and no more. With SWA each slot gets an SWA partner.
         """
 
     @abstractmethod
     def free(self, slots: Slots) -> None:
-        """Give back slots that the caller holds, and their SWA partners. Raises on any other slot."""
+        """Free slots that the caller holds, and their SWA partners. Raises for any other slot."""
 
     @abstractmethod
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
-        """The longest cached prefix. `chunked`: a request that was counted before looks again."""
+        """Find the longest cached prefix. `chunked`: the same request matches again and must not be counted again."""
 
     @abstractmethod
     def insert(
         self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
     ) -> InsertResult:
-        """Hand the slots of the key's whole pages to the tree, which keeps them or frees them.
+        """Give the slots of the key's whole pages to the tree, which keeps or frees them.
 
-        `slots`: FULL slots, [tokens floored to pages]; the first `shared` are the tree's own.
+        `slots`: FULL slots, [tokens rounded down to whole pages]; the first `shared` belong to the tree already.
         `window_start`: the request has no SWA data before this token. `state`: the MAMBA slot that holds the state
-        after the last whole page, or None; the caller keeps it when the result says that it was not adopted.
+        after the last whole page, or None; the caller keeps it when the result has `state_adopted` False.
         """
 
     @abstractmethod
     def lock(self, handle: Handle) -> Handle:
-        """Protect the path to a node; returns the receipt. Raises on a handle whose node is gone."""
+        """Lock the path from the root to a node; returns the receipt. Raises when the handle's node was removed."""
 
     @abstractmethod
     def unlock(self, receipt: Handle) -> None:
-        """Undo what the acquire of this receipt did. Raises when it was released before, or is not this cache's."""
+        """Release the lock of this receipt. Raises when it was released before, or is from another cache."""
 
     @abstractmethod
     def evict(self, component: str, tokens: int) -> EvictResult:
-        """Free at least so many of the component's slots, or all that can be evicted."""
+        """Free at least `tokens` of the component's slots, or all that can be evicted."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Drop everything that the tree holds."""
+        """Remove every node from the tree."""
 
     def step(self) -> None:
-        """Take over whatever transfers have finished."""
+        """Apply the results of finished transfers."""
 
     def drain(self) -> None:
-        """Let all that is under way end, and take it over; afterwards nothing is under way."""
+        """Wait for all transfers to finish and apply their results; afterwards none is in flight."""
         self.step()
 
     # SWA
@@ -163,71 +165,71 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
         self._lacks("partners")
 
     def release_window(self, slots: Slots) -> None:
-        """Give back the SWA partners of FULL slots that the caller holds; slots without one are skipped."""
+        """Free the SWA partners of FULL slots that the caller holds; slots without a partner are skipped."""
         self._lacks("release_window")
 
     # MAMBA
 
     def allocate_state(self) -> int | None:
-        """A slot for one state, evicting what is missing, or None."""
+        """Allocate a slot for one state, evicting if needed; None when there is none."""
         self._lacks("allocate_state")
 
     def free_state(self, slot: int) -> None:
-        """Give back a state slot that the caller holds."""
+        """Free a state slot that the caller holds."""
         self._lacks("free_state")
 
     def fork_state(self, handle: Handle) -> int | None:
-        """A slot of the caller's own with a copy of the node's state, or None when no slot can be had."""
+        """Copy the node's state to a new slot that the caller owns; None when no slot is available."""
         self._lacks("fork_state")
 
-    # What a model runner does: straight to the pools, so that checking bytes does not trust the cache.
+    # Model runner: direct access to the pools, so that checks of the bytes do not rely on the cache.
 
     def layers(self, pool: Pool) -> int:
-        """How many layers the pool has; 0 when there is no such pool."""
+        """The number of layers of the pool; 0 when there is no such pool."""
         self._lacks("layers")
 
     def slot_bytes(self, pool: Pool) -> int:
-        """Bytes of one slot in one layer."""
+        """The bytes of one slot in one layer."""
         self._lacks("slot_bytes")
 
     def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
-        """Store bytes at the pool's own slots (for SWA: at the partners)."""
+        """Write bytes to slots of the pool (for SWA: to the partners, not to the FULL slots)."""
         self._lacks("write")
 
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
-        """The bytes at the pool's own slots."""
+        """Read the bytes at slots of the pool."""
         self._lacks("read")
 
-    # The life of a request.
+    # Requests.
 
     def admit(self, key: Key) -> Admission | None:
-        """Match, load back, lock, take slots for the rest and an own state; None, with nothing taken, if too much."""
+        """Match, load back, lock, and allocate the rest and a state; None, with no effect, when it does not fit."""
         self._lacks("admit")
 
     def resume(self, request: Handle) -> Admission | None:
-        """How a request stands that was loading, or None while it still waits. After a failed load less is cached."""
+        """The admission of a request that was loading, or None while it loads. After a failed load less is cached."""
         self._lacks("resume")
 
     def extend(self, request: Handle, tokens: Tokens) -> Slots | None:
-        """Append tokens; the longer table, or None, with nothing changed, when it does not fit."""
+        """Append tokens; returns the longer table, or None, with no effect, when it does not fit."""
         self._lacks("extend")
 
     def checkpoint(self, request: Handle, computed_tokens: int) -> Slots:
-        """A chunk was computed: cache it, match again, move the lock. Returns the table, which shares more now."""
+        """Cache a computed chunk, match again and move the lock. Returns the table, which shares more slots now."""
         self._lacks("checkpoint")
 
     def finish(self, request: Handle) -> None:
-        """Cache what was computed, give everything back."""
+        """Cache the computed tokens and release everything that the request holds."""
         self._lacks("finish")
 
     def abort(self, request: Handle) -> None:
-        """Give everything back, cache nothing more."""
+        """Release everything that the request holds, and cache nothing more."""
         self._lacks("abort")
 
     # Read-only.
 
     def snapshot(self) -> Snapshot:
-        """The whole cache at this moment, in values that the caller owns."""
+        """The state of the whole cache now, in values that the caller owns."""
         self._lacks("snapshot")
 
     def sizes(self) -> Mapping[str, Sizes]:
@@ -235,29 +237,29 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
         self._lacks("sizes")
 
     def events(self) -> Sequence[Event]:
-        """Every event since the cache was opened."""
+        """All events since the cache was opened."""
         self._lacks("events")
 
     def page_hashes(self, key: Key) -> Sequence[str]:
-        """The hash of each whole page of a key, in hex."""
+        """The hash of each whole page of a key, as hex."""
         self._lacks("page_hashes")
 
     def counters(self) -> Mapping[str, int]:
-        """Running totals of the work done. Counts, unlike times, are the same on every machine.
+        """Totals of the work done since the cache was opened. Unlike times they are the same on every machine.
 
         `nodes_visited`: by match and insert. `bytes_compared`: of keys. `pages_hashed`: by the hash chain.
-        `nodes_locked`: lock counts that lock and unlock changed, over all components. `candidates_popped`: looked at
-        by evictions. `states_copied`: by copy-on-write. With a host tier: `bytes_backed_up` and `bytes_loaded`, of
-        operations that arrived, over all layers and pools; `backups_refused` for lack of host space.
+        `nodes_locked`: lock counts that lock and unlock changed, over all components. `candidates_popped`: nodes that
+        evictions examined. `states_copied`: by copy-on-write. With a host tier: `bytes_backed_up` and `bytes_loaded`,
+        by transfers that succeeded, over all layers and pools; `backups_refused`: for lack of host space.
         """
         self._lacks("counters")
 
     def sanity_check(self) -> None:
-        """The cache's own check of itself, if it has one; raises when something is wrong. Called after our laws."""
+        """The cache's own consistency check, if it has one; raises on an error. Called after the laws of the kit."""
 
 
 def load_adapter(path: str) -> type[CacheAdapter]:
-    """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when that is no adapter."""
+    """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when it is not an adapter."""
     import importlib
 
     module, separator, name = path.partition(":")

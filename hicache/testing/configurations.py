@@ -1,4 +1,4 @@
-"""The standard configurations: every kind of cache that an adapter declares, tiny, so that exhaustion is close."""
+"""The standard configurations: every kind of cache that an adapter may declare, with capacities that soon run out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPACITY_PAGES = {FULL: 24, SWA: 16}
 CAPACITY_STATES = 6
 
 WINDOWS = {1: 4, 3: 5, 16: 24, 64: 48}
-"""Window by page size, in tokens: not always a multiple of the page, and not always as long as one."""
+"""Window in tokens by page size: not always a multiple of the page size, and sometimes shorter than a page."""
 
 KINDS = {
     ((FULL,), ()): (1, 3, 16, 64),
@@ -31,7 +31,7 @@ KINDS = {
     ((FULL,), (INDEXER,)): (16,),
     ((FULL, SWA, MAMBA), (INDEXER,)): (1, 3, 16, 64),
 }
-"""Components and sidecars, and their page sizes: all for the smallest kind, and for the one that has what all have."""
+"""Page sizes by components and sidecars: all page sizes for FULL alone, and for all components with the indexer."""
 
 QUICK = frozenset(
     {
@@ -46,24 +46,24 @@ QUICK = frozenset(
         *QUICK_STORAGE,
     }
 )
-"""The names of those that a quick run is made of."""
+"""The names of the configurations of a quick run."""
 
 
 def standard_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
-    """The standard product, as far as the capabilities reach. No two have the same name.
+    """The standard configurations that these capabilities allow. No two have the same name.
 
-    Where no test can move transfers, threads do, in the configurations that are meant for tests that move them.
+    When the adapter does not declare STEPPED, the stepped configurations run with threads instead.
     """
     return _fitting(_product(), capabilities)
 
 
 def quick_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
-    """A few of them that show each component, a page of several tokens, each policy, bigram keys, and each tier."""
+    """A subset that has each component, a page of several tokens, each policy, bigram keys, and each tier."""
     return _fitting((config for config in _product() if config.name in QUICK), capabilities)
 
 
 def needs_of(config: CacheConfig) -> frozenset[Capability]:
-    """What an adapter must declare for a configuration."""
+    """The capabilities that an adapter must declare for a configuration."""
     shown = {
         Capability.PAGED: config.page_size > 1,
         Capability.SWA: SWA in config.components,
@@ -85,7 +85,7 @@ def _fitting(configs: Iterable[CacheConfig], capabilities: Collection[Capability
 
 
 def _served(config: CacheConfig, capabilities: Collection[Capability]) -> CacheConfig:
-    """The same, with threads where a test would move transfers, or let storage answer, and cannot."""
+    """The same configuration, with threads when the adapter cannot step transfers or storage."""
     host, storage = config.host, config.storage
     if host is not None and host.executor is ExecutorKind.STEPPED and Capability.STEPPED not in capabilities:
         host = replace(host, executor=ExecutorKind.THREADED)

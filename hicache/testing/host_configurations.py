@@ -1,4 +1,4 @@
-"""The host tier of the standard configurations: write policies, layouts and executors over tiny host pools."""
+"""The host tier of the standard configurations: write policies, layouts and executors with small host pools."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hicache.types import Component, Pool
 FULL, SWA, MAMBA = (component.value for component in Component)
 
 Kind = tuple[tuple[str, ...], tuple[str, ...]]
-"""Components and sidecars."""
+"""Components, sidecars."""
 
 Tiny = Callable[[Kind, int], CacheConfig]
-"""Makes a tiny configuration of the device tier from a kind and a page size."""
+"""Makes a small configuration of the device tier from a kind and a page size."""
 
 HOST_PAGES = {FULL: 20, SWA: 12}
 HOST_STATES = 5
-"""A little fewer than on the device, so that both tiers are soon under pressure."""
+"""Slightly less than on the device, so that both tiers soon run out of slots."""
 
 THRESHOLD_PAGES = 2
-"""Pages of FULL from which on a load is worth it, in the configurations with a threshold."""
+"""The smallest number of FULL pages that is loaded back, in the configurations with a threshold."""
 
 ALONE: Kind = ((FULL,), ())
 ALL: Kind = ((FULL, SWA, MAMBA), (Pool.INDEXER.value,))
 KINDS = (ALONE, ((FULL, SWA), ()), ((FULL, MAMBA), ()), ALL)
-"""Each component by itself, and all together with a sidecar."""
+"""Each component with FULL, and all together with a sidecar."""
 
 USUAL_LAYOUTS = (Layout.LAYER_FIRST, Layout.PAGE_FIRST)
-"""Of the device and of the host, in all configurations but those that are for other layouts."""
+"""The layouts of device and host in all configurations except those for other layouts."""
 
 QUICK_HOST = frozenset(
     {
@@ -40,11 +40,11 @@ QUICK_HOST = frozenset(
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded",
     }
 )
-"""The names of those that a quick run is made of."""
+"""The names of the configurations of a quick run."""
 
 
 def host_configurations(tiny: Tiny) -> Iterator[CacheConfig]:
-    """Every kind with write_through; the other policies, layouts, executors and thresholds where they matter."""
+    """Every kind with write_through; other policies, layouts, executors and thresholds with some of the kinds."""
     for kind in KINDS:
         yield with_host(tiny(kind, 16))
     for kind in (ALONE, ALL):
@@ -69,7 +69,7 @@ def with_host(
     executor: ExecutorKind = ExecutorKind.STEPPED,
     threshold_pages: int = 0,
 ) -> CacheConfig:
-    """A configuration of the device tier with a host tier below it."""
+    """Add a host tier to a configuration of the device tier."""
     capacities = {name: pages * config.page_size for name, pages in HOST_PAGES.items()} | {MAMBA: HOST_STATES}
     host = HostConfig(
         capacity_tokens={name: capacities[name] for name in config.components},

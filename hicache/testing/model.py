@@ -1,4 +1,4 @@
-"""Model: the oracle, a dictionary of page prefixes. It says what a cache must find, and shares no code with one."""
+"""Model: the oracle, a dictionary of page prefixes. It predicts what a cache finds, and shares no code with one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import NO_SLOTS, Component, Key, Namespace, Tier, Tokens, TransferKind
 
 ROOT = -1
-"""What comes before a namespace."""
+"""The predecessor of a namespace."""
 
 TIERS = (Tier.DEVICE, Tier.HOST)
 
@@ -22,9 +22,9 @@ Held = dict[str, set[int]]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMatch:
-    """What a match must find, in elements: `anchor` on the device alone, `best` on either tier.
+    """What a match must find, in elements: `anchor` on the device alone, `best` on both tiers together.
 
-    `host_hits`: per component what a reader up to `best` needs that is on the host alone, as in MatchResult.
+    `host_hits`: per component the part of what a reader up to `best` needs that is only on the host, as in MatchResult.
     """
 
     anchor: int
@@ -34,7 +34,7 @@ class ExpectedMatch:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedInsert:
-    """What an insert must answer, as in InsertResult."""
+    """What an insert must return, as in InsertResult."""
 
     prefix_length: int
     accepted_length: int
@@ -42,11 +42,11 @@ class ExpectedInsert:
 
 
 class Model:
-    """Which pages of which prefixes each tier holds, per component. Knows nodes, locks and eviction orders not at all.
+    """Which pages of which prefixes each tier holds, per component. It has no nodes, no locks and no eviction order.
 
-    A prefix of whole pages has a number: found by what comes before it, the number of the shorter prefix or a
-    namespace, and by the tokens of its last page (with bigram keys one token more, which closes the last pair).
-    MAMBA is held at a page where it holds the state after that page. Without a host tier nothing is held there.
+    A prefix of whole pages has a number. The number is found by the predecessor (the number of the shorter prefix, or
+    ROOT) and the tokens of the last page (with bigram keys one token more, which closes the last pair).
+    MAMBA is held at a page when the state after that page is held. Without a host tier the host holds nothing.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Model:
         self._announced: Held = self._nothing()
 
     def expected_match(self, key: Key) -> ExpectedMatch:
-        """What a match must find: the deepest page at whose end every component is valid, on each count of tiers."""
+        """What a match must find: the deepest page where every component is valid, on the device and on both tiers."""
         pages = self._pages(key)
         anchor, best = self._deepest(pages, TIERS[:1]), self._deepest(pages, TIERS)
         needed = {
@@ -77,9 +77,9 @@ class Model:
         return ExpectedMatch(anchor * self._page_size, best * self._page_size, hits)
 
     def insert(self, key: Key, *, shared: int = 0, window_start: int = 0, state: bool = False) -> ExpectedInsert:
-        """Take in an insert: `shared` elements are the tree's own slots, `state` says whether one is offered.
+        """Record an insert. `shared`: elements whose slots belong to the tree already. `state`: whether one is offered.
 
-        What is on the host alone takes the fresh slots. What is on no tier becomes a leaf, or is refused.
+        Pages that are only on the host get the new slots. Pages that are on no tier become a leaf, or are refused.
         """
         pages, device = self._pages(key), self.held[Tier.DEVICE]
         resident = self._run(pages, TIERS[:1])
@@ -87,7 +87,7 @@ class Model:
         first_live = -(-window_start // self._page_size)
         end = len(pages) if self._creates_leaf(pages, known, first_live, state) else known
         if Component.SWA in device:
-            # Where a load brings the window to slots that the tree has, there is no place for the request's own.
+            # While a load fills the window of slots that the tree has, the tree does not take the request's window.
             arriving = self._arriving.intersection(pages[:resident])
             device[Component.SWA].update(set(pages[max(first_live, shared // self._page_size) : end]) - arriving)
         device[Component.FULL].update(pages[resident:end])
@@ -95,20 +95,20 @@ class Model:
         return ExpectedInsert(resident * self._page_size, self.expected_match(key).anchor, adopted)
 
     def permit(self, key: Key) -> None:
-        """A request may have cached any of its prompt; the next `sync` tells what of it."""
+        """Allow that a request cached any part of its prompt; the next `sync` finds which part."""
         for pages in self.held[Tier.DEVICE].values():
             pages.update(self._pages(key))
 
     def announce(self, key: Key, present: Mapping[str, Sequence[bool]]) -> None:
-        """What storage has of a key may come to the host until the next `sync`. `present`: page by page."""
+        """Allow that stored pages come to the host before the next `sync`. `present`: page by page, by component."""
         for component, are_there in present.items():
             pages = zip(self._pages(key), are_there, strict=True)
             self._announced[component].update(page for page, is_there in pages if is_there)
 
     def sync(self, snapshot: Snapshot) -> None:
-        """Forget what was evicted, and take in what moved between the tiers.
+        """Take over the contents of a cache: remove what was evicted, and follow what moved between the tiers.
 
-        Raises InvariantError when a tier holds what no tier held before.
+        Raises InvariantError when a tier holds a page that no tier held before.
         """
         content = self._content(snapshot)
         for tier, by_component in content.items():
@@ -121,15 +121,15 @@ class Model:
         self._arriving = self._window_under_way(snapshot)
 
     def adopt(self, snapshot: Snapshot) -> None:
-        """Take for granted what a cache holds."""
+        """Take over the contents of a cache without a check."""
         self.held = self._content(snapshot)
 
     def agrees(self, snapshot: Snapshot) -> bool:
-        """Whether a cache holds exactly what it must, on each tier."""
+        """Whether each tier of a cache holds exactly what it must hold."""
         return self._content(snapshot) == self.held
 
     def differences(self, snapshot: Snapshot) -> list[str]:
-        """In words, what a cache holds too much and what it lacks, on each tier."""
+        """Messages that name what each tier of a cache holds and should not, and what it lacks."""
         lines: list[str] = []
         for tier, by_component in self._content(snapshot).items():
             for component, pages in by_component.items():
@@ -140,7 +140,7 @@ class Model:
         return lines
 
     def lacking(self, snapshot: Snapshot, key: Key) -> list[str]:
-        """In words, what of a key's prefixes the device must hold and lacks."""
+        """Messages that name what the device must hold of a key's prefixes and lacks."""
         content, pages = self._content(snapshot)[Tier.DEVICE], set(self._pages(key))
         expected = self.held[Tier.DEVICE]
         return [
@@ -150,7 +150,7 @@ class Model:
         ]
 
     def gone(self, snapshot: Snapshot) -> list[str]:
-        """In words, what was on some tier at the last `sync`, or was inserted since, and is on none now."""
+        """Messages that name what some tier held at the last `sync`, or was inserted since, and no tier holds now."""
         content = self._content(snapshot)
         return [
             f"{component} lost {page}"
@@ -168,7 +168,7 @@ class Model:
         return component not in self._components or any(page in self.held[tier][component] for tier in tiers)
 
     def _run(self, pages: Sequence[int], tiers: Collection[Tier]) -> int:
-        """How many pages from the beginning on have FULL on one of these tiers."""
+        """The number of leading pages whose FULL data is on one of these tiers."""
         held = (depth for depth, page in enumerate(pages) if not self._holds(Component.FULL, page, tiers))
         return next(held, len(pages))
 
@@ -182,7 +182,7 @@ class Model:
         return deepest
 
     def _creates_leaf(self, pages: Sequence[int], present: int, first_live: int, state: bool) -> bool:
-        """A new leaf that no match could end in is not created: it needs a page in the window, and a state."""
+        """A leaf is created only if a match can end in it: it needs a page inside the window, and a state."""
         out_of_window = Component.SWA in self._components and first_live >= len(pages)
         return present < len(pages) and not out_of_window and (state or Component.MAMBA not in self._components)
 
@@ -199,7 +199,7 @@ class Model:
         return self._walk(self._number(ROOT, key.namespace), key.tokens)
 
     def _walk(self, origin: int, tokens: Tokens) -> list[int]:
-        """The numbers of the prefixes that go on after `origin`, one per whole page."""
+        """The numbers of the prefixes that continue `origin`, one per whole page."""
         path = [origin]
         size = self._page_size
         for start in range(0, len(tokens) - self._closing - size + 1, size):
@@ -233,7 +233,7 @@ class Model:
         return paths
 
     def _window_under_way(self, snapshot: Snapshot) -> set[int]:
-        """The pages whose SWA data a load is bringing, told by the host slots that it reads."""
+        """The pages whose SWA data is being loaded, found by the host slots that the loads read."""
         host = snapshot.host
         loads = [one for one in host.transfers if one.kind is TransferKind.LOAD] if host is not None else []
         read = {slot for load in loads for slot in load.host.get(Component.SWA, NO_SLOTS).tolist()}
@@ -254,7 +254,7 @@ class Model:
         return [self._name(page) for page in sorted(pages)]
 
     def _name(self, number: int) -> str:
-        """A prefix in words: its namespace and the first token of each of its pages."""
+        """A message for one prefix: its namespace and the first token of each of its pages."""
         firsts: list[int] = []
         origin, step = self._steps[number]
         while isinstance(step, bytes):

@@ -1,7 +1,7 @@
-"""Page bytes as a function of namespace, token prefix, position, layer and pool; and their checker.
+"""Page bytes as a function of namespace, token prefix, position, layer and pool; and the check of such bytes.
 
-Bytes that differ show at once whose data lies in a slot, without trusting the cache: the chain of digests here shares
-nothing with the cache's own page hashes.
+The bytes show whose data a slot holds without any help of the cache: the digests here share no code with the cache's
+page hashes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 """Raw bytes of some slots in one layer: uint8, [slots, bytes per slot and layer]."""
 
 Place = Callable[[int], str]
-"""Says in words what a row of some bytes is."""
+"""Returns the description of one row of the bytes, for messages."""
 
 TOKEN_BYTES = 4
 WORD_BYTES = 8
@@ -38,12 +38,12 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def element_bytes(bigram: bool) -> int:
-    """Bytes of one element of a key: a token, or a token and its successor."""
+    """Bytes of one element of a key: a token, or a pair of consecutive tokens."""
     return 2 * TOKEN_BYTES if bigram else TOKEN_BYTES
 
 
 def elements_of(key: Key, bigram: bool) -> bytes:
-    """A key's elements in a row: token ids as 4 bytes little-endian, or pairs of them."""
+    """The elements of a key as bytes: token ids as 4 bytes little-endian, or pairs of them."""
     tokens = key.tokens.astype("<i4")
     if not bigram:
         return tokens.tobytes()
@@ -51,13 +51,13 @@ def elements_of(key: Key, bigram: bool) -> bytes:
 
 
 def seed(namespace: Namespace) -> bytes:
-    """Where a namespace's chain begins; no two namespaces begin alike."""
+    """The first digest of a namespace's chain, different for each namespace."""
     fields = json.dumps([namespace.lora, namespace.salt, namespace.tenant])
     return hashlib.sha256(fields.encode("ascii")).digest()
 
 
 def chain(previous: bytes, elements: bytes, page_bytes: int) -> list[bytes]:
-    """A digest for each page of some elements that go on after `previous`; the last page may be a part of one."""
+    """The digest of each page of `elements`, which continue `previous`; the last page may be incomplete."""
     digests: list[bytes] = []
     for start in range(0, len(elements), page_bytes):
         previous = hashlib.sha256(previous + elements[start : start + page_bytes]).digest()
@@ -78,23 +78,23 @@ def prefix_digests(key: Key, page_size: int, bigram: bool) -> Digests:
 
 
 def state_digest(key: Key, page_size: int, bigram: bool) -> Digests:
-    """The one digest of the state after exactly this key, also where the key ends inside a page: uint64 [1]."""
+    """The digest of the state after exactly this key, which may end inside a page: uint64 [1]."""
     start = seed(key.namespace)
     digests = chain(start, elements_of(key, bigram), page_size * element_bytes(bigram))
     return as_numbers([digests[-1] if digests else start])
 
 
 def of_shard(digests: Digests, shard: str) -> Digests:
-    """The numbers of the same pages on a rank that holds this part of them; the whole page has no name."""
+    """The digests of the same pages on a rank that holds this shard; an empty name is the whole page."""
     if not shard:
         return digests
     return digests ^ np.uint64(int.from_bytes(hashlib.sha256(shard.encode("ascii")).digest()[:WORD_BYTES], "little"))
 
 
 def shard_of(topology: Topology, pool: Pool, *, is_mla: bool) -> str:
-    """Which part of a pool's pages a rank holds; nothing where there is one rank.
+    """The name of the part of a pool's pages that a rank holds; empty with a single rank.
 
-    With MLA the ranks of a tensor-parallel group hold the same KV; a state is divided anyway.
+    With MLA all ranks of a tensor-parallel group hold the same KV; states are sharded in any case.
     """
     axes = ("cp", "pp") if is_mla and pool is not Pool.MAMBA else ("tp", "cp", "pp")
     sizes = {axis: getattr(topology, f"{axis}_size") for axis in axes}
@@ -104,7 +104,7 @@ def shard_of(topology: Topology, pool: Pool, *, is_mla: bool) -> str:
 def fill(digests: Digests, page_size: int, layer: int, pool: Pool, item_bytes: int) -> Bytes:
     """The bytes of whole pages in one layer of one pool: uint8 [pages * page_size, item_bytes].
 
-    A state is a page of one slot. Any bit pattern may occur, also those that are no number in a floating-point dtype.
+    A state is a page of one slot. Every bit pattern can occur, also those that are NaN in a floating-point dtype.
     """
     words = -(-item_bytes // WORD_BYTES)
     salted = digests ^ _salt(pool, layer)

@@ -1,4 +1,4 @@
-"""What an adapter shows of its cache: owned values, nodes named by their tokens and not by identity."""
+"""The snapshot of a cache: copied values. Nodes are identified by their tokens, not by object identity."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class NodeView:
 
     `parent`: index of the parent in the snapshot's nodes, or -1 below the root (the root itself is not listed).
     `segment`: the node's own part of the key: token ids as 4-byte little-endian, or pairs of them with bigram keys.
-    `start`, `end`: the part's place in the whole key, in elements.
-    `slots`: per component the device slots that the node holds, or None where it holds none (a tombstone).
-    `locks`: per component how many receipts protect the node on the device, those of transfers included.
-    `hits`: requests that matched the node, those that went through it included; None where they are not counted.
+    `start`, `end`: the position of the segment in the whole key, in elements.
+    `slots`: per component the device slots of the node, or None where it has none (a tombstone).
+    `locks`: per component the number of receipts that protect the node on the device, those of transfers included.
+    `hits`: the number of requests that matched the node or a descendant; None when the cache does not count them.
     """
 
     parent: int
@@ -32,7 +32,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolView:
-    """The slots of one component's pool on a tier: how many may be handed out, and the set of those that are free."""
+    """The slots of one component's pool on a tier. `capacity`: allocatable slots. `free`: the set of free slots."""
 
     capacity: int
     free: Slots
@@ -42,9 +42,9 @@ class PoolView:
 class HostNodeView:
     """What the host tier adds to one node.
 
-    `slots`: per component the host slots that the node holds, or None. `locks`: per component the host lock count.
-    `pins`, `host_pins`: how many of the device locks and of the host locks are the cache's own, for its transfers and
-    for loads that were not claimed yet.
+    `slots`: per component the host slots of the node, or None. `locks`: per component the host lock count.
+    `pins`, `host_pins`: how many of the device locks and of the host locks the cache itself holds, for its transfers
+    and for loads that are not yet claimed.
     """
 
     slots: Mapping[str, Slots | None]
@@ -55,9 +55,9 @@ class HostNodeView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferView:
-    """One operation that is queued or running: the slots at its two ends, by component, pairwise the same data.
+    """One queued or running transfer: its device slots and its host slots, by component, in the same order.
 
-    A backup's host slots, and a load's device slots, belong to the operation until it is taken over.
+    The target slots (a backup's host slots, a load's device slots) belong to the transfer until it is applied.
     """
 
     kind: TransferKind
@@ -70,8 +70,8 @@ class HostView:
     """The host tier.
 
     `nodes`: one for each node of the snapshot, in the same order. `pools`: by component. `kept`: by component, device
-    slots of loads that have ended which the tree did not take, because it has other slots for the same tokens by now,
-    and which are kept for whoever reads them until the loads are claimed or abandoned.
+    slots of finished loads that the tree did not take, because it has other slots for the same tokens by now. They are
+    kept for their readers until the loads are claimed or abandoned.
     """
 
     nodes: tuple[HostNodeView, ...]
@@ -82,7 +82,7 @@ class HostView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchView:
-    """One prefetch that holds host slots: those that belong to it, by component, until they are a node's or free."""
+    """One prefetch that holds host slots. `host`: by component, the slots that belong to it and to no node."""
 
     host: Mapping[str, Slots]
 
@@ -91,9 +91,9 @@ class FetchView:
 class StorageView:
     """The storage tier.
 
-    `persisted`: for each node of the snapshot, in the same order, the components that storage was given of it; None
-    where the cache keeps no such marks.
-    `fetches`: the prefetches that hold host slots, those that nobody waits for any more included.
+    `persisted`: for each node of the snapshot, in the same order, the components that were written to storage; None
+    when the cache does not record them.
+    `fetches`: the prefetches that hold host slots, including those that no caller waits for.
     """
 
     persisted: tuple[frozenset[str], ...] | None
@@ -102,7 +102,7 @@ class StorageView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The whole cache at one moment. Parents come before their children. `host`, `storage`: None without that tier."""
+    """The whole cache at one moment. Parents precede their children. `host`, `storage`: None without that tier."""
 
     nodes: tuple[NodeView, ...]
     pools: Mapping[str, PoolView]
@@ -110,7 +110,7 @@ class Snapshot:
     storage: StorageView | None
 
     def prefix(self, index: int) -> bytes:
-        """The whole key of a node, from the root to its end."""
+        """The whole key of a node, from the root to the node's end."""
         parts: list[bytes] = []
         while index >= 0:
             parts.append(self.nodes[index].segment)

@@ -1,4 +1,4 @@
-"""The storage tier of the standard configurations: stop policies over storage that does what a test says."""
+"""The storage tier of the standard configurations: stop policies, on a storage backend that the test controls."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hicache.testing.storage.scripted import BACKEND
 from hicache.types import Pool, StopPolicy
 
 THRESHOLD_PAGES = 2
-"""Pages from which on a prefetch is worth it, in the configuration with a threshold."""
+"""The smallest number of pages that is prefetched, in the configuration with a threshold."""
 
 LIMIT_PAGES = 8
-"""Pages that prefetches may bring at a time."""
+"""The number of pages that prefetches may have in flight."""
 
 TIMEOUT_BASE_S = 1.0
 TIMEOUT_PER_PAGE_S = 0.5
 TIMEOUT_CAP_S = 3.0
-"""Reached with five pages."""
+"""Limits the timeout of prefetches of more than four pages."""
 
 QUICK_STORAGE = frozenset(
     {
@@ -28,11 +28,11 @@ QUICK_STORAGE = frozenset(
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded/ScriptedStorage-wait_complete-threaded",
     }
 )
-"""The names of those that a quick run is made of."""
+"""The names of the configurations of a quick run."""
 
 
 def storage_configurations(tiny: Tiny) -> Iterator[CacheConfig]:
-    """Each component beside FULL; then stop policies, write_back, threads and a threshold where they matter."""
+    """Each component beside FULL; then stop policies, write_back, threads and a threshold with some of the kinds."""
     for kind in (*KINDS, ((FULL,), (Pool.INDEXER.value,))):
         yield with_storage(with_host(tiny(kind, 16)))
     yield with_storage(with_host(tiny(ALONE, 1)))
@@ -52,7 +52,7 @@ def with_storage(
     executor: ExecutorKind = ExecutorKind.STEPPED,
     threshold_pages: int = 0,
 ) -> CacheConfig:
-    """A configuration with a host tier, and storage in memory below it, in a store of its own."""
+    """Add a storage tier, with its own in-memory store, to a configuration with a host tier."""
     storage = StorageConfig(
         backend=BACKEND,
         model="tiny",

@@ -1,4 +1,4 @@
-"""What a prefetch must bring, worked out from which objects there are, length by length."""
+"""What a prefetch must load, computed from the objects in storage for each prefix length."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hicache.types import Pool
 
 
 def restorable_pages(present: Mapping[Pool, Sequence[bool]], window_pages: int) -> int:
-    """The longest prefix of a stretch that could be used again, in pages.
+    """The longest prefix of a range of pages that can be reused, in pages.
 
-    `present`: for each pool of the cache, of each page of the stretch whether its object is there (for MAMBA: of the
-    state at its end). `window_pages`: pages that a window reaches into.
+    `present`: for each pool of the cache and each page of the range, whether its object is in storage (MAMBA: that of
+    the state at the page's end). `window_pages`: the number of pages that a window reaches into.
     """
     for count in range(len(present[Pool.KV]), 0, -1):
         needed = {

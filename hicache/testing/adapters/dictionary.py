@@ -1,4 +1,4 @@
-"""DictionaryAdapter: the smallest adapter there is, for a cache that is a dictionary, and for others to start from."""
+"""DictionaryAdapter: the smallest adapter, for a cache that is a dictionary; a template for other adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, S
 
 
 class DictionaryAdapter(CacheAdapter):
-    """Pages of one token, one namespace, FULL alone, LRU: what need not be declared. A handle is a prefix."""
+    """Supports what needs no capability: pages of one token, one namespace, FULL alone, LRU. A handle is a prefix."""
 
     def __init__(self, config: CacheConfig) -> None:
         if config.components != ("full",) or config.page_size != 1:

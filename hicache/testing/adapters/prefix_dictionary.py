@@ -1,4 +1,4 @@
-"""PrefixDictionary: a prefix cache as somebody else may have written one, who never heard of these suites."""
+"""PrefixDictionary: a prefix cache written without any knowledge of these suites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = npt.NDArray[np.int64]
 
 
 class PrefixDictionary:
-    """One slot for each prefix, in a dictionary. The least recent prefix comes first, and after all that extend it."""
+    """One slot per prefix, in a dictionary, the least recently used first and a prefix after its extensions."""
 
     def __init__(self, capacity: int) -> None:
         self.free = set(range(1, capacity + 1))
@@ -20,9 +20,9 @@ class PrefixDictionary:
         self.pins: dict[object, bytes] = {}
 
     def take(self, count: int) -> Array | None:
-        """So many slots, in exchange for prefixes if need be, or None."""
+        """Take `count` free slots, dropping prefixes if needed; None when there are too few."""
         missing = max(0, count - len(self.free))
-        if len(self._loose(missing)) < missing:
+        if len(self._unpinned(missing)) < missing:
             return None
         self.drop(missing)
         taken = [self.free.pop() for _ in range(count)]
@@ -30,7 +30,7 @@ class PrefixDictionary:
         return np.array(taken, dtype=np.int64)
 
     def give(self, slots: Array) -> None:
-        """Take slots back. Raises ValueError on a slot that is not taken."""
+        """Give slots back. Raises ValueError on a slot that is not taken."""
         given = self.taken.intersection(slots.tolist())
         if len(given) != len(slots):
             raise ValueError(f"of the slots {slots} only {sorted(given)} are taken")
@@ -38,13 +38,13 @@ class PrefixDictionary:
         self.free |= given
 
     def find(self, tokens: npt.NDArray[np.int32]) -> tuple[bytes, Array]:
-        """The longest known prefix, and the slot of each of its tokens."""
+        """The longest cached prefix, and the slot of each of its tokens."""
         found = list(takewhile(self.slots.__contains__, _prefixes(tokens)))
         self._use(found)
         return found[-1] if found else b"", np.array([self.slots[prefix] for prefix in found], dtype=np.int64)
 
     def keep(self, tokens: npt.NDArray[np.int32], slots: Array) -> int:
-        """Know these tokens by these slots. How many of them were known already, by slots of their own."""
+        """Cache these tokens with these slots. Returns how many of them were cached before, with other slots."""
         prefixes = _prefixes(tokens)
         known = sum(prefix in self.slots for prefix in prefixes)
         self.slots.update(zip(prefixes[known:], slots[known:].tolist(), strict=True))
@@ -53,29 +53,29 @@ class PrefixDictionary:
         return known
 
     def pin(self, prefix: bytes) -> object:
-        """Keep a prefix from being dropped until it is unpinned."""
+        """Protect a prefix from `drop` until it is unpinned."""
         pin = object()
         self.pins[pin] = prefix
         return pin
 
     def unpin(self, pin: object) -> None:
-        """Give up a pin. Raises KeyError when there is none."""
+        """Remove a pin. Raises KeyError when there is none."""
         del self.pins[pin]
 
     def drop(self, count: int) -> int:
-        """Forget so many prefixes, or all that are not pinned; how many."""
-        victims = self._loose(count)
+        """Remove `count` prefixes, or all that are not pinned; returns how many."""
+        victims = self._unpinned(count)
         self.free.update(self.slots.pop(prefix) for prefix in victims)
         return len(victims)
 
     def clear(self) -> None:
-        """Forget all prefixes and pins."""
+        """Remove all prefixes and pins."""
         self.pins.clear()
         self.drop(len(self.slots))
 
-    def _loose(self, most: int) -> list[bytes]:
-        loose = (prefix for prefix in self.slots if not any(pin.startswith(prefix) for pin in self.pins.values()))
-        return list(islice(loose, most))
+    def _unpinned(self, limit: int) -> list[bytes]:
+        unpinned = (prefix for prefix in self.slots if not any(pin.startswith(prefix) for pin in self.pins.values()))
+        return list(islice(unpinned, limit))
 
     def _use(self, prefixes: list[bytes]) -> None:
         for prefix in reversed(prefixes):

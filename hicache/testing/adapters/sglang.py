@@ -1,4 +1,4 @@
-"""The releases of SGLang under the suites: 0.5.13.post1, and 0.5.23 with its tree in Python and with that in Rust."""
+"""The adapters of SGLang's releases: 0.5.13.post1, and 0.5.23 with its tree in Python or in Rust."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DEVICE = frozenset(
         *(Capability.POLICIES, Capability.BYTES, Capability.SIZES),
     }
 )
-"""What is driven on the device with any core."""
+"""The capabilities on the device with any core."""
 
 TIERS = frozenset({Capability.SNAPSHOT, Capability.HOST, Capability.STORAGE, Capability.STEPPED_STORAGE})
-"""What is driven besides with a tree in Python."""
+"""The additional capabilities with a tree in Python."""
 
 
 def chunk_size(config: CacheConfig) -> int:
-    """Tokens between the states that a prefill keeps: never less than a page."""
+    """The distance in tokens of the states that a prefill keeps: at least a page."""
     return max(config.mamba_chunk_size or 1, config.page_size)
 
 
@@ -57,7 +57,7 @@ class Sglang0513(SglangAdapter):
         super().__init__(config)
         host = config.host
         if host is not None and host.write_policy is WritePolicy.WRITE_BACK and is_small(config, host):
-            self.departures |= {"EVICT-7"}  # it opens no such host, and waits for room for what leaves the device
+            self.departures |= {"EVICT-7"}  # it opens no such host tier, and waits for host slots for evicted nodes
 
     def publish(self) -> None:
         (set_arguments,) = import_from("sglang.srt.server_args", "set_global_server_args_for_scheduler")
@@ -91,12 +91,12 @@ class Sglang0513(SglangAdapter):
         return iter(self.cache.ongoing_write_through.values())
 
     def is_arriving(self, component: str, slots: Any) -> bool:
-        return True  # a node is copied at once with all that it has
+        return True  # a node is copied at once, with all its components
 
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0513(self.cache.root_node, receipt.node, receipt.params)
 
-    def locked_by_host(self, receipt: Receipt) -> Iterator[Locked]:
+    def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_on_host_0513(self.cache.root_node, receipt.node, receipt.params)
 
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
@@ -134,14 +134,14 @@ class Sglang0513(SglangAdapter):
         return hashes
 
     def transfers_of_thread(self, operation: Any) -> Iterable[Any]:
-        return ()  # they are given back with the request
+        return ()  # they are freed with the request
 
     def snapshot(self) -> Snapshot:
         return self.show()
 
 
 class Sglang0523(SglangAdapter):
-    """SGLang 0.5.23. `core`: which tree works behind the cache, by SGLang's own name and the name of its class."""
+    """SGLang 0.5.23. `core`: the tree implementation behind the cache: SGLang's name for it, and its class."""
 
     version = "0.5.23"
     locks_tombstones = True
@@ -149,14 +149,14 @@ class Sglang0523(SglangAdapter):
 
     def __init__(self, config: CacheConfig) -> None:
         if config.bigram and MAMBA in config.components:
-            raise ConfigurationError("with states SGLang 0.5.23 takes single tokens for keys, not the pairs asked for")
+            raise ConfigurationError("SGLang 0.5.23 supports no bigram keys together with MAMBA")
         super().__init__(config)
         if config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK:
             self.departures |= {"EVICT-5"}  # a leaf takes the window above it to the host, without its FULL data
-        # Where SGLang cannot load the core that was asked for, it takes the other one and says nothing.
+        # When SGLang cannot load the requested core, it silently uses the other one.
         opened = type(self.cache.tree_core).__name__
         if opened != self.core[1]:
-            raise ImportError(f"{type(self).__name__} drives {self.core[1]}, SGLang opened {opened}")
+            raise ImportError(f"{type(self).__name__} needs {self.core[1]}, but SGLang opened {opened}")
 
     def publish(self) -> None:
         context = import_from("sglang.srt.runtime_context").get_context()
@@ -200,7 +200,7 @@ class Sglang0523(SglangAdapter):
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
 
-    def locked_by_host(self, receipt: Receipt) -> Iterator[Locked]:
+    def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
         return locked_on_host_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
 
     def clocks(self) -> Sequence[str]:
@@ -259,11 +259,11 @@ class Sglang0523Python(Sglang0523):
 
 
 class Sglang0523Rust(Sglang0523):
-    """SGLang 0.5.23 with its tree in Rust, which does not show its nodes."""
+    """SGLang 0.5.23 with its tree in Rust, whose nodes cannot be read."""
 
     capabilities = DEVICE
     core = ("rust", "RustUnifiedTreeCore")
 
     def count_victims(self, component: str) -> int:
-        # What cannot be counted is told as one victim, or none.
+        # Victims cannot be counted: 1 stands for any number of them.
         return int(self.pools.free_lists[component].available_size() < self.config.capacity_tokens[component])

@@ -1,7 +1,7 @@
 """SglangAdapter: SGLang's UnifiedRadixCache under the suites, as far as its releases agree. It only translates.
 
-What a scheduler of SGLang does around the tree is done here in the same way: what is neither free nor evictable is not
-asked for, what is missing is evicted before it is allocated, and a request that has no state to give inserts nothing.
+It acts around the tree as SGLang's scheduler does: it does not ask for slots that are neither free nor evictable, it
+evicts before it allocates, and a request without a state inserts nothing.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, N
 
 
 class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
-    """What both releases share. `cache`: SGLang's own.
+    """What both releases share. `cache`: SGLang's cache.
 
-    `version`: the release that must be installed. `locks_tombstones`: a lock counts on a node without data as well, and
-    protects it once it has some.
+    `version`: the release that must be installed. `locks_tombstones`: a lock is also counted on a node without data,
+    and protects data that the node gets later.
     """
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]
-    # A node stays as long as it has FULL data, whatever else it lacks.
+    # A node stays as long as it has FULL data, even if it lacks another component.
     departures = frozenset({"EVICT-6"})
 
     def __init__(self, config: CacheConfig) -> None:
         installed = prepare_sglang()
         if installed != self.version:
-            raise ImportError(f"{type(self).__name__} drives sglang {self.version}, {installed} is installed")
+            raise ImportError(f"{type(self).__name__} needs sglang {self.version}, but {installed} is installed")
         self.config = config
         if config.host is not None:
             self.departures |= HOST_DEPARTURES
@@ -59,11 +59,11 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
         self._prompts: dict[Handle, Key] = {}
         self.found: dict[Handle, Any] = {}
 
-    # What the releases do differently.
+    # Differences between the releases.
 
     @abstractmethod
     def publish(self) -> None:
-        """Tell SGLang's global settings what this cache needs of them."""
+        """Set the global settings of SGLang that this cache needs."""
 
     @abstractmethod
     def open_pools(self) -> SglangPools:
@@ -79,21 +79,21 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
 
     @abstractmethod
     def held_prefix(self, key: Key, found: Any) -> int:
-        """Elements of a key whose FULL data the tree holds. `found`: what the key matched."""
+        """The number of a key's elements whose FULL data the tree holds. `found`: the result of its match."""
 
     @abstractmethod
     def insert_options(self, window_start: int) -> dict[str, Any]:
-        """How an insert says where the window begins."""
+        """The option of an insert for the start of the window."""
 
     @abstractmethod
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
-        """How a key says who may share it."""
+        """The options of a key for its namespace."""
 
     def open_options(self) -> dict[str, Any]:
-        """What else the cache is opened with."""
+        """Further options to open the cache with."""
         return {}
 
-    # What a scheduler does.
+    # Scheduler.
 
     def allocate(self, tokens: int) -> Slots | None:
         sides = {name: sizes for name, sizes in self.sizes().items() if name != MAMBA}
@@ -105,13 +105,13 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
         return self.pools.allocate(tokens)
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
-        # SGLang counts hits where a prompt is inserted.
+        # SGLang counts hits when a prompt is inserted.
         found = self.ask_match(key)
         on_device = len(self.prefix_slots(found))
-        anchor = self._remembered(found.last_device_node, key, on_device)
+        anchor = self._record_prompt(found.last_device_node, key, on_device)
         best = anchor
         if found.best_match_node != anchor:
-            best = self._remembered(found.best_match_node, key, on_device + found.host_hit_length)
+            best = self._record_prompt(found.best_match_node, key, on_device + found.host_hit_length)
         self.found[best] = found
         below = {SWA: found.swa_host_hit_length, MAMBA: found.mamba_host_hit_length}
         return MatchResult(
@@ -143,8 +143,8 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
         found = self.ask_match(key)
         accepted = len(self.prefix_slots(found))
         adopted = state is not None and not result.mamba_exist
-        node = self._remembered(found.last_device_node, key, accepted)
-        # SGLang counts what was on the host alone, and takes the request's slots, as present already.
+        node = self._record_prompt(found.last_device_node, key, accepted)
+        # SGLang reports data that was only on the host, for which it takes the request's slots, as present before.
         return InsertResult(min(result.prefix_len, known), accepted, node, adopted)
 
     def lock(self, handle: Handle) -> Receipt:
@@ -160,23 +160,23 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
         return EvictResult(freed, victims, self._refused(component, tokens - freed[component]))
 
     def count_victims(self, component: str) -> int:
-        """Of how many nodes a component can still be evicted, or could if they were not locked."""
+        """The number of nodes that hold a component on the device, locked ones included."""
         return count_holding(self.cache.root_node, component)
 
     def reset(self) -> None:
-        # SGLang's reset forgets the tree and leaves the pools to whoever calls it.
+        # SGLang's reset clears the tree and leaves it to the caller to free the slots.
         held = self.held_by_tree()
         self.reset_tree()
         self._prompts.clear()
         self.found.clear()
         if self.config.host is not None:
-            self.forget_host()
+            self.reset_host()
         self.pools.allocator.free(as_tensor(held[FULL]))
         if MAMBA in held:
             self.pools.free_lists[MAMBA].free(as_tensor(held[MAMBA]))
 
     def held_now(self, key: Key) -> int:
-        """Elements of a key whose FULL data is on the device, with no match asked for: where nodes can be seen."""
+        """The number of a key's elements whose FULL data is on the device, read from the nodes without a match."""
         page, node, held = self.config.page_size, self.cache.root_node, 0
         rest, _ = self.key_of(key).maybe_to_bigram_view(self.config.bigram)
         rest = rest.page_aligned(page)
@@ -206,9 +206,9 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
     def fork_state(self, handle: Handle) -> int | None:
         receipt = self.lock(handle)
         sizes = self._sizes(MAMBA)
-        # SGLang copies a state where it matches a request, and asserts that there is room for the copy.
+        # SGLang copies a state when it matches a request, and asserts that there is a slot for the copy.
         request = SimpleNamespace(mamba_pool_idx=None, mamba_cow_src_index=None, session=None, holds_mamba=False)
-        request.kv = request  # 0.5.23 looks there
+        request.kv = request  # 0.5.23 reads the fields from here
         if sizes.free + sizes.evictable:
             key = self.key_of(self._prompts[handle])
             self.cache.match_prefix(self.base.MatchPrefixParams(key=key, cow_mamba=True, req=request))
@@ -223,13 +223,13 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
         return {name: self._sizes(name) for name in self.config.components}
 
     def show(self) -> Snapshot:
-        """The whole cache, where its nodes can be seen."""
+        """The snapshot of a cache whose nodes are visible."""
         storage = None if self.config.storage is None else self.storage_view()
         host = None if self.config.host is None else self.host_view()
         return dataclasses.replace(self._view.snapshot(self.cache.root_node), host=host, storage=storage)
 
     def sanity_check(self) -> None:
-        # It takes a node that is locked on the host for one that was lost.
+        # SGLang's check reports a node that is locked on the host as lost.
         if self.config.host is None or not self.has_host_locks():
             self.cache.sanity_check()
 
@@ -239,21 +239,21 @@ class SglangAdapter(SglangPoolVerbs, SglangStorageVerbs, CacheAdapter):
         return Sizes(evictable, protected, self.pools.free_lists[name].available_size())
 
     def _refused(self, component: str, missing: int) -> int:
-        """Whether something stayed for lack of room on the host: SGLang only says that less was evicted."""
+        """1 if data stayed for lack of host slots, else 0: SGLang reports only that less was evicted."""
         is_copied_first = self.config.host is not None and self.config.host.write_policy is WritePolicy.WRITE_BACK
         return int(is_copied_first and missing > 0 and self.sizes()[component].evictable > 0)
 
     def _insert_nothing(self, key: Key, fresh: Slots) -> InsertResult:
-        """What becomes of a request that ends without a state: its slots are given back."""
+        """Free the slots of a request that ends without a state."""
         if len(fresh):
             self.free(fresh)
         found = self.ask_match(key)
         accepted = len(self.prefix_slots(found))
-        node = self._remembered(found.last_device_node, key, accepted)
+        node = self._record_prompt(found.last_device_node, key, accepted)
         return InsertResult(self.held_prefix(key, found), accepted, node, state_adopted=False)
 
-    def _remembered(self, handle: Handle, key: Key, elements: int) -> Handle:
-        """Note which prompt a node stands for: SGLang is asked for a state by prompt and not by node."""
+    def _record_prompt(self, handle: Handle, key: Key, elements: int) -> Handle:
+        """Record the prompt of a node, as SGLang finds a state by prompt and not by node."""
         tokens = key.tokens[: elements + self.config.bigram] if elements else key.tokens[:0]
         self._prompts[handle] = Key(tokens, key.namespace)
         return handle

@@ -1,4 +1,4 @@
-"""SglangHostVerbs: SGLang's host tier under the suites. Without a GPU a copy ends in the call that makes it."""
+"""SglangHostVerbs: SGLang's host tier under the suites. Without a GPU each copy is synchronous."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from hicache.testing.snapshot import HostNodeView, HostView, TransferView
 from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
 
 HOST_DEPARTURES = frozenset({"EVICT-2", "EVICT-8", "MATCH-12"})
-"""Where a cache with a host tier has rules of its own.
+"""Clauses that SGLang replaces with rules of its own when there is a host tier.
 
-What a match leaves of the node in which it ends is the last to go. From the host goes what is not on the device. And a
-match finds on the host all that is past the device anchor, on the device or not.
+EVICT-2: the unmatched rest of the node where a match ends is evicted last. EVICT-8: an eviction from the host takes
+data that is not on the device. MATCH-12: the host hit counts all host data past the device anchor, also data that is
+on the device.
 """
 
 
 Arriving = frozenset[tuple[int, str]]
-"""What is copied to the host and not taken over: nodes by their identity, and components."""
+"""Host copies that are not yet acknowledged, by node identity and component."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Receipt:
-    """What undoes one lock: the node, and what SGLang gave to hand back."""
+    """One lock: the node, and the parameters that SGLang returned for the release."""
 
     node: Handle
     params: Any
@@ -41,14 +42,14 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """A load that somebody waits for: the lock that its request holds, and the FULL slots that it brought."""
+    """A load that a caller waits for: its lock, and the FULL slots that it loaded."""
 
     receipt: Receipt
     indices: Slots
 
 
 class SglangHostVerbs(HostVerbs):
-    """The verbs of the host tier, over SGLang's `cache`. `found`: what matched last, by its node."""
+    """The verbs of the host tier, over SGLang's `cache`. `found`: the last match, by its node."""
 
     cache: Any
     config: CacheConfig
@@ -57,22 +58,22 @@ class SglangHostVerbs(HostVerbs):
 
     @abstractmethod
     def node_of(self, handle: Handle) -> Any:
-        """SGLang's node behind a handle."""
+        """SGLang's node of a handle."""
 
     @abstractmethod
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
-        """The components and nodes that the release of a receipt would unlock on the device."""
+        """The components and nodes that the release of a receipt unlocks on the device."""
 
     @abstractmethod
-    def locked_by_host(self, receipt: Receipt) -> Iterator[Locked]:
-        """The same of a receipt for the host."""
+    def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        """The same for a host receipt."""
 
     @abstractmethod
     def host_modules(self) -> Sequence[str]:
         """The modules of SGLang that copy between the tiers."""
 
     def open_host(self, host: HostConfig, params: Any) -> None:
-        """Put a host tier below the cache."""
+        """Add a host tier to the cache."""
         self.host = host
         replace_kernels(self.host_modules())
         self.cache.init_hicache(SimpleNamespace(**server_options(self.config, host)), params)
@@ -100,7 +101,7 @@ class SglangHostVerbs(HostVerbs):
         """SGLang's enumeration of components."""
 
     def lock_host(self, handle: Handle) -> Receipt:
-        # SGLang locks a copy that has not been taken over, too: there is none, so that each lock is on what is shown.
+        # SGLang also locks unacknowledged copies. After a step there are none, so the snapshot has each lock.
         self.step()
         return Receipt(handle, self.cache.inc_host_lock_ref(handle).to_dec_params())
 
@@ -112,7 +113,7 @@ class SglangHostVerbs(HostVerbs):
         hits = (found.host_hit_length, found.swa_host_hit_length, found.mamba_host_hit_length)
         if not any(hits) or not self.cache.load_back(handle, quota):
             return None
-        # As SGLang's scheduler does: the request locks its prefix, and the copies of the batch are started.
+        # As in SGLang's scheduler: the request locks its prefix, and the copies of the batch are started.
         receipt = Receipt(handle, self.cache.inc_lock_ref(handle).to_dec_params())
         self.cache.ready_to_load_host_cache()
         self.cache.loading_check()
@@ -122,7 +123,7 @@ class SglangHostVerbs(HostVerbs):
 
     def load_phase(self, ticket: Ticket) -> TransferPhase:
         if ticket not in self.tickets:
-            raise ValueError(f"nobody waits for {len(ticket.indices)} slots with this ticket")
+            raise ValueError(f"the load of {len(ticket.indices)} slots was claimed or abandoned before")
         return TransferPhase.DONE
 
     def claim(self, ticket: Ticket) -> Slots | None:
@@ -134,7 +135,7 @@ class SglangHostVerbs(HostVerbs):
         self.cache.dec_lock_ref(ticket.receipt.node, ticket.receipt.params)
 
     def host_sizes(self) -> Mapping[str, Sizes]:
-        # SGLang keeps no such counters.
+        # SGLang has no such counters.
         free = self.host_pools.available()
         counts = {name: {True: 0, False: 0} for name in free}
         arriving = self._arriving()
@@ -146,36 +147,36 @@ class SglangHostVerbs(HostVerbs):
         return {name: Sizes(by_lock[False], by_lock[True], free[name]) for name, by_lock in counts.items()}
 
     def pending(self) -> Sequence[PendingTransfer]:
-        return ()  # a copy ends in the call that makes it
+        return ()  # copies are synchronous
 
     def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         return self.host_pools.read(pool, slots, layer)
 
     def has_host_locks(self) -> bool:
-        """Whether anybody locks a node on the host."""
+        """Whether a node is locked on the host."""
         nodes = walk(self.cache.root_node)
         return any(node.component_data[INDEX[name]].host_lock_ref for node in nodes for name in self.config.components)
 
     def host_view(self) -> HostView:
-        """The host tier. What was copied and is not acknowledged yet is shown as a transfer."""
+        """The host tier. Copies that are not yet acknowledged are shown as transfers."""
         nodes, arriving = list(walk(self.cache.root_node)), self._arriving()
         pins = self._count(nodes, (lock for one in self._own_receipts() for lock in self.locked_by(one)))
-        below = self._count(nodes, (lock for one in self.own_host_receipts() for lock in self.locked_by_host(one)))
+        below = self._count(nodes, (lock for one in self.own_host_receipts() for lock in self.host_locked_by(one)))
         views = tuple([self._host_node(node, pins[id(node)], below[id(node)], arriving) for node in nodes])
         pools = {name: self.host_pools.view(name) for name in self.config.components}
         return HostView(views, pools, tuple(self._backups()), {})
 
-    def forget_host(self) -> None:
-        """The tree was reset."""
+    def reset_host(self) -> None:
+        """Reset the host tier after a reset of the tree."""
         self.tickets.clear()
         self.host_pools.reserve()
 
     def own_host_receipts(self) -> Iterator[Receipt]:
-        """The locks on the host that are the cache's own."""
+        """The locks on the host that the cache itself holds."""
         return iter(())
 
     def _count(self, nodes: Sequence[Any], locked: Iterable[Locked]) -> dict[int, dict[str, int]]:
-        """How often each node is locked, by its identity, and by component."""
+        """How often each node is locked, by its identity and by component."""
         counts = {id(node): dict.fromkeys(self.config.components, 0) for node in nodes}
         for name, node in locked:
             counts[id(node)][name] += 1
@@ -215,11 +216,11 @@ class SglangHostVerbs(HostVerbs):
 
     @abstractmethod
     def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
-        """The node that each backup locks, what releases the lock (None: nothing), and the nodes that it is of."""
+        """For each backup: the node it locks, the parameters of the release (None: no lock), the nodes it copies."""
 
     @abstractmethod
     def is_arriving(self, component: str, slots: Any) -> bool:
-        """Whether these host slots of a node that is copied are what it is copied to."""
+        """Whether these host slots of a node are the target of a copy that is not yet acknowledged."""
 
     def _own_receipts(self) -> Iterator[Receipt]:
         for handle, params, _ in self.ongoing_writes():

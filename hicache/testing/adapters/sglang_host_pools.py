@@ -1,4 +1,4 @@
-"""SglangHostPools: SGLang's host pools, of exactly the size that a configuration asks for, and the bytes in them."""
+"""SglangHostPools: SGLang's host pools with exactly the capacity of a configuration, and the bytes in them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from hicache.testing.snapshot import PoolView
 from hicache.types import COMPONENT_POOL, Pool, Slots
 
 NAMES = {FULL: "kv", SWA: "swa", MAMBA: "mamba"}
-"""What SGLang calls the host pool of a component."""
+"""SGLang's name of the host pool of each component."""
 
 LAYER_FIRST, PAGE_FIRST_DIRECT = "layer_first", "page_first_direct"
-"""The layouts of SGLang's that can be copied without a kernel."""
+"""The layouts of SGLang that can be copied without a GPU kernel."""
 
 
 class SglangHostPools:
-    """Shows and reads host pools once they are open.
+    """Shows and reads host pools after they were opened.
 
-    SGLang opens host pools only larger than the device's, in one ratio: what is more than was asked for is taken at
-    once, and stays taken. Its host slots begin at 0, where it needs no padding: they are shown one page further on.
+    SGLang opens host pools only with at least the device's capacity, in one ratio for all: the excess slots are
+    allocated at once and stay allocated. SGLang's host slots start at 0, as it needs no padding slot; they are shown
+    one page later.
     """
 
     def __init__(self, config: CacheConfig, host: HostConfig, group: Any) -> None:
@@ -38,7 +39,7 @@ class SglangHostPools:
         self.reserve()
 
     def reserve(self) -> None:
-        """Take what is more than was asked for; after a reset, once more."""
+        """Allocate the excess slots; once more after a reset."""
         self._reserved = {
             name: pool.alloc(pool.size - self._host.capacity_tokens[name]) for name, pool in self._pools.items()
         }
@@ -48,17 +49,17 @@ class SglangHostPools:
         return {name: pool.available_size() for name, pool in self._pools.items()}
 
     def shown(self, component: str, slots: Any) -> Slots:
-        """Host slots of SGLang as a snapshot shows them."""
+        """SGLang's host slots as a snapshot shows them."""
         return np.array(slots.numpy(), dtype=np.int64) + self._shift(component)
 
     def view(self, component: str) -> PoolView:
-        """The free slots of a component, as SGLang lists them: twice what it lists twice."""
+        """The free slots of a component as SGLang lists them; a slot that it lists twice is shown twice."""
         pool = self._pools[component]
         free = torch.cat([pool.free_slots, *getattr(pool, "release_slots", ())])
         return PoolView(self._host.capacity_tokens[component], self.shown(component, free))
 
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
-        """The bytes at host slots, in the order in which the device's are read."""
+        """The bytes at host slots, in the same order as those of the device."""
         component = next(name for name, own in COMPONENT_POOL.items() if own is pool)
         raw = torch.from_numpy(np.array(slots, dtype=np.int64) - self._shift(component))
         return np.concatenate([raw_bytes(self._rows(part, raw, layer)) for part in self._parts(component)], axis=1)
@@ -80,13 +81,13 @@ class SglangHostPools:
 
 
 def layout_of(config: CacheConfig, host: HostConfig) -> str:
-    """SGLang's layout of all host pools: of states only some releases know another than by page."""
+    """SGLang's layout of all host pools. Only some releases support another layout than by page for states."""
     by_layer = host.layout is Layout.LAYER_FIRST and MAMBA not in config.components
     return LAYER_FIRST if by_layer else PAGE_FIRST_DIRECT
 
 
 def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
-    """What SGLang's server is told about the host tier, and about storage."""
+    """SGLang's server options for the host tier and storage."""
     storage = config.storage
     ratios = [host.capacity_tokens[name] / tokens for name, tokens in config.capacity_tokens.items()]
     return {
@@ -105,12 +106,12 @@ def server_options(config: CacheConfig, host: HostConfig) -> Mapping[str, Any]:
 
 
 def is_small(config: CacheConfig, host: HostConfig) -> bool:
-    """Whether all that the device holds of some component has no room on the host."""
+    """Whether the host has a smaller capacity than the device for some component."""
     return any(host.capacity_tokens[name] < tokens for name, tokens in config.capacity_tokens.items())
 
 
 def arriving_slots(operations: Sequence[Any], component: str, slots: torch.Tensor) -> torch.Tensor:
-    """Which of some host slots operations that wait copy to: [slots] of bool."""
+    """Which of these host slots are the target of a waiting operation: [slots] of bool."""
     if component == FULL:
         targets = [one.host_indices for one in operations]
     else:
@@ -120,7 +121,7 @@ def arriving_slots(operations: Sequence[Any], component: str, slots: torch.Tenso
 
 
 def replace_kernels(modules: Sequence[str]) -> None:
-    """Let SGLang's copies between the tiers be made by torch, and its host memory be ordinary memory."""
+    """Replace SGLang's copies between the tiers by torch copies, and its pinned host memory by ordinary memory."""
     for name in modules:
         module = import_from(name)
         module.transfer_kv_direct = _copy
@@ -154,7 +155,7 @@ def _copy_to_pages(
     dst_indices: torch.Tensor,
     page_size: int,
 ) -> None:
-    """From the layers of each target, one target after the other, into pages that hold all layers."""
+    """Copy from layers, grouped by target, into pages that hold all layers."""
     layers = len(src_ptrs) // len(dst_ptrs)
     for number, source in enumerate(src_ptrs):
         target = dst_ptrs[number // layers]

@@ -1,6 +1,6 @@
-"""SglangPages: a backend of ours as SGLang asks its storage, straight from and to the memory of its host pools.
+"""SglangPages: a backend of this project as SGLang's storage, which copies straight from and to its host pools.
 
-SGLang opens it by name, as a dynamic backend with the interface that copies nothing (`interface_v1`).
+SGLang opens it by name, as a dynamic backend with the zero-copy interface (`interface_v1`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ STORAGE = "sglang.srt.mem_cache.hicache_storage"
 KV = "kv"
 
 OPENED = "SglangStorageOfPages"
-"""The class that SGLang opens: what is below, and a HiCacheStorage."""
+"""The class that SGLang opens: a subclass of SglangPages and HiCacheStorage."""
 
 
 class SglangPages:
-    """Asks a backend of ours for what SGLang asks for, page by page.
+    """Passes the calls of SGLang on to a backend of this project, page by page.
 
-    `gate`: what each call passes. A key names the pool, the rank and the page, as far as SGLang tells a backend of
-    them; the scope is the model's name.
+    `gate`: every call passes it. A key names the pool, the rank and the page, as far as SGLang passes them to a
+    backend; the scope is the model's name.
     """
 
     registered_pools: Mapping[str, Any]
@@ -84,12 +84,12 @@ class SglangPages:
         return self._backend.set(self._names(pool, keys), pages, self._before(extra_info))
 
     def _memory(self, pool: str, indices: Any) -> list[Pieces]:
-        """The memory of each page at host slots, as SGLang's pool says where it lies."""
+        """The memory of each page at these host slots, as reported by SGLang's pool."""
         if not self._has_regions:
             self._backend.register([_region(part) for host in self.registered_pools.values() for part in _parts(host)])
             self._has_regions = True
         if indices is None:
-            return []  # SGLang's own backends answer this as a number that does not agree
+            return []  # SGLang's own backends return a different number of answers here
         host = self.registered_pools[pool]
         starts, sizes = host.get_page_buffer_meta(indices)
         pieces = [_view(start, size) for start, size in zip(starts, sizes, strict=True)]
@@ -98,7 +98,7 @@ class SglangPages:
         return [pieces[first * each : (first + 1) * each] for first in range(pages)]
 
     def _query(self, transfer: Any, keys: Sequence[str]) -> PoolQuery:
-        # What counts of its keys is how many there are: the length of the window.
+        # Only the number of its keys matters: the length of the window.
         names = self._names(transfer.name, keys)
         return PoolQuery(names, HitPolicy(transfer.hit_policy.value), max(1, len(transfer.keys or ())))
 
@@ -110,9 +110,9 @@ class SglangPages:
 
 
 def backend_options(config: StorageConfig) -> str:
-    """What SGLang is told about its storage, in JSON, so that it opens this backend over the configured one."""
+    """SGLang's configuration of its storage, as JSON, so that it opens this backend over the configured one."""
     extra = config.extra
-    told = {
+    fields = {
         "backend_name": "pages",
         "module_path": __name__,
         "class_name": OPENED,
@@ -124,7 +124,7 @@ def backend_options(config: StorageConfig) -> str:
         "prefetch_timeout_per_ki_token": extra.prefetch_timeout_per_ki_token,
         "hicache_storage_pass_prefix_keys": extra.hicache_storage_pass_prefix_keys,
     }
-    return json.dumps(told)
+    return json.dumps(fields)
 
 
 def scope_of(storage_config: Any) -> str:
@@ -133,10 +133,10 @@ def scope_of(storage_config: Any) -> str:
 
 
 def shard_of(storage_config: Any) -> str:
-    """Whose part of a page it is, as far as SGLang tells a backend."""
-    told = storage_config
-    tensor = "all" if told.is_mla_model else f"{told.tp_rank}of{told.tp_size}"
-    return f"tp{tensor}.cp{told.attn_cp_rank}of{told.attn_cp_size}.pp{told.pp_rank}of{told.pp_size}"
+    """The name of the shard of a page, as far as SGLang passes it to a backend."""
+    config = storage_config
+    tensor = "all" if config.is_mla_model else f"{config.tp_rank}of{config.tp_size}"
+    return f"tp{tensor}.cp{config.attn_cp_rank}of{config.attn_cp_size}.pp{config.pp_rank}of{config.pp_size}"
 
 
 def page_names(pool: str, shard: str, hashes: Sequence[str]) -> list[str]:
@@ -158,16 +158,16 @@ def _view(start: int, size: int) -> memoryview:
 
 
 def __getattr__(name: str) -> Any:
-    # Its base is SGLang's, which need not be installed where this module is only looked at.
+    # The base class is SGLang's, which need not be installed to import this module.
     if name == OPENED:
         return type(OPENED, (_Complete, import_from(STORAGE, "HiCacheStorage")[0]), {})
     raise AttributeError(name)
 
 
 class _Complete(SglangPages):
-    """With the calls that SGLang has for one page, and does not make."""
+    """Adds SGLang's calls for a single page, which it never makes."""
 
     def get(self, *_: Any) -> Any:
-        raise NotImplementedError("SGLang was told that pages are asked for with batch_get_v1")
+        raise NotImplementedError("SGLang was configured to read pages with batch_get_v1")
 
     batch_get = set = batch_set = exists = get

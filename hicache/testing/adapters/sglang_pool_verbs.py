@@ -1,4 +1,4 @@
-"""SglangPoolVerbs: what a scheduler and a model runner do with SGLang's pools, straight, without its tree."""
+"""SglangPoolVerbs: the verbs that use SGLang's pools directly, without its tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hicache.types import Pool, Slots
 
 
 class SglangPoolVerbs:
-    """The verbs that need the pools alone."""
+    """The verbs that need only the pools."""
 
     pools: SglangPools
 

@@ -1,4 +1,4 @@
-"""SglangPools: the device pools and allocators of SGLang that a configuration asks for, and the bytes in them."""
+"""SglangPools: SGLang's device pools and allocators for a configuration, and the bytes in them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from hicache.types import NO_SLOTS, Component, Pool, Slots
 FULL, SWA, MAMBA = (component.value for component in Component)
 
 REQUESTS = 8
-"""Rows of SGLang's table of requests, which the adapter leaves empty."""
+"""The number of rows of SGLang's request table, which the adapter leaves empty."""
 
 
 class SglangPools:
-    """Opens the pools of one cache. Raises ConfigurationError for what SGLang has no pool for.
+    """Opens the pools of one cache. Raises ConfigurationError for a pool that SGLang does not have.
 
-    `allocator`: of FULL slots, with SWA partners where there is SWA. `requests`: SGLang's table of requests, which
-    owns the states. `free_lists`: the allocator of each component, by name. `swa_options`: what only some releases are
-    told when a pool of two kinds of layers is opened.
+    `allocator`: of FULL slots, with SWA partners when there is SWA. `requests`: SGLang's request table, which owns the
+    states. `free_lists`: the allocator of each component, by name. `swa_options`: options that only some releases have
+    for a pool with two kinds of layers.
     """
 
     def __init__(self, config: CacheConfig, swa_options: Mapping[str, Any]) -> None:
         unknown = {*config.sidecars, *config.components} - {FULL, SWA, MAMBA}
         if unknown:
-            raise ConfigurationError(f"{sorted(unknown)} are not opened on SGLang")
+            raise ConfigurationError(f"{sorted(unknown)}: not supported on SGLang")
         if config.device != "cpu":
-            raise ConfigurationError(f"SGLang is driven on the cpu, not on {config.device}")
+            raise ConfigurationError(f"device {config.device!r}: SGLang is supported on 'cpu' only")
         if config.model is not None and config.model.is_mla:
-            raise ConfigurationError("pools of MLA models are not opened on SGLang")
+            raise ConfigurationError("is_mla True: pools of MLA models are not supported on SGLang")
         if config.host is not None and {SWA, MAMBA} <= set(config.components):
             raise ConfigurationError("SGLang has no host tier for SWA and MAMBA together")
         self.config = config
@@ -52,11 +52,11 @@ class SglangPools:
         self.buffers = self._buffers(kv)
 
     def allocate(self, tokens: int) -> Slots | None:
-        """Slots of whole pages, with SWA partners, or None."""
+        """Allocate slots of whole pages, with SWA partners, or None."""
         if SWA not in self.config.components or self.config.page_size == 1:
             taken = self.allocator.alloc(tokens)
             return None if taken is None else taken.numpy().copy()
-        # Of whole pages SGLang allocates both sides in a kernel: here each side is asked, and the two are paired.
+        # SGLang allocates whole pages of both sides in a GPU kernel: here each side is allocated, then paired.
         if any(self.free_lists[side].available_size() < tokens for side in (FULL, SWA)):
             return None
         taken, partners = (self.free_lists[side].alloc(tokens) for side in (FULL, SWA))
@@ -68,7 +68,7 @@ class SglangPools:
         return np.array(self.allocator.translate_loc_from_full_to_swa(as_tensor(slots)).numpy(), dtype=np.int64)
 
     def view(self, component: str) -> PoolView:
-        """The free slots of a component, as its allocator lists them: twice what it lists twice."""
+        """The free slots of a component as its allocator lists them; a slot that it lists twice is shown twice."""
         allocator = self.free_lists[component]
         capacity = self.config.capacity_tokens[component]
         if component == MAMBA:
@@ -78,15 +78,15 @@ class SglangPools:
         return PoolView(capacity, (pages[:, None] * size + np.arange(size)).reshape(-1))
 
     def layers(self, pool: Pool) -> int:
-        """How many layers a pool has."""
+        """The number of layers of a pool."""
         return len(self.buffers.get(pool, ()))
 
     def slot_bytes(self, pool: Pool) -> int:
-        """Bytes of one slot in one layer: of K and V, or of the convolution's and the recurrent state."""
+        """The bytes of one slot in one layer: of K and V, or of the convolution's and the recurrent state."""
         return sum(part[0].nbytes for part in self.buffers[pool][0])
 
     def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
-        """Store bytes, K before V."""
+        """Write bytes, K before V."""
         start = 0
         for part in self.buffers[pool][layer]:
             end = start + part[0].nbytes
@@ -95,7 +95,7 @@ class SglangPools:
             start = end
 
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
-        """The bytes as they were stored."""
+        """Read bytes, in the order in which they were written."""
         rows = [part[as_tensor(slots)] for part in self.buffers[pool][layer]]
         return np.concatenate([raw_bytes(row) for row in rows], axis=1)
 
@@ -121,7 +121,7 @@ class SglangPools:
     def _state_params(self, layers: list[int]) -> Any:
         params, dtype = import_from("sglang.srt.configs.mamba_utils", "Mamba2CacheParams", "Mamba2StateDType")
         model = self._model
-        # Of a state's shape the pool takes these two alone.
+        # The pool uses only these two fields of a state's shape.
         shape = SimpleNamespace(conv=[(model.conv_elements, 1)], temporal=(1, 1, model.state_elements))
         return params(layers=layers, shape=shape, dtype=dtype(conv=self._dtype, temporal=torch.float32))
 
@@ -144,7 +144,7 @@ class SglangPools:
         return self._open_swa(swa_type, shape)
 
     def _open_hybrid(self, shape: dict[str, Any]) -> Any:
-        """FULL with the states beside it, which only a host tier asks for: the layers of MAMBA come first."""
+        """FULL and the states in one pool, which only a host tier needs: the layers of MAMBA come first."""
         (hybrid,) = import_from("sglang.srt.mem_cache.memory_pool", "HybridLinearKVPool")
         model = self._model
         return hybrid(

@@ -1,7 +1,7 @@
-"""SglangStorageVerbs: SGLang's storage tier under the suites, over a backend of ours.
+"""SglangStorageVerbs: SGLang's storage tier under the suites, over a backend of this project.
 
-SGLang asks storage in threads of its own. Each verb ends when they have nothing to do, or wait for storage, so that
-what a test sees is the same each time. With a stepped storage each call of theirs waits until the test lets it.
+SGLang calls storage in threads of its own. Each verb returns when these threads are idle or wait for storage, so that
+a test is reproducible. With stepped storage each of their calls waits until the test releases it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from hicache.config import ExecutorKind, HostConfig, StorageConfig, Topology
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES
-from hicache.testing.adapters.sglang_fetches import held_by_thread, held_while_waited_for, view_of, waiting_to_be_freed
 from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
 from hicache.testing.adapters.sglang_host_pools import NAMES
 from hicache.testing.adapters.sglang_import import import_from
 from hicache.testing.adapters.sglang_pages import backend_options, page_names, scope_of, shard_of
+from hicache.testing.adapters.sglang_prefetches import held_by_thread, held_for_caller, held_until_next_step, view_of
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.snapshot import StorageView
 from hicache.testing.storage_verbs import PendingStorage, StorageVerbs
@@ -30,14 +30,14 @@ CONTROLLER = "sglang.srt.managers.cache_controller"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fetched:
-    """A prefetch that somebody waits for: its request, as SGLang knows it."""
+class PrefetchTicket:
+    """A prefetch that a caller waits for: its request, as SGLang names it."""
 
     request: Handle
 
 
 class SglangTime:
-    """Time that stands still until it is moved, where SGLang looks at it while a request waits for storage."""
+    """A clock that a test advances, used by SGLang while a request waits for storage."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -50,17 +50,17 @@ class SglangTime:
 
 
 class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
-    """The verbs of storage, over SGLang's `cache`. Everything is done with the host alone where there is no storage."""
+    """The verbs of storage, over SGLang's `cache`. Without storage they only drive the host tier."""
 
-    # What the releases do differently.
+    # Differences between the releases.
 
     @abstractmethod
     def ask_match(self, key: Key) -> Any:
-        """What SGLang matches of a key."""
+        """SGLang's match of a key."""
 
     @abstractmethod
     def key_of(self, key: Key) -> Any:
-        """A key as SGLang's tree takes it."""
+        """A key in SGLang's type."""
 
     @abstractmethod
     def prefix_slots(self, found: Any) -> Slots:
@@ -72,32 +72,32 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
 
     @abstractmethod
     def set_ranks(self, ranks: Topology) -> None:
-        """Tell SGLang which rank of how many this cache is."""
+        """Tell SGLang the rank of this cache and the number of ranks."""
 
     @abstractmethod
     def request_named(self, name: str) -> Handle:
-        """What SGLang knows a request by."""
+        """SGLang's name for a request."""
 
     @abstractmethod
     def begin_prefetch(self, request: Handle, anchor: Handle, key: Key, start: int) -> None:
-        """Ask SGLang for what a key has from element `start` on, past its anchor on the host."""
+        """Start SGLang's prefetch of a key from element `start` on, past its anchor on the host."""
 
     @abstractmethod
     def can_anchor(self, anchor: Handle) -> bool:
-        """Whether SGLang's scheduler asks for what lies past a node."""
+        """Whether SGLang's scheduler prefetches past a node."""
 
     @abstractmethod
     def hashes_of(self, key: Any) -> Sequence[str]:
-        """The hash of each page of a key of SGLang's, which is whole pages."""
+        """The hash of each page of a key of SGLang, which has whole pages."""
 
     @abstractmethod
     def transfers_of_thread(self, operation: Any) -> Iterable[Any]:
-        """Of an operation that nobody waits for, the transfers of other pools whose slots are not given back yet."""
+        """The transfers in other pools that an operation without a waiting request has not freed yet."""
 
-    # Opening and closing.
+    # Open and close.
 
     def open_tiers(self, host: HostConfig, params: Any) -> None:
-        """Put a host tier below the cache, and below it storage if there is to be one.
+        """Add a host tier to the cache, and a storage tier if it is configured.
 
         Raises ConfigurationError for a backend that cannot be opened.
         """
@@ -105,9 +105,9 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
             self.open_host(host, params)
             return
         self._tier: StorageConfig = self.config.storage
-        self._begun = 0
+        self._started = 0
         self._batches_done: Counter[Handle] = Counter()
-        self.fetches: list[Fetched] = []
+        self.prefetches: list[PrefetchTicket] = []
         self.clock = SglangTime()
         for module in self.clocks():
             import_from(module).time = self.clock
@@ -120,7 +120,7 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
         self.adopt_backend()
 
     def adopt_backend(self) -> None:
-        """Put the gate before a backend that was attached, and set the limit that SGLang derives from its pools."""
+        """Add the gate to the attached backend, and set the limit that SGLang would derive from its pools."""
         self.threads = StorageThreads(self._controller, Gate(is_open=self._is_threaded))
         self._controller.storage_backend.gate = self.threads.gate
         self._controller.prefetch_capacity_limit = self._tier.limit_tokens
@@ -128,64 +128,64 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
 
     def close(self) -> None:
         if self.config.storage is not None and self._controller.storage_backend is not None:
-            self.let_all_pass()
+            self.release_all()
             self._controller.detach_storage_backend()
 
     def reset_tree(self) -> None:
         """SGLang's own reset, which waits for its threads."""
         if self.config.storage is not None:
-            self.let_all_pass()
+            self.release_all()
         self.cache.reset()
         if self.config.storage is not None:
-            self.threads.gate.turn(is_open=self._is_threaded)
+            self.threads.gate.set_open(is_open=self._is_threaded)
 
-    def let_all_pass(self) -> None:
-        """Let storage answer all that it is asked, as SGLang's threads end no sooner."""
-        self.threads.gate.turn(is_open=True)
-        self.threads.settle()
+    def release_all(self) -> None:
+        """Let storage answer all calls, as SGLang's threads end only then."""
+        self.threads.gate.set_open(is_open=True)
+        self.threads.wait_until_idle()
 
-    # The verbs.
+    # Verbs.
 
     def step(self) -> None:
         super().step()
         if self.config.storage is not None:
-            self.threads.settle()
+            self.threads.wait_until_idle()
 
     def drain(self) -> None:
         self.step()
         if self.config.storage is None:
             return
-        self.let_all_pass()
+        self.release_all()
         before: tuple[int, ...] = ()
         while any(left := self.threads.answers()) and left != before:
             before = left
             self.step()
-        self.threads.gate.turn(is_open=self._is_threaded)
+        self.threads.gate.set_open(is_open=self._is_threaded)
 
-    def prefetch(self, key: Key) -> Fetched | None:
+    def prefetch(self, key: Key) -> PrefetchTicket | None:
         found = self.ask_match(key)
         if not self.can_anchor(found.last_host_node):
             return None
-        self._begun += 1
-        request = self.request_named(f"prefetch-{self._begun}")
+        self._started += 1
+        request = self.request_named(f"prefetch-{self._started}")
         start = len(self.prefix_slots(found)) + found.host_hit_length
         self.begin_prefetch(request, found.last_host_node, key, start)
-        self.threads.settle()
+        self.threads.wait_until_idle()
         if request not in self.cache.ongoing_prefetch:
             return None
-        self.fetches.append(Fetched(request))
-        return self.fetches[-1]
+        self.prefetches.append(PrefetchTicket(request))
+        return self.prefetches[-1]
 
-    def check_prefetch(self, ticket: Fetched) -> int | None:
-        self._require_awaited(ticket)
+    def check_prefetch(self, ticket: PrefetchTicket) -> int | None:
+        self._require_open(ticket)
         if not self.cache.check_prefetch_progress(ticket.request):
             return None
-        self.fetches.remove(ticket)
+        self.prefetches.remove(ticket)
         return int(self.cache.pop_prefetch_loaded_tokens(ticket.request))
 
-    def abort_prefetch(self, ticket: Fetched) -> None:
-        self._require_awaited(ticket)
-        self.fetches.remove(ticket)
+    def abort_prefetch(self, ticket: PrefetchTicket) -> None:
+        self._require_open(ticket)
+        self.prefetches.remove(ticket)
         self.cache.release_aborted_request(ticket.request)
 
     def attach_storage(self) -> bool:
@@ -197,7 +197,7 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
         return bool(is_done)
 
     def detach_storage(self) -> bool:
-        # As SGLang's scheduler does: not while requests wait, or anything is under way.
+        # As in SGLang's scheduler: not while requests wait, or anything is in flight.
         return not self._is_busy() and bool(self.cache.detach_storage_backend()[0])
 
     def clear_storage(self) -> bool:
@@ -211,14 +211,14 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
         return [f"{scope_of(self._storage_config)}/{name}" for name in names]
 
     def pending_storage(self) -> Sequence[PendingStorage]:
-        self.threads.settle()
+        self.threads.wait_until_idle()
         return sorted((one for _, one in self._asked()), key=lambda one: one.ticket[1])
 
     def advance_storage(self, ticket: Handle) -> None:
         thread = next(thread for thread, one in self._asked() if one.ticket == ticket)
         self._batches_done[ticket] += 1
-        self.threads.gate.let(thread)
-        self.threads.settle()
+        self.threads.gate.release(thread)
+        self.threads.wait_until_idle()
 
     def complete_storage(self, ticket: Handle) -> None:
         while any(one.ticket == ticket for one in self.pending_storage()):
@@ -227,19 +227,19 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
     def advance_clock(self, seconds: float) -> None:
         self.clock.now_s += seconds
 
-    # What it shows.
+    # Snapshot.
 
     def storage_view(self) -> StorageView:
-        """What prefetches hold. SGLang keeps no mark of what it gave to storage."""
-        self.threads.settle()
+        """The slots that prefetches hold. SGLang does not mark nodes as stored."""
+        self.threads.wait_until_idle()
         handled = {id(one): one for one in self.threads.operations()}
         held = []
         for _, _, _, operation, _, transfers in self.cache.ongoing_prefetch.values():
             several = [one for each in transfers.values() for one in each]
             is_worked_on = handled.pop(id(operation), None) is not None
-            held.append(held_while_waited_for(operation, several, is_worked_on=is_worked_on))
+            held.append(held_for_caller(operation, several, is_worked_on=is_worked_on))
         held += [held_by_thread(one, self.transfers_of_thread(one)) for one in handled.values()]
-        held.append(waiting_to_be_freed(self._controller))
+        held.append(held_until_next_step(self._controller))
         views = [view_of(one, self.host_pools) for one in held]
         return StorageView(None, tuple(view for view in views if view is not None))
 
@@ -251,10 +251,10 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
         for node, params in self.cache.ongoing_backup.values():
             yield Receipt(node, params)
 
-    def forget_host(self) -> None:
-        super().forget_host()
+    def reset_host(self) -> None:
+        super().reset_host()
         if self.config.storage is not None:
-            self.fetches.clear()
+            self.prefetches.clear()
 
     @property
     def _is_threaded(self) -> bool:
@@ -265,18 +265,18 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
         return self.cache.cache_controller
 
     def _asked(self) -> Iterator[tuple[threading.Thread, PendingStorage]]:
-        for thread, kind, operation in self.threads.at_the_gate():
+        for thread, kind, operation in self.threads.waiting_at_gate():
             ticket = (kind, operation.id)
             others = [one for one in operation.pool_transfers or () if one.indices_from_pool is None]
             pages = 1 if kind is StorageKind.QUERY else -(-len(operation.hash_value) // BATCH_PAGES) + len(others)
             yield thread, PendingStorage(ticket, kind, pages, self._batches_done[ticket])
 
     def _is_busy(self) -> bool:
-        under_way = [self.cache.ongoing_write_through, self.cache.ongoing_load_back]
+        in_flight = [self.cache.ongoing_write_through, self.cache.ongoing_load_back]
         if self.cache.enable_storage:
-            under_way += [self.cache.ongoing_prefetch, self.cache.ongoing_backup]
-        return bool(self.fetches or self.tickets or any(under_way))
+            in_flight += [self.cache.ongoing_prefetch, self.cache.ongoing_backup]
+        return bool(self.prefetches or self.tickets or any(in_flight))
 
-    def _require_awaited(self, ticket: Fetched) -> None:
-        if ticket not in self.fetches:
-            raise ValueError(f"nobody waits for {ticket.request} any more")
+    def _require_open(self, ticket: PrefetchTicket) -> None:
+        if ticket not in self.prefetches:
+            raise ValueError(f"the prefetch {ticket.request} was checked to its end or aborted before")

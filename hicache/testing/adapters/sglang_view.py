@@ -1,4 +1,4 @@
-"""SglangView: the whole of an SGLang cache with a tree in Python as a Snapshot: nodes, locks and free lists."""
+"""SglangView: the snapshot of an SGLang cache with a tree in Python: nodes, locks and free lists."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hicache.testing.snapshot import NodeView, Snapshot
 from hicache.types import SHARED, Component, Namespace, Slots
 
 INDEX = {component.value: index for index, component in enumerate(Component)}
-"""Where SGLang keeps a component in what it keeps per component."""
+"""SGLang's index of each component."""
 
 
 class SglangView:
-    """Shows one tree, and the pools that it works on. `counts_empty`: a lock is shown where there is no data, too."""
+    """Shows one tree and its pools. `counts_empty`: a lock is also shown on a node without data."""
 
     def __init__(self, config: CacheConfig, pools: SglangPools, *, counts_empty: bool) -> None:
         self._counts_empty = counts_empty
@@ -26,7 +26,7 @@ class SglangView:
         self._pools = pools
 
     def snapshot(self, root: Any) -> Snapshot:
-        """The cache at this moment, in values of their own."""
+        """The cache now, in copied values."""
         nodes = list(walk(root))
         numbers = {id(node): number for number, node in enumerate(nodes)}
         views: list[NodeView] = []
@@ -63,12 +63,12 @@ def walk(root: Any) -> Iterator[Any]:
 
 
 def count_holding(root: Any, component: str) -> int:
-    """How many nodes hold a component's data on the device."""
+    """The number of nodes that hold a component's data on the device."""
     return sum(node.component_data[INDEX[component]].value is not None for node in walk(root))
 
 
 def own(value: Any) -> Slots | None:
-    """A tensor of slots as an array of its own."""
+    """A tensor of slots as a new array."""
     return None if value is None else np.array(value.numpy(), dtype=np.int64)
 
 
@@ -79,16 +79,16 @@ def segment_of(key: Any) -> bytes:
 
 
 def extra_key(named: Mapping[str, str | None]) -> str | None:
-    """Who may share a prefix as the one text that SGLang's tree knows, and None for everybody.
+    """A namespace as the one text that SGLang's tree uses, None for the shared one.
 
-    How a server makes it from an adapter's id and a salt is not the tree's business, so here no two are the same.
+    How a server makes this text from an adapter's id and a salt does not matter here: no two namespaces have the same.
     """
     given = {name: text for name, text in named.items() if text is not None}
     return json.dumps(given, sort_keys=True) if given else None
 
 
 def namespace_of(key: Any) -> Namespace:
-    """The namespace that a key was made for."""
+    """The namespace of a key."""
     named = json.loads(key.extra_key) if key.extra_key else {}
     named |= {"salt": salt} if (salt := getattr(key, "cache_salt", None)) is not None else {}
     return Namespace(**({"lora": None, "salt": None, "tenant": None} | named)) if named else SHARED

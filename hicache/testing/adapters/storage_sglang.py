@@ -1,13 +1,14 @@
 """SGLang's storage backends under the backend suite: HiCacheFile, and any other class of HiCacheStorage.
 
-A backend is asked what SGLang's cache controller asks it: `batch_get` and `batch_set` with flat pages, `exists`,
-`batch_exists_v2` for a prefix over several pools, `clear`. A scope is a model's name. Keys become what the controller
-gives: `kv.tp0of1.cp0of1.pp0of1/9f86` is the page `9f86`, and the same of the pool `indexer` is `9f86.indexer`. Each
-rank that a key names has an instance of its own, opened as that rank. A word that is none stands in the page's name, as
-`9f86@word`; a key of another form is given as it is. `batch_set` has one answer for all pages, and so has `set`.
+A backend gets the calls of SGLang's cache controller: `batch_get` and `batch_set` with flat pages, `exists`,
+`batch_exists_v2` for a prefix over several pools, `clear`. A scope is a model's name. Keys become those of the
+controller: `kv.tp0of1.cp0of1.pp0of1/9f86` is the page `9f86`, and the same page of the pool `indexer` is
+`9f86.indexer`. Each rank in a key has an instance of its own, opened as that rank. A word that is not a rank becomes
+part of the page's name, as `9f86@word`; a key of another form is passed as it is. `batch_set` has one answer for all
+pages, and so has `set`.
 
-What a backend raises: in release 0.5.13 the controller's threads catch nothing, and end; so it is raised here. In
-0.5.23 the controller logs it, and takes the whole batch for missed or not written; so that is the answer here.
+Exceptions of a backend: in release 0.5.13 the controller's threads catch none, and end; so they are raised here. In
+0.5.23 the controller logs them, and treats the whole batch as missed or not written; so that is the answer here.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _ONLY_RANK = "tp0of1.cp0of1.pp0of1"
 
 
 class SglangStorage(StorageBackend):
-    """A backend of SGLang's. Options: `class`, as `module:Class`, and its `extra_config`.
+    """A backend of SGLang. Options: `class`, as `module:Class`, and its `extra_config`.
 
-    It is opened as SGLang opens a dynamic backend: with its configuration, and a dictionary for what else there is.
+    It is opened as SGLang opens a dynamic backend: with its configuration, and a dictionary of further options.
     """
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
@@ -76,10 +77,10 @@ class SglangStorage(StorageBackend):
         )
 
     def _of(self, keys: Sequence[str]) -> Any:
-        """The instance of the rank that keys name."""
+        """The instance of the rank that the keys name."""
         ranks = {_rank(key) for key in keys} or {_ONLY_RANK}
         if len(ranks) > 1:
-            raise ValueError(f"SGLang asks for pages of one rank at a time, not of {sorted(ranks)}")
+            raise ValueError(f"SGLang reads pages of one rank at a time, not of {sorted(ranks)}")
         rank = ranks.pop()
         if rank not in self.storages:
             self.storages[rank] = self._open(rank)
@@ -105,7 +106,7 @@ class SglangStorage(StorageBackend):
         return [self._asked(lambda: storage.batch_set(names, pages), False)] * len(keys)
 
     def clear(self) -> bool:
-        # Most classes say nothing here, and the controller does not listen.
+        # Most classes return nothing here, and the controller ignores it.
         answers = [self._asked(storage.clear, False) for storage in self.storages.values()]
         return False not in answers
 
@@ -126,7 +127,7 @@ class SglangStorage(StorageBackend):
                 storage.close()
 
     def _transfer(self, pool: str | None, query: PoolQuery, names: Sequence[str]) -> Any:
-        # What counts of its keys is how many there are: the length of the window.
+        # Only the number of its keys matters: the length of the window.
         policy = self._module.PoolHitPolicy(query.policy.value)
         return self._module.PoolTransfer(name=pool, keys=list(names[-query.trailing_pages :]), hit_policy=policy)
 
@@ -148,14 +149,14 @@ class HiCacheFileBackend(SglangStorage):
         return lambda rank: self._module.HiCacheFile(self._config(scope, extra, rank), folder)
 
     def stats(self) -> StorageStats:
-        """HiCacheFile counts nothing: what its folder holds of this model."""
+        """The files in the folder of this model, as HiCacheFile counts nothing."""
         names = {f"*{storage.config_suffix}.bin": Path(storage.file_path) for storage in self.storages.values()}
         sizes = [file.stat().st_size for pattern, folder in names.items() for file in folder.glob(pattern)]
         return StorageStats(len(sizes), sum(sizes), 0, {}, 0, 0, {}, 0, 0, 0)
 
 
 def _rank(key: str) -> str:
-    """The rank that a key names; without one, the only one."""
+    """The rank in a key; without one, the single rank."""
     found = _PAGE_OF_A_POOL.fullmatch(key)
     rank = (found and found["rank"]) or _ONLY_RANK
     return rank if _RANK.fullmatch(rank) else _ONLY_RANK
@@ -171,7 +172,7 @@ def _name(key: str) -> str:
 
 
 def _pool_of(query: PoolQuery, keys: Sequence[str]) -> str | None:
-    """The pool in which a query asks for the same pages as the keys are of, or None."""
+    """The pool in which a query asks for the same pages as the keys, or None."""
     if len(query.keys) != len(keys):
         return None
     pools = {found["pool"] for key in query.keys if (found := _PAGE_OF_A_POOL.fullmatch(key)) is not None}

@@ -1,1 +1,1 @@
-"""Driving: a scheduler and a model runner over any adapter, and everything that watches what they do."""
+"""Driving: a scheduler and a model runner over any adapter, which check the cache after every verb."""

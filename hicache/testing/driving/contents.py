@@ -1,4 +1,4 @@
-"""Contents: writes the pattern of a prefix into every pool and layer, as a model runner would, and checks it there."""
+"""Contents: writes the pattern of a prefix to every pool and layer, as a model runner does, and checks it there."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from hicache.testing.violation import violation
 from hicache.types import Component, Key, Pool, Slots
 
 BATCH_ELEMENTS = 1 << 16
-"""Elements of the tree whose bytes are compared at a time."""
+"""The number of elements of the tree whose bytes are compared at a time."""
 
 NOISE = 0xA5
-"""The byte that slots are spoiled with."""
+"""The byte that unused slots are overwritten with."""
 
 Read = Callable[[Pool, Slots, int], PageBytes]
 """Reads the bytes of some slots in one layer of one pool."""
 
 
 class Contents:
-    """The pools of one adapter as a model sees them. Does nothing for an adapter whose pools cannot be read."""
+    """Writes and checks the pools of one adapter. Does nothing for an adapter whose pools cannot be read."""
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         self._adapter = adapter
@@ -54,7 +54,7 @@ class Contents:
         self.prefix_pools = (Pool.KV, Pool.INDEXER, *((Pool.SWA,) if self._has_window else ()))
 
     def write(self, key: Key, slots: Slots, start: int) -> None:
-        """Compute the whole pages of a key from position `start` (a page boundary): KV, indexer, SWA partners."""
+        """Write the whole pages of a key from position `start` (a page boundary): KV, indexer, SWA partners."""
         if not self._readable:
             return
         first = start // self._page_size
@@ -67,13 +67,13 @@ class Contents:
             self._fill(Pool.SWA, partners, digests[rows], self._page_size)
 
     def write_state(self, key: Key, slot: int) -> None:
-        """Compute the state after exactly this key."""
+        """Write the state after exactly this key."""
         if self._readable:
             digest = state_digest(key, self._page_size, self._config.bigram)
             self._fill(Pool.MAMBA, np.array([slot], dtype=np.int64), digest, 1)
 
-    def spoil(self, component: str, slots: Slots) -> None:
-        """Overwrite slots that nobody holds, so that nothing can seem to have come that was there before."""
+    def overwrite(self, component: str, slots: Slots) -> None:
+        """Overwrite slots that nothing uses, so that their old bytes cannot pass for newly loaded ones."""
         if self._readable and len(slots):
             for pool in _POOLS[component]:
                 for layer in range(self._adapter.layers(pool)):
@@ -81,7 +81,7 @@ class Contents:
                     self._adapter.write(pool, slots, layer, noise)
 
     def verify(self, key: Key, slots: Slots) -> None:
-        """Whole pages from the key's beginning hold its bytes: KV, indexer, and SWA in the last window (REQ-3)."""
+        """Check the bytes of whole pages from the key's start: KV, indexer, and SWA in the last window (REQ-3)."""
         if self._has_window:
             self._require_window(slots)
         if self._readable and len(slots):
@@ -91,27 +91,27 @@ class Contents:
                     self._check_prefix(pool, slots, digests, layer)
 
     def verify_layer(self, pool: Pool, key: Key, slots: Slots, layer: int) -> None:
-        """The same in one layer of one pool alone, as a reader does that follows a load."""
+        """Check one layer of one pool, as a reader does that follows a load layer by layer."""
         if pool is Pool.SWA:
             self._require_window(slots)
         if self._readable and len(slots):
             self._check_prefix(pool, slots, self._digests(key), layer)
 
     def verify_state(self, key: Key, slot: int) -> None:
-        """A slot holds the state after exactly this key (REQ-3, MATCH-11)."""
+        """Check that a slot holds the state after exactly this key (REQ-3, MATCH-11)."""
         if self._readable:
             for layer in range(self._adapter.layers(Pool.MAMBA)):
                 self.verify_state_layer(key, slot, layer)
 
     def verify_state_layer(self, key: Key, slot: int, layer: int) -> None:
-        """The same in one layer alone."""
+        """Check one layer of a state."""
         if self._readable:
             data = self._adapter.read(Pool.MAMBA, np.array([slot], dtype=np.int64), layer)
             digest = self._own(Pool.MAMBA, state_digest(key, self._page_size, self._config.bigram))
             check_fill(data, digest, 1, layer, Pool.MAMBA, lambda _: f"state after {len(key.tokens)} tokens")
 
     def verify_tree(self, snapshot: Snapshot) -> None:
-        """Every slot of every node, on every tier, holds the bytes of the node's prefix."""
+        """Check that every slot of every node, on every tier, holds the bytes of the node's prefix."""
         if not self._readable:
             return
         host = () if snapshot.host is None else snapshot.host.nodes
@@ -148,7 +148,7 @@ class Contents:
                 check_fill(data, held, page_size, layer, pool, lambda row: _node_at(nodes, views, component, row))
 
     def _own(self, pool: Pool, digests: Digests) -> Digests:
-        """What this rank's part of these pages holds."""
+        """The digests of these pages for this rank's shard."""
         return of_shard(digests, self._shards[pool])
 
     def _digests(self, key: Key) -> Digests:
@@ -177,7 +177,7 @@ class Contents:
             )
 
     def _paired_pages(self, slots: Slots) -> tuple[Slots, Slots]:
-        """The partners of those pages that have one, and which pages those are."""
+        """The partners of those pages that have one, and the indices of these pages."""
         partners = self._adapter.partners(slots).reshape(-1, self._page_size)
         rows = np.flatnonzero(partners.all(axis=1))
         return partners[rows].reshape(-1), rows
@@ -207,7 +207,7 @@ def _place_in_window(row: int) -> str:
 
 
 def _batches(snapshot: Snapshot, page_bytes: int) -> Iterator[tuple[int, list[list[bytes]]]]:
-    """Some nodes at a time, in order: the number of the first of them, and for each the digests of its pages."""
+    """The nodes in order, in batches: the row of the batch's first node, and per node the digests of its pages."""
     last: list[bytes] = []
     digests: list[list[bytes]] = []
     first = elements = 0
@@ -224,7 +224,7 @@ def _batches(snapshot: Snapshot, page_bytes: int) -> Iterator[tuple[int, list[li
 
 
 def _node_at(nodes: Sequence[NodeView], views: Sequence[NodeView | HostNodeView], component: str, row: int) -> str:
-    """Which node, and where in it, a row of the nodes' joined slots is. `views`: the nodes on the tier in question."""
+    """Name the node and the slot of one row of the joined slots. `views`: the nodes on the tier in question."""
     for node, view in zip(nodes, views, strict=True):
         count = 0 if (slots := view.slots[component]) is None else len(slots)
         if row < count:

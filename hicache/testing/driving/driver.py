@@ -1,4 +1,4 @@
-"""Driver: drives a cache through its adapter, keeps a ledger of the slots it holds, and checks after every verb."""
+"""Driver: calls a cache through its adapter, records the slots that it holds, and checks after every verb."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hicache.types import (
 class Driver(RequestVerbs, StorageTierVerbs):
     """A scheduler and a model runner in one, over any adapter.
 
-    Every verb raises InvariantError when the cache breaks a law. Data must be written before it is inserted.
+    Every verb raises InvariantError when the cache violates a law. Data must be written before it is inserted.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -41,25 +41,25 @@ class Driver(RequestVerbs, StorageTierVerbs):
     # Keys.
 
     def key(self, tokens: Iterable[int], namespace: Namespace = SHARED) -> Key:
-        """A key from tokens."""
+        """Make a key from tokens."""
         return make_key(tokens, namespace)
 
     def prompt(self, pages: Sequence[int]) -> list[int]:
-        """Tokens of exactly these whole pages: equal numbers are equal pages, unequal ones differ at once."""
+        """The tokens of exactly these whole pages: equal numbers give equal pages, unequal ones differ at once."""
         return page_tokens(pages, self.config)
 
     def elements(self, key: Key) -> int:
-        """Elements of a key: its tokens, or with bigram keys one less."""
+        """The number of elements of a key: its tokens, or with bigram keys one less."""
         return element_count(key, self.config)
 
     def aligned(self, key: Key) -> int:
-        """Elements of a key, floored to whole pages."""
+        """The number of elements of a key, rounded down to whole pages."""
         return aligned_count(key, self.config)
 
     # Pools.
 
     def allocate(self, tokens: int) -> Slots | None:
-        """Slots of whole pages that the caller then holds, or None when short."""
+        """Allocate slots of whole pages, which the caller then holds; None when short."""
         slots = self.adapter.allocate(tokens)
         if slots is not None:
             if len(slots) != tokens:
@@ -70,45 +70,45 @@ class Driver(RequestVerbs, StorageTierVerbs):
         return slots
 
     def free(self, slots: Slots) -> None:
-        """Give slots back, and their SWA partners."""
+        """Free slots and their SWA partners."""
         self.adapter.free(slots)
         self.ledger.give(slots)
         self.verb_done()
 
     def release_window(self, slots: Slots) -> None:
-        """Give back the SWA partners of slots that the caller holds."""
+        """Free the SWA partners of slots that the caller holds."""
         self.adapter.release_window(slots)
         self.ledger.drop_partners(slots)
         self.verb_done()
 
     def allocate_state(self) -> int | None:
-        """A state slot that the caller then holds, or None."""
+        """Allocate a state slot, which the caller then holds; None when short."""
         return self._took_state(self.adapter.allocate_state())
 
     def fork_state(self, handle: Handle) -> int | None:
-        """A state slot of the caller's own with a copy of a node's state, or None."""
+        """Copy a node's state to a new slot, which the caller then holds; None when short."""
         return self._took_state(self.adapter.fork_state(handle))
 
     def free_state(self, slot: int) -> None:
-        """Give a state slot back."""
+        """Free a state slot."""
         self.adapter.free_state(slot)
         self.ledger.give_state(slot)
         self.verb_done()
 
-    # What a model runner does.
+    # Model runner.
 
     def write(self, key: Key, slots: Slots, start: int) -> None:
-        """Compute the whole pages of a key from `start`, a page boundary: into every layer of KV, indexer and SWA."""
+        """Write the whole pages of a key from `start`, a page boundary, to every layer of KV, indexer and SWA."""
         self.contents.write(key, slots, start)
 
     def write_state(self, key: Key, slot: int) -> None:
-        """Compute the state after exactly this key."""
+        """Write the state after exactly this key."""
         self.contents.write_state(key, slot)
 
     # The tree.
 
     def match(self, key: Key, *, chunked: bool = False) -> MatchResult:
-        """The longest cached prefix, whose slots are whole pages with the right bytes."""
+        """Find the longest cached prefix; check that its slots are whole pages with the right bytes."""
         found = self.adapter.match(key, chunked=chunked)
         indices = found.device_indices
         require_pages(indices, self.config.page_size, f"match of {self.elements(key)} elements")
@@ -120,9 +120,9 @@ class Driver(RequestVerbs, StorageTierVerbs):
         return found
 
     def verify_state(self, key: Key, found: MatchResult) -> None:
-        """The state where a match ended is that of the matched prefix, seen through a fork (MATCH-11).
+        """Check that the state at the end of a match is that of the matched prefix, by a fork of it (MATCH-11).
 
-        Where no other state is free or evictable there is nothing to fork into, and nothing is verified.
+        When no other state slot is free or evictable, the fork is impossible and nothing is checked.
         """
         matched = len(found.device_indices)
         if not self._has_states or not matched:
@@ -138,7 +138,7 @@ class Driver(RequestVerbs, StorageTierVerbs):
     def insert(
         self, key: Key, slots: Slots, *, shared: int, window_start: int = 0, state: int | None = None, priority: int = 0
     ) -> InsertResult:
-        """Hand the slots of the key's whole pages to the tree; the first `shared` are the tree's own already."""
+        """Give the slots of the key's whole pages to the tree; the first `shared` belong to the tree already."""
         result = self.adapter.insert(
             key, slots, shared=shared, window_start=window_start, state=state, priority=priority
         )
@@ -150,7 +150,7 @@ class Driver(RequestVerbs, StorageTierVerbs):
         return result
 
     def put(self, key: Key, *, window_start: int = 0, with_state: bool = True, priority: int = 0) -> InsertResult:
-        """Compute a prompt at once: match, lock, allocate the rest, write, insert, unlock."""
+        """Compute and insert a prompt at once: match, lock, allocate the rest, write, insert, unlock."""
         found = self.match(key)
         shared = len(found.device_indices)
         receipt = self.lock(found.device_anchor)
@@ -167,25 +167,25 @@ class Driver(RequestVerbs, StorageTierVerbs):
         return result
 
     def lock(self, handle: Handle) -> Handle:
-        """Protect the path to a node; returns the receipt."""
+        """Lock the path to a node; returns the receipt."""
         receipt = self.adapter.lock(handle)
         self._receipts.append((receipt, self.locks.acquire()))
         self.verb_done()
         return receipt
 
     def unlock(self, receipt: Handle) -> None:
-        """Undo what the acquire of this receipt did."""
+        """Release the lock of a receipt."""
         self.adapter.unlock(receipt)
-        place = next((place for place, (known, _) in enumerate(self._receipts) if known is receipt), None)
-        if place is None:
-            raise violation("LOCK-6", "unlock", "an error: the receipt is not outstanding", receipt)
-        self.locks.release(self._receipts.pop(place)[1])
+        index = next((index for index, (known, _) in enumerate(self._receipts) if known is receipt), None)
+        if index is None:
+            raise violation("LOCK-6", "unlock", "an error, as the receipt is not outstanding", receipt)
+        self.locks.release(self._receipts.pop(index)[1])
         self.verb_done()
 
     def load(self, key: Key) -> MatchResult:
-        """Match, load back what is on the host alone and wait for it; returns the match after that, which is no hit.
+        """Match, load back what is only on the host, and wait for it; returns the match after the load.
 
-        The first match, when nothing can be loaded.
+        That match is not counted as a hit. Returns the first match when nothing can be loaded.
         """
         found = self.match(key)
         load = self.load_back(key, found)
@@ -200,9 +200,9 @@ class Driver(RequestVerbs, StorageTierVerbs):
         return again
 
     def evict(self, component: str, tokens: int) -> EvictResult:
-        """Free so many of a component's slots, or all that can be evicted; the result says what the pools gained.
+        """Free at least `tokens` of a component's slots, or all evictable ones; check the result against the pools.
 
-        Less may be freed where a node must be backed up first and cannot be, which the result says too.
+        Fewer may be freed when a node must be backed up first and cannot be; then the result says so.
         """
         before = self.sizes(Tier.DEVICE)
         result = self.adapter.evict(component, tokens)
@@ -210,14 +210,14 @@ class Driver(RequestVerbs, StorageTierVerbs):
         place = f"evict({component}, {tokens})"
         gained = {name: sizes.free - before[name].free for name, sizes in after.items()}
         if any(result.freed[name] != count for name, count in gained.items()):
-            raise violation("EVICT-1", place, f"freed as the pools gained: {gained}", result)
+            raise violation("EVICT-1", place, f"freed counts equal to the growth of the pools, {gained}", result)
         if after and not result.refused and result.freed[component] < tokens and after[component].evictable:
-            raise violation("EVICT-1", place, f"more, as {after[component].evictable} are evictable", result)
+            raise violation("EVICT-1", place, f"more freed, as {after[component].evictable} are evictable", result)
         self.verb_done()
         return result
 
     def reset(self) -> None:
-        """Drop all that the tree holds. Raises ValueError while requests run: their shared slots would go too."""
+        """Remove every node. Raises ValueError while requests run, as their shared slots would be freed."""
         if self.running:
             raise ValueError(f"finish or abort the {len(self.running)} running requests before a reset")
         self.adapter.reset()
@@ -236,14 +236,14 @@ class Driver(RequestVerbs, StorageTierVerbs):
             raise violation("MATCH-12", "match", f"whole pages past the anchor, at most {room} elements", found)
 
     def _require_nothing_cached(self) -> None:
-        if not self.can_look:
+        if not self.has_snapshot:
             return
         snapshot = self.snapshot()
         transfers = snapshot.host.transfers if snapshot.host is not None else ()
-        fetches = snapshot.storage.fetches if snapshot.storage is not None else ()
-        if snapshot.nodes or transfers or fetches:
-            left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers, {len(fetches)} fetches"
-            raise violation("EVICT-9", "reset", "nothing cached and nothing under way", left)
+        prefetches = snapshot.storage.fetches if snapshot.storage is not None else ()
+        if snapshot.nodes or transfers or prefetches:
+            left = f"{len(snapshot.nodes)} nodes, {len(transfers)} transfers, {len(prefetches)} prefetches"
+            raise violation("EVICT-9", "reset", "nothing cached and nothing in flight", left)
 
     def _fresh_partners(self, slots: Slots) -> Slots | None:
         if not self._has_window:
@@ -273,12 +273,12 @@ class Driver(RequestVerbs, StorageTierVerbs):
         missing = self.aligned(key) - len(matched)
         fresh = self.allocate(missing)
         if fresh is None:
-            raise violation("EVICT-1", f"put of {self.aligned(key)} elements", f"room for {missing} more", None)
+            raise violation("EVICT-1", f"put of {self.aligned(key)} elements", f"{missing} more slots", None)
         return np.concatenate((matched, fresh))
 
     def _state_for(self, key: Key) -> int:
         state = self.allocate_state()
         if state is None:
-            raise violation("EVICT-1", "put", "room for a state", None)
+            raise violation("EVICT-1", "put", "a slot for a state", None)
         self.write_state(cut(key, self.aligned(key), self.config), state)
         return state

@@ -1,4 +1,4 @@
-"""Inspector: looks at the whole cache after a verb and holds it to every law, and to what it was before."""
+"""Inspector: checks the whole cache after a verb against every law and against its earlier state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.ledger import Ledger
 from hicache.testing.driving.lock_book import LockBook
 from hicache.testing.driving.objects import Objects
-from hicache.testing.driving.running import Running
+from hicache.testing.driving.running_request import RunningRequest
 from hicache.testing.laws import check_laws
 from hicache.testing.laws.conservation import TREE, Owners, Ownership, all_slots, node_slots
 from hicache.testing.laws.counters import check_host_sizes, check_partners, check_sizes, require_partners
@@ -24,7 +24,7 @@ from hicache.types import Component, Slots, Tier
 
 
 class Inspector:
-    """Checks one adapter against what its driver holds, as far as the adapter can be looked into."""
+    """Checks one adapter against what its driver holds, as far as the adapter's capabilities allow."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class Inspector:
         self._objects = Objects(adapter, config)
         self._pools: dict[tuple[Tier, str], npt.NDArray[np.bool_]] = {}
 
-    def check(self, running: Collection[Running], *, is_awaited: bool) -> None:
+    def check(self, running: Collection[RunningRequest], *, is_awaited: bool) -> None:
         """Raise InvariantError unless laws, counters, mappings, locks and bytes are right.
 
-        `running`: the requests. `is_awaited`: somebody waits for a load or a fetch.
+        `running`: the running requests. `is_awaited`: a caller waits for a load or a prefetch.
         """
         if Capability.SNAPSHOT in self._adapter.capabilities:
             is_awaited |= any(request.is_loading for request in running)
             self._check_snapshot(self._adapter.snapshot(), running, is_awaited=is_awaited)
         self._adapter.sanity_check()
 
-    def _check_snapshot(self, snapshot: Snapshot, running: Collection[Running], *, is_awaited: bool) -> None:
+    def _check_snapshot(self, snapshot: Snapshot, running: Collection[RunningRequest], *, is_awaited: bool) -> None:
         held, departures = self._held(snapshot, running), self._adapter.departures
         owners = check_laws(snapshot, self._config, held, is_awaited=is_awaited, departures=departures)
         check_receipts(snapshot, len(self._locks))
@@ -63,9 +63,9 @@ class Inspector:
             check_partners(snapshot, self._adapter.partners)
             require_partners(*self._ledger.partners(), self._adapter.partners)
         self._require_same_pools(owners)
-        self._locks.look(snapshot)
+        self._locks.check(snapshot)
         if snapshot.host is not None:
-            self._host_locks.look(snapshot)
+            self._host_locks.check(snapshot)
         if snapshot.storage is not None:
             self._objects.check(snapshot)
         for request in running:
@@ -78,8 +78,8 @@ class Inspector:
             if snapshot.host is not None:
                 check_host_sizes(snapshot.host, self._adapter.host_sizes())
 
-    def _held(self, snapshot: Snapshot, running: Collection[Running]) -> dict[str, Slots]:
-        """What the ledger says, and what requests have in their tables that is not the tree's."""
+    def _held(self, snapshot: Snapshot, running: Collection[RunningRequest]) -> dict[str, Slots]:
+        """The slots in the ledger, and those in the requests' tables that do not belong to the tree."""
         held = self._ledger.held()
         if not running:
             return held
@@ -94,7 +94,7 @@ class Inspector:
             held[Component.MAMBA] = np.concatenate((held[Component.MAMBA], np.array(states, dtype=np.int64)))
         return held
 
-    def _in_tree(self, snapshot: Snapshot, running: Collection[Running]) -> npt.NDArray[np.bool_]:
+    def _in_tree(self, snapshot: Snapshot, running: Collection[RunningRequest]) -> npt.NDArray[np.bool_]:
         held = node_slots(snapshot.nodes, Component.FULL)
         several = [*held, *(request.table for request in running)]
         in_tree = np.zeros(1 + max((int(slots.max()) for slots in several if len(slots)), default=0), dtype=np.bool_)
@@ -109,10 +109,10 @@ class Inspector:
                 if not np.array_equal(known, owner > 0):
                     always, now = np.flatnonzero(known).tolist(), np.flatnonzero(owner).tolist()
                     place = f"pool of {component}, {tier.value}"
-                    raise violation("POOL-1", place, f"the slots that it always had: {always}", now)
+                    raise violation("POOL-1", place, f"the same slots as before: {always}", now)
 
-    def _require_protection(self, request: Running, owners: Owners) -> None:
-        """REQ-1: what a request shares with the tree, it protects; while it waits for a load, the load does."""
+    def _require_protection(self, request: RunningRequest, owners: Owners) -> None:
+        """REQ-1: a request locks the slots that it shares with the tree; while it waits for a load, the load does."""
         protected = self._locks.protected(request.owner, Component.FULL)
         if protected is None or request.is_loading:
             return
@@ -120,4 +120,4 @@ class Inspector:
         bare = shared[~np.isin(shared, protected)]
         if len(bare):
             place = f"shared slots of a request of {len(request.key.tokens)} tokens"
-            raise violation("REQ-1", place, f"all of {shared.tolist()} under its lock", f"{bare.tolist()} without one")
+            raise violation("REQ-1", place, f"a lock on all of {shared.tolist()}", f"no lock on {bare.tolist()}")

@@ -1,4 +1,4 @@
-"""Ledger: the slots that the test itself holds, so that conservation can be checked as sets."""
+"""Ledger: the slots that the caller holds, needed to check conservation as a partition of each pool."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hicache.types import PADDING_SLOT, Component, Slots
 
 
 class Ledger:
-    """Which FULL slots the caller holds, the SWA partner of each (0: none), and the states it holds.
+    """The FULL slots that the caller holds, the SWA partner of each (0: none), and the states it holds.
 
-    Slots are marked in arrays over all slot numbers: a replay holds millions of them.
+    Stored as arrays over all slot numbers, as a replay holds millions of slots.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -24,53 +24,53 @@ class Ledger:
         self._grow(config.capacity_tokens[Component.FULL] + config.page_size)
 
     def take(self, slots: Slots, partners: Slots | None) -> None:
-        """The caller was handed these slots. Raises InvariantError when it holds one already (POOL-2)."""
+        """Record slots that the caller received. Raises InvariantError when it already holds one of them (POOL-2)."""
         if not len(slots):
             return
         self._grow(int(slots.max()) + 1)
         twice = slots[self._is_held[slots]]
         if len(twice) or len(np.unique(slots)) != len(slots) or int(slots.min()) <= PADDING_SLOT:
-            raise violation("POOL-2", "slots handed out", "fresh, distinct slots above 0", _shown(twice, slots))
+            raise violation("POOL-2", "allocated slots", "new, distinct slots above 0", _shown(twice, slots))
         self._is_held[slots] = True
         self._partners[slots] = 0 if partners is None else partners
 
     def give(self, slots: Slots) -> None:
-        """The caller gave these slots away. Raises InvariantError when it did not hold one of them (POOL-2)."""
+        """Record slots that the caller gave away. Raises InvariantError when it did not hold one of them (POOL-2)."""
         if not self.holds(slots):
-            raise violation("POOL-2", "slots taken back", "an error: the caller does not hold them", slots.tolist())
+            raise violation("POOL-2", "freed slots", "an error, as the caller does not hold them", slots.tolist())
         self._is_held[slots] = False
         self._partners[slots] = 0
 
     def holds(self, slots: Slots) -> bool:
-        """Whether the caller holds all these slots."""
+        """Whether the caller holds all of these slots."""
         if not len(slots):
             return True
         in_range = int(slots.min()) >= 0 and int(slots.max()) < len(self._is_held)
         return in_range and bool(self._is_held[slots].all())
 
     def drop_partners(self, slots: Slots) -> None:
-        """The caller gave back the SWA partners of slots that it goes on holding."""
+        """Record that the SWA partners of slots were freed; the caller keeps the FULL slots."""
         if not self.holds(slots):
             raise violation(
-                "POOL-2", "SWA partners taken back", "an error: the caller does not hold them", slots.tolist()
+                "POOL-2", "freed SWA partners", "an error, as the caller does not hold them", slots.tolist()
             )
         self._partners[slots] = 0
 
     def partners(self) -> tuple[Slots, Slots]:
-        """The FULL slots that the caller holds, and the SWA partner of each, 0 where it was given back."""
+        """The FULL slots that the caller holds, and the SWA partner of each, 0 where it was freed."""
         full = np.flatnonzero(self._is_held)
         return full, self._partners[full]
 
     def take_state(self, slot: int) -> None:
-        """The caller was handed a state slot."""
+        """Record a state slot that the caller received."""
         if slot in self._states or slot <= PADDING_SLOT:
-            raise violation("POOL-2", "state handed out", f"a fresh slot above 0, none of {sorted(self._states)}", slot)
+            raise violation("POOL-2", "allocated state", f"a new slot above 0, not in {sorted(self._states)}", slot)
         self._states.add(slot)
 
     def give_state(self, slot: int) -> None:
-        """The caller gave a state slot away."""
+        """Record a state slot that the caller gave away."""
         if slot not in self._states:
-            raise violation("POOL-2", "state taken back", f"an error: the caller holds {sorted(self._states)}", slot)
+            raise violation("POOL-2", "freed state", f"an error, as the caller holds only {sorted(self._states)}", slot)
         self._states.remove(slot)
 
     def held(self) -> dict[str, Slots]:

@@ -1,4 +1,4 @@
-"""LockBook: what each receipt protects, slot by slot, so that every lock count can be recomputed."""
+"""LockBook: the slots that each receipt protects, from which every lock count can be recomputed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hicache.types import NO_SLOTS, Slots, Tier
 
 
 class LockBook:
-    """Owners of locks on one tier by number: a receipt or a request each.
+    """The owners of locks on one tier, by number. An owner is a receipt or a request.
 
-    What an owner protects is seen at the first look after it locked. A locked slot stays where it is whatever
-    happens around it, so that from then on each slot is locked as often as owners protect it, until they release.
-    The cache's own pins are left out.
+    The slots that an owner protects are found at the first check after it locked. A locked slot stays where it is, so
+    that from then on each slot has as many locks as owners that protect it, until they release.
+    The cache's own pins are not counted.
     """
 
     def __init__(self, components: Sequence[str], tier: Tier) -> None:
@@ -29,23 +29,23 @@ class LockBook:
         self._serial = 0
 
     def acquire(self) -> int:
-        """A new owner, whose locks the next look will show."""
+        """Add an owner; the next check finds what it protects."""
         self._serial += 1
         self.renew(self._serial)
         return self._serial
 
     def renew(self, owner: int) -> None:
-        """An owner may have moved its locks; the next look will show where to."""
+        """Record that an owner may have moved its locks; the next check finds what it protects."""
         self._protected[owner] = dict.fromkeys(self._components, NO_SLOTS)
         self._unseen.add(owner)
 
     def release(self, owner: int) -> None:
-        """An owner is gone, and its locks with it."""
+        """Remove an owner and its locks."""
         del self._protected[owner]
         self._unseen.discard(owner)
 
     def clear(self) -> None:
-        """All owners are gone."""
+        """Remove all owners."""
         self._protected.clear()
         self._unseen.clear()
 
@@ -53,13 +53,14 @@ class LockBook:
         return len(self._protected)
 
     def protected(self, owner: int, component: str) -> Slots | None:
-        """The slots that an owner protects, or None while that was not seen."""
+        """The slots that an owner protects, or None before the first check after it locked."""
         return None if owner in self._unseen else self._protected[owner][component]
 
-    def look(self, snapshot: Snapshot) -> None:
-        """Raise InvariantError unless each slot is locked as often as owners protect it (LOCK-2, LOCK-5).
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise InvariantError unless each slot has as many locks as owners that protect it (LOCK-2, LOCK-5).
 
-        Of two owners that locked since the last look none can be told: nothing is compared until all but one are gone.
+        When several owners locked since the last check, their locks cannot be told apart: nothing is compared until at
+        most one of them is left.
         """
         if len(self._unseen) > 1:
             return
@@ -69,7 +70,7 @@ class LockBook:
         self._unseen.clear()
 
     def _locked_anew(self, snapshot: Snapshot, component: str) -> Slots:
-        """The slots with one lock more than the owners that were seen account for."""
+        """The slots with one more lock than the known owners account for."""
         locked = list(self._locked(snapshot, component))
         owned = all_slots([protected[component] for protected in self._protected.values()])
         if not locked and not len(owned):
@@ -85,14 +86,14 @@ class LockBook:
         return np.flatnonzero(surplus)
 
     def _locked(self, snapshot: Snapshot, component: str) -> Iterator[tuple[Slots, int]]:
-        """The slots of each node that somebody outside the cache locks, and how often."""
+        """The slots of each node that the caller locks, and the number of these locks."""
         host = snapshot.host
         for row, node in enumerate(snapshot.nodes):
             if self._tier is Tier.DEVICE:
                 slots, count = node.slots[component], node.locks[component]
                 count -= 0 if host is None else host.nodes[row].pins[component]
             else:
-                assert host is not None, "a book of host locks is kept where there is a host tier"
+                assert host is not None, "a LockBook of the host needs a host tier"
                 view = host.nodes[row]
                 slots, count = view.slots[component], view.locks[component] - view.host_pins[component]
             if count and slots is not None:

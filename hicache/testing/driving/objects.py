@@ -1,4 +1,4 @@
-"""Objects: what a cache and its store say of each other, node by node."""
+"""Objects: checks the nodes that a cache marks as stored against the objects in its store."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hicache.types import Component, Key, Namespace, Pool
 
 
 class Objects:
-    """The keys of one cache, and the store that it keeps its pages in. Without one that can be seen, all is well."""
+    """The object keys of one cache, and its store. Checks nothing when the store cannot be read."""
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         self._adapter = adapter
         self._bigram = config.bigram
-        # What all ranks of a group hold one of them writes, in a store that the others may not see.
+        # With MLA one rank of the group writes for all, to a store that the other ranks may not see.
         is_shared = config.model is not None and config.model.is_mla and config.topology.tp_size > 1
         self._store = None if is_shared else store_of(config)
         self._known: dict[tuple[Namespace, bytes], Keys] = {}
@@ -27,7 +27,7 @@ class Objects:
         self._pools = [pool for pool, is_kept in pools.items() if is_kept]
 
     def check(self, snapshot: Snapshot) -> None:
-        """Raise InvariantError unless what counts as persisted is in the store, in the order that it must come in."""
+        """Raise InvariantError unless every page marked as stored is in the store, written in the required order."""
         store = self._store
         if store is None:
             return

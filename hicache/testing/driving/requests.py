@@ -1,4 +1,4 @@
-"""RequestVerbs: the life of a request, driven through an adapter, with the model's part done on the way."""
+"""RequestVerbs: a request from its admission to its end, driven through an adapter, with the model's part."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable
 import numpy as np
 
 from hicache.testing.adapter import Admission
+from hicache.testing.driving.base import DriverBase
 from hicache.testing.driving.prompts import aligned_count, cut
-from hicache.testing.driving.running import Running
-from hicache.testing.driving.watch import Watch
+from hicache.testing.driving.running_request import RunningRequest
 from hicache.testing.laws.conservation import require_pages
 from hicache.testing.violation import violation
 from hicache.types import Component, Handle, Key, Slots
 
 
-class RequestVerbs(Watch):
+class RequestVerbs(DriverBase):
     """Admits, computes, checkpoints and ends requests.
 
-    The bytes that a request computes are written before the cache may take them, and whatever it shares is verified.
+    Writes the bytes that a request computes before the cache can take them, and checks the bytes that it shares.
     """
 
     def admit(self, key: Key) -> Admission | None:
-        """A request starts, its table and state holding the right bytes; None when it does not fit."""
-        self.spoil_free_slots()
+        """Start a request and check the bytes of its table and state; None when it does not fit."""
+        self.overwrite_free_slots()
         admission = self.adapter.admit(key)
         if admission is not None:
             self._start(key, admission)
@@ -31,25 +31,25 @@ class RequestVerbs(Watch):
         return admission
 
     def resume(self, request: Handle) -> Admission | None:
-        """How a request stands that was loading: ready, with the right bytes, or None while it still waits.
+        """The admission of a request that was loading, with its bytes checked, or None while it loads.
 
-        Less than at its admission may be cached only after a failure.
+        Fewer tokens than at the first admission may be cached only after a failed load.
         """
         running = self.running[id(request)]
         admission = self.adapter.resume(request)
         if admission is not None:
             if admission.loading:
-                raise violation("FLOW-4", "resume", "a request that waits no more, or None", "one that is loading")
+                raise violation("FLOW-4", "resume", "a request that does not load, or None", "one that is loading")
             cached = aligned_count(running.computed(), self.config)
             if admission.cached_tokens > cached or (admission.cached_tokens < cached and not self.failures):
-                raise violation("FLOW-10", "resume", f"{cached} tokens as admitted", admission.cached_tokens)
+                raise violation("FLOW-10", "resume", f"{cached} cached tokens, as admitted", admission.cached_tokens)
             self.locks.renew(running.owner)
             self._take(running, admission)
         self.verb_done()
         return admission
 
     def extend(self, request: Handle, tokens: Iterable[int]) -> Slots | None:
-        """All tokens so far are computed, and more are appended; the longer table, or None when it does not fit."""
+        """Compute all tokens so far and append more; returns the longer table, or None when it does not fit."""
         running = self._ready(request)
         self._compute(running, len(running.key.tokens))
         added = np.array(list(tokens), dtype=np.int32)
@@ -63,7 +63,7 @@ class RequestVerbs(Watch):
         return table
 
     def checkpoint(self, request: Handle, computed_tokens: int) -> Slots:
-        """A chunk is computed and cached. The table then holds the right bytes, whosever slots they are."""
+        """Compute and cache a chunk, and check the bytes of the table, which may have other slots then."""
         running = self._ready(request)
         self._compute(running, computed_tokens)
         running.table = self.adapter.checkpoint(request, computed_tokens)
@@ -75,30 +75,30 @@ class RequestVerbs(Watch):
         return running.table
 
     def finish(self, request: Handle) -> None:
-        """All tokens are computed, what is whole is cached, and the rest is given back."""
+        """Compute all tokens, cache the whole pages, and release the rest."""
         running = self._ready(request)
         self._compute(running, len(running.key.tokens))
         self.adapter.finish(request)
         self._end(running)
 
     def abort(self, request: Handle) -> None:
-        """Everything is given back, also while the request waits."""
+        """Release everything that the request holds, also while it loads."""
         running = self.running[id(request)]
         self.adapter.abort(request)
         self._end(running)
 
     def _start(self, key: Key, admission: Admission) -> None:
-        running = Running(admission.request, key, admission.table, None, self.locks.acquire(), 0, awaited=None)
+        running = RunningRequest(admission.request, key, admission.table, None, self.locks.acquire(), 0, awaited=None)
         self._take(running, admission)
         self.running[id(admission.request)] = running
 
-    def _take(self, running: Running, admission: Admission) -> None:
-        """Take over what the cache says of a request; what is not under way any more is read."""
+    def _take(self, running: RunningRequest, admission: Admission) -> None:
+        """Record an admission; check the bytes of the cached prefix unless it is still loading."""
         cached, most = admission.cached_tokens, aligned_count(running.key, self.config)
         if not 0 <= cached <= most or cached % self.config.page_size:
-            raise violation("REQ-4", "admit", f"whole pages, at most {most} cached", cached)
+            raise violation("REQ-4", "admit", f"whole pages, at most {most} cached tokens", cached)
         if (admission.state is not None) != (Component.MAMBA in self.config.components):
-            raise violation("MATCH-11", "admit", "a state of its own with MAMBA, and only then", admission.state)
+            raise violation("MATCH-11", "admit", "a state of its own exactly when there is MAMBA", admission.state)
         computed = cut(running.key, cached, self.config)
         running.table, running.state, running.computed_tokens = admission.table, admission.state, len(computed.tokens)
         running.awaited = cached if admission.loading else None
@@ -109,15 +109,15 @@ class RequestVerbs(Watch):
         if admission.state is not None and cached:
             self.contents.verify_state(computed, admission.state)
 
-    def _ready(self, request: Handle) -> Running:
-        """A request that computes. Raises ValueError for one that waits for a load: resume it first."""
+    def _ready(self, request: Handle) -> RunningRequest:
+        """A request that can compute. Raises ValueError for one that waits for a load."""
         running = self.running[id(request)]
         if running.is_loading:
             raise ValueError(f"a request of {len(running.key.tokens)} tokens waits for a load: resume it first")
         return running
 
-    def _compute(self, running: Running, tokens: int) -> None:
-        """The model computes up to so many tokens: whole pages of KV, and the state after exactly these."""
+    def _compute(self, running: RunningRequest, tokens: int) -> None:
+        """Compute the first `tokens` tokens: whole pages of KV, and the state after exactly these."""
         start = aligned_count(running.computed(), self.config)
         key = running.upto(tokens)
         self.contents.write(key, running.table[start : aligned_count(key, self.config)], start)
@@ -125,7 +125,7 @@ class RequestVerbs(Watch):
             self.contents.write_state(key, running.state)
         running.computed_tokens = tokens
 
-    def _require_table(self, running: Running) -> None:
+    def _require_table(self, running: RunningRequest) -> None:
         tokens = len(running.key.tokens)
         place = f"table of a request of {tokens} tokens"
         expected = -(-tokens // self.config.page_size) * self.config.page_size
@@ -133,7 +133,7 @@ class RequestVerbs(Watch):
             raise violation("REQ-4", place, f"{expected} slots", f"{len(running.table)} slots")
         require_pages(running.table, self.config.page_size, place)
 
-    def _end(self, running: Running) -> None:
+    def _end(self, running: RunningRequest) -> None:
         del self.running[id(running.request)]
         self.locks.release(running.owner)
         self.verb_done()

@@ -1,4 +1,4 @@
-"""The laws of a cache as anyone can check them: over a snapshot, without a look inside."""
+"""The laws that every cache must satisfy, checked on a snapshot alone."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_laws(
 ) -> Ownership:
     """Raise InvariantError unless every law holds; `held`: the slots that the caller holds, by component.
 
-    `is_awaited`: somebody may wait for a load or a fetch; if nobody does, nothing may be pinned once nothing is under
-    way, but for the sources of what storage is given.
-    `departures`: clauses whose laws of the tree need not hold.
-    Returns who owns each slot, by tier, component and slot number.
+    `is_awaited`: a caller may wait for a load or a prefetch. If none does, no node may be pinned once nothing is in
+    flight, except for the pages that storage is writing.
+    `departures`: clauses whose laws are not checked.
+    Returns the owner of each slot, by tier, component and slot number.
     """
     _check_pools(snapshot, config)
     table = NodeTable.of(snapshot, config.components)
@@ -44,7 +44,7 @@ def check_laws(
 
 
 def check_tree(table: NodeTable, config: CacheConfig, departures: frozenset[str] = frozenset()) -> None:
-    """The laws that speak of the tree alone. `departures`: clauses of which they need not hold."""
+    """Check the laws of the tree alone. `departures`: clauses whose laws are not checked."""
     for check in _tree_laws(table, config):
         try:
             check()

@@ -1,4 +1,4 @@
-"""Arrays of slots joined into few: a law neither loops over small nodes nor copies a large tree."""
+"""Joins arrays of slots, so that a law neither loops over small nodes nor copies a large tree."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from hicache.types import Slots
 
 BATCH_SLOTS = 1 << 20
-"""Slots from which a batch is full."""
+"""The number of slots in a full batch."""
 
 
-def batches(several: Iterable[Slots]) -> Iterator[Slots]:
-    """The same slots in the same order, joined until a batch is full."""
+def batches(arrays: Iterable[Slots]) -> Iterator[Slots]:
+    """The same slots in the same order, joined into batches."""
     pending: list[Slots] = []
     count = 0
-    for slots in several:
+    for slots in arrays:
         pending.append(slots)
         count += len(slots)
         if count >= BATCH_SLOTS:

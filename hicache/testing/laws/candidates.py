@@ -1,4 +1,4 @@
-"""Which nodes a host eviction may take, so that it is seen when one stops before the last of them."""
+"""The nodes that a host eviction may evict, to detect one that stops too early."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hicache.types import Component
 
 
 def host_candidates(snapshot: Snapshot, component: str) -> list[int]:
-    """EVICT-8: the rows of nodes whose host data of a component may go; none while transfers may hold on to it.
+    """EVICT-8: the rows of nodes whose host data of a component can be evicted; none while transfers are in flight.
 
-    FULL goes with all host data of a node that no lock protects and below which nothing is on the host. Of SWA and
-    MAMBA goes what is not locked on the host, nor anything of lower rank on the same node.
+    FULL is evicted together with all host data of the node, if no lock protects it and no child has host data. SWA and
+    MAMBA are evicted if neither they nor a component of lower rank on the same node is locked on the host.
     """
     host = snapshot.host
     if host is None or host.transfers:

@@ -15,25 +15,33 @@ from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Slots, Tier, TransferKind
 
 Owners = npt.NDArray[np.uint8]
-"""Who owns each slot of a pool, by slot number: NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT or FETCH."""
+"""The owner of each slot of a pool, by slot number: NO_OWNER, FREE, TREE, CALLER, TRANSFER, KEPT or FETCH."""
 
 Ownership = Mapping[Tier, Mapping[str, Owners]]
-"""Who owns each slot, by tier and component."""
+"""The owner of each slot, by tier and component."""
 
-NOBODY, FREE, TREE, CALLER, TRANSFER, KEPT, FETCH = range(7)
-OWNER_NAMES = ("nobody", "the free list", "the tree", "the caller", "a transfer", "a load that has ended", "a fetch")
+NO_OWNER, FREE, TREE, CALLER, TRANSFER, KEPT, FETCH = range(7)
+OWNER_NAMES = (
+    "no owner",
+    "the free list",
+    "the tree",
+    "the caller",
+    "a transfer",
+    "a load that has ended",
+    "a prefetch",
+)
 
 Parts = Mapping[int, Sequence[Slots]]
-"""The slots of a pool by owner."""
+"""The slots of a pool, by owner."""
 
 
 def node_slots(nodes: Iterable[NodeView | HostNodeView], component: str) -> list[Slots]:
-    """What the nodes of a tree hold of a component on one tier, node by node."""
+    """The slots of a component that the nodes hold on one tier, node by node."""
     return [slots for node in nodes if (slots := node.slots[component]) is not None]
 
 
 def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> Ownership:
-    """POOL-1: what is free, the tree's, the caller's and under way is a disjoint partition of each pool."""
+    """POOL-1: the slots of the free list, the tree, the caller and the transfers partition each pool."""
     host = snapshot.host
     device = {
         component: _owners_of(pool, component, config, Tier.DEVICE, _device_parts(snapshot, component, held))
@@ -49,7 +57,7 @@ def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slo
 
 
 def targets(host: HostView, kind: TransferKind, component: str) -> list[Slots]:
-    """The slots of a component that transfers of a kind write to: loads on the device, backups on the host."""
+    """The target slots of a component in transfers of a kind: on the device for loads, on the host for backups."""
     ends = [one.device if kind is TransferKind.LOAD else one.host for one in host.transfers if one.kind is kind]
     return [end[component] for end in ends if component in end]
 
@@ -92,8 +100,8 @@ def _owners(place: str, parts: Parts, page_size: int) -> Owners:
         raise violation("POOL-1", place, "slots above 0, the padding slot", lowest)
     highest = max((high for _, high in ends), default=0)
     owners: Owners = np.zeros(-(-(highest + 1) // page_size) * page_size, dtype=np.uint8)
-    for owner, several in parts.items():
-        for slots in batches(several):
+    for owner, arrays in parts.items():
+        for slots in batches(arrays):
             _mark(place, owners, slots, owner)
     return owners
 
@@ -108,18 +116,18 @@ def _mark(place: str, owners: Owners, slots: Slots, owner: int) -> None:
 
 
 def _require_counts(place: str, owners: Owners, parts: Parts, capacity: int) -> None:
-    named = {OWNER_NAMES[owner]: sum(len(slots) for slots in several) for owner, several in parts.items()}
+    named = {OWNER_NAMES[owner]: sum(len(slots) for slots in arrays) for owner, arrays in parts.items()}
     if sum(named.values()) == np.count_nonzero(owners) == capacity:
         return
     found = {OWNER_NAMES[owner]: int(np.count_nonzero(owners == owner)) for owner in parts}
     if named != found:
-        raise violation("POOL-1", place, f"each slot once: {found}", f"{named} with those named twice")
+        raise violation("POOL-1", place, f"each slot once: {found}", f"{named}, with slots listed twice")
     if sum(found.values()) != capacity:
         raise violation("POOL-1", place, f"{capacity} slots with an owner", found)
 
 
 def _require_whole_pages(place: str, owners: Owners, parts: Parts, page_size: int) -> None:
-    """POOL-4: a page has one owner as a whole, and the tree and transfers hold its slots in order."""
+    """POOL-4: a page has one owner, and the tree, transfers and prefetches hold its slots in order."""
     pages = owners.reshape(-1, page_size)
     torn = (pages != pages[:, :1]).any(axis=1)
     if torn.any():
@@ -140,6 +148,6 @@ def require_pages(slots: Slots, page_size: int, place: str) -> None:
         raise violation("POOL-4", place, f"aligned pages of {page_size} in order", pages[aligned.argmin()].tolist())
 
 
-def all_slots(several: Sequence[Slots]) -> Slots:
+def all_slots(arrays: Sequence[Slots]) -> Slots:
     """Several arrays of slots as one."""
-    return np.concatenate(several) if several else NO_SLOTS
+    return np.concatenate(arrays) if arrays else NO_SLOTS

@@ -1,4 +1,4 @@
-"""What a cache says about itself: size counters and the mapping from FULL to SWA, against what it shows."""
+"""The size counters and the mapping from FULL to SWA that a cache reports, compared with its snapshot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hicache.types import NO_SLOTS, Component, Sizes, Slots, TransferKind
 
 
 def check_sizes(snapshot: Snapshot, sizes: Mapping[str, Sizes]) -> None:
-    """LOCK-4: each component's counters equal their recomputation from nodes, locks and pools."""
+    """LOCK-4: each component's size counters equal their recomputation from nodes, locks and pools."""
     _check_sizes("size counters", snapshot.pools, snapshot.nodes, sizes)
 
 
 def check_host_sizes(host: HostView, sizes: Mapping[str, Sizes]) -> None:
-    """LOCK-4: the same for those of the host."""
+    """LOCK-4: the same for the size counters of the host."""
     _check_sizes("host size counters", host.pools, host.nodes, sizes)
 
 
@@ -36,9 +36,9 @@ def _check_sizes(
 
 
 def check_partners(snapshot: Snapshot, partners: Callable[[Slots], Slots]) -> None:
-    """POOL-5: a node's FULL slots map to its SWA slots, and to 0 where it is an SWA tombstone; free ones map to 0.
+    """POOL-5: FULL slots map to the node's SWA slots, or to 0 at an SWA tombstone; free FULL slots map to 0.
 
-    Those of a tombstone may map to slots that a load writes to, for those who read layer by layer as it arrives.
+    The FULL slots of a tombstone may also map to the target slots of a load, for readers that follow it layer by layer.
     """
     arriving = [] if snapshot.host is None else targets(snapshot.host, TransferKind.LOAD, Component.SWA)
     full = batches(_slots(node, Component.FULL) for node in snapshot.nodes)
@@ -59,13 +59,13 @@ def require_partners(slots: Slots, expected: Slots, partners: Callable[[Slots], 
 
 
 def _without(arriving: Slots, partners: Callable[[Slots], Slots]) -> Callable[[Slots], Slots]:
-    """The partners that are no load's."""
+    """The mapping to partners without the target slots of loads."""
 
-    def landed(slots: Slots) -> Slots:
+    def without(slots: Slots) -> Slots:
         found = partners(slots)
         return np.where(np.isin(found, arriving), 0, found)
 
-    return landed
+    return without
 
 
 def _slots(node: NodeView | HostNodeView, component: str) -> Slots:

@@ -1,4 +1,4 @@
-"""Lock counts: never below zero, FULL's the highest on a node and falling with depth, data under each."""
+"""Lock counts: not negative, highest for FULL, not increasing with depth, and with data under each lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hicache.types import Component
 
 
 def check_not_negative(table: NodeTable) -> None:
-    """LOCK-6: no count is below zero."""
+    """LOCK-6: no lock count is below zero."""
     for columns in table.tiers:
         for component, locks in columns.locks.items():
             expected = f"a {component} lock count of at least 0{columns.where}"
@@ -17,7 +17,7 @@ def check_not_negative(table: NodeTable) -> None:
 
 
 def check_pins(table: NodeTable) -> None:
-    """HOST-3: what the cache locks for its own transfers is a part of all locks."""
+    """HOST-3: the locks that the cache itself holds for its transfers are part of all locks."""
     if table.host is None:
         return
     for columns in table.tiers:
@@ -28,7 +28,7 @@ def check_pins(table: NodeTable) -> None:
 
 
 def check_full_highest(table: NodeTable) -> None:
-    """LOCK-8: FULL's count is at least each other component's. A lock on the host takes FULL of one node alone."""
+    """LOCK-8: FULL's count is at least each other component's. A lock on the host locks FULL of one node alone."""
     full = table.device.locks[Component.FULL]
     for component, locks in table.device.locks.items():
         expected = f"a {component} lock count of at most FULL's"
@@ -36,7 +36,7 @@ def check_full_highest(table: NodeTable) -> None:
 
 
 def check_path(table: NodeTable) -> None:
-    """LOCK-1: a FULL lock holds the whole path, so a node counts at least what its children count together."""
+    """LOCK-1: a FULL lock covers the whole path, so a node's count is at least the sum of its children's counts."""
     full = table.device.locks[Component.FULL]
     below = table.of_children(full)
     table.require(
@@ -45,7 +45,7 @@ def check_path(table: NodeTable) -> None:
 
 
 def check_data_under_locks(table: NodeTable) -> None:
-    """LOCK-5: what a component locks on a tier, it holds there."""
+    """LOCK-5: a component that is locked on a tier has data there."""
     for columns in table.tiers:
         for component, locks in columns.locks.items():
             holds = (locks <= 0) | columns.held[component]
@@ -54,9 +54,9 @@ def check_data_under_locks(table: NodeTable) -> None:
 
 
 def check_receipts(snapshot: Snapshot, receipts: int) -> None:
-    """LOCK-2: no more locks than receipts that are not released, so that none is left when the last one is."""
+    """LOCK-2: there are no more locks than outstanding receipts, so that none is left when the last one is released."""
     rows = [row for row, node in enumerate(snapshot.nodes) if node.parent < 0]
     locks = sum(snapshot.nodes[row].locks[Component.FULL] for row in rows)
     pins = 0 if snapshot.host is None else sum(snapshot.host.nodes[row].pins[Component.FULL] for row in rows)
     if locks - pins > receipts:
-        raise violation("LOCK-2", "FULL locks below the root", f"at most {receipts} as are not released", locks - pins)
+        raise violation("LOCK-2", "FULL locks below the root", f"at most {receipts}, the receipts", locks - pins)

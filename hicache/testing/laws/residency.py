@@ -1,4 +1,4 @@
-"""What may be gone while what stays: by depth for FULL, by rank on one node and tier, and nothing at a free leaf."""
+"""Which data a node may lack: FULL by depth, the others by rank on one node and tier, and nothing on a free leaf."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ RANKS = tuple(component.value for component in Component)
 
 
 def check_presence(table: NodeTable) -> None:
-    """MATCH-7: a node that holds nothing on any tier has no place in the tree."""
+    """MATCH-7: a node without data on any tier is not in the tree."""
     holds_any = np.logical_or.reduce([table.held_anywhere(component) for component in table.device.held])
-    table.require("MATCH-7", holds_any, "a node that holds something", _tombstone)
+    table.require("MATCH-7", holds_any, "a node with data", _tombstone)
 
 
 def check_depth(table: NodeTable, config: CacheConfig) -> None:
-    """EVICT-5: where a node holds FULL data, so does its parent on that tier.
+    """EVICT-5: the parent of a node with FULL data on a tier has FULL data there too.
 
-    With write_back a node is copied when it leaves the device, and its parent may be there still.
+    With write_back a node is copied to the host when it leaves the device; its parent may still be only on the device.
     """
     is_chain = config.host is not None and config.host.write_policy is not WritePolicy.WRITE_BACK
     for columns in table.tiers if is_chain else [table.device]:
@@ -35,9 +35,9 @@ def check_depth(table: NodeTable, config: CacheConfig) -> None:
 
 
 def check_ranks(table: NodeTable) -> None:
-    """EVICT-5: a component's data needs FULL data on the same node and tier; on one tier, that of every higher rank.
+    """EVICT-5: a component's data needs FULL data on the same node and tier; without a host, that of every higher rank.
 
-    With a host tier two loads of one node may bring components in any order.
+    With a host tier two loads of one node may load its components in any order.
     """
     ranked = [component for component in RANKS if component in table.device.held]
     pairs = list(pairwise(ranked)) if table.host is None else [(ranked[0], lower) for lower in ranked[1:]]
@@ -53,7 +53,7 @@ def _check_pairs(table: NodeTable, columns: TierColumns, pairs: Iterable[tuple[s
 
 
 def check_leaves(table: NodeTable) -> None:
-    """EVICT-6: an unlocked leaf lacks no component on every tier."""
+    """EVICT-6: on an unlocked leaf every component has data on some tier."""
     free_leaf = table.is_leaf & (table.device.locks[Component.FULL] == 0)
     if table.host is not None:
         free_leaf &= ~np.logical_or.reduce([locks > 0 for locks in table.host.locks.values()])

@@ -1,4 +1,4 @@
-"""What a cache says that it gave to storage: marks that are closed under prefixes, and true."""
+"""What a cache reports as stored: closed under prefixes, and present in storage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hicache.testing.violation import violation
 from hicache.types import Component, Pool
 
 Keys = Mapping[Pool, Sequence[str]]
-"""The objects of a prefix, page by page, of each pool that keeps some."""
+"""The object keys of a prefix, page by page, for each pool that is stored."""
 
 
 def check_marks(table: NodeTable, storage: StorageView) -> None:
-    """FLOW-9: what was persisted is closed under prefixes, and of a node FULL was if anything was."""
+    """FLOW-9: the stored nodes are closed under prefixes, and a node with any stored component has FULL stored."""
     persisted = storage.persisted
     if persisted is None:
         return
@@ -27,33 +27,33 @@ def check_marks(table: NodeTable, storage: StorageView) -> None:
         raise violation("FLOW-9", "snapshot of storage", f"components {sorted(table.device.held)}", unknown[0])
     full = flags([Component.FULL in marks for marks in persisted])
     some = flags([bool(marks) for marks in persisted])
-    table.require("FLOW-9", full | ~some, "FULL persisted with the rest", lambda row: sorted(persisted[row]))
+    table.require("FLOW-9", full | ~some, "FULL stored with the rest", lambda row: sorted(persisted[row]))
     parent = table.of_parent(full.astype(np.int64), 1) > 0
-    table.require("FLOW-9", ~full | parent, "a parent that was persisted before", lambda _: "one that was not")
+    table.require("FLOW-9", ~full | parent, "a parent that is stored", lambda _: "one that is not")
 
 
 def check_no_fetch(snapshot: Snapshot) -> None:
-    """FETCH-8: when nobody waits for a fetch and nothing is under way, no host slot belongs to one, nothing is pinned.
+    """FETCH-8: when no caller waits for a prefetch and nothing is in flight, none holds or pins host slots.
 
-    To be asked when everything was drained.
+    To be called after a drain.
     """
-    assert snapshot.storage is not None, "a cache with storage shows it"
-    assert snapshot.host is not None, "storage lies below a host tier"
+    assert snapshot.storage is not None, "the snapshot of a cache with storage has a storage view"
+    assert snapshot.host is not None, "a storage tier needs a host tier"
     if snapshot.storage.fetches:
         held = [{name: slots.tolist() for name, slots in fetch.host.items()} for fetch in snapshot.storage.fetches]
-        raise violation("FETCH-8", "host slots of fetches", "none, as nobody waits for one and nothing is asked", held)
+        raise violation("FETCH-8", "host slots of prefetches", "none, as no caller waits for a prefetch", held)
     for row, node in enumerate(snapshot.host.nodes):
         pins = {name: count for name, count in node.host_pins.items() if count}
         if pins:
-            raise violation("FLOW-7", f"node {row} on the host", "no pins, as nothing is under way", pins)
+            raise violation("FLOW-7", f"node {row} on the host", "no pins, as nothing is in flight", pins)
 
 
 def check_kept(snapshot: Snapshot, keys_of: Callable[[int], Keys], written: Callable[[str], bool]) -> None:
-    """FETCH-9: of each node there is in storage what the cache says. `keys_of`: the objects of a node's whole prefix.
+    """FETCH-9: the pages that a node reports as stored are in storage. `keys_of`: the object keys of a node's prefix.
 
-    `written`: whether there was ever an object under a key.
+    `written`: whether an object was ever written under a key.
     """
-    assert snapshot.storage is not None, "a cache with storage shows it"
+    assert snapshot.storage is not None, "the snapshot of a cache with storage has a storage view"
     for row, marks in enumerate(snapshot.storage.persisted or ()):
         node = snapshot.nodes[row]
         for pool, keys in keys_of(row).items() if marks else ():
@@ -67,9 +67,9 @@ def check_kept(snapshot: Snapshot, keys_of: Callable[[int], Keys], written: Call
 
 
 def check_order(snapshot: Snapshot, keys_of: Callable[[int], Keys], written: Callable[[str], bool]) -> None:
-    """FLOW-9: storage has a page of KV only with all pages before it, and only where it has what follows KV's indices.
+    """FLOW-9: a KV page is in storage only with all pages before it, and with the pools that follow KV's indices.
 
-    Asked when storage never refused anything.
+    Valid only when storage has refused no write.
     """
     for row in range(len(snapshot.nodes)):
         keys = keys_of(row)

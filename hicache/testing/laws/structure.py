@@ -1,4 +1,4 @@
-"""The shape of a radix tree: parents, lengths, first pages, and how many slots a node of some length holds."""
+"""The shape of a radix tree: parents, lengths, first pages, and the number of slots of each node."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hicache.types import SHARED, Component
 
 
 def check_parents(table: NodeTable) -> None:
-    """INS-8: a node comes after its parent in the list, begins where it ends, and shares its namespace (KEY-2)."""
+    """INS-8: a node follows its parent in the list, starts where the parent ends, and has its namespace (KEY-2)."""
     nodes = table.snapshot.nodes
     listed = (table.parent >= -1) & (table.parent < np.arange(len(nodes)))
     table.require("INS-8", listed, "a parent that is listed before", lambda row: nodes[row].parent)
     begins = table.of_parent(table.end, 0)
     table.require(
-        "INS-8", table.start == begins, "a start where the parent ends", lambda row: f"it ends at {begins[row]}"
+        "INS-8", table.start == begins, "a start where the parent ends", lambda row: f"its end at {begins[row]}"
     )
     number_of = {namespace: number for number, namespace in enumerate({node.namespace: None for node in nodes})}
     namespaces = numbers([number_of[node.namespace] for node in nodes])
@@ -27,7 +27,7 @@ def check_parents(table: NodeTable) -> None:
 
 
 def check_lengths(table: NodeTable, config: CacheConfig) -> None:
-    """KEY-1: a node is a positive number of whole pages; KEY-3: its segment has the elements that it says."""
+    """KEY-1: a node is a positive number of whole pages; KEY-3: its segment has as many elements as it reports."""
     length = table.end - table.start
     whole = (length > 0) & (length % config.page_size == 0)
     table.require("KEY-1", whole, f"a positive multiple of page_size {config.page_size}", length.__getitem__)
@@ -37,7 +37,7 @@ def check_lengths(table: NodeTable, config: CacheConfig) -> None:
 
 
 def check_pairs(table: NodeTable, config: CacheConfig) -> None:
-    """KEY-3: with bigram keys each pair begins with the token that ended the one before, also from node to node."""
+    """KEY-3: with bigram keys each pair starts with the token that ended the pair before, also from node to node."""
     if not config.bigram:
         return
     nodes = table.snapshot.nodes
@@ -51,7 +51,7 @@ def check_pairs(table: NodeTable, config: CacheConfig) -> None:
 
 
 def check_siblings(table: NodeTable, config: CacheConfig) -> None:
-    """MATCH-8: no two children of a node begin with the same page; below the root, within one namespace."""
+    """MATCH-8: no two children of a node start with the same page; below the root, within one namespace."""
     page_bytes = config.page_size * element_bytes(config.bigram)
     seen: dict[tuple[object, ...], int] = {}
     for row, node in enumerate(table.snapshot.nodes):
@@ -62,7 +62,7 @@ def check_siblings(table: NodeTable, config: CacheConfig) -> None:
 
 
 def check_hits(table: NodeTable) -> None:
-    """INS-8: who went through a child went through its parent, so a node has the hits of its children together."""
+    """INS-8: a request that matched a child matched its parent, so a node's hits are at least its children's sum."""
     counted = [node.hits for node in table.snapshot.nodes]
     if None in counted:
         return
@@ -72,7 +72,7 @@ def check_hits(table: NodeTable) -> None:
 
 
 def check_slot_counts(table: NodeTable, config: CacheConfig) -> None:
-    """POOL-1: a node holds one slot per element of FULL and SWA, and one MAMBA state; or none at all; on each tier."""
+    """POOL-1: on each tier a node has one slot per element of FULL and SWA, and one MAMBA state; or none at all."""
     length = table.end - table.start
     for columns in table.tiers:
         for component in config.components:

@@ -1,4 +1,4 @@
-"""NodeTable: the nodes of a snapshot as columns, so that a law is one comparison over all of them."""
+"""NodeTable: the nodes of a snapshot as columns, so that a law is one comparison over all nodes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TierColumns:
-    """What the nodes have on one tier, by component: [nodes] each.
+    """The nodes' data on one tier, by component: [nodes] each.
 
-    `held`: whether the node holds slots. `locks`: lock counts. `pins`: how many of the locks are the cache's own.
+    `held`: whether the node has slots. `locks`: lock counts. `pins`: how many of the locks the cache itself holds.
     """
 
     tier: Tier
@@ -31,7 +31,7 @@ class TierColumns:
 
     @property
     def where(self) -> str:
-        """The tier in a message, where it is not the one that every cache has."""
+        """The tier for a message; empty for the device, which every cache has."""
         return " on the host" if self.tier is Tier.HOST else ""
 
 
@@ -48,7 +48,7 @@ class NodeTable:
 
     @classmethod
     def of(cls, snapshot: Snapshot, components: Sequence[str]) -> NodeTable:
-        """Columns of a snapshot for these components. Raises KeyError when a node does not speak of one."""
+        """The columns of a snapshot for these components. Raises KeyError when a node lacks one of them."""
         nodes, host = snapshot.nodes, snapshot.host
         nothing: Numbers = np.zeros(len(nodes), dtype=np.int64)
         pins = {c: nothing if host is None else numbers([view.pins[c] for view in host.nodes]) for c in components}
@@ -63,7 +63,7 @@ class NodeTable:
 
     @property
     def tiers(self) -> Sequence[TierColumns]:
-        """The tiers that there are."""
+        """The tiers of the snapshot."""
         return [self.device] if self.host is None else [self.device, self.host]
 
     @property
@@ -94,12 +94,12 @@ class NodeTable:
         return below
 
     def place(self, row: int) -> str:
-        """A node in words."""
+        """A description of a node."""
         node = self.snapshot.nodes[row]
         return f"node {row} (elements {node.start}..{node.end}, parent {node.parent}, {node.namespace})"
 
     def require(self, clause: str, holds: Flags, expected: str, actual: Callable[[int], object]) -> None:
-        """Raise InvariantError for the first node at which a law does not hold."""
+        """Raise InvariantError for the first node that violates a law."""
         if len(holds) and not holds[row := int(holds.argmin())]:
             raise violation(clause, self.place(row), expected, actual(row))
 

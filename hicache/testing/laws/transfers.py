@@ -1,4 +1,4 @@
-"""What is under way: whose slots it reads, that they stay where they are, and that nothing of it is left at its end."""
+"""Transfers in flight: the slots that they read stay in the tree and locked, and nothing is left when they end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = {TransferKind.BACKUP: Tier.DEVICE, TransferKind.LOAD: Tier.HOST}
 
 
 def check_transfers(table: NodeTable, host: HostView, owners: Ownership) -> None:
-    """FLOW-1: what a transfer reads from is the tree's, and locked there until it is taken over."""
+    """FLOW-1: the slots that a transfer reads belong to the tree, and are locked there until it is applied."""
     for number, transfer in enumerate(host.transfers):
         _require_pairs(number, transfer)
         for component, slots in _sources(transfer).items():
@@ -36,17 +36,17 @@ def check_transfers(table: NodeTable, host: HostView, owners: Ownership) -> None
 
 
 def check_idle(table: NodeTable, host: HostView, *, is_persisting: bool) -> None:
-    """FLOW-7: with nothing under way and no load that somebody waits for, nothing is pinned and nothing is kept.
+    """FLOW-7: with nothing in flight and no load that a caller waits for, no node is pinned and no slot is kept.
 
     `is_persisting`: storage may be reading from the host.
     """
     for columns in [table.device] if is_persisting else table.tiers:
         for component, pins in columns.pins.items():
-            expected = f"no pins of {component}{columns.where} while nothing is under way"
+            expected = f"no pins of {component}{columns.where} while nothing is in flight"
             table.require("FLOW-7", pins == 0, expected, pins.__getitem__)
     kept = {component: slots.tolist() for component, slots in host.kept.items() if len(slots)}
     if kept:
-        raise violation("FLOW-7", "slots kept for loads that have ended", "none, as nobody waits for one", kept)
+        raise violation("FLOW-7", "slots kept for loads that have ended", "none, as no caller waits for a load", kept)
 
 
 def _sources(transfer: TransferView) -> dict[str, Slots]:
@@ -61,7 +61,7 @@ def _require_pairs(number: int, transfer: TransferView) -> None:
 
 
 def _require_pins(table: NodeTable, columns: TierColumns, transfers: Sequence[TransferView]) -> None:
-    """HOST-3: a node is locked on the device while it is backed up, and what a load reads is locked on the host."""
+    """HOST-3: a node is locked on the device while it is backed up, and the source of a load is locked on the host."""
     if not transfers:
         return
     for component in columns.held:

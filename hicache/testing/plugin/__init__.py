@@ -1,1 +1,1 @@
-"""The pytest plugin of the suites. It stays empty, since pytest imports it wherever hicache is installed."""
+"""The pytest plugin of the suites. This module is empty, as every pytest run imports it."""

@@ -1,6 +1,6 @@
-"""The storage backends of a run: which they are, and the fixtures that open them.
+"""The storage backends of a run, and the fixtures that open them.
 
-`backend` is a parameter and no fixture: a test that takes it, or `place`, or `store`, runs once for each backend.
+`backend` is a parameter, not a fixture: a test that uses it, or `place`, or `store`, runs once for each backend.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["place", "pytest_generate_tests", "store", "writers"]
 
 
 def backends_of(config: pytest.Config) -> tuple[BackendSubject, ...]:
-    """The backend that was named, or those that ship; none where the run is about somebody's cache.
+    """The backend given by --backend, or those that ship; none when the run verifies another adapter's cache.
 
     Raises UsageError for a backend that cannot be found, and for options that cannot be read.
     """
     name = config.getoption("--backend")
     if name is None and config.getoption("--backend-config") is not None:
-        raise pytest.UsageError("--backend-config without --backend: whose options are these?")
+        raise pytest.UsageError("--backend-config is given without --backend")
     if name is None:
         return SHIPPED if config.getoption("--adapter") == DEFAULT_ADAPTER else ()
     try:
@@ -43,7 +43,7 @@ def backends_of(config: pytest.Config) -> tuple[BackendSubject, ...]:
 
 
 def contract_of(config: pytest.Config, executions: Sequence[Execution]) -> Mapping[str, Clause]:
-    """The clauses to which the subject of a run can be held: a backend's, where it alone was looked at, or all."""
+    """The clauses that apply to the subject of a run: a backend's if only a backend was tested, or else all."""
     is_about_backend = config.getoption("--backend") is not None
     named = {clause_id for execution in executions for clause_id in execution.clauses}
     return BACKEND_CLAUSES if is_about_backend and named <= BACKEND_CLAUSES.keys() else CONTRACT
@@ -51,14 +51,14 @@ def contract_of(config: pytest.Config, executions: Sequence[Execution]) -> Mappi
 
 @pytest.fixture
 def place(backend: BackendSubject, tmp_path: Path) -> Iterator[Place]:
-    """A fresh place for the backend. What was opened in it is closed."""
+    """An empty place for the backend. Everything opened in it is closed after the test."""
     with closing(Place(backend, tmp_path)) as opened:
         yield opened
 
 
 @pytest.fixture
 def store(place: Place, record_property: Callable[[str, object], None]) -> Iterator[StorageDriver]:
-    """A driver of one instance in that place."""
+    """A driver of one instance of the backend in that place."""
     driver = StorageDriver(place)
     yield driver
     record_property(OPERATIONS, driver.operations)
@@ -73,14 +73,14 @@ def writers() -> Iterator[Writers]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test over the backends of the run; one that takes `metadata`, over those that ask a metadata service."""
+    """Parametrize a test over the backends of the run; one with `metadata` only over those with that service."""
     if "backend" not in metafunc.fixturenames:
         return
     subjects = backends_of(metafunc.config)
     adapter = metafunc.config.getoption("--adapter")
-    reason = f"this run is about {adapter}, and of a storage backend only --backend would make it one"
+    reason = f"this run verifies {adapter}; give --backend to verify a storage backend"
     if subjects and "metadata" in metafunc.fixturenames:
-        reason = f"no option of {', '.join(subject.name for subject in subjects)} is a metadata service: none is asked"
+        reason = f"{', '.join(subject.name for subject in subjects)}: no option names a metadata service"
         subjects = tuple(subject for subject in subjects if subject.asks_metadata)
     none = pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))
     metafunc.parametrize("backend", [pytest.param(subject, id=subject.name) for subject in subjects] or [none])

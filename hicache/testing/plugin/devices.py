@@ -1,4 +1,4 @@
-"""Devices: which of those that configurations name this machine has."""
+"""Devices: whether this machine has the devices that configurations name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import cache
 
 @cache
 def missing_device(device: str) -> str:
-    """Why a cache cannot be opened on a device, by torch's name of it, or nothing."""
+    """The reason why a cache cannot be opened on a device, given by its torch name; empty when it can."""
     if device == "cpu":
         return ""
-    # Heavy, and only asked for where a configuration needs more than a CPU.
+    # Imported here because torch is slow to import and is needed only for a device other than the CPU.
     import torch
 
     return "" if torch.cuda.is_available() else f"torch finds no CUDA device for {device!r} on this machine"
@@ -18,7 +18,7 @@ def missing_device(device: str) -> str:
 
 @cache
 def gpu_count() -> int:
-    """How many CUDA devices torch finds."""
+    """The number of CUDA devices that torch finds."""
     import torch
 
     return torch.cuda.device_count()

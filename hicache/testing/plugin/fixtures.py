@@ -1,7 +1,7 @@
-"""What the conftest.py of a suite imports: the fixtures that open the cache under test, and the hook behind `config`.
+"""The fixtures that open the cache under test, and the hook behind `config`; imported by a suite's conftest.py.
 
-`config` is a parameter and no fixture: a test that takes it, or `adapter`, or `driver`, runs once for each
-configuration that its clauses and its `@clause` choose.
+`config` is a parameter, not a fixture: a test that uses it, or `adapter`, or `driver`, runs once for each
+configuration that its clauses and its `@clause` select.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
 
 @pytest.fixture(scope="session")
 def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
-    """The class under test, with its transfers delayed at random."""
+    """The class under test, with randomly delayed transfers."""
     return subject_of(pytestconfig).adapter.delayed()
 
 
 @pytest.fixture
 def adapter(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[CacheAdapter]:
-    """A cache of its own for the test, opened over empty storage, and closed."""
+    """A new cache for the test, opened on empty storage and closed after the test."""
     store = store_of(config)
     if store is not None:
         store.empty()
@@ -48,7 +48,7 @@ def driver(
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> Iterator[Driver]:
-    """A driver of that cache. When the test has passed so far, everything is checked once more at its end."""
+    """A driver of that cache. If the test passes, everything is checked once more at its end."""
     driver = Driver(adapter, config)
     request.node.stash[FINAL_CHECK] = driver.check
     yield driver
@@ -58,7 +58,7 @@ def driver(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test over its configurations. In the conformance suite, refuse one that names no clause."""
+    """Parametrize a test over its configurations. In the conformance suite, a test without a clause is an error."""
     test, takes_config = metafunc.definition, "config" in metafunc.fixturenames
     mark = test.get_closest_marker("clause")
     if mark is None and (takes_config or suite_of(test.path, test.config.rootpath) == "conformance"):

@@ -1,4 +1,4 @@
-"""The gate: which clauses the modules of a suite test, and which of those that can be tested by now have no test."""
+"""The gate: which clauses the test modules of a suite name, and which clauses of some tiers have no test."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hicache.testing.contract import CONTRACT
 
 
 def clauses_missing_in(package: str, tiers: Collection[str]) -> tuple[str, ...]:
-    """The clauses of some tiers that no test module of a package names, in order."""
+    """The clauses of these tiers that no test module of a package names, in order."""
     tested = set(clauses_named_in(package))
     wanted = (clause for clause in CONTRACT.values() if clause.tier in tiers)
     return tuple(clause.id for clause in wanted if clause.id not in tested)
 
 
 def clauses_named_in(package: str) -> Iterator[str]:
-    """The clauses that the test modules of a package and of those inside it name, some of them several times."""
+    """The clauses that the test modules of a package and its subpackages name, with repetitions."""
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
         if module.name.rpartition(".")[2].startswith("test_"):
             yield from _named_in(importlib.import_module(module.name))

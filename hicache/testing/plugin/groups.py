@@ -1,4 +1,4 @@
-"""Groups: a failure that stands for several tells each of them, as Hypothesis raises what it found in one test."""
+"""Groups: reports every failure of an exception group, as Hypothesis raises several failures of one test as a group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Make the message of a group that of all in it, with their notes, which hold the steps."""
+    """Replace a group's message by the messages of all its exceptions, with their notes, which hold the steps."""
     crash = getattr(report.longrepr, "reprcrash", None)
     raised = None if call.excinfo is None else call.excinfo.value
     if crash is not None and raised is not None and hasattr(raised, "exceptions"):
@@ -18,6 +18,6 @@ def tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
 
 
 def _members(raised: BaseException) -> Iterator[BaseException]:
-    # No group by its name: Python 3.10 has none of its own.
+    # The class is not named here because Python 3.10 has no ExceptionGroup.
     for one in getattr(raised, "exceptions", ()):
         yield from _members(one) if hasattr(one, "exceptions") else (one,)

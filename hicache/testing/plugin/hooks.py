@@ -1,4 +1,4 @@
-"""The pytest plugin of the suites. Without them, and without its options, it does nothing and imports nothing."""
+"""The pytest plugin of the suites. In a run without a suite and without its options it does and imports nothing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from hicache.testing.plugin.tags import read_tags
 
 if TYPE_CHECKING:
-    # Whoever installed hicache loads this module in every pytest run, so the rest waits until it is needed.
+    # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
     from hicache.testing.plugin.session import SuiteSession
 
 DEFAULT_ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
 
 FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
-"""What is checked once more when a test has passed; a failure there is the test's."""
+"""A check that runs after the test has passed; a failure of it fails the test."""
 
 KNOWN_FAILURE = pytest.StashKey[str]()
-"""The place of the entry that lists a test as a known failure."""
+"""The position of the entry that lists a test as a known failure."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker; read at once what the options name, so that a wrong one ends the run."""
+    """Register the marker. Read the option values now, so that a wrong value ends the run."""
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
     if any(argument.startswith("hicache.suites") for argument in config.args):
         require_kit()
@@ -51,14 +51,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class SuitePlugin:
-    """The hooks of one run. They pass everything on, once there is something to verify."""
+    """The hooks of one run. They pass everything to the session, once a test of a suite is found."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._session: SuiteSession | None = None
 
     def session(self) -> SuiteSession:
-        """The session, begun when it is first asked for. Raises UsageError where the kit is not installed."""
+        """The session, created at the first call. Raises UsageError where the kit is not installed."""
         if self._session is None:
             require_kit()
             from hicache.testing.plugin.session import SuiteSession
@@ -69,13 +69,13 @@ class SuitePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Prepare the tests, before any are deselected."""
+        """Prepare the tests before any are deselected."""
         if self._session is not None or any(item.get_closest_marker("clause") for item in items):
             self.session().prepare(items)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Make the final check part of the test; keep Hypothesis from shrinking what is known to fail."""
+        """Make the final check part of the test, and disable Hypothesis' shrinking for a known failure."""
         with _no_shrinking(item):
             result = yield
             if FINAL_CHECK in item.stash:
@@ -86,7 +86,7 @@ class SuitePlugin:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Say how to replay a failure, all that it stands for, and which entry a test that passes has to lose."""
+        """Add a failure's replay command, report all failures of a group, and name an outdated known failure."""
         report = yield
         tags = read_tags(report.user_properties)
         if tags is not None and call.excinfo is not None:
@@ -99,13 +99,13 @@ class SuitePlugin:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the reports of our tests, also those that workers send."""
+        """Record the reports of the suites' tests, including those that workers send."""
         if self._session is not None or read_tags(report.user_properties) is not None:
             self.session().journal.take(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """Judge the run and write its report; print the counts as the last line."""
+        """Decide the result of the run, write its report, and print the counts as the last line."""
         is_main = not hasattr(self._config, "workerinput") and not self._config.getoption("--collect-only")
         if self._session is not None and is_main:
             self._session.finish(session)
@@ -114,7 +114,7 @@ class SuitePlugin:
             self._session.print_counts()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print why tests were skipped, what was not executed, and where the report is."""
+        """Print why tests were skipped, which clauses were not executed, and where the report is."""
         if self._session is not None:
             self._session.print_summary(terminalreporter)
 
@@ -146,10 +146,10 @@ def _no_shrinking(item: pytest.Item) -> Any:
 
 
 def _keep_to_one_thread() -> None:
-    """The pools are tiny: torch's threads cost more than they bring, and stall where every core has a worker."""
+    """Use one thread in torch: the pools are small, and torch's threads stall when every core runs a test worker."""
     if "OMP_NUM_THREADS" in os.environ:
         return
     os.environ["OMP_NUM_THREADS"] = "1"
-    # Torch looks at the variable when it is imported, and the tests that were collected have done that by now.
+    # Torch reads the variable when it is imported, and the collected tests have imported it by now.
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)

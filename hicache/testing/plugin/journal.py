@@ -1,4 +1,4 @@
-"""Journal: gathers the reports of a run, from this process or from workers, into one execution for each test."""
+"""Journal: collects the reports of a run, from this process or from workers, into one execution for each test."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hicache.testing.report.run import Execution, Outcome
 WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)
 
 CRASHED = "???"
-"""The phase of the report that stands for a test whose worker process died."""
+"""The phase of the report for a test whose worker process died."""
 
 
 class Journal:
-    """What is known of a run so far."""
+    """The test reports received so far."""
 
     def __init__(self) -> None:
         self._reports: dict[str, list[pytest.TestReport]] = {}
 
     def take(self, report: pytest.TestReport) -> None:
-        """Note what came of one phase of a test, unless the test is not of a suite."""
+        """Record the report of one phase of a test, unless the test belongs to no suite."""
         if report.when == CRASHED or read_tags(report.user_properties) is not None:
             self._reports.setdefault(report.nodeid, []).append(report)
 
     def executions(self) -> tuple[Execution, ...]:
-        """One for each test, in the order in which they began."""
+        """One execution for each test, in the order in which they began."""
         return tuple(_execution(node_id, reports) for node_id, reports in self._reports.items())
 
 

@@ -1,4 +1,4 @@
-"""Known failures: a TOML list, in the implementer's own repository, of what is known to fail and why."""
+"""Known failures: a TOML list, in the implementer's own repository, of the tests that are known to fail, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("unsupported", "bug", "future")
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """One entry of a list such as this. `id` names a clause, or tests, where * stands for anything.
+    """One entry of a list such as this. `id` names a clause, or tests, where * matches any text.
 
         [[failure]]
         id = "conformance/test_lock.py::test_split[*/page16/*]"
@@ -36,13 +36,13 @@ class KnownFailure:
 
     @property
     def suite(self) -> str:
-        """The suite in which it must cover a test: a clause's is conformance, or distributed_tests for one of ranks."""
+        """The suite that must have a test for it: distributed_tests for a clause of ranks, else conformance."""
         if "::" in self.id:
             return self.id.partition("/")[0]
         return "distributed_tests" if CONTRACT[self.id].tier == "ranks" else "conformance"
 
     def covers(self, test: str, clauses: Collection[str]) -> bool:
-        """Whether a test, by its id and the clauses that it checks, is expected to fail."""
+        """Whether a test, given by its id and its clauses, is expected to fail."""
         return self.id in clauses or ("::" in self.id and re.fullmatch(_expression(self.id), test) is not None)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class KnownFailure:
 
 
 def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
-    """The entries of a file. Raises ConfigurationError naming the file, the entry and the field that is wrong."""
+    """Read the entries of a file. Raises ConfigurationError naming the file, the entry and the wrong field."""
     fields = Fields(str(path), "", read_table(f"@{path}"))
     entries = tuple(_entry(str(path), number, one) for number, one in enumerate(fields.tables("failure"), start=1))
     fields.refuse_unread()
@@ -68,13 +68,13 @@ def _entry(file: str, number: int, fields: Fields) -> KnownFailure:
     fields.refuse_unread()
     if entry.id not in CONTRACT and not ("::" in entry.id and entry.suite in SUITES):
         raise fields.error(
-            "id", f"is {entry.id!r}, neither a clause nor tests such as conformance/test_lock.py::test_a*"
+            "id", f"is {entry.id!r}; expected a clause, or tests such as conformance/test_lock.py::test_a*"
         )
     if not entry.reason.strip():
-        raise fields.error("reason", "is empty: say why it fails")
+        raise fields.error("reason", "is empty; expected why the test fails")
     return entry
 
 
 def _expression(pattern: str) -> str:
-    # Not fnmatch: the brackets around a test's parameters are meant as they stand.
+    # Not fnmatch: the brackets around a test's parameters are literal.
     return ".*".join(re.escape(part) for part in pattern.split("*"))

@@ -1,4 +1,4 @@
-"""Preparation: what a collected test is given before it runs: its tags, a reason to be skipped, a known failure."""
+"""Preparation: adds to each collected test its tags, the reason to skip it, and its known failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_SELECTION = Selection((), (), "")
 
 
 def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
-    """Prepare a test that names clauses, or lies in a suite; leave any other alone."""
+    """Prepare a test that names clauses or lies in a suite; leave any other test unchanged."""
     mark = item.get_closest_marker("clause")
     suite = suite_of(item.path, item.config.rootpath)
     if mark is None and not suite:
@@ -30,7 +30,7 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
     selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
     tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item))
     item.user_properties.extend(tags.to_properties())
-    # So that `-k LOCK-3` selects the tests of a clause.
+    # Lets `-k LOCK-3` select the tests of a clause.
     item.extra_keyword_matches.update(selection.clauses)
     if selection.reason:
         item.add_marker(pytest.mark.skip(reason=selection.reason))
@@ -41,7 +41,7 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
 
 
 def _select(item: pytest.Item, checks: Checks) -> Selection:
-    # What a test that takes one of these runs over was chosen when it was collected.
+    # A test with one of these parameters was parametrized with fitting values at collection.
     if not {"config", "backend"}.isdisjoint(getattr(item, "fixturenames", ())):
         return Selection((), checks.clauses, "")
     return select_clauses(checks, subject_of(item.config).adapter)

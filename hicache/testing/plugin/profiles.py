@@ -1,4 +1,4 @@
-"""Hypothesis profiles: quick while one works, ci (the same examples on every machine) as a gate, nightly to search."""
+"""Hypothesis profiles: quick for development, ci (the same examples everywhere) as a gate, nightly for long runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 
 def register_profiles() -> None:
-    """Register all three, and load ci where CI runs, otherwise quick."""
+    """Register all three; load ci when the variable CI is set, otherwise quick."""
     from hypothesis import HealthCheck, settings
 
-    # A machine opens a cache and reads every byte after each step: slow on purpose, and no sign of a bad strategy.
+    # A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies.
     common = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("quick", common, max_examples=25, stateful_step_count=25)
     settings.register_profile("ci", common, max_examples=150, stateful_step_count=30, derandomize=True)

@@ -1,4 +1,4 @@
-"""Record: what one run of the suites leaves behind: the subject, the machine, and every execution."""
+"""Record: what a run of the suites reports: the subject, the machine, and every execution."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
 
 
 def record_of(config: pytest.Config, started: datetime, executions: Sequence[Execution]) -> RunRecord:
-    """The record of a run that has ended. `started`: in UTC."""
+    """The record of a finished run. `started`: in UTC."""
     implementation, capabilities = _subject(config)
     return RunRecord(
         schema_version=SCHEMA_VERSION,
@@ -33,7 +33,7 @@ def record_of(config: pytest.Config, started: datetime, executions: Sequence[Exe
 
 
 def _subject(config: pytest.Config) -> tuple[str, tuple[str, ...]]:
-    """What the run is about, and what it declares; a backend declares nothing."""
+    """The name of the subject, and the capabilities it declares; a backend declares none."""
     backend, adapter = config.getoption("--backend"), config.getoption("--adapter")
     if backend is not None and adapter == DEFAULT_ADAPTER:
         return backend, ()

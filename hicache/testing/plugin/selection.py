@@ -1,4 +1,4 @@
-"""Selection: what a test runs over, or the reason why it is skipped."""
+"""Selection: the configurations that a test runs with, or the reason why it is skipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_NAME = {
     Component.MAMBA.value: Capability.MAMBA,
     Pool.INDEXER.value: Capability.INDEXER,
 }
-"""The capability that a named component or sidecar asks for."""
+"""The capability that a component or sidecar needs."""
 
 OF_CONFIGURATIONS = frozenset(
     {
@@ -25,12 +25,12 @@ OF_CONFIGURATIONS = frozenset(
         *(Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.STEPPED_STORAGE),
     }
 )
-"""What can be needed of the configuration, and not only of the adapter."""
+"""Capabilities that depend on the configuration, and not only on the adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The configurations that a test runs over and the clauses that it stands for, or none and the reason."""
+    """The configurations that a test runs with and the clauses that it checks; or none, and the reason."""
 
     configurations: tuple[CacheConfig, ...]
     clauses: tuple[str, ...]
@@ -38,7 +38,7 @@ class Selection:
 
 
 def configurations_of(adapter: type[CacheAdapter], *, quick: bool) -> Sequence[CacheConfig]:
-    """The configurations of a run: the adapter's own list, or the standard ones."""
+    """The configurations of a run: the adapter's own, or the standard ones."""
     own = adapter.configurations()
     if own is not None:
         return own
@@ -46,7 +46,7 @@ def configurations_of(adapter: type[CacheAdapter], *, quick: bool) -> Sequence[C
 
 
 def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable[CacheConfig]) -> Selection:
-    """For a test over configurations: those in which all its clauses apply."""
+    """For a test with `config`: the configurations in which all its clauses apply."""
     needs = _needs(checks)
     lacking = _lacking(needs, adapter)
     if lacking:
@@ -57,7 +57,7 @@ def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable
 
 
 def select_clauses(checks: Checks, adapter: type[CacheAdapter]) -> Selection:
-    """For a test that has configurations of its own, or none: those of its clauses that the adapter can be held to."""
+    """For a test without `config`: those of its clauses that apply to the adapter."""
     lacking = _lacking(_own_needs(checks), adapter)
     lacking_by_clause = {clause_id: _lacking(CONTRACT[clause_id].needs, adapter) for clause_id in checks.clauses}
     clauses = tuple(clause_id for clause_id, lacks in lacking_by_clause.items() if not lacks)
@@ -67,7 +67,7 @@ def select_clauses(checks: Checks, adapter: type[CacheAdapter]) -> Selection:
 
 
 def _needs(checks: Checks) -> frozenset[Capability]:
-    """What a test needs of adapter and configuration. One that steps storage steps transfers only if it says so."""
+    """The capabilities that a test needs. A test that steps storage needs stepped transfers only if it says so."""
     own = _own_needs(checks)
     needs = own.union(*(CONTRACT[clause_id].needs for clause_id in checks.clauses))
     return needs - ({Capability.STEPPED} - own) if Capability.STEPPED_STORAGE in needs else needs
@@ -78,7 +78,7 @@ def _own_needs(checks: Checks) -> frozenset[Capability]:
 
 
 def _lacking(needs: Collection[Capability], adapter: type[CacheAdapter]) -> str:
-    """What is needed and the adapter does not declare, in words, or nothing."""
+    """A message that names the needed capabilities which the adapter does not declare; empty when it declares all."""
     lacking = [f"{one.name}: {one.value}" for one in Capability if one in needs and one not in adapter.capabilities]
     return f"adapter {adapter.__name__} does not declare {'; '.join(lacking)}" if lacking else ""
 

@@ -1,4 +1,4 @@
-"""SuiteSession: one run of the suites, from the collected tests to the verdict and the report."""
+"""SuiteSession: one run of the suites, from the collected tests to its result and its report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hicache.testing.report import write_report
 
 
 class SuiteSession:
-    """Begins with the options. Raises UsageError when the adapter, the backend or the known failures cannot be read."""
+    """One run. Raises UsageError when the adapter, the backend or the known failures cannot be read."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.journal = Journal()
@@ -37,12 +37,12 @@ class SuiteSession:
             backends_of(config)
 
     def prepare(self, items: Iterable[pytest.Item]) -> None:
-        """Give each test of a suite what it needs to run."""
+        """Prepare each test of a suite."""
         for item in items:
             prepare(item, self._known)
 
     def finish(self, session: pytest.Session) -> None:
-        """Judge the run, which fails when it verified nothing or a known failure is out of date; write its report."""
+        """Decide the result: a run fails when it verified nothing or a known failure is outdated; write its report."""
         executions = self.journal.executions()
         contract = contract_of(self._config, executions)
         self._tally = Tally(executions, contract)
@@ -56,14 +56,14 @@ class SuiteSession:
             self._lines.append(f"report: {page}")
 
     def print_summary(self, terminal: pytest.TerminalReporter) -> None:
-        """Print what a reader of the counts would ask next."""
+        """Print the reasons behind the counts."""
         if self._lines:
             terminal.section("hicache")
         for line in self._lines:
             terminal.line(line, red=line.startswith("ERROR"))
 
     def print_counts(self) -> None:
-        """Print the counts. Meant to be the last line of the run."""
+        """Print the counts, as the last line of the run."""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             terminal.line(self._tally.line())
@@ -73,7 +73,7 @@ class SuiteSession:
             yield "no test of any clause was executed: nothing was verified"
         if not _is_part_of_a_suite(self._config):
             for failure in self._tally.unmatched(self._known):
-                yield f"{failure.place} matches no test that was executed: remove it"
+                yield f"{failure.place} matches no executed test: remove it"
 
 
 def _read_known_failures(path: str | None) -> tuple[KnownFailure, ...]:
@@ -84,7 +84,7 @@ def _read_known_failures(path: str | None) -> tuple[KnownFailure, ...]:
 
 
 def _is_part_of_a_suite(config: pytest.Config) -> bool:
-    """Whether tests were selected in a way that can leave out those of a known failure."""
+    """Whether only a part of a suite was selected, so that tests of a known failure may be missing."""
     narrowing = ("keyword", "markexpr", "deselect", "lf", "quick")
     named_tests = any("::" in argument or argument.endswith(".py") for argument in config.args)
     return named_tests or any(config.getoption(option, None) for option in narrowing)

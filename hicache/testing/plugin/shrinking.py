@@ -1,4 +1,4 @@
-"""Shrinking: Hypothesis makes no example smaller for a test that is known to fail. It finds one, and that is enough."""
+"""Shrinking: disables Hypothesis' shrinking for a test that is known to fail, as one example is enough."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @contextmanager
 def no_shrinking(test: Any) -> Iterator[None]:
-    """Run a test without shrinking: its own settings, if it is a Hypothesis test, and those made while it runs."""
+    """Run a test without shrinking, in its own Hypothesis settings and in those made while it runs."""
     from hypothesis import Phase, settings
 
     phases = (Phase.explicit, Phase.reuse, Phase.generate)
     before = settings.default
     _make_default(settings(before, phases=phases))
-    # The attribute that Hypothesis' own pytest plugin sets, for lack of a public way to change a decorated test.
+    # This is the attribute that Hypothesis' own pytest plugin sets; there is no public way to change a decorated test.
     function = getattr(test, "__func__", test)
     own = getattr(function, "_hypothesis_internal_use_settings", None)
     if own is not None:

@@ -1,4 +1,4 @@
-"""Subject: what a run is about: the adapter class under test, and the configurations to open it with."""
+"""Subject: the adapter class that a run verifies, and the configurations to open it with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hicache.testing.plugin.selection import configurations_of
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`path`: of the adapter class, `package.module:Class`."""
+    """`path`: that of the adapter class, `package.module:Class`."""
 
     path: str
     adapter: type[CacheAdapter]

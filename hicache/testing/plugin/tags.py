@@ -1,4 +1,4 @@
-"""Tags: what the reports of a test carry of it, so that they also tell on the other side of a process boundary."""
+"""Tags: the properties of a test that its reports carry, also from a worker process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
 OPERATIONS = "hicache.operations"
-"""Property of a report: verbs driven by one driver of the test."""
+"""The report property with the number of verbs that one driver of the test called."""
 
 _SUITE = "hicache.suite"
 _TEST = "hicache.test"
@@ -20,7 +20,7 @@ _REPLAY = "hicache.replay"
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """`test`: the test's id from its suite's folder on, the same wherever the suite lies."""
+    """`test`: the test's id relative to its suite's parent folder, the same wherever the suite is installed."""
 
     suite: str
     test: str
@@ -40,7 +40,7 @@ class Tags:
 
 
 def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
-    """The tags that a report carries, or None when it is not of a test of ours."""
+    """The tags of a report, or None when its test belongs to no suite."""
     found = {name: str(value) for name, value in properties}
     if _SUITE not in found:
         return None
@@ -48,7 +48,7 @@ def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
 
 
 def place_in_suite(path: Path, root: Path) -> Path:
-    """A file's path from its suite's folder on; from `root` on when it lies in no suite."""
+    """A file's path that starts with its suite's folder; relative to `root` when it is in no suite."""
     inside = path.relative_to(root) if path.is_relative_to(root) else path
     parts = inside.parts[:-1]
     folders = [index for index, part in enumerate(parts) if part in SUITES]
@@ -56,6 +56,6 @@ def place_in_suite(path: Path, root: Path) -> Path:
 
 
 def suite_of(path: Path, root: Path) -> str:
-    """The suite that a file lies in, or nothing."""
+    """The suite of a file; empty when it is in none."""
     folder = place_in_suite(path, root).parts[0]
     return folder if folder in SUITES else ""

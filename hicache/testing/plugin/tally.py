@@ -1,4 +1,4 @@
-"""Tally: what the executions of a run add up to, in words."""
+"""Tally: the counts over the executions of a run, as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hicache.testing.report.run import Execution, Outcome
 
 
 class Tally:
-    """Counts over the executions of one run. `contract`: the clauses that the subject of the run can be held to."""
+    """Counts over the executions of one run. `contract`: the clauses that apply to the subject of the run."""
 
     def __init__(self, executions: Sequence[Execution], contract: Mapping[str, Clause]) -> None:
         self._executions = executions
@@ -20,7 +20,7 @@ class Tally:
         self._outcomes = Counter(one.outcome for one in executions)
 
     def line(self) -> str:
-        """Tests that passed, failed, were skipped; clauses that no test executed."""
+        """The numbers of tests that passed, failed and were skipped, and of clauses that no test executed."""
         counts = {
             "passed": self._outcomes[Outcome.PASSED],
             "failed": self._outcomes[Outcome.FAILED],
@@ -33,7 +33,7 @@ class Tally:
         return "hicache: " + ", ".join(f"{count} {name}" for name, count in counts.items())
 
     def summary(self) -> Iterator[str]:
-        """Why tests were skipped, most frequent first; how many clauses were not executed, by tier."""
+        """Why tests were skipped, most frequent reason first; how many clauses were not executed, by tier."""
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
         for reason, count in skipped.most_common():
             yield f"{count} skipped: {reason}"
@@ -43,17 +43,17 @@ class Tally:
                 yield f"{by_tier[tier]} {tier} clauses not executed"
 
     def not_executed(self) -> tuple[Clause, ...]:
-        """The clauses that no test executed, in the catalogue's order."""
+        """The clauses that no test executed, in the order of the contract."""
         executed = {clause_id for one in self._executed for clause_id in one.clauses}
         return tuple(clause for clause in self._contract.values() if clause.id not in executed)
 
     def verified_nothing(self) -> bool:
-        """Whether no clause was executed at all, though the run was not of the benchmarks alone, which have none."""
+        """Whether no clause was executed. A run of the benchmarks alone, which have no clauses, is excepted."""
         measured = {one.suite for one in self._executed} == {"benchmarks"}
         return not measured and len(self.not_executed()) == len(self._contract)
 
     def unmatched(self, known: Sequence[KnownFailure]) -> Iterator[KnownFailure]:
-        """The known failures that cover no executed test, of the suites that were executed."""
+        """The known failures that match no executed test, of the suites that were executed."""
         suites = {one.suite for one in self._executed}
         for failure in known:
             if failure.suite in suites and not any(failure.covers(one.node_id, one.clauses) for one in self._executed):

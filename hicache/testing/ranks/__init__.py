@@ -1,1 +1,1 @@
-"""What verifies one cache on several ranks: worlds of ranks, and collectives that are compared before they begin."""
+"""Verification of one cache on several ranks, whose collectives are compared before they are entered."""

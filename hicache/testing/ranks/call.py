@@ -1,4 +1,4 @@
-"""Call: one collective as a rank makes it, and what is wrong where ranks do not all make the same."""
+"""Call: one collective as a rank makes it; GroupCall: the calls of all ranks, and the error when they differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hicache.errors import RankError
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective. `operation`: MIN, MAX, broadcast, barrier, or another word. `count`: how many numbers."""
+    """One collective. `operation`: MIN, MAX, broadcast, barrier, or another name. `count`: the number of values."""
 
     operation: str
     purpose: str
@@ -22,14 +22,14 @@ class Call:
 
 
 GATHER = "gather"
-"""The operation of a rank that stands between two collectives, to tell the others something."""
+"""The operation of an exchange over the side channel, outside of the collectives."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attendance:
-    """Who came to a call of a group, by the number of the call, which is 1 for the first.
+class GroupCall:
+    """One call of a group as its ranks make it. `number`: of the call, 1 for the first.
 
-    `came`: what each rank came with. `left`: what became of the ranks that will not come any more, in words.
+    `came`: the call of each rank that reached it. `left`: why other ranks make no more calls, in words.
     """
 
     group: str
@@ -39,16 +39,16 @@ class Attendance:
     came: Mapping[int, Call]
     left: Mapping[int, str]
 
-    def fault(self) -> RankError | None:
-        """The error that names each rank that goes another way than most, or than the first; None when all agree."""
+    def error(self) -> RankError | None:
+        """The error that names each rank whose call differs from the most frequent one; None when all agree."""
         by_rank = [self.came[rank] for rank in sorted(self.came)]
-        # Who tells something while another one is in a collective has left that out.
+        # A rank that gathers while another rank is in a collective has skipped that collective.
         collectives = [call for call in by_rank if call.operation != GATHER]
         usual = Counter(collectives or by_rank).most_common(1)[0][0]
-        told = dict(self._told(usual))
-        return RankError("; ".join(told.values()), self.group, tuple(told)) if told else None
+        messages = dict(self._differences(usual))
+        return RankError("; ".join(messages.values()), self.group, tuple(messages)) if messages else None
 
-    def _told(self, usual: Call) -> Iterator[tuple[int, str]]:
+    def _differences(self, usual: Call) -> Iterator[tuple[int, str]]:
         call = f"call {self.number} ({usual})"
         for rank in range(self.size):
             who, found = f"rank {rank} of {self.group}", self.came.get(rank)
@@ -59,7 +59,7 @@ class Attendance:
             elif found.purpose != usual.purpose:
                 yield rank, f"{who} skipped {call}: it came with {found}"
             elif found.operation != usual.operation:
-                yield rank, f"{who} makes {call} as {found}"
+                yield rank, f"{who} made {call} as {found}"
             elif found.count != usual.count:
                 first = next(other for other, one in self.came.items() if one == usual)
-                yield rank, f"{who} gives {found.count} numbers to {call}, rank {first} gives {usual.count}"
+                yield rank, f"{who} passed {found.count} values to {call}, rank {first} passed {usual.count}"

@@ -1,4 +1,4 @@
-"""ComparedCalls: the calls of one rank in a group, each compared with those of the other ranks before it is entered."""
+"""ComparedCalls: the calls of one rank in a group, each compared with the other ranks' before it is entered."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hicache.errors import RankError
-from hicache.testing.ranks.call import Attendance, Call
+from hicache.testing.ranks.call import Call, GroupCall
 
 
-class Meeting(Protocol):
-    """Where the ranks of one group tell each other what they come with, without the collectives that are under test."""
+class SideChannel(Protocol):
+    """The connection of a group's ranks for comparing their calls, separate from the collectives under test."""
 
     @property
     def name(self) -> str:
@@ -19,79 +19,79 @@ class Meeting(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     @property
     def timeout_s(self) -> float:
-        """How long a rank is waited for."""
+        """How long to wait for a rank."""
 
-    def meet(self, rank: int, number: int, text: str) -> tuple[dict[int, str], dict[int, str]]:
-        """What each rank says at its call of this number, and what became of those that left, in words.
+    def exchange(self, rank: int, number: int, text: str) -> tuple[dict[int, str], dict[int, str]]:
+        """Exchange texts for one call: the text of each rank, and why other ranks left, in words.
 
-        Returns when all have come or left, or the time is over. Raises the error of a meeting that was broken up.
+        Returns when all ranks have sent a text or left, or after `timeout_s`. Raises the error of an aborted channel.
         """
 
     def leave(self, rank: int, how: str) -> None:
-        """This rank will not come any more; the first word that it leaves with stays."""
+        """Record that this rank makes no more calls; a second reason is ignored."""
 
-    def break_up(self, error: RankError) -> None:
-        """The ranks have parted: whoever comes from now on, or waits, gets this error."""
+    def abort(self, error: RankError) -> None:
+        """Raise this error on every rank that waits or exchanges from now on."""
 
 
 class ComparedCalls:
-    """What one rank does in one group. `calls`: all so far.
+    """The calls that one rank makes in one group. `calls`: all so far.
 
-    `note`: told of each call before it is entered, so that a rank that hangs in one can be found there.
+    `note`: called with each call before it is entered, to show where a rank hangs.
     """
 
-    def __init__(self, rank: int, meeting: Meeting, note: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, channel: SideChannel, note: Callable[[str], None]) -> None:
         self.rank = rank
-        self.meeting = meeting
+        self.channel = channel
         self.calls: list[Call] = []
         self._note = note
-        self._meetings = 0
+        self._exchanges = 0
         self._error: RankError | None = None
 
-    def answer(self, call: Call, load: str) -> list[str]:
-        """Come to the next call with a load, and see with what loads the others come, by rank.
+    def compare(self, call: Call, payload: str) -> list[str]:
+        """Compare the next call with the other ranks' calls, and return the payload of each rank, by rank.
 
-        Raises RankError on every rank, now and at each later call, when one skips the call or makes another one.
+        Raises RankError on every rank, now and at each later call, when a rank skips the call or makes another one.
         """
         self._require_unbroken()
         self.calls.append(call)
-        return self._meet(call, len(self.calls), load)
+        return self._exchange(call, len(self.calls), payload)
 
-    def stand(self, call: Call) -> None:
-        """See that all other ranks stand between the same two calls. Raises RankError on every rank when one does not.
+    def require_between_calls(self, call: Call) -> None:
+        """Check that all ranks are between the same two calls. Raises RankError on every rank when one is not.
 
-        `call`: what this rank is about to do, which is no collective of this group.
+        `call`: what this rank does next, which is not a collective of this group.
         """
         self._require_unbroken()
-        self._meet(call, len(self.calls) + 1, "")
+        self._exchange(call, len(self.calls) + 1, "")
 
-    def _meet(self, call: Call, number: int, load: str) -> list[str]:
-        self._note(f"call {number} of {self.meeting.name} ({call})")
-        self._meetings += 1
-        text = json.dumps([call.operation, call.purpose, call.count, load])
+    def _exchange(self, call: Call, number: int, payload: str) -> list[str]:
+        self._note(f"call {number} of {self.channel.name} ({call})")
+        self._exchanges += 1
+        text = json.dumps([call.operation, call.purpose, call.count, payload])
         try:
-            said, left = self.meeting.meet(self.rank, self._meetings, text)
+            texts, left = self.channel.exchange(self.rank, self._exchanges, text)
         except RankError as error:
             self._error = error
             raise
-        heard = {rank: json.loads(said[rank]) for rank in sorted(said)}
-        came = {rank: Call(*words[:3]) for rank, words in heard.items()}
-        meeting = self.meeting
-        self._error = Attendance(meeting.name, meeting.size, number, meeting.timeout_s, came, left).fault()
+        entries = {rank: json.loads(texts[rank]) for rank in sorted(texts)}
+        came = {rank: Call(*words[:3]) for rank, words in entries.items()}
+        channel = self.channel
+        self._error = GroupCall(channel.name, channel.size, number, channel.timeout_s, came, left).error()
         if self._error is not None:
-            meeting.break_up(self._error)
+            channel.abort(self._error)
         self._require_unbroken()
-        return [words[3] for words in heard.values()]
+        return [words[3] for words in entries.values()]
 
     def leave(self, how: str) -> None:
-        """Say that this rank will make no more calls, and what became of it: `had ended`, `had raised …`."""
-        self.meeting.leave(self.rank, how)
+        """Record that this rank makes no more calls, and why: `had ended`, `had raised …`."""
+        self.channel.leave(self.rank, how)
 
     def _require_unbroken(self) -> None:
         if (error := self._error) is not None:
-            # Anew: threads share what is known, but not an exception that each of them raises.
+            # A new exception: threads share the error's contents, but must not raise one object in several threads.
             raise RankError(str(error), error.group, error.ranks)

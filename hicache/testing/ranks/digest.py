@@ -1,4 +1,4 @@
-"""TreeDigest: a snapshot without the slots that are a rank's own: the same on all ranks that hold the same tree."""
+"""TreeDigest: a snapshot without the slot numbers of a rank: equal on all ranks that hold the same tree."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hicache.testing.snapshot import HostView, Snapshot, StorageView
 from hicache.types import Namespace, Slots
 
 SHOWN_TOKENS = 6
-"""Of a node's own part of the key."""
+"""The number of tokens shown of a node's segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeDigest:
-    """A line for each node and for each pool, transfer and prefetch. A node is named by its namespace and tokens."""
+    """One line for each node, pool, transfer and prefetch. A node is named by its namespace and tokens."""
 
     lines: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """The lines, as they are told to other ranks."""
+        """The lines as one text, as sent to other ranks."""
         return "\n".join(self.lines)
 
     def difference(self, other: TreeDigest) -> str:
-        """What the other has in the place of this one's lines, or nothing where both are equal."""
+        """The lines that differ: those of this digest with -, those of the other with +; empty when both are equal."""
         compared = difflib.unified_diff(self.lines, other.lines, n=0, lineterm="")
         return "\n".join(line for line in compared if not line.startswith(("---", "+++", "@@")))
 
@@ -37,15 +37,15 @@ class TreeDigest:
 def digest_of(snapshot: Snapshot) -> TreeDigest:
     """The digest of a whole cache."""
     nodes = sorted(_nodes(snapshot))
-    return TreeDigest((*(line for _, line in nodes), *_pools(snapshot), *_under_way(snapshot)))
+    return TreeDigest((*(line for _, line in nodes), *_pools(snapshot), *_in_flight(snapshot)))
 
 
-def parting(texts: Sequence[str]) -> str:
-    """How the digests that ranks told, by rank, differ from that of rank 0, in words; nothing where all are equal."""
+def tree_differences(texts: Sequence[str]) -> str:
+    """How the digests of the ranks, by rank, differ from that of rank 0, in words; empty when all are equal."""
     first, *others = [TreeDigest(tuple(text.split("\n"))) for text in texts]
-    parted = {rank: first.difference(other) for rank, other in enumerate(others, start=1)}
+    differences = {rank: first.difference(other) for rank, other in enumerate(others, start=1)}
     return "\n".join(
-        f"rank {rank} has + where rank 0 has -:\n{difference}" for rank, difference in parted.items() if difference
+        f"rank {rank} has + where rank 0 has -:\n{difference}" for rank, difference in differences.items() if difference
     )
 
 
@@ -59,9 +59,9 @@ def _nodes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, bytes], str]]:
             **_facts_of_host(snapshot.host, row),
             "persisted": _marks(snapshot.storage, row),
         }
-        told = "; ".join(f"{name} {fact}" for name, fact in facts.items() if fact)
+        messages = "; ".join(f"{name} {fact}" for name, fact in facts.items() if fact)
         name = _name(node.namespace, prefix, node.segment)
-        yield (repr(node.namespace), prefix), f"node {node.start}..{node.end} {name}: {told}"
+        yield (repr(node.namespace), prefix), f"node {node.start}..{node.end} {name}: {messages}"
 
 
 def _marks(storage: StorageView | None, row: int) -> str:
@@ -81,7 +81,7 @@ def _facts_of_host(host: HostView | None, row: int) -> dict[str, str]:
 
 
 def _name(namespace: Namespace, prefix: bytes, segment: bytes) -> str:
-    """Some of the tokens, and a few letters that no other prefix has."""
+    """The first tokens, and a short hash that identifies the prefix."""
     tokens = np.frombuffer(segment, dtype="<i4").tolist()
     shown = " ".join(map(str, tokens[:SHOWN_TOKENS])) + (" …" if len(tokens) > SHOWN_TOKENS else "")
     return f"[{shown}] #{hashlib.sha256(seed(namespace) + prefix).hexdigest()[:8]}"
@@ -94,7 +94,7 @@ def _pools(snapshot: Snapshot) -> Iterator[str]:
             yield f"pool {name} on {where}: {len(pool.free)} of {pool.capacity} free"
 
 
-def _under_way(snapshot: Snapshot) -> Iterator[str]:
+def _in_flight(snapshot: Snapshot) -> Iterator[str]:
     if (host := snapshot.host) is not None:
         yield from (f"{transfer.kind.value} of {_held(transfer.host)}" for transfer in host.transfers)
         if kept := _held({name: slots for name, slots in host.kept.items() if len(slots)}):

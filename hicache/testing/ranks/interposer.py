@@ -1,4 +1,4 @@
-"""Interposer: stands before torch.distributed's own verbs, for a cache that calls them without groups of ours."""
+"""Interposer: wraps the functions of torch.distributed, for a cache that does not use the kit's groups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.violation import violation
 
 ComparedCallsOf = Callable[[Sequence[int], int], ComparedCalls]
-"""Gives the compared calls of a group, by its ranks and by the place of this rank in it."""
+"""Returns the compared calls of a group, given its ranks and this rank's index among them."""
 
 
 class Interposer:
-    """Compares each call before torch.distributed sees it. A call's purpose is the name of the function that makes it.
+    """Compares each call before torch.distributed runs it. A call's purpose is the name of the calling function.
 
-    `device`: where the tensors of collectives live; one that is elsewhere breaks RANK-3.
+    `device`: the device of the collectives' tensors; a tensor on another device violates RANK-3.
     """
 
     def __init__(self, compared_calls_of: ComparedCallsOf, device: str) -> None:
@@ -30,7 +30,7 @@ class Interposer:
         self._device = torch.device(device)
 
     def install(self) -> None:
-        """Take the place of `all_reduce`, `broadcast` and `barrier` until this process ends."""
+        """Replace `all_reduce`, `broadcast` and `barrier` until this process ends."""
         for verb, operation in (("all_reduce", _reduction), ("broadcast", _broadcast), ("barrier", _barrier)):
             setattr(distributed, verb, self._before(getattr(distributed, verb), operation))
 
@@ -46,7 +46,7 @@ class Interposer:
             if tensor is not None and tensor.device.type != self._device.type:
                 raise violation("RANK-3", str(call), f"a tensor on {self._device}", f"one on {tensor.device}")
             ranks = distributed.get_process_group_ranks(group)
-            self._compared_calls_of(ranks, ranks.index(distributed.get_rank())).answer(call, "")
+            self._compared_calls_of(ranks, ranks.index(distributed.get_rank())).compare(call, "")
             return verb(*arguments, **options)
 
         return compared

@@ -1,4 +1,4 @@
-"""Launch: starts a process for each rank of a mesh, as torchrun does, and says in time what each came to."""
+"""Launch: starts a process for each rank of a mesh, as torchrun does, and collects each rank's outcome in time."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.outcome import Desk, Outcome, RanksFailedError
+from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.worker import Task, work
 
 START_METHOD = "forkserver"
-"""Its server has torch loaded, so that a process costs a fork; it asks for no GPU, so that its children may."""
+"""The fork server has torch imported, so that a process costs a fork; it does not initialise CUDA, so children can."""
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""The signals that torchrun's agent takes over, and does not give back."""
+"""The signals whose handlers torchrun's agent replaces and does not restore."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How processes are started. Each launch needs an empty `folder` of its own.
+    """How the processes are started. Each launch needs an empty `folder` of its own.
 
-    `backend`: gloo or nccl. `deadline_s`: for all of it; what is not over by then is killed. `timeout_s`: how long a
-    rank is waited for in a collective. `is_recorded`: calls are compared before they are entered.
+    `backend`: gloo or nccl. `deadline_s`: for the whole launch; processes that still run then are killed. `timeout_s`:
+    how long a collective waits for a rank. `is_recorded`: calls are compared before they are entered.
     """
 
     mesh: Mesh
@@ -44,9 +44,9 @@ class Launch:
     is_recorded: bool
 
     def values(self, entry: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What `entry(world, *arguments)` returns on each rank, by rank; entry is found by its module and name.
+        """The result of `entry(world, *arguments)` of each rank, by rank; entry is found by its module and name.
 
-        Raises RanksFailedError, which holds the traceback of every rank that did not return, or says where it was.
+        Raises RanksFailedError, with the traceback of every rank that did not return, or the place where it was.
         """
         outcomes = self.outcomes(entry, *arguments)
         if any(outcome.failure for outcome in outcomes):
@@ -54,15 +54,15 @@ class Launch:
         return [outcome.value for outcome in outcomes]
 
     def outcomes(self, entry: Callable[..., Any], *arguments: Any) -> list[Outcome]:
-        """The same, with what became of each rank in the place of an error."""
+        """Like `values`, but returns the outcome of each rank instead of raising an error."""
         ends_at_s = time.time() + self.deadline_s
         task = Task(entry, arguments, self.mesh, self.backend, self.folder, self.timeout_s, ends_at_s, self.is_recorded)
         exit_codes = self._run(task)
-        return [self._outcome(Desk(self.folder, rank), exit_codes.get(rank)) for rank in range(self.mesh.ranks)]
+        return [self._outcome(RankFiles(self.folder, rank), exit_codes.get(rank)) for rank in range(self.mesh.ranks)]
 
     def _run(self, task: Task) -> dict[int, int]:
-        """Run all processes to their end, or to the end of their time; the exit codes of those that ended badly."""
-        # Of every step that the agent takes it tells a log that nobody reads.
+        """Run all processes until they end or the deadline; returns the exit codes of those that failed."""
+        # The agent logs each of its steps to a logger that nothing reads.
         logging.getLogger("torchelastic-events-null").setLevel(logging.WARNING)
         multiprocessing.get_context(START_METHOD).set_forkserver_preload(_needed(task))
         with _signals_kept(), _killed_at(self.deadline_s):
@@ -88,27 +88,27 @@ class Launch:
             local_addr="localhost",
         )
 
-    def _outcome(self, desk: Desk, exit_code: int | None) -> Outcome:
-        found = desk.outcome()
+    def _outcome(self, files: RankFiles, exit_code: int | None) -> Outcome:
+        found = files.outcome()
         if found is not None:
             return found
-        last = desk.last_note()
+        last = files.last_note()
         where = f", in {last}" if last else ""
-        stack = desk.stack.read_text(encoding="utf-8") if desk.stack.exists() else ""
+        stack = files.stack.read_text(encoding="utf-8") if files.stack.exists() else ""
         if stack:
             how = f"had not ended within {self.deadline_s:g} s{where}:\n{stack}"
         else:
-            how = f"ended with code {exit_code}{where}, without a word:\n{self._words(desk.rank)}"
-        return Outcome(desk.rank, None, how)
+            how = f"ended with code {exit_code}{where} and left no outcome:\n{self._words(files.rank)}"
+        return Outcome(files.rank, None, how)
 
     def _words(self, rank: int) -> str:
-        """What a rank wrote to its standard error."""
+        """The standard error of a rank."""
         logs = (self.folder / "logs").rglob(f"{rank}/stderr.log")
         return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
 
 
 def _needed(task: Task) -> list[str]:
-    """The modules that every process imports; those of a cache only where none can have asked for a GPU meanwhile."""
+    """The modules that the fork server imports; a cache's only with gloo, as its import may initialise CUDA."""
     classes = [one.__module__ for one in task.arguments if isinstance(one, type)] if task.backend == "gloo" else []
     return ["torch.distributed", work.__module__, task.entry.__module__, *classes]
 
@@ -125,7 +125,7 @@ def _signals_kept() -> Iterator[None]:
 
 @contextmanager
 def _killed_at(deadline_s: float) -> Iterator[None]:
-    """Kill the children that are started meanwhile when the time is over."""
+    """Kill the children that are started inside the block when the deadline passes."""
     before = set(multiprocessing.active_children())
 
     def kill() -> None:

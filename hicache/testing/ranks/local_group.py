@@ -1,4 +1,4 @@
-"""LocalGroup: a group whose ranks are threads of one process, for meshes of any size in one test."""
+"""LocalGroup: a group whose ranks are threads of one process, so that one test can use a mesh of any size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hicache.testing.ranks.compared_calls import ComparedCalls
 
 
 class LocalGroup:
-    """One rank's end of it, whose calls `compared_calls` compares.
+    """One rank's end of a group, whose calls are compared by `compared_calls`.
 
     Raises RankError on every rank when one skips a call or makes another one.
     """
@@ -21,18 +21,18 @@ class LocalGroup:
 
     @property
     def name(self) -> str:
-        """As Group says."""
-        return self.compared_calls.meeting.name
+        """See Group."""
+        return self.compared_calls.channel.name
 
     @property
     def rank(self) -> int:
-        """As Group says."""
+        """See Group."""
         return self.compared_calls.rank
 
     @property
     def size(self) -> int:
-        """As Group says."""
-        return self.compared_calls.meeting.size
+        """See Group."""
+        return self.compared_calls.channel.size
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -40,23 +40,23 @@ class LocalGroup:
         return self.compared_calls.calls
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
-        """As Group says."""
+        """See Group."""
         fold = min if reduction is Reduction.MIN else max
         given = self._exchange(Call(reduction.value, purpose, len(values)), values)
         return [fold(column) for column in zip(*given, strict=True)]
 
     def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
-        """As Group says."""
+        """See Group."""
         return self._exchange(Call("broadcast", purpose, len(values)), values)[0]
 
     def barrier(self, purpose: str) -> None:
-        """As Group says."""
+        """See Group."""
         self._exchange(Call("barrier", purpose, 0), ())
 
     def leave(self, how: str) -> None:
-        """Say that this rank will make no more calls."""
+        """Record that this rank makes no more calls."""
         self.compared_calls.leave(how)
 
     def _exchange(self, call: Call, values: Sequence[int]) -> list[list[int]]:
-        texts = self.compared_calls.answer(call, json.dumps([int(value) for value in values]))
+        texts = self.compared_calls.compare(call, json.dumps([int(value) for value in values]))
         return [json.loads(text) for text in texts]

@@ -1,4 +1,4 @@
-"""Outcome: what one process of several came to; and the error that tells of all that did not end well."""
+"""Outcome: the result of one rank's process; RanksFailedError: the failures of all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hicache.errors import HiCacheError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`value`: what the rank's function returned. `failure`: why it did not, with its traceback; or nothing."""
+    """`value`: what the rank's function returned. `failure`: why it did not return, with a traceback; or empty."""
 
     rank: int
     value: Any
@@ -22,17 +22,17 @@ class Outcome:
 
 
 class RanksFailedError(HiCacheError, AssertionError):
-    """Ranks that did not end well. The message holds the traceback of each; `outcomes`: of all, by rank."""
+    """Some ranks failed. The message holds the traceback of each; `outcomes`: of all ranks, by rank."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         failed = [outcome for outcome in outcomes if outcome.failure]
-        head = f"{len(failed)} of {len(outcomes)} ranks did not end well"
+        head = f"{len(failed)} of {len(outcomes)} ranks failed"
         super().__init__("\n\n".join([head, *(f"rank {one.rank} {one.failure}" for one in failed)]))
         self.outcomes = tuple(outcomes)
 
 
-class Desk:
-    """The files in which one rank leaves word of itself, for the process that started it."""
+class RankFiles:
+    """The files that one rank writes for the process that started it: notes, stack and outcome."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
@@ -41,23 +41,23 @@ class Desk:
         self._notes = folder / f"rank{rank}.notes"
 
     def note(self, text: str) -> None:
-        """Write down where the rank is."""
+        """Append where the rank is."""
         with self._notes.open("a", encoding="utf-8") as notes:
             notes.write(json.dumps(text) + "\n")
 
     def last_note(self) -> str:
-        """Where the rank was last, or nothing."""
+        """Where the rank was last, or an empty text."""
         lines = self._notes.read_text(encoding="utf-8").splitlines() if self._notes.exists() else []
         return str(json.loads(lines[-1])) if lines else ""
 
-    def hand_in(self, outcome: Outcome) -> None:
-        """Leave the outcome, all of it at once."""
+    def write_outcome(self, outcome: Outcome) -> None:
+        """Write the outcome atomically."""
         draft = self._outcome.with_suffix(".draft")
         draft.write_bytes(pickle.dumps(outcome))
         draft.rename(self._outcome)
 
     def outcome(self) -> Outcome | None:
-        """What was left, or None."""
+        """The outcome that was written, or None."""
         if not self._outcome.exists():
             return None
         found = pickle.loads(self._outcome.read_bytes())  # noqa: S301 - a child of this process wrote it

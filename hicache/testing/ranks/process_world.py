@@ -1,4 +1,4 @@
-"""ProcessWorld: a world whose ranks are processes, which meet at a store of torch.distributed."""
+"""ProcessWorld: a RankWorld whose ranks are processes, connected by a store of torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hicache.config import Topology
 from hicache.parallel.group import Group
 from hicache.testing.ranks.call import GATHER, Call
 from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.device_watch import DeviceWatch
+from hicache.testing.ranks.device_recorder import DeviceRecorder
 from hicache.testing.ranks.interposer import Interposer
-from hicache.testing.ranks.making import comparing
 from hicache.testing.ranks.mesh import axes_of, mesh_of
-from hicache.testing.ranks.recorder import RecordedGroup
-from hicache.testing.ranks.store_meeting import StoreMeeting
+from hicache.testing.ranks.new_groups import compare_new_groups
+from hicache.testing.ranks.recorded_group import RecordedGroup
+from hicache.testing.ranks.store_side_channel import StoreSideChannel
 from hicache.testing.ranks.world import RankWorld
 
 
 class ProcessWorld(RankWorld):
-    """One process's view of all.
+    """One process's view of all ranks.
 
-    `is_recorded`: otherwise the groups are the cache's own, so that what is seen is what they do when ranks part.
-    `note`: told of each call before it is entered.
+    `is_recorded`: compare each call before it is entered; without it the groups are the cache's own, so that a test
+    sees how they behave when ranks diverge. `note`: called with each call before it is entered.
     """
 
     def __init__(
@@ -37,20 +37,20 @@ class ProcessWorld(RankWorld):
         is_recorded: bool,
         note: Callable[[str], None],
     ) -> None:
-        self._side = PrefixStore("kit", store)
+        self._side_store = PrefixStore("kit", store)
         self._note = note
         self._is_recorded = is_recorded
         self._by_group = dict[str, ComparedCalls]()
         self._openings = 0
-        self._watch = DeviceWatch()
-        self._watch.install()
+        self._recorder = DeviceRecorder()
+        self._recorder.install()
         mesh = mesh_of(topology)
-        everybody = StoreMeeting(self._side, "world", "world", mesh.ranks, timeout_s)
-        self._everybody = ComparedCalls(mesh.rank_of(topology), everybody, note)
-        super().__init__(topology, PrefixStore("cache", store), device, timeout_s, self._everybody)
+        all_ranks = StoreSideChannel(self._side_store, "world", "world", mesh.ranks, timeout_s)
+        self._all_ranks = ComparedCalls(mesh.rank_of(topology), all_ranks, note)
+        super().__init__(topology, PrefixStore("cache", store), device, timeout_s, self._all_ranks)
 
     def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
-        with comparing(self._everybody) if self._is_recorded else nullcontext():
+        with compare_new_groups(self._all_ranks) if self._is_recorded else nullcontext():
             opened = open_groups()
         axes = axes_of(self.topology)
         if opened.keys() != axes.keys():
@@ -75,22 +75,22 @@ class ProcessWorld(RankWorld):
 
     @property
     def devices(self) -> frozenset[str]:
-        return frozenset(self._watch.seen)
+        return frozenset(self._recorder.seen)
 
     def await_end(self) -> None:
-        """Return when every rank has left. Raises RankError when one does not."""
-        self._everybody.answer(Call(GATHER, "end", 0), "")
+        """Return when every rank has ended. Raises RankError when one does not."""
+        self._all_ranks.compare(Call(GATHER, "end", 0), "")
 
     def leave(self, how: str) -> None:
-        for compared_calls in (*self._by_group.values(), self._everybody):
+        for compared_calls in (*self._by_group.values(), self._all_ranks):
             compared_calls.leave(how)
 
     def _compared_calls_of(self, ranks: Sequence[int], place: int) -> ComparedCalls:
-        """Of one of torch's groups, by the ranks in it."""
+        """The compared calls of one of torch's groups, by its ranks."""
         name = f"ranks {', '.join(map(str, ranks))}"
         if name not in self._by_group:
             self._by_group[name] = self._open(name, name, place, len(ranks))
         return self._by_group[name]
 
     def _open(self, key: str, name: str, place: int, size: int) -> ComparedCalls:
-        return ComparedCalls(place, StoreMeeting(self._side, key, name, size, self.timeout_s), self._note)
+        return ComparedCalls(place, StoreSideChannel(self._side_store, key, name, size, self.timeout_s), self._note)

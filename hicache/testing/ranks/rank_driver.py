@@ -1,4 +1,4 @@
-"""RankDriver: a driver on one of several ranks, which compares the trees of all after each synchronisation point."""
+"""RankDriver: a driver on one of several ranks, which compares the trees of all ranks at synchronisation points."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
-from hicache.testing.ranks.digest import digest_of, parting
+from hicache.testing.ranks.digest import digest_of, tree_differences
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.storage.scripted import store_of
 from hicache.testing.storage_verbs import PendingStorage
@@ -17,10 +17,10 @@ from hicache.types import StorageKind, TransferKind
 
 
 class RankDriver(Driver):
-    """Every rank drives its own cache with the same verbs in the same order; what differs is how far transfers come.
+    """Every rank calls its own cache with the same verbs in the same order; only the progress of transfers differs.
 
     Each verb checks the laws and the bytes of this rank. `step` and `drain` are synchronisation points: after them all
-    ranks hold the same tree, or each of them raises InvariantError with the lines that differ.
+    ranks hold the same tree, or every rank raises InvariantError with the lines that differ.
     """
 
     def __init__(self, adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWorld) -> None:
@@ -30,7 +30,7 @@ class RankDriver(Driver):
 
     @property
     def rank(self) -> int:
-        """This rank's number among all."""
+        """This rank's number in the mesh."""
         return self.world.rank
 
     def step(self) -> None:
@@ -42,13 +42,13 @@ class RankDriver(Driver):
         self.compare("drain")
 
     def compare(self, place: str) -> None:
-        """Hold the trees of all ranks against each other. `place`: after what, the same on every rank."""
-        parted = parting(self.world.gather(f"trees after {place}", digest_of(self.snapshot()).text))
-        if parted:
-            raise violation("RANK-1", place, "the same tree on every rank", parted)
+        """Compare the trees of all ranks. `place`: the name of this point, the same on every rank."""
+        differences = tree_differences(self.world.gather(f"trees after {place}", digest_of(self.snapshot()).text))
+        if differences:
+            raise violation("RANK-1", place, "the same tree on every rank", differences)
 
     def let_end(self, *kinds: TransferKind | StorageKind) -> int:
-        """Let what is under way of these kinds end on this rank, the oldest first; how many there were."""
+        """Complete the pending transfers and storage requests of these kinds, oldest first; returns their number."""
         transfers = [one.ticket for one in self.pending() if one.kind in kinds]
         asked = [one.ticket for one in self._asked() if one.kind in kinds]
         for ticket in transfers:
@@ -61,7 +61,7 @@ class RankDriver(Driver):
         return self.pending_storage() if self.config.storage is not None else ()
 
     def restart(self) -> None:
-        """Close the cache, with whatever is under way, and open another one on every rank over the same storage."""
+        """Close the cache, with whatever is in flight, and open another one on every rank on the same storage."""
         self.adapter.close()
         self.open(type(self.adapter).on_rank(self.config, self.world))
         self.forget()
@@ -69,14 +69,14 @@ class RankDriver(Driver):
         self.verb_done()
 
     def end(self) -> None:
-        """Let all end, compare once more, check every law and every byte, and close the cache."""
+        """Drain, compare the trees, check every law and every byte, and close the cache."""
         self.drain()
         self.check()
         self.adapter.close()
 
 
 def config_on(config: CacheConfig, world: RankWorld) -> CacheConfig:
-    """A configuration as one rank opens it: with its place, its device, and a scripted store of its own."""
+    """The configuration that one rank opens: with its topology, its device, and a scripted store of its own."""
     on_rank = replace(config, topology=world.topology)
     if world.device != "cpu":
         on_rank = replace(on_rank, device=world.device)

@@ -1,4 +1,4 @@
-"""Team: a thread for each rank of a mesh, which do the same at once."""
+"""Team: a thread for each rank of a mesh, which run the same function at the same time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Result = TypeVar("Result")
 
 
 class Team:
-    """A thread for each rank of a mesh. `worlds`: by rank. Close it in the end."""
+    """A thread for each rank of a mesh. `worlds`: by rank. Must be closed."""
 
     def __init__(self, mesh: Mesh, timeout_s: float) -> None:
         self.worlds = local_worlds(mesh, timeout_s)
         self._threads = ThreadPoolExecutor(mesh.ranks, thread_name_prefix="rank")
 
     def each(self, act: Callable[[int], Result]) -> list[Result]:
-        """Let every rank do something at once, and return what each came to, by rank.
+        """Run a function on every rank at the same time, and return the results by rank.
 
-        Raises what a rank raised that is no RankError, or else the first RankError. Where one raises, the others are
-        not waited for by the ranks that need it.
+        Raises a rank's first error that is not a RankError, or else the first RankError. When one rank raises, the
+        ranks that wait for it get a RankError at once.
         """
         futures = [self._threads.submit(self._guarded, act, rank) for rank in range(len(self.worlds))]
         errors = [error for future in futures if (error := future.exception()) is not None]
@@ -40,5 +40,5 @@ class Team:
             raise
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Shut down the threads."""
         self._threads.shutdown()

@@ -1,4 +1,4 @@
-"""A world of the processes that torchrun has started, on one host or on many."""
+"""A RankWorld of the processes that torchrun has started, on one host or on several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hicache.testing.ranks.process_world import ProcessWorld
 
 
 def join_torchrun(mesh: Mesh, backend: str, timeout_s: float) -> ProcessWorld:
-    """Meet the other processes at torchrun's own store, and initialise torch.distributed.
+    """Connect to the other processes over torchrun's own store, and initialise torch.distributed.
 
     Raises ConfigurationError when torchrun has not started as many processes as the mesh has ranks.
     """

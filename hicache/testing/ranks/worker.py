@@ -1,4 +1,4 @@
-"""What a process of several does: joins the others, runs its function, and leaves word of what it came to."""
+"""The process of one rank: joins the others, runs its function, and writes its outcome."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hicache.errors import RankError
 from hicache.testing.ranks.call import GATHER, Call
 from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.outcome import Desk, Outcome
+from hicache.testing.ranks.outcome import Outcome, RankFiles
 from hicache.testing.ranks.process_world import ProcessWorld
-from hicache.testing.ranks.store_meeting import StoreMeeting
+from hicache.testing.ranks.store_side_channel import StoreSideChannel
 
-LAST_LOOK_S = 0.5
-"""Before its time is over a process writes down where it is."""
+STACK_MARGIN_S = 0.5
+"""How long before its deadline a process writes down its stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every process is told. `entry`: called with the world and the arguments. `ends_at_s`: in time.time()."""
+    """The arguments of every process. `entry`: called with the world and the arguments. `ends_at_s`: in time.time()."""
 
     entry: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -45,66 +45,68 @@ class Task:
 
 
 def work(task: Task) -> None:
-    """Be the rank that the environment names, to the end."""
-    # When one rank dies, the agent ends the others; each says how it took it before it lets itself be ended.
+    """Run the rank that the environment names."""
+    # When one rank dies, the agent terminates the others. SIGTERM stays blocked until each has written its outcome.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    desk = Desk(task.folder, int(os.environ["RANK"]))
-    with desk.stack.open("w", encoding="utf-8") as stack:
-        faulthandler.dump_traceback_later(max(task.ends_at_s - time.time() - LAST_LOOK_S, LAST_LOOK_S), file=stack)
+    files = RankFiles(task.folder, int(os.environ["RANK"]))
+    with files.stack.open("w", encoding="utf-8") as stack:
+        faulthandler.dump_traceback_later(
+            max(task.ends_at_s - time.time() - STACK_MARGIN_S, STACK_MARGIN_S), file=stack
+        )
         try:
-            _take_part(task, desk)
+            _run_rank(task, files)
         finally:
             faulthandler.cancel_dump_traceback_later()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _take_part(task: Task, desk: Desk) -> None:
+def _run_rank(task: Task, files: RankFiles) -> None:
     try:
-        world = _join(task, desk)
-    except Exception:  # noqa: BLE001 - whatever it is, it is this rank's outcome
-        desk.hand_in(Outcome(desk.rank, None, f"could not join the others:\n{traceback.format_exc()}"))
+        world = _join(task, files)
+    except Exception:  # noqa: BLE001 - every error is this rank's outcome
+        files.write_outcome(Outcome(files.rank, None, f"could not join the others:\n{traceback.format_exc()}"))
         return
-    outcome = _run(task, world, desk.rank)
-    desk.hand_in(outcome)
+    outcome = _run(task, world, files.rank)
+    files.write_outcome(outcome)
     if not outcome.failure:
-        _part(world)
+        _disconnect(world)
 
 
-def _join(task: Task, desk: Desk) -> ProcessWorld:
-    """Meet the other processes at the one file of this launch."""
+def _join(task: Task, files: RankFiles) -> ProcessWorld:
+    """Connect to the other processes over a file of this launch."""
     ranks = task.mesh.ranks
     store = FileStore(str(task.folder / "store"), ranks)
     device = "cpu"
     if task.backend == "nccl":
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
-    _await_all(store, task, desk)
+    _await_all(store, task, files)
     distributed.init_process_group(
-        task.backend, store=store, rank=desk.rank, world_size=ranks, timeout=timedelta(seconds=task.timeout_s)
+        task.backend, store=store, rank=files.rank, world_size=ranks, timeout=timedelta(seconds=task.timeout_s)
     )
-    topology = task.mesh.topology(desk.rank)
-    return ProcessWorld(topology, store, device, task.timeout_s, is_recorded=task.is_recorded, note=desk.note)
+    topology = task.mesh.topology(files.rank)
+    return ProcessWorld(topology, store, device, task.timeout_s, is_recorded=task.is_recorded, note=files.note)
 
 
-def _await_all(store: Store, task: Task, desk: Desk) -> None:
-    """Begin together: how long processes take to start on a busy machine is no rank's silence."""
-    patience_s = max(task.ends_at_s - time.time(), 0.0)
-    meeting = StoreMeeting(PrefixStore("start", store), "start", "world", task.mesh.ranks, patience_s)
-    ComparedCalls(desk.rank, meeting, desk.note).answer(Call(GATHER, "start", 0), "")
+def _await_all(store: Store, task: Task, files: RankFiles) -> None:
+    """Wait until all processes have started: a slow start on a busy machine must not count as a silent rank."""
+    remaining_s = max(task.ends_at_s - time.time(), 0.0)
+    channel = StoreSideChannel(PrefixStore("start", store), "start", "world", task.mesh.ranks, remaining_s)
+    ComparedCalls(files.rank, channel, files.note).compare(Call(GATHER, "start", 0), "")
 
 
 def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
     try:
         value = task.entry(world, *task.arguments)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this rank's outcome
+    except Exception as error:  # noqa: BLE001 - every error is this rank's outcome
         world.leave(f"had raised {type(error).__name__}: {error}")
         return Outcome(rank, None, f"raised:\n{traceback.format_exc()}")
     world.leave("had ended")
     return Outcome(rank, value, "")
 
 
-def _part(world: ProcessWorld) -> None:
-    """Close this process's connections when nobody reads from them any more, or when they have failed."""
+def _disconnect(world: ProcessWorld) -> None:
+    """Close this process's connections once every rank has ended; leave them open when a rank fails."""
     with suppress(RankError):
         world.await_end()
         distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""RankWorld: what an adapter is handed on one rank: where it is, and how it meets the other ranks."""
+"""RankWorld: what an adapter receives on one rank: its position, and the connection to the other ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hicache.testing.ranks.mesh import mesh_of
 class RankWorld(ABC):
     """One rank's view of all ranks that share a tree.
 
-    `topology`: where this rank is. `store`: one of torch.distributed's stores that every rank reaches, or None where
-    the ranks are threads. `device`: torch's name of the device that this rank's collectives use. `timeout_s`: how long
-    a collective may wait for a rank.
+    `topology`: this rank's position. `store`: a store of torch.distributed that every rank reaches, or None when the
+    ranks are threads. `device`: torch's name of the device for this rank's collectives. `timeout_s`: how long a
+    collective may wait for a rank.
     """
 
     def __init__(
@@ -32,44 +32,44 @@ class RankWorld(ABC):
 
     @property
     def rank(self) -> int:
-        """This rank's number among all."""
+        """This rank's number in the mesh."""
         return mesh_of(self.topology).rank_of(self.topology)
 
     @abstractmethod
     def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
-        """This rank's groups by axis: `tp`, `cp` and `pp`, those that have several ranks. Their calls are recorded.
+        """This rank's groups by axis: `tp`, `cp` and `pp`, those with several ranks. Their calls are recorded.
 
-        `open_groups`: opens the cache's own, on torch.distributed; not called where the ranks are threads.
+        `open_groups`: opens the cache's own groups on torch.distributed; not called when the ranks are threads.
         """
 
     @abstractmethod
     def interpose(self) -> None:
-        """Record what torch.distributed is asked from now on, for a cache that asks it without groups of ours."""
+        """Record calls to torch.distributed from now on, for a cache that does not use the kit's groups."""
 
     @property
     @abstractmethod
     def calls(self) -> Mapping[str, Sequence[Call]]:
-        """The collectives of this rank so far, by group, in their order."""
+        """The collectives of this rank so far, by group, in order."""
 
     @property
     @abstractmethod
     def devices(self) -> frozenset[str]:
-        """The types of devices on which tensors lay that torch.distributed was given on this rank."""
+        """The device types of the tensors that this rank passed to torch.distributed."""
 
     def gather(self, purpose: str, text: str) -> list[str]:
-        """What every rank says, by rank, told beside the collectives. Raises RankError when one does not come.
+        """Exchange texts over the side channel: one per rank, by rank. Raises RankError when a rank does not take part.
 
-        All must stand between the same collectives: who is still in one, or has left one out, is named at once.
+        All ranks must be between the same collectives: a rank that is inside one, or has skipped one, is named at once.
         """
         call = Call(GATHER, purpose, 0)
         for compared_calls in self._compared_of_groups():
-            compared_calls.stand(call)
-        return [text] if self._compared_calls is None else self._compared_calls.answer(call, text)
+            compared_calls.require_between_calls(call)
+        return [text] if self._compared_calls is None else self._compared_calls.compare(call, text)
 
     @abstractmethod
     def _compared_of_groups(self) -> Iterable[ComparedCalls]:
-        """Those that this rank is in, in an order that is the same on all ranks."""
+        """The compared calls of this rank's groups, in an order that is the same on all ranks."""
 
     @abstractmethod
     def leave(self, how: str) -> None:
-        """This rank makes no more calls: `had ended`, or `had raised` what. Nobody has to wait for it."""
+        """Record that this rank makes no more calls: `had ended`, or `had raised` and the error."""

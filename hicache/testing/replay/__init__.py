@@ -1,4 +1,4 @@
-"""Replay of traces on any cache, with the laws checked on the way and the limits of every policy beside the result."""
+"""Replay of traces on any cache, with law checks during the replay and the limits of every policy with the result."""
 
 from hicache.testing.replay.configuration import UNLIMITED, HostSettings, ReplaySettings
 from hicache.testing.replay.lru import lru_hit_tokens

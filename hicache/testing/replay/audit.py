@@ -1,4 +1,4 @@
-"""Audit: holds the whole cache to the laws, as far as its adapter can be looked into."""
+"""Audit: checks the laws on the whole cache, as far as the adapter's capabilities allow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hicache.types import NO_SLOTS, Component, Slots, Tier
 
 
 class Audit:
-    """`checks` counts the audits that looked at the cache: it stays 0 for an adapter that cannot show itself."""
+    """`checks` counts the audits with a snapshot; it stays 0 for an adapter without SNAPSHOT."""
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         self._adapter = adapter
@@ -33,10 +33,10 @@ class Audit:
             self.checks += 1
         self._adapter.sanity_check()
 
-    def check_at_rest(self) -> None:
-        """With nothing running and nothing under way, read back every byte of the tree.
+    def check_when_idle(self) -> None:
+        """With no running request and nothing in flight, read back every byte of the tree.
 
-        Raises InvariantError unless the bytes are right (REQ-3), and no slot is held for a fetch (FETCH-8).
+        Raises InvariantError unless the bytes are right (REQ-3), and no slot is held for a prefetch (FETCH-8).
         """
         self.check(self._nothing())
         if Capability.SNAPSHOT in self._adapter.capabilities:
@@ -46,11 +46,11 @@ class Audit:
             self._contents.verify_tree(snapshot)
 
     def check_drained(self) -> None:
-        """The same, and then evict all of every tier.
+        """Like `check_when_idle`, and then evict everything from every tier.
 
-        Raises InvariantError unless the bytes are right (REQ-3) and all slots come back (POOL-1, FLOW-7).
+        Raises InvariantError unless the bytes are right (REQ-3) and all slots become free (POOL-1, FLOW-7).
         """
-        self.check_at_rest()
+        self.check_when_idle()
         self._evict_all()
         self.check(self._nothing())
         if Capability.SIZES not in self._adapter.capabilities:
@@ -59,17 +59,17 @@ class Audit:
             sizes = self._adapter.sizes() if tier is Tier.DEVICE else self._adapter.host_sizes()
             free = {component: own.free for component, own in sizes.items()}
             if free != capacity:
-                raise violation("FLOW-7", f"free slots of the {tier.value} after all was evicted", capacity, free)
+                raise violation("FLOW-7", f"free slots of the {tier.value} after evicting everything", capacity, free)
 
     def _evict_all(self) -> None:
         tiers = list(self._capacities().items())
-        # With a host twice: what must be backed up before it goes may have found no room there.
+        # Twice with a host: a node that must be backed up before its eviction may have found no free host slots.
         for tier, capacity in tiers if len(tiers) == 1 else 2 * tiers:
             evict = self._adapter.evict if tier is Tier.DEVICE else self._adapter.evict_host
             for component, tokens in capacity.items():
                 evict(component, tokens)
             if self._config.storage is not None:
-                # What was backed up just now is on its way to storage, and pinned.
+                # Pages that were just backed up are being written to storage, and are pinned.
                 self._adapter.drain()
 
     def _nothing(self) -> dict[str, Slots]:
@@ -83,7 +83,7 @@ class Audit:
 
     def _check_snapshot(self, held: Mapping[str, Slots]) -> None:
         snapshot = self._adapter.snapshot()
-        # Whoever asked for a load has waited for it.
+        # Every caller that started a load has waited for it.
         check_laws(snapshot, self._config, held, is_awaited=False)
         if Capability.SIZES in self._adapter.capabilities:
             check_sizes(snapshot, self._adapter.sizes())

@@ -1,4 +1,4 @@
-"""Which cache a replay opens: the capacity that was asked for, and a model of a few bytes per token."""
+"""The cache that a replay opens: with the given capacity, and a model of a few bytes per token."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ UNLIMITED = "unlimited"
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """The host tier of a replay. `capacity`: as that of the device.
+    """The host tier of a replay. `capacity`: as for the device.
 
-    `executor`: who moves the bytes. Threads move them beside the requests; in steps, what one request starts has moved
-    when the next but one comes, so that the same replay always goes the same way. Streams need a GPU.
+    `executor`: what copies the bytes. THREADED copies while requests are served. STEPPED finishes the transfers that
+    one request starts before the next but one is served, so that a replay is reproducible. STREAMS needs a GPU.
     """
 
     capacity: str
@@ -53,12 +53,12 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """What a replay is asked for. Raises ConfigurationError, naming the field, for a number that is too small.
+    """The settings of a replay. Raises ConfigurationError, naming the field, for a number that is too small.
 
     `capacity`: tokens, a share of the trace's footprint such as "25%", or "unlimited". `components`: components and
-    sidecars. `running`: requests that run at the same time. `check_every`: check the whole cache at each so many
-    requests; 0 checks at the end alone. `sliding_window_size`: tokens, for SWA. `host`: None for the device alone.
-    `storage`: None for none; it needs a host.
+    sidecars. `running`: the number of requests that run at the same time. `check_every`: check the whole cache after
+    every so many requests; 0 checks only at the end. `sliding_window_size`: tokens, for SWA. `host`: None for the
+    device alone. `storage`: None for none; it needs a host.
     """
 
     page_size: int
@@ -81,7 +81,7 @@ class ReplaySettings:
 
 
 def cache_config(settings: ReplaySettings, totals: Survey, directory: Path) -> CacheConfig:
-    """The configuration to open. `directory`: for storage, of this replay alone."""
+    """The configuration to open. `directory`: a folder for storage that only this replay uses."""
     config = _two_tiers(settings, totals)
     if settings.storage is None or config.host is None:
         return config
@@ -125,11 +125,11 @@ def _host_config(
 
 
 def _capacities(capacity: str, components: tuple[str, ...], settings: ReplaySettings, totals: Survey) -> dict[str, int]:
-    """Room on one tier. Every component has it for the same share of the trace.
+    """The capacity of each component on one tier, for the same share of the trace.
 
-    For MAMBA that is two states a request: one where it ends, and one where it branches off.
+    For MAMBA that is two states per request: one where it ends, and one where it branches off.
     """
-    # In whole pages, but one at least.
+    # Rounded down to whole pages, at least one.
     tokens = max(1, _wanted_tokens(capacity, settings, totals) // settings.page_size) * settings.page_size
     states = 2 * (settings.running + totals.requests * tokens // max(1, totals.footprint_tokens))
     return {name: states if name == Component.MAMBA else tokens for name in components}

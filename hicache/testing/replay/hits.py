@@ -1,4 +1,4 @@
-"""HitComparison: which requests of a trace hit more in one cache than in another."""
+"""HitComparison: the requests of a trace that hit more in one cache than in another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from hicache.errors import ConfigurationError
 
 ALIKE = ("trace", "footprint_tokens", "capacity_tokens", "running")
-"""What two replays must have in common, so that a difference is one of the caches."""
+"""The fields in which two replays must agree, so that all differences come from the caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class HitComparison:
-    """Two replays of one trace. `adapters`: which caches. `differences`: the requests that do not agree, in order."""
+    """Two replays of one trace. `adapters`: of both caches. `differences`: requests with different hits, in order."""
 
     adapters: tuple[str, str]
     requests: int
@@ -33,7 +33,7 @@ class HitComparison:
 
 
 def compare_hits(first: Path, second: Path) -> HitComparison:
-    """Compare two `replay.json`. Raises ConfigurationError naming the file when it is none, or of another replay."""
+    """Compare two `replay.json`. Raises ConfigurationError naming a file that is not one, or is of another replay."""
     left, right = _read(first), _read(second)
     for name in ALIKE:
         if left[name] != right[name]:
@@ -54,10 +54,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         table = json.loads(path.read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path}: no replay can be read: {error}") from error
+        raise ConfigurationError(f"{path}: cannot be read as a replay: {error}") from error
     missing = [name for name in (*ALIKE, "adapter", "hit_lengths") if not isinstance(table, dict) or name not in table]
     if missing:
-        raise ConfigurationError(f"{path}: no replay of this version: {', '.join(missing)} missing")
+        raise ConfigurationError(f"{path}: not a replay of this version: {', '.join(missing)} missing")
     return dict(table)
 
 

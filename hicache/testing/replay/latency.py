@@ -1,4 +1,4 @@
-"""How long each verb takes, in histograms with logarithmic bins: memory does not grow with the number of calls."""
+"""The latency of each verb, in histograms with logarithmic bins: memory does not grow with the number of calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Latency:
 
 
 class LatencyHistogram:
-    """Counts of durations, 16 bins for each doubling, from 1 ns to 78 hours."""
+    """Counts of durations, 16 bins per doubling, from 1 ns to 78 hours."""
 
     def __init__(self) -> None:
         self._counts = [0] * (_BINS_PER_OCTAVE * _OCTAVES)
@@ -36,28 +36,28 @@ class LatencyHistogram:
 
     def add(self, duration_ns: int) -> None:
         """Count one call."""
-        place = int(math.log2(duration_ns) * _BINS_PER_OCTAVE) if duration_ns > 1 else 0
-        self._counts[min(place, len(self._counts) - 1)] += 1
+        index = int(math.log2(duration_ns) * _BINS_PER_OCTAVE) if duration_ns > 1 else 0
+        self._counts[min(index, len(self._counts) - 1)] += 1
         self._calls += 1
         self._longest_ns = max(self._longest_ns, duration_ns)
 
     def percentile_ns(self, share: float) -> float:
-        """The upper edge of the bin in which this share of the calls is reached; never above the longest call."""
+        """The upper edge of the bin in which this share of the calls is reached; at most the longest call."""
         seen = 0
-        for place, count in enumerate(self._counts):
+        for index, count in enumerate(self._counts):
             seen += count
             if count and seen >= share * self._calls:
-                return min(math.pow(2.0, (place + 1) / _BINS_PER_OCTAVE), float(self._longest_ns))
+                return min(math.pow(2.0, (index + 1) / _BINS_PER_OCTAVE), float(self._longest_ns))
         return 0.0
 
     def summary(self) -> Latency:
-        """The figures to report."""
+        """The percentiles to report."""
         p50, p90, p99 = (round(self.percentile_ns(share) / 1e3, 3) for share in (0.5, 0.9, 0.99))
         return Latency(calls=self._calls, p50_us=p50, p90_us=p90, p99_us=p99, max_us=self._longest_ns / 1e3)
 
 
 class Stopwatch:
-    """Calls verbs and keeps one histogram for each."""
+    """Calls verbs and records their durations, in one histogram for each verb."""
 
     def __init__(self) -> None:
         self._histograms: dict[str, LatencyHistogram] = {}

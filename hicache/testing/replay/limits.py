@@ -1,4 +1,4 @@
-"""Limits: what plain policies that know blocks alone would hit with the same capacity."""
+"""Limits: the hits of simple block-level policies with the same capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from hicache.types import Component
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Tokens hit by block-level LRU, with the room of the device and of all tiers; and by Belady's optimum with all."""
+    """Tokens hit by block-level LRU with the capacity of the device and of all tiers, and by Belady's optimum.
+
+    The optimum has the capacity of all tiers.
+    """
 
     device_lru_tokens: int
     lru_tokens: int
@@ -21,7 +24,7 @@ class Limits:
 
 
 def limits(trace: Trace, config: CacheConfig) -> Limits:
-    """Streams the trace three times, and once more with a host tier."""
+    """Compute the limits. Streams the trace three times, and once more with a host tier."""
     device_tokens = all_tokens = config.capacity_tokens[Component.FULL]
     device_lru = lru = lru_hit_tokens(trace, config.page_size, device_tokens)
     if config.host is not None:

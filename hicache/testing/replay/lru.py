@@ -1,4 +1,4 @@
-"""A second opinion on LRU: blocks in a dictionary in order of use, no tree, no locks, no slots."""
+"""An independent LRU: blocks in a dictionary in order of use, without tree, locks or slots."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hicache.testing.traces.runs import page_runs
 
 
 def lru_hit_tokens(requests: Iterable[TraceRequest], page_size: int, capacity_tokens: int) -> int:
-    """Tokens of the longest cached prefix of each request, summed, when the least recent pages go first."""
+    """Tokens of the longest cached prefix of each request, summed, when the least recently used pages are evicted."""
     room = capacity_tokens // page_size
     held: OrderedDict[int, int] = OrderedDict()
     hit_pages = 0
     for request in requests:
         runs = page_runs(request, page_size, begun=False)
         hit_pages += _leading_hits(held, runs)
-        # The end of a prefix goes before its beginning, so the beginning is used last.
+        # A prefix is evicted from its end, so its first blocks must be the most recently used.
         for prefix, pages in reversed(runs):
             present = held.pop(prefix, 0)
             held[prefix] = max(present, pages)
@@ -28,7 +28,7 @@ def lru_hit_tokens(requests: Iterable[TraceRequest], page_size: int, capacity_to
 
 
 def _leading_hits(held: OrderedDict[int, int], runs: list[tuple[int, int]]) -> int:
-    """Pages present before the first one that is missing."""
+    """The number of pages present before the first missing one."""
     hits = 0
     for prefix, pages in runs:
         present = min(held.get(prefix, 0), pages)
@@ -39,7 +39,7 @@ def _leading_hits(held: OrderedDict[int, int], runs: list[tuple[int, int]]) -> i
 
 
 def _drop_oldest(held: OrderedDict[int, int], wanted: int) -> int:
-    """Take pages off the end of the least recent block; returns how many."""
+    """Evict pages from the end of the least recently used block; returns how many."""
     prefix = next(iter(held))
     freed = min(wanted, held[prefix])
     held[prefix] -= freed

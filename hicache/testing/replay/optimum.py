@@ -1,4 +1,4 @@
-"""The limit for every eviction policy: Belady's optimum (MIN), which knows the future and drops what is needed last."""
+"""The limit of every eviction policy: Belady's optimum (MIN), which evicts the page whose next use is latest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NEVER = 2**62
 def optimal_hit_tokens(requests: Iterable[TraceRequest], page_size: int, capacity_tokens: int) -> int:
     """The most tokens that any cache of this capacity can hit. Reads the trace twice; O(n log n) in its n blocks.
 
-    The unit is a block with the pages that end in it, which can be kept in part; a block need not be kept at all.
+    The unit is a block with the pages that end in it. A block may be kept in part, or not at all.
     Memory grows with n, by 8 bytes a block and an entry for each reuse. Exact when equal ids have equal lengths, as
-    ids of whole contents do; a prefix is held before what follows it, since it is needed again earlier.
+    ids of whole contents do; a prefix is kept before its continuation, since it is used again earlier.
     """
     following = _following_uses(requests, page_size)
     held = _HeldBlocks(capacity_tokens // page_size)
@@ -42,7 +42,7 @@ def _following_uses(requests: Iterable[TraceRequest], page_size: int) -> array[i
 
 
 class _HeldBlocks:
-    """What the optimum keeps: pages per block, ordered by next use."""
+    """The pages per block that the optimum keeps, ordered by next use."""
 
     def __init__(self, pages: int) -> None:
         self._room = pages
@@ -50,7 +50,7 @@ class _HeldBlocks:
         self._latest_first: list[tuple[int, int]] = []
 
     def use(self, prefix: int, pages: int, again: int) -> int:
-        """Count the pages that are held, and hold them all if that is worth it. Returns the count."""
+        """Count the pages that are kept, and keep the block's pages if it is used again. Returns the count."""
         present = self._pages.pop(prefix, 0)
         self._room += present
         if again != _NEVER:
@@ -65,7 +65,7 @@ class _HeldBlocks:
             self._shrink_latest()
 
     def _shrink_latest(self) -> None:
-        """Give up pages of the block that is needed last."""
+        """Evict pages of the block whose next use is latest."""
         _, prefix = self._latest_first[0]
         freed = min(-self._room, self._pages[prefix])
         self._pages[prefix] -= freed

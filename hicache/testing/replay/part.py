@@ -1,4 +1,4 @@
-"""Part: what happened to some requests of a replay in a row."""
+"""Part: the sums over consecutive requests of a replay."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hicache.testing.replay.tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Sums over some requests, in tokens; hits by tier.
+    """Sums over consecutive requests, in tokens; hits by tier.
 
-    `counters`: what was counted meanwhile, as in CacheAdapter.counters, which is nothing for a cache that does not
-    count; and `prefetches`, `prefetches_refused`, `fetched_tokens`: that were asked for, refused, brought.
+    `counters`: as in CacheAdapter.counters, for these requests, and empty for a cache without COUNTERS; and
+    `prefetches`,
+    `prefetches_refused`, `fetched_tokens`: prefetches started and refused, and the tokens they loaded.
     """
 
     requests: int
@@ -26,7 +27,7 @@ class Part:
 
 
 def part_since(parts: Iterable[Part], tally: Tally, counters: Mapping[str, int], seconds: float) -> Part:
-    """What came after some parts. `tally`, `counters`: of all."""
+    """The part after some parts. `tally`, `counters`: over all requests so far."""
     before = list(parts)
     input_tokens = tally.input_tokens - sum(part.input_tokens for part in before)
     hits = {tier: count - sum(part.hit_tokens[tier] for part in before) for tier, count in tally.hit_tokens.items()}
@@ -42,5 +43,5 @@ def part_since(parts: Iterable[Part], tally: Tally, counters: Mapping[str, int],
 
 
 def share(tokens: int, of: int) -> float:
-    """A rate from 0 to 1; 0 of nothing."""
+    """A rate from 0 to 1; 0 when `of` is 0."""
     return tokens / of if of else 0.0

@@ -1,4 +1,4 @@
-"""A replay over the time of its trace, as SVG: hit rate, occupancy, evictions."""
+"""A plot of a replay over the time of its trace, as SVG: hit rate, occupancy, evictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hicache.types import Component, Tier
 
 _FAINT = {Tier.DEVICE.value: "#c6dbef", Tier.HOST.value: "#fdd0a2", Tier.STORAGE.value: "#dadaeb"}
 _STRONG = {Tier.DEVICE.value: "#1f5f99", Tier.HOST.value: "#c2571a", Tier.STORAGE.value: "#6a51a3"}
-_PLACE = {
+_LABEL = {
     Tier.DEVICE.value: "on the device",
     Tier.HOST.value: "and on the host",
     Tier.STORAGE.value: "and in storage",
@@ -27,7 +27,7 @@ _MILLION = 1e6
 
 
 def draw_replay(outcome: ReplayOutcome, path: Path) -> None:
-    """Draw three panels over the minutes of the trace into an SVG file, the same bytes for the same outcome."""
+    """Draw three panels over the minutes of the trace to an SVG file; equal outcomes give equal files."""
     figure = Figure(figsize=(9, 7.5), layout="constrained")
     rates, occupancy, evictions = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1, 1))
     figure.suptitle(f"{outcome.trace}, {outcome.requests} requests\n{outcome.configuration}", fontsize="medium")
@@ -44,7 +44,7 @@ def draw_replay(outcome: ReplayOutcome, path: Path) -> None:
 
 
 def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> None:
-    """The tiers on top of each other: areas are windows of the trace, lines are all of it so far."""
+    """The tiers stacked: areas are rates of single windows of the trace, lines are rates of all requests so far."""
     inputs = [window.input_tokens for window in outcome.timeline]
     hits = [0] * len(inputs)
     below = np.zeros(len(inputs))
@@ -54,13 +54,13 @@ def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> Non
         top = np.array(_percent(zip(hits, inputs, strict=True)))
         axes.fill_between(minutes, below, top, color=_FAINT[tier], linewidth=0)
         totals = zip(accumulate(hits), so_far, strict=True)
-        axes.plot(minutes, _percent(totals), color=_STRONG[tier], label=f"{_PLACE[tier]} {rate:.2%}")
+        axes.plot(minutes, _percent(totals), color=_STRONG[tier], label=f"{_LABEL[tier]} {rate:.2%}")
         below = top
     best, lru, above = outcome.optimal_hit_rate, outcome.lru_hit_rate, " above storage" if outcome.storage else ""
     axes.axhline(100 * best, color=_LIMIT, linestyle="--", label=f"offline optimum{above} {best:.2%}")
     axes.axhline(100 * lru, color=_SECOND, linestyle=":", label=f"LRU by blocks{above} {lru:.2%}")
     _draw_storage(axes, outcome)
-    axes.set_ylabel("hit rate, %\n(areas: for a while, lines: so far)")
+    axes.set_ylabel("hit rate, %\n(areas: per window, lines: so far)")
     axes.set_ylim(0, 100)
     axes.legend(
         loc="lower center",
@@ -72,7 +72,7 @@ def _draw_rates(axes: Axes, minutes: list[float], outcome: ReplayOutcome) -> Non
 
 
 def _draw_storage(axes: Axes, outcome: ReplayOutcome) -> None:
-    """What no eviction would hit, and the moment of the restart."""
+    """The hit rate without any eviction, and the time of the restart."""
     if (storage := outcome.storage) is None:
         return
     rate = storage.unbounded_hit_rate
@@ -108,5 +108,5 @@ def _percent(parts: Iterable[tuple[int, int]]) -> list[float]:
 
 
 def _millions(tokens: list[int | None]) -> list[float]:
-    """A gap where the adapter could not tell."""
+    """Values in millions, with a gap where a value is missing."""
     return [float("nan") if count is None else count / _MILLION for count in tokens]

@@ -9,7 +9,7 @@ from hicache.testing.replay.plot import draw_replay
 
 
 def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") -> None:
-    """Write both files, of this name, into a directory, which is made if need be."""
+    """Write both files, with this name, to a directory, which is created if needed."""
     directory.mkdir(parents=True, exist_ok=True)
     write_outcome(outcome, directory / f"{name}.json")
     draw_replay(outcome, directory / f"{name}.svg")

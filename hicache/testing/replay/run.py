@@ -1,4 +1,4 @@
-"""replay(): a whole trace through a new cache, with its totals, its limits, and the laws checked on the way."""
+"""replay(): runs a whole trace on a new cache, with totals, limits, and law checks during the replay."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hicache.errors import ConfigurationError, InvariantError, TraceError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.replay.configuration import ReplaySettings, cache_config
+from hicache.testing.replay.epochs import ReplayEpochs
 from hicache.testing.replay.limits import limits
-from hicache.testing.replay.lives import Lives
 from hicache.testing.replay.outcome import SCHEMA_VERSION, HostOutcome, ReplayOutcome
 from hicache.testing.replay.part import share
 from hicache.testing.replay.storage import NEVER, StorageSettings
@@ -26,30 +26,30 @@ from hicache.testing.traces import Trace
 from hicache.types import Pool
 
 Progress = Callable[[int, int], None]
-"""Called after each request with how many were replayed, and how many there are."""
+"""Called after each request with the number of replayed requests and the number of all requests."""
 
 
 def replay(
     trace: Trace, adapter: type[CacheAdapter], settings: ReplaySettings, progress: Progress | None
 ) -> ReplayOutcome:
-    """Drive a new cache with a trace. A broken law ends the replay, and stands in the outcome's `broken`.
+    """Run a trace on a new cache. A violated law ends the replay, and its message is the outcome's `broken`.
 
-    Streams the file five times, once more with a host tier, and four times more with storage; memory is that of the
-    cache, and some bytes for each block of the trace. Raises TraceError on a malformed line or an empty trace, and
-    ConfigurationError when the settings can't be served.
+    Streams the file five times, once more with a host tier, and four times more with storage. Memory is that of the
+    cache, and some bytes for each block of the trace. Raises TraceError for a malformed line or an empty trace, and
+    ConfigurationError when this machine or the adapter does not support the settings.
     """
     begin, totals = perf_counter(), survey(trace, settings.page_size)
     if not totals.requests:
-        raise TraceError(f"{trace.path}: there is no request to replay")
+        raise TraceError(f"{trace.path}: contains no request")
     with TemporaryDirectory(prefix="hicache-replay-") as directory:
         config = cache_config(settings, totals, Path(directory))
         _require_served(config, adapter)
-        with closing(Lives(adapter, config, settings)) as lives:
-            broken = _broken(lives, lambda: _drive(lives, trace, totals.requests, settings.storage, progress))
-            # What the last check moves is not the trace's.
-            host = _host_outcome(lives, config)
-            broken = broken or _broken(lives, lives.check_drained)
-    tally, reached = lives.tally, limits(trace, config)
+        with closing(ReplayEpochs(adapter, config, settings)) as epochs:
+            broken = _broken(epochs, lambda: _drive(epochs, trace, totals.requests, settings.storage, progress))
+            # Transfers of the last check are not part of the trace.
+            host = _host_outcome(epochs, config)
+            broken = broken or _broken(epochs, epochs.check_drained)
+    tally, reached = epochs.tally, limits(trace, config)
     return ReplayOutcome(
         schema_version=SCHEMA_VERSION,
         trace=trace.path.name,
@@ -70,46 +70,46 @@ def replay(
         device_lru_hit_rate=share(reached.device_lru_tokens, totals.input_tokens),
         optimal_hit_rate=share(reached.optimal_tokens, totals.input_tokens),
         evicted_tokens=tally.evicted_tokens,
-        latency=lives.stopwatch.summaries(),
-        checks=lives.checks,
+        latency=epochs.stopwatch.summaries(),
+        checks=epochs.checks,
         broken=broken,
         seconds=round(perf_counter() - begin, 3),
         peak_rss_bytes=_peak_rss_bytes(),
         timeline=tuple(tally.timeline.windows),
         host=host,
-        storage=_storage_outcome(lives, config, trace, totals, settings),
+        storage=_storage_outcome(epochs, config, trace, totals, settings),
     )
 
 
 def _drive(
-    lives: Lives, trace: Trace, requests: int, storage: StorageSettings | None, progress: Progress | None
+    epochs: ReplayEpochs, trace: Trace, requests: int, storage: StorageSettings | None, progress: Progress | None
 ) -> None:
     middle = None if storage is None else storage.middle(requests)
     try:
         for number, request in enumerate(trace):
             if number == middle:
-                lives.end_part()
+                epochs.end_part()
                 if storage is not None and storage.restart_at < NEVER:
-                    lives.restart()
-            lives.serve(request)
+                    epochs.restart()
+            epochs.serve(request)
             if progress is not None:
                 progress(number + 1, requests)
-        lives.finish()
+        epochs.finish()
     finally:
-        lives.note_part()
+        epochs.note_part()
 
 
-def _broken(lives: Lives, act: Callable[[], None]) -> str | None:
-    """The message of the law that an act was found to break, or None."""
+def _broken(epochs: ReplayEpochs, act: Callable[[], None]) -> str | None:
+    """The message of the law that `act` was found to violate, or None."""
     try:
         act()
     except InvariantError as error:
-        return f"after {lives.tally.requests} requests: {error}"
+        return f"after {epochs.tally.requests} requests: {error}"
     return None
 
 
 def _require_served(config: CacheConfig, adapter: type[CacheAdapter]) -> None:
-    """Raise ConfigurationError for what this machine or this adapter does not have."""
+    """Raise ConfigurationError for a device or capability that this machine or the adapter lacks."""
     if reason := missing_device(config.device):
         raise ConfigurationError(reason)
     if config.host is None:
@@ -122,10 +122,10 @@ def _require_served(config: CacheConfig, adapter: type[CacheAdapter]) -> None:
             raise ConfigurationError(f"{config.name}: {adapter.__qualname__} does not declare {need.name}")
 
 
-def _host_outcome(lives: Lives, config: CacheConfig) -> HostOutcome | None:
+def _host_outcome(epochs: ReplayEpochs, config: CacheConfig) -> HostOutcome | None:
     if config.host is None:
         return None
-    cache, counters = lives.cache, lives.counters()
+    cache, counters = epochs.cache, epochs.counters()
     return HostOutcome(
         capacity_tokens=dict(config.host.capacity_tokens),
         bytes_backed_up=counters.get("bytes_backed_up"),
@@ -136,12 +136,12 @@ def _host_outcome(lives: Lives, config: CacheConfig) -> HostOutcome | None:
 
 
 def _storage_outcome(
-    lives: Lives, config: CacheConfig, trace: Trace, totals: Survey, settings: ReplaySettings
+    epochs: ReplayEpochs, config: CacheConfig, trace: Trace, totals: Survey, settings: ReplaySettings
 ) -> StorageOutcome | None:
     if config.storage is None or settings.storage is None:
         return None
     restarted = settings.storage.restart_at < NEVER
-    return storage_outcome(config.storage, trace, totals, config.page_size, lives.parts, restarted=restarted)
+    return storage_outcome(config.storage, trace, totals, config.page_size, epochs.parts, restarted=restarted)
 
 
 def _bytes_per_token(cache: CacheAdapter) -> int:

@@ -1,4 +1,4 @@
-"""Short replays of a generated trace, for `hicache verify`: as much of a cache as it declares, in a few seconds."""
+"""Short replays of a generated trace, for `hicache verify`: every tier that a cache declares, in a few seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SEED = 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One replay of the generated trace. `name`: of its files. `title`: what it is of, in words."""
+    """One replay of the generated trace. `name`: of its files. `title`: a description for people."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class Sample:
 
 
 def samples(adapter: type[CacheAdapter]) -> list[Sample]:
-    """All components that the adapter declares, in so little room that there is eviction; on each tier that it has."""
+    """A replay for each tier of the adapter, with all its components, and a capacity that causes evictions."""
     device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,
         capacity="25%",
@@ -49,11 +49,11 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
     )
     found = [Sample("replay", "generated trace", device)]
     if Capability.HOST in adapter.capabilities:
-        # Stepped transfers make the same replay go the same way again.
+        # With stepped transfers a replay is reproducible.
         is_stepped = Capability.STEPPED in adapter.capabilities
         executor = ExecutorKind.STEPPED if is_stepped else ExecutorKind.THREADED
         host = HostSettings("25%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, executor)
-        # Where a conversation goes on its prompt is whole blocks: with such pages a state is of use there.
+        # A conversation continues after whole blocks. With pages of a block, a state at that position can be used.
         page_size = BLOCK_TOKENS if Capability.PAGED in adapter.capabilities else 1
         both = replace(device, page_size=page_size, capacity="5%", host=host)
         found.append(Sample("replay-host", "generated trace, device and host", both))
@@ -67,9 +67,9 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
 def replay_sample(
     adapter: type[CacheAdapter], sample: Sample, directory: Path, progress: Progress | None
 ) -> ReplayOutcome:
-    """Generate `trace.jsonl` into a directory, replay it as the sample says, and report there.
+    """Generate `trace.jsonl` into a directory, replay it with the sample's settings, and write the report there.
 
-    Raises what `replay` raises.
+    Raises the errors of `replay`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "trace.jsonl"

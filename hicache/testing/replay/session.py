@@ -1,4 +1,4 @@
-"""Session: serves prompts from a cache, as a scheduler that runs a few of them at a time would."""
+"""Session: serves prompts from a cache, like a scheduler that runs a few of them at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.prompts import aligned_count, cut
 from hicache.testing.replay.configuration import ReplaySettings
-from hicache.testing.replay.fetch import StorageFetcher
 from hicache.testing.replay.latency import Stopwatch
-from hicache.testing.replay.load_back import Delivery, HostLoader
+from hicache.testing.replay.load_back import FinishedLoad, HostLoader
+from hicache.testing.replay.prefetch import StoragePrefetcher
 from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, Component, Handle, InsertResult, Key, MatchResult, Slots, Tier
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a prompt found, in tokens by tier, and how many tokens the tree has more on the device since.
+    """The hits of a prompt, in tokens by tier, and how many tokens the tree gained on the device.
 
-    Of what was loaded for it, what had been fetched for it is a hit of storage. `fits`: it could be served; otherwise
-    it finds nothing.
+    Loaded tokens that were prefetched for this prompt are hits of storage. `fits`: the prompt was served; otherwise it
+    has no hits.
     """
 
     hit_tokens: Mapping[str, int]
@@ -37,8 +37,8 @@ class Served:
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
-    """A request that runs: its slots, one per token in whole pages; how many the tree has; the lock on those."""
+class _RunningRequest:
+    """A running request: its slots, one per token in whole pages; how many belong to the tree; the lock on those."""
 
     key: Key
     table: Slots
@@ -47,9 +47,9 @@ class _Running:
 
 
 class Session:
-    """One cache and the requests that run on it, at most `settings.running` at the same time.
+    """One cache and its running requests, at most `settings.running` at the same time.
 
-    `fetcher`: what brings prompts from storage, or None without it.
+    `prefetcher`: runs the prefetches from storage, or None without storage.
     """
 
     def __init__(
@@ -58,30 +58,28 @@ class Session:
         self._adapter = adapter
         self._config = config
         self._time = stopwatch.time
-        self._most_running = settings.running
-        self._running: deque[_Running] = deque()
+        self._max_running = settings.running
+        self._running: deque[_RunningRequest] = deque()
         self._contents = Contents(adapter, config)
         self._has_states = Component.MAMBA in config.components
         self._host = HostLoader(adapter, config, stopwatch) if config.host is not None else None
-        self.fetcher = (
-            StorageFetcher(adapter, config, settings.storage, self._host.step, stopwatch)
+        self.prefetcher = (
+            StoragePrefetcher(adapter, config, settings.storage, self._host.step, stopwatch)
             if self._host is not None and settings.storage is not None
             else None
         )
 
     def serve(self, key: Key, *, checked: bool) -> Served:
-        """Admit a request, load back what the host has of it, compute the rest, cache it; unless it is too large.
+        """Admit a request: prefetch, match, load back, compute the rest, and cache it; unless it is too large.
 
-        What only storage has of it is fetched to the host before.
-
-        The oldest requests finish when too many run, or when they leave too little room. With `checked` the bytes of
-        the hit are read back, and after the insert those of the whole prompt; InvariantError when they differ. What
-        came from storage is always read back.
+        The prefetch loads pages that are only in storage to the host. The oldest requests finish when too many run, or
+        when too few slots are free. With `checked` the bytes of the hit are read back, and after the insert those of
+        the whole prompt; InvariantError when they differ. Bytes from storage are always read back.
         """
         if self._host is not None:
             self._host.step()
-        fetched = 0 if self.fetcher is None else self.fetcher.bring(key, checked=checked)
-        if len(self._running) >= self._most_running:
+        prefetched = 0 if self.prefetcher is None else self.prefetcher.prefetch(key, checked=checked)
+        if len(self._running) >= self._max_running:
             self._finish_oldest()
         found = self._time(self._adapter.match, key, chunked=False)
         if checked:
@@ -89,26 +87,26 @@ class Session:
         request = self._begin(key, found)
         on_device = len(found.device_indices)
         loaded = request.cached - on_device
-        if loaded and (checked or fetched):
+        if loaded and (checked or prefetched):
             self._verify_load(request)
         gained = found.host_hit_length if loaded else 0
         if not self._take_slots(request):
             return Served({}, gained, fits=False)
         gained += self._compute(request, found.branching_seqlen, checked=checked)
         self._running.append(request)
-        from_storage = min(fetched, loaded)
+        from_storage = min(prefetched, loaded)
         hits = {Tier.DEVICE: on_device, Tier.HOST: loaded - from_storage, Tier.STORAGE: from_storage}
         return Served({tier.value: tokens for tier, tokens in hits.items()}, gained, fits=True)
 
     def finish_all(self) -> None:
-        """Let every running request end, and every transfer."""
+        """Finish every running request, and wait for every transfer."""
         while self._running:
             self._finish_oldest()
         if self._host is not None:
             self._host.drain()
 
     def held(self) -> dict[str, Slots]:
-        """The slots that running requests own, by component: those of their last, partial pages."""
+        """The slots that running requests own, by component: those of their last, incomplete pages."""
         full = np.concatenate([NO_SLOTS, *(request.table[request.cached :] for request in self._running)])
         held = dict.fromkeys(self._config.components, NO_SLOTS)
         held[Component.FULL.value] = full
@@ -117,35 +115,35 @@ class Session:
             held[Component.SWA.value] = partners[partners != 0]
         return held
 
-    def _begin(self, key: Key, found: MatchResult) -> _Running:
-        """Lock the hit, with what can be brought back from the host."""
+    def _begin(self, key: Key, found: MatchResult) -> _RunningRequest:
+        """Lock the hit, together with the part that can be loaded back from the host."""
         receipt = self._time(self._adapter.lock, found.device_anchor)
-        delivery = self._load(found)
-        if delivery is None:
-            return _Running(key, found.device_indices, len(found.device_indices), receipt)
+        finished = self._load(found)
+        if finished is None:
+            return _RunningRequest(key, found.device_indices, len(found.device_indices), receipt)
         self._time(self._adapter.unlock, receipt)
-        table = np.concatenate((found.device_indices, delivery.slots))
-        return _Running(key, table, len(table), delivery.receipt)
+        table = np.concatenate((found.device_indices, finished.slots))
+        return _RunningRequest(key, table, len(table), finished.receipt)
 
-    def _load(self, found: MatchResult) -> Delivery | None:
+    def _load(self, found: MatchResult) -> FinishedLoad | None:
         host = self._host
-        if host is None or not host.has_more(found):
+        if host is None or not host.has_host_data(found):
             return None
-        # What is to be loaded must still be there when running requests have made room for it.
+        # The data to load must stay on the host while running requests finish to make free slots.
         receipt = self._time(self._adapter.lock_host, found.best_match)
         load = self._fit(lambda: host.start(found))
         self._time(self._adapter.unlock_host, receipt)
         return None if load is None else host.finish(found, load)
 
-    def _verify_load(self, request: _Running) -> None:
-        """What came back has the right bytes, and is what the tree finds on the device from now on."""
+    def _verify_load(self, request: _RunningRequest) -> None:
+        """Check that the loaded slots have the right bytes, and that a match finds them on the device."""
         self._contents.verify(request.key, request.table)
         again = self._time(self._adapter.match, request.key, chunked=True).device_indices
         if not np.array_equal(again, request.table):
-            raise violation("FLOW-10", "match after a load", f"the {request.cached} slots of it", f"{len(again)} slots")
+            raise violation("FLOW-10", "match after a load", f"its {request.cached} slots", f"{len(again)} slots")
 
-    def _take_slots(self, request: _Running) -> bool:
-        """Take slots for what is not cached, in whole pages; False, with nothing held any more, when they don't fit."""
+    def _take_slots(self, request: _RunningRequest) -> bool:
+        """Allocate slots for the uncached part, in whole pages; False, with all released, when they do not fit."""
         missing = len(request.key.tokens) - request.cached
         slots = self._fit(lambda: self._time(self._adapter.allocate, missing + -missing % self._config.page_size))
         if slots is None:
@@ -155,10 +153,10 @@ class Session:
         return True
 
     def _fit(self, take: Callable[[], T | None]) -> T | None:
-        """Take slots; transfers end, and running requests finish, oldest first, until they can be had."""
+        """Take slots; while there are none, wait for transfers and finish running requests, oldest first."""
         taken = take()
         if taken is None and self._host is not None:
-            # What is being backed up is pinned.
+            # Nodes are pinned while they are backed up.
             self._host.drain()
             taken = take()
         while taken is None and self._running:
@@ -166,8 +164,8 @@ class Session:
             taken = take()
         return taken
 
-    def _compute(self, request: _Running, branching: int | None, *, checked: bool) -> int:
-        """Write the new pages and cache them, in two steps where prompts branch. Returns what the tree gained."""
+    def _compute(self, request: _RunningRequest, branching: int | None, *, checked: bool) -> int:
+        """Write and cache the new pages, in two steps where prompts branch. Returns how many tokens the tree gained."""
         whole = aligned_count(request.key, self._config)
         self._contents.write(request.key, request.table[request.cached :], request.cached)
         inserted = 0
@@ -179,8 +177,8 @@ class Session:
                 self._contents.verify(request.key, request.table[: request.cached])
         return inserted
 
-    def _cache_up_to(self, request: _Running, end: int) -> InsertResult:
-        """Insert the beginning of a request, take over the slots that the tree kept, and move the lock there."""
+    def _cache_up_to(self, request: _RunningRequest, end: int) -> InsertResult:
+        """Insert the first `end` tokens of a request, use the slots that the tree kept, and move the lock there."""
         key = cut(request.key, end, self._config)
         state = self._state_after(key) if self._has_states else None
         result = self._time(

@@ -1,4 +1,4 @@
-"""The storage tier of a replay: what is asked for, and the configuration that it comes to."""
+"""The storage tier of a replay: its settings, and the configuration made from them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hicache.testing.storage.scripted import BACKEND as SCRIPTED
 from hicache.types import Component, StopPolicy
 
 FOLDER = "{directory}"
-"""In a text among the options: an empty folder, which is removed after the replay."""
+"""A placeholder in an option: an empty folder, which is removed after the replay."""
 
 NEVER = 1.0
-"""Of the requests, the share after which the cache is not restarted any more."""
+"""The value of `restart_at` for no restart."""
 
 _LONGEST_WAIT_S = 30.0
 
@@ -26,10 +26,10 @@ _LONGEST_WAIT_S = 30.0
 class StorageSettings:
     """The storage tier of a replay. Raises ConfigurationError, naming the field, for a number out of range.
 
-    `backend`: as in StorageConfig. `extra`: an extra configuration, in JSON or as @path; what it does not say of where
-    a backend of ours keeps its pages is a folder that is removed afterwards. `queue_steps`: steps that a request waits
-    in line, with its prefetch under way, before it is asked whether it may begin. `restart_at`: the share of the
-    requests after which the cache is closed, and another one opened on the same storage; 1 for never.
+    `backend`: as in StorageConfig. `extra`: an extra configuration, as JSON or as @path; without an option for the
+    place of its pages, a backend of this project uses a folder that is removed afterwards. `queue_steps`: how many
+    steps a request waits in the queue during its prefetch before the prefetch is checked. `restart_at`: the share of
+    the requests after which the cache is closed and another one opened on the same storage; 1 for never.
     """
 
     backend: str
@@ -45,23 +45,23 @@ class StorageSettings:
             raise ConfigurationError(f"restart_at must be above 0 and at most 1, got {self.restart_at!r}")
 
     def middle(self, requests: int) -> int:
-        """How many requests come before the restart, or are the first half where there is none."""
+        """The number of requests before the restart, or in the first half when there is no restart."""
         return int(requests * self.restart_at) if self.restart_at < NEVER else requests // 2
 
 
 def storage_config(
     settings: StorageSettings, host: HostConfig, totals: Survey, page_size: int, directory: Path
 ) -> StorageConfig:
-    """The configuration to open; prefetches may bring at a time what the host has room for.
+    """The configuration to open; prefetches in flight may load as many tokens as the host can hold.
 
-    `directory`: of this replay alone. Raises ConfigurationError for an extra configuration that cannot be.
+    `directory`: a folder that only this replay uses. Raises ConfigurationError for an invalid extra configuration.
     """
     extra = read_extra_config(settings.extra)
-    told = {**_places(settings.backend, totals.footprint_tokens // page_size), **extra.options}
+    options = {**_default_options(settings.backend, totals.footprint_tokens // page_size), **extra.options}
     is_stepped = host.executor is ExecutorKind.STEPPED
     return StorageConfig(
         backend=settings.backend,
-        **asdict(replace(extra, options={name: _placed(value, directory) for name, value in told.items()})),
+        **asdict(replace(extra, options={name: _with_folder(value, directory) for name, value in options.items()})),
         model="replay",
         stop_policy=settings.stop_policy,
         timeout_cap_s=_LONGEST_WAIT_S,
@@ -70,8 +70,8 @@ def storage_config(
     )
 
 
-def _places(backend: str, footprint_pages: int) -> Mapping[str, Any]:
-    """Where a backend keeps its pages, with room for all, when it is not told."""
+def _default_options(backend: str, footprint_pages: int) -> Mapping[str, Any]:
+    """The default options that tell a backend where to store pages, with capacity for all of them."""
     options: Mapping[str, Mapping[str, Any]] = {
         SCRIPTED: {"store": FOLDER},
         "memory": {"store": FOLDER},
@@ -81,5 +81,5 @@ def _places(backend: str, footprint_pages: int) -> Mapping[str, Any]:
     return options.get(backend, {})
 
 
-def _placed(value: Any, directory: Path) -> Any:
+def _with_folder(value: Any, directory: Path) -> Any:
     return value.replace(FOLDER, str(directory)) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""StorageOutcome: what a replay saw of its storage tier."""
+"""StorageOutcome: the result of a replay for its storage tier."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hicache.testing.traces import Trace
 
 @dataclass(frozen=True, slots=True)
 class StorageOutcome:
-    """The storage tier of a replay, in two parts; in fewer when a broken law ended it.
+    """The storage tier of a replay, in two parts; in fewer when a violated law ended the replay.
 
-    `limit_tokens`: of prefetches at a time. `restarted`: between the parts the cache was closed, and another one opened
-    on the same storage; otherwise they are the two halves. `middle_ms`: the arrival at which the second begins, or
-    None. `unbounded_hit_rate`, `unbounded_hit_rates`: what a cache hits that loses no page that was ever computed,
-    over all of the trace and part by part.
+    `limit_tokens`: of prefetches in flight. `restarted`: between the parts the cache was closed, and another one opened
+    on the same storage; otherwise the parts are the two halves. `middle_ms`: the arrival time at which the second part
+    starts, or None. `unbounded_hit_rate`, `unbounded_hit_rates`: the hits of a cache that never loses a page, over the
+    whole trace and by part.
     """
 
     backend: str

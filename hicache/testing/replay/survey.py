@@ -1,4 +1,4 @@
-"""What a trace amounts to, before any cache sees it: requests, tokens, footprint."""
+"""The totals of a trace: requests, tokens, footprint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hicache.testing.traces.runs import page_runs
 class Survey:
     """Totals of a trace.
 
-    `footprint_tokens`: slots for all its distinct pages. A last page that is only begun takes a whole page too.
+    `footprint_tokens`: the slots for all distinct pages. An incomplete last page counts as a whole page.
     """
 
     requests: int

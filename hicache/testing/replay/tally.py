@@ -13,8 +13,8 @@ from hicache.types import Tier
 class Tally:
     """Totals in tokens, hits by tier.
 
-    `hit_lengths`: by tier, the hit of each request. `evicted_tokens`: what the tree gained on the device and has no
-    more there; None when its size is not known.
+    `hit_lengths`: by tier, the hits of each request. `evicted_tokens`: the tokens that the tree gained on the device
+    and no longer has there; None when the tree's size is unknown.
     """
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
@@ -28,15 +28,15 @@ class Tally:
 
     @property
     def hit_tokens(self) -> dict[str, int]:
-        """Of all requests, by tier."""
+        """The hits of all requests, by tier."""
         return {tier: sum(lengths) for tier, lengths in self.hit_lengths.items()}
 
-    def forget_held(self) -> None:
-        """The cache is closed, and the next one is empty: nothing of that was evicted."""
+    def start_epoch(self) -> None:
+        """Start with a new, empty cache: the tokens in the closed cache do not count as evicted."""
         self._gained_tokens = self.evicted_tokens or 0
 
     def add(self, request: TraceRequest, served: Served, occupied_tokens: Mapping[str, int]) -> None:
-        """Count one request. `occupied_tokens`: what the tree holds now, by tier."""
+        """Count one request. `occupied_tokens`: the tokens in the tree now, by tier."""
         self.requests += 1
         self.input_tokens += request.input_length
         self.too_large += not served.fits

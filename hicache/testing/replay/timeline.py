@@ -1,18 +1,18 @@
-"""What happened over the time of the trace, in a bounded number of windows."""
+"""The course of a replay over the time of its trace, in a bounded number of windows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_MOST_WINDOWS = 80
+_MAX_WINDOWS = 80
 
 
 @dataclass(slots=True)
 class Window:
-    """Sums over some requests in a row, and the state at their end, in tokens.
+    """Sums over consecutive requests, and the state after them, in tokens.
 
-    `hit_tokens`: by tier. `occupied_tokens`: of FULL, by tier, without those that the adapter can't tell.
+    `hit_tokens`: by tier. `occupied_tokens`: of FULL, by tier, for the tiers with size counters.
     `evicted_tokens`: from the device so far, or None.
     """
 
@@ -25,7 +25,7 @@ class Window:
 
 
 class Timeline:
-    """Windows of equally many requests; two become one whenever there are too many of them."""
+    """Windows of equally many requests; pairs of windows are joined when there are too many."""
 
     def __init__(self) -> None:
         self.windows: list[Window] = []
@@ -36,7 +36,7 @@ class Timeline:
         if self.windows and self.windows[-1].requests < self._requests_per_window:
             self.windows[-1] = _joined(self.windows[-1], moment)
             return
-        if len(self.windows) == _MOST_WINDOWS:
+        if len(self.windows) == _MAX_WINDOWS:
             self.windows = [_joined(*pair) for pair in zip(self.windows[::2], self.windows[1::2], strict=True)]
             self._requests_per_window *= 2
         self.windows.append(moment)

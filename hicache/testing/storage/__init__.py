@@ -1,1 +1,1 @@
-"""What verifies a storage backend: places to open one in, page bytes, a model, a driver, faults, kills, throughput."""
+"""Verification of a storage backend: places, page bytes, a model, a driver, faults, killed writers, throughput."""

@@ -1,4 +1,4 @@
-"""The clauses to which a storage backend alone can be held."""
+"""The clauses that apply to a storage backend alone."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ BACKEND_CLAUSES: Mapping[str, Clause] = {
         *("SEC-4", "SEC-5", "SEC-6"),
     )
 }
-"""In the catalogue's order. STORE-10 and SEC-4 are executed for a backend that asks a metadata service of ours."""
+"""In the order of the contract. STORE-10 and SEC-4 are executed for a backend with the project's metadata service."""

@@ -1,4 +1,4 @@
-"""Damage: finds where the files of a backend hold a page, and spoils them there, or anywhere."""
+"""Damage: finds the position of a page in a backend's files, and corrupts the file there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SHARE = 16
-"""Bytes of a page by which it is found."""
+"""The number of bytes of a page that are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a page begins."""
+    """The position of a page in a file."""
 
     path: Path
     offset: int
@@ -20,17 +20,17 @@ class Found:
 
 
 def files_of(directory: Path) -> list[Path]:
-    """Every file below a folder, in a fixed order."""
+    """All files below a folder, sorted."""
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files below a folder take on the disk."""
+    """The disk usage of the files below a folder, in bytes."""
     return sum(path.stat().st_blocks * 512 for path in files_of(directory))
 
 
 def find_page(directory: Path, page: bytes) -> Found | None:
-    """Where a file holds the page, or the beginning of it; None when none does."""
+    """The position of the page's first bytes in a file below the folder; None when no file has them."""
     for path in files_of(directory):
         offset = path.read_bytes().find(page[:_SHARE])
         if offset >= 0:
@@ -78,4 +78,4 @@ DAMAGES: Mapping[str, Callable[[Found], None]] = {
     "an empty file": _empty,
     "a file that is gone": _remove,
 }
-"""Ways to spoil a file in which a page was found."""
+"""Ways to corrupt a file that holds a page."""

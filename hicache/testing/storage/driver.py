@@ -1,4 +1,4 @@
-"""StorageDriver: asks a backend, and holds each answer, and each byte that it brings, to the model."""
+"""StorageDriver: calls a backend, and checks each answer and each page of bytes against the model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Answer = TypeVar("Answer")
 
 
 class StorageDriver:
-    """One scope in one place, with at least one instance open.
+    """One scope in one place, with at least one open instance.
 
-    `page_size`: bytes of every page. `forgets`: the backend may lose objects, see StorageModel. `operations`: verbs
-    that were called. Each verb raises InvariantError, naming the clause, for an answer that cannot be.
+    `page_size`: bytes of every page. `forgets`: the backend may lose objects, see StorageModel. `operations`: the
+    number of verbs called. Each verb raises InvariantError, naming the clause, for an answer that violates it.
     """
 
     def __init__(self, place: Place, *, scope: str = "a", page_size: int | None = None, forgets: bool = False) -> None:
@@ -32,26 +32,26 @@ class StorageDriver:
         self.open()
 
     def open(self) -> StorageBackend:
-        """One more instance of the same scope, after those that are open."""
+        """Open one more instance of the same scope."""
         backend = self.place.open(self.scope)
         self.instances.append(backend)
         return backend
 
     def reopen(self, instance: int = 0) -> None:
-        """Close an instance, and open another in its stead."""
+        """Close an instance and open another in its place."""
         self._call("close", self.instances[instance].close)
         self.instances[instance] = self.place.open(self.scope)
 
     def bytes_of(self, key: str, version: int) -> bytes:
-        """What a version of an object holds."""
+        """The bytes of a version of an object."""
         return page_bytes(self.scope, key, version, self.page_size)
 
     def sheet(self, keys: Sequence[str], cuts: Sequence[int] | None = None) -> Sheet:
-        """Blank memory for a page of each key, each cut into pieces of these sizes; whole when there are none."""
+        """Blank memory with a page for each key, each cut into pieces of the given sizes, or whole."""
         return Sheet([cuts or (self.page_size,)] * len(keys))
 
     def source(self, keys: Sequence[str], version: int, cuts: Sequence[int] | None = None) -> Sheet:
-        """Memory with a version of each key in it."""
+        """Memory that holds a version of each key."""
         self._versions.add(version)
         sheet = self.sheet(keys, cuts)
         for number, key in enumerate(keys):
@@ -61,29 +61,29 @@ class StorageDriver:
     def set(
         self, keys: Sequence[str], version: int = 0, *, cuts: Sequence[int] | None = None, instance: int = 0
     ) -> list[bool]:
-        """Keep a version of each key."""
+        """Store a version of each key."""
         sheet = self.source(keys, version, cuts)
         answers = self._call("set", self.instances[instance].set, keys, sheet.pages, [])
         self._check_shape("set", keys, answers)
         for number, (key, answer) in enumerate(zip(keys, answers, strict=True)):
             if sheet.read(number) != self.bytes_of(key, version):
-                raise violation("STORE-6", f"set of {key}", "its source as it was", "other bytes in it")
+                raise violation("STORE-6", f"set of {key}", "an unchanged source", "other bytes in it")
             self.model.was_set(key, version, answer)
         return answers
 
     def get(self, keys: Sequence[str], *, cuts: Sequence[int] | None = None, instance: int = 0) -> list[bool]:
-        """Read each key, and compare what came."""
+        """Read each key, and check the bytes."""
         sheet = self.sheet(keys, cuts)
         answers = self._call("get", self.instances[instance].get, keys, sheet.pages, [])
         self._check_shape("get", keys, answers)
         if not sheet.has_its_guards:
-            raise violation("STORE-3", f"get of {len(keys)} pages", "nothing written beside its targets", "other bytes")
+            raise violation("STORE-3", f"get of {len(keys)} pages", "no write outside its targets", "other bytes")
         for number, (key, answer) in enumerate(zip(keys, answers, strict=True)):
             self.model.was_got(key, self._versions_of(key, sheet.read(number)) if answer else None)
         return answers
 
     def has(self, keys: Sequence[str], *, instance: int = 0) -> list[bool]:
-        """Ask for the presence of each key."""
+        """Ask whether each key is present."""
         answers = self._call("has", self.instances[instance].has, keys)
         self._check_shape("has", keys, answers)
         for key, answer in zip(keys, answers, strict=True):
@@ -91,7 +91,7 @@ class StorageDriver:
         return answers
 
     def exists(self, keys: Sequence[str], needs: Sequence[Need] = (), *, instance: int = 0) -> int:
-        """Ask how long a prefix can be used."""
+        """Ask for the longest usable prefix."""
         queries = [PoolQuery(*need) for need in needs]
         answer = self._call("exists", self.instances[instance].exists, keys, queries, [])
         if type(answer) is not int:
@@ -107,12 +107,12 @@ class StorageDriver:
         return answer
 
     def get_all(self, keys: Sequence[str], *, instance: int = 0) -> list[bool]:
-        """Read any number of keys, a batch at a time."""
+        """Read any number of keys, in batches."""
         batches = [keys[begin : begin + BATCH_PAGES] for begin in range(0, len(keys), BATCH_PAGES)]
         return [answer for batch in batches for answer in self.get(batch, instance=instance)]
 
     def get_unequal(self, keys: Sequence[str], targets: int, *, instance: int = 0) -> None:
-        """Ask for pages with another number of targets (STORE-6)."""
+        """Call `get` with another number of targets than keys (STORE-6)."""
         sheet = self.sheet(range(targets))  # type: ignore[arg-type]
         answers = self._call("get", self.instances[instance].get, keys, sheet.pages, [])
         self._check_refusal("get", keys, answers)
@@ -120,7 +120,7 @@ class StorageDriver:
             raise violation("STORE-6", f"get of {len(keys)} keys into {targets} targets", "no target touched", "bytes")
 
     def set_unequal(self, keys: Sequence[str], sources: int, version: int, *, instance: int = 0) -> None:
-        """Keep pages with another number of sources (STORE-6)."""
+        """Call `set` with another number of sources than keys (STORE-6)."""
         sheet = self.source([f"other/{number}" for number in range(sources)], version)
         answers = self._call("set", self.instances[instance].set, keys, sheet.pages, [])
         self._check_refusal("set", keys, answers)
@@ -130,30 +130,30 @@ class StorageDriver:
         try:
             return function(*arguments)
         except Exception as error:
-            raise violation("STORE-3", verb, "an answer, whatever fails", f"the exception {error!r}") from error
+            raise violation("STORE-3", verb, "an answer also after a fault", f"the exception {error!r}") from error
 
     def _check_shape(self, verb: str, keys: Sequence[str], answers: Sequence[bool]) -> None:
         if type(answers) is not list or len(answers) != len(keys) or not all(type(one) is bool for one in answers):
-            raise violation("STORE-3", f"{verb} of {len(keys)} keys", "a bool for each, in a list", repr(answers))
+            raise violation("STORE-3", f"{verb} of {len(keys)} keys", "a list with a bool for each key", repr(answers))
 
     def _check_refusal(self, verb: str, keys: Sequence[str], answers: Sequence[bool]) -> None:
         if answers != [False] * len(keys):
             raise violation("STORE-6", f"{verb} of {len(keys)} keys and another number of pages", "False each", answers)
 
     def _versions_of(self, key: str, data: bytes) -> list[int]:
-        # Those that may be there first: the rest is only looked at to say whose bytes these are.
+        # The possible versions come first; the others only serve to name whose bytes were found.
         for candidates in (self.model.may_hold(key), self._versions):
             versions = [one for one in candidates if one is not None and data == self.bytes_of(key, one)]
             if versions:
                 return versions
-        raise violation("STORE-3", f"get of {key}", "bytes of a version of it", self._described(data))
+        raise violation("STORE-3", f"get of {key}", "the bytes of one of its versions", self._described(data))
 
     def _described(self, data: bytes) -> str:
-        """Whose bytes these are, as far as that can be told."""
+        """A description of bytes: the page they match in part, if any."""
         for key in self.model.keys:
             for version in self._versions:
                 whole = self.bytes_of(key, version)
                 same = sum(ours == theirs for ours, theirs in zip(whole, data, strict=True))
                 if same > self.page_size // 8:
                     return f"{same} of {self.page_size} bytes of {key} version {version}, and {data[:8].hex()}… in all"
-        return f"{data[:16].hex()}…, which is of no page"
+        return f"{data[:16].hex()}…, which match no page"

@@ -1,4 +1,4 @@
-"""FaultRuns: short random sequences of verbs while the disk fails, each answer held to the model."""
+"""FaultRuns: short random sequences of verbs on a failing disk, each answer checked against the model."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ FAULT_PAGE = 256
 
 _PAGES = tuple(f"kv/{number}" for number in range(6))
 _STATES = tuple(f"mamba/{number}" for number in range(6))
-_LEAST_VERBS, _MOST_VERBS = 4, 14
+_MIN_VERBS, _MAX_VERBS = 4, 14
 _SHARE_OF_FAULTS = 0.5
 _FAULTS = ("error", "partial", "short", "torn", "gone")
 _RATE = 0.08
-"""Of the wrapper: what it lets happen, and how likely each of it is."""
+"""The faults that the wrapper injects, and the probability of each."""
 
-_ROOM = 5
-"""Pages for which there is room in a run that is short of it."""
+_SMALL_CAPACITY_PAGES = 5
+"""The capacity in pages of a run with a small capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCounts:
-    """`faults`: calls that were made to fail. `hits`, `misses`: pages that were asked for."""
+    """`faults`: calls that were made to fail. `hits`, `misses`: pages that were read."""
 
     runs: int
     faults: int
@@ -55,7 +55,7 @@ NO_RUNS = FaultCounts(0, 0, 0, 0, 0)
 
 
 def fault_run(subject: BackendSubject, folder: Path, seed: int) -> FaultCounts:
-    """One run in a place of its own, which is gone afterwards; the same for the same seed.
+    """One run in a folder of its own, which is removed afterwards; the same for the same seed.
 
     Raises InvariantError naming the seed and the clause.
     """
@@ -71,44 +71,44 @@ def fault_run(subject: BackendSubject, folder: Path, seed: int) -> FaultCounts:
 
 
 class FaultRun:
-    """One run: verbs, half of them with a disk that fails, half of the runs through a wrapper that lets them fail.
+    """One run of verbs, half of them on a failing disk. Half of the runs use a wrapper that injects faults.
 
-    At its end the same backend has a sound disk and no wrapper.
+    At the end the same backend is used with a working disk and without the wrapper.
     """
 
     def __init__(self, subject: BackendSubject, folder: Path, seed: int) -> None:
-        self._dice = random.Random(seed)
-        self._is_short = subject.is_bounded and self._dice.random() < 1 / 3
-        room = _ROOM * FAULT_PAGE if self._is_short else 1 << 20
-        self._place = Place(subject, folder, page_bytes=FAULT_PAGE, capacity_bytes=room)
-        if self._dice.random() < _SHARE_OF_FAULTS:
+        self._rng = random.Random(seed)
+        self._is_short = subject.is_bounded and self._rng.random() < 1 / 3
+        capacity = _SMALL_CAPACITY_PAGES * FAULT_PAGE if self._is_short else 1 << 20
+        self._place = Place(subject, folder, page_bytes=FAULT_PAGE, capacity_bytes=capacity)
+        if self._rng.random() < _SHARE_OF_FAULTS:
             self._place.faults = {"seed": seed, **dict.fromkeys(_FAULTS, _RATE)}
         self._forgets = self._is_short or bool(self._place.faults)
         self._store = StorageDriver(self._place, forgets=self._forgets)
-        self._disk = DiskFaults(self._dice)
+        self._disk = DiskFaults(self._rng)
         self._answers = [0, 0]
 
     @property
     def counts(self) -> FaultCounts:
-        """What was done."""
+        """The counts of this run."""
         faults = self._disk.injected + self._place.injected
         return FaultCounts(1, faults, self._store.operations, self._answers[True], self._answers[False])
 
     def run(self) -> None:
-        """All of it. Raises InvariantError naming the clause."""
+        """Run all verbs. Raises InvariantError naming the clause."""
         verbs = (self._set, self._set, self._get, self._get, self._has, self._exists, self._clear, self._reopen)
         self._set()
-        for _ in range(self._dice.randint(_LEAST_VERBS, _MOST_VERBS)):
-            self._dice.choice(verbs)()
+        for _ in range(self._rng.randint(_MIN_VERBS, _MAX_VERBS)):
+            self._rng.choice(verbs)()
         self._recover()
 
     def close(self) -> None:
-        """Close the backend, and remove its files."""
+        """Close the backend and remove its files."""
         self._place.close()
         shutil.rmtree(self._place.directory)
 
     def _recover(self) -> None:
-        """With a sound disk, after it was opened again, there is room for each page and each can be read."""
+        """Reopen with a working disk, and check that every page can be stored and read."""
         self._place.faults = {}
         for instance in range(len(self._store.instances)):
             self._store.reopen(instance)
@@ -143,9 +143,9 @@ class FaultRun:
             self._store.has(keys, instance=instance)
 
     def _exists(self) -> None:
-        policy, instance = self._dice.choice(list(HitPolicy)), self._instance()
+        policy, instance = self._rng.choice(list(HitPolicy)), self._instance()
         with self._perhaps_faulty():
-            self._store.exists(_PAGES, [(_STATES, policy, self._dice.randint(1, 3))], instance=instance)
+            self._store.exists(_PAGES, [(_STATES, policy, self._rng.randint(1, 3))], instance=instance)
 
     def _clear(self) -> None:
         instance = self._instance()
@@ -153,16 +153,16 @@ class FaultRun:
             self._store.clear(instance=instance)
 
     def _reopen(self) -> None:
-        """Close and open, or open one more."""
-        if len(self._store.instances) == 1 and self._dice.random() < _SHARE_OF_FAULTS:
+        """Close and reopen an instance, or open one more."""
+        if len(self._store.instances) == 1 and self._rng.random() < _SHARE_OF_FAULTS:
             self._store.open()
         else:
             self._store.reopen(self._instance())
 
     @contextmanager
     def _perhaps_faulty(self) -> Iterator[None]:
-        """The disk for one verb. Only while it fails may objects be lost for which there is room."""
-        if self._dice.random() >= _SHARE_OF_FAULTS:
+        """Perhaps make the disk fail for one verb. Only then may objects be lost despite free capacity."""
+        if self._rng.random() >= _SHARE_OF_FAULTS:
             yield
             return
         self._store.model.forgets = True
@@ -171,16 +171,16 @@ class FaultRun:
         self._store.model.forgets = self._forgets
 
     def _keys(self) -> list[str]:
-        return self._dice.sample([*_PAGES, *_STATES], self._dice.randint(1, 5))
+        return self._rng.sample([*_PAGES, *_STATES], self._rng.randint(1, 5))
 
     def _version(self) -> int:
-        return self._dice.randrange(4)
+        return self._rng.randrange(4)
 
     def _cuts(self) -> tuple[int, ...]:
-        return cut_evenly(FAULT_PAGE, self._dice.choice([1, 3, 16]))
+        return cut_evenly(FAULT_PAGE, self._rng.choice([1, 3, 16]))
 
     def _instance(self) -> int:
-        return self._dice.randrange(len(self._store.instances))
+        return self._rng.randrange(len(self._store.instances))
 
     def _count(self, answers: Sequence[bool]) -> None:
         for answer in answers:

@@ -1,4 +1,4 @@
-"""The bytes of a page, as its scope, key and version decide them; and memory that shows what was written beside it."""
+"""The bytes of a page, a function of scope, key and version; and memory that shows writes outside of a page."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import lru_cache
 from itertools import pairwise
 
 GUARD = b"\xa5" * 16
-"""Stands around each piece of memory."""
+"""Surrounds each piece of memory."""
 
 BLANK = 0x5A
-"""What memory holds before it is read into."""
+"""The content of memory before it is read into."""
 
 
 @lru_cache(maxsize=1024)
 def page_bytes(scope: str, key: str, version: int, size: int) -> bytes:
-    """What a page holds. Pages that differ in anything share no stretch of bytes, at any offset."""
+    """The bytes of a page. Two different pages have no common run of bytes at any offset."""
     return hashlib.shake_128(f"{scope}|{key}|{version}|{size}".encode()).digest(size)
 
 
 def cut_evenly(size: int, pieces: int) -> tuple[int, ...]:
-    """The sizes of so many pieces of one page, the last one shorter if need be."""
+    """The sizes of `pieces` pieces of one page; sizes differ by at most one."""
     ends = [size * number // pieces for number in range(pieces + 1)]
     return tuple(end - begin for begin, end in pairwise(ends))
 
 
 class Sheet:
-    """Memory for some pages: by page the sizes of its pieces. Each piece lies between guards."""
+    """Memory for some pages, each cut into pieces of given sizes. Each piece lies between guards."""
 
     def __init__(self, cuts: Sequence[Sequence[int]]) -> None:
         sizes = [size for page in cuts for size in page]
@@ -51,15 +51,15 @@ class Sheet:
             begin += len(piece)
 
     def read(self, page: int) -> bytes:
-        """What a page holds."""
+        """The bytes of a page."""
         return b"".join(self.pages[page])
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing was written to any page."""
+        """Whether no page was written to."""
         return all(not any(byte != BLANK for byte in self.read(page)) for page in range(len(self.pages)))
 
     @property
     def has_its_guards(self) -> bool:
-        """Whether nothing was written beside the pages."""
+        """Whether nothing was written outside of the pages."""
         return all(self._memory.startswith(GUARD, gap) for gap in self._gaps)

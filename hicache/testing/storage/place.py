@@ -25,17 +25,17 @@ from hicache.testing.storage.subject import (
 PAGE = 4096
 AMPLE = 256 << 20
 
-_MOST_PAGES = 1 << 16
+_MAX_PAGES = 1 << 16
 
 _numbers = itertools.count()
 
 
 class Place:
-    """A fresh place. `directory`: the folder of the backend, which is made inside `folder`.
+    """A new, empty place. `directory`: the folder of the backend, created inside `folder`.
 
-    `page_bytes`, `capacity_bytes`: what a backend is told that has options for them. The scopes have names of their
-    own, so that a backend that is told no place is fresh as well. `faults`: options of the wrapper that lets instances
-    fail which are opened from now on; none unless there are some. `metadata`: the service that the backend is told.
+    `page_bytes`, `capacity_bytes`: the values of options that ask for them. The scopes have unique names, so that also
+    a backend without a folder starts empty. `faults`: options of the wrapper that makes instances fail that are opened
+    from now on; without options there is no wrapper. `metadata`: the metadata service that the backend uses.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Place:
             UNIQUE: self.name,
             PAGE_BYTES: page_bytes,
             CAPACITY_BYTES: capacity_bytes,
-            CAPACITY_PAGES: min(capacity_bytes // page_bytes, _MOST_PAGES),
+            CAPACITY_PAGES: min(capacity_bytes // page_bytes, _MAX_PAGES),
             METADATA_URL: self.metadata.url if self.metadata else None,
         }
         self.options: dict[str, Any] = subject.options_for(values)
@@ -60,11 +60,11 @@ class Place:
         self._opened: list[StorageBackend] = []
 
     def scope(self, name: str) -> str:
-        """The scope of this place that a test calls so."""
+        """The full name of a scope of this place."""
         return f"{self.name}-{name}"
 
     def open(self, scope: str) -> StorageBackend:
-        """One more instance. It is closed with the place, if not before."""
+        """Open one more instance. It is closed with the place, if not before."""
         name, options = self.subject.name, self.options
         if self.faults:
             name, options = "faulty", {"inner": name, "inner_options": options, **self.faults}
@@ -74,11 +74,11 @@ class Place:
 
     @property
     def injected(self) -> int:
-        """How often an instance that is open was made to fail."""
+        """How often the wrapper has made open instances fail."""
         return sum(sum(one.injected.values()) for one in self._opened if isinstance(one, FaultyStorage))
 
     def close(self) -> None:
-        """Close every instance, and the service that they asked."""
+        """Close every instance and the metadata service."""
         while self._opened:
             self._opened.pop().close()
         if self.metadata is not None:

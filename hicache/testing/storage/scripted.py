@@ -1,4 +1,4 @@
-"""ScriptedStorage: a backend in memory whose objects outlive it, and which fails as a test says."""
+"""ScriptedStorage: a backend in memory whose objects outlive it, and which fails when a test says so."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from hicache.storage.keys import check_key, check_scope
 from hicache.testing.storage.store import Call, Store
 
 BACKEND = f"{__name__}:ScriptedStorage"
-"""What a configuration calls it."""
+"""The name of the backend in a configuration."""
 
 NOISE = 0x5A
-"""What a page that could not be read leaves behind."""
+"""The byte that fills the target of a failed read."""
 
 _STORES: dict[str, Store] = {}
 
 
 def store_named(name: str) -> Store:
-    """The store of a name, which is there until the process ends."""
+    """The store of this name, which exists until the process ends."""
     return _STORES.setdefault(name, Store())
 
 
 def store_of(config: CacheConfig) -> Store | None:
-    """The store behind a cache, or None where there is none, or somebody else's."""
+    """The store of a cache's storage, or None without storage or with another backend."""
     if config.storage is None or config.storage.backend != BACKEND:
         return None
     return store_named(config.storage.extra.options["store"])
 
 
 class ScriptedStorage(StorageBackend):
-    """Keeps pages in the store that the option `store` names, and sees which memory they come from and go to."""
+    """Stores pages in the store that the option `store` names, and records the memory they are copied from and to."""
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         for option, value in options.items():
@@ -44,7 +44,7 @@ class ScriptedStorage(StorageBackend):
                 raise ConfigurationError(f"ScriptedStorage has no option {option!r} (value {value!r}), only 'store'")
         name = options.get("store")
         if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"ScriptedStorage: option 'store' is a name, got {name!r}")
+            raise ConfigurationError(f"ScriptedStorage: option 'store' must be a name, got {name!r}")
         self._scope = check_scope(scope)
         self._store = store_named(name)
         self._counts: Counter[str] = Counter()
@@ -134,7 +134,7 @@ class ScriptedStorage(StorageBackend):
 
 
 def _extent(memory: memoryview) -> tuple[int, int]:
-    """Where memory begins and ends."""
+    """The first address of the memory, and the address after its last byte."""
     first = int(np.frombuffer(memory, dtype=np.uint8).ctypes.data) if len(memory) else 0
     return first, first + len(memory)
 

@@ -1,4 +1,4 @@
-"""The backends that ship, as subjects of the suite; and those that a run names."""
+"""The backends that ship, as subjects of the suite; and the subject of a run."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SHIPPED = (
 
 
 def read_subject(name: str, config: str | None) -> BackendSubject:
-    """The backend of that name, with the options of a JSON string or an `@file`.
+    """The backend of this name, with the options of a JSON string or an `@file`.
 
-    Without options one of those that ship gets its own. Raises ConfigurationError for what cannot be found or read.
+    A backend that ships has default options. Raises ConfigurationError for what cannot be found or read.
     """
     backend_class(name)
     known = next((subject for subject in SHIPPED if subject.name == name), None)

@@ -1,4 +1,4 @@
-"""Store: objects that outlive the caches of a process, and everything that a test does to them or learns of them."""
+"""Store: objects that outlive the caches of a process; a test reads, corrupts and counts them here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One verb of a backend: full keys, and the keys of the pages before them."""
+    """One call of a backend: the verb, the full keys, and the keys of the preceding pages."""
 
     verb: str
     keys: tuple[str, ...]
@@ -18,10 +18,10 @@ class Call:
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong from now on.
+    """The faults from now on.
 
-    `refused`: full keys that no `set` keeps. `failing_gets`, `failing_sets`: so many pages fail that are asked for
-    next. `raising`: verbs that raise, which a backend must not do.
+    `refused`: full keys that `set` refuses. `failing_gets`, `failing_sets`: how many of the next pages fail.
+    `raising`: verbs that raise, which a backend must not do.
     """
 
     refused: set[str] = field(default_factory=set)
@@ -31,12 +31,12 @@ class Faults:
 
 
 class Store:
-    """Objects by full key: scope, slash, key. Any thread may call.
+    """Objects by full key: scope, slash, key. Thread-safe.
 
-    `objects`: what is there. `written`: every key under which there was once a whole object. `offered`: every key that
-    a `set` was asked to keep. `has_refused`: some were not kept. `calls`: all verbs so far, the oldest first.
-    `moved_pieces`: runs of memory that pages were read from or written to; `stray_pieces`: those of them that lay
-    outside the memory that had been registered.
+    `objects`: the present objects. `written`: every key that ever had a whole object. `offered`: every key that was
+    passed to `set`. `has_refused`: whether a `set` was refused. `calls`: all calls so far, oldest first.
+    `moved_pieces`: pieces of memory that pages were read from or written to; `stray_pieces`: those outside of the
+    registered memory.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Store:
         self.empty()
 
     def empty(self) -> None:
-        """Nothing was ever kept here, and nothing goes wrong."""
+        """Remove all objects, records and faults."""
         with self._lock:
             self.objects: dict[str, bytes] = {}
             self.written: set[str] = set()
@@ -53,44 +53,44 @@ class Store:
             self.moved_pieces = self.stray_pieces = 0
             self.calls: list[Call] = []
             self.faults = Faults()
-            self._spoilt: dict[str, str] = {}
+            self._corrupted: dict[str, str] = {}
 
-    def spoil(self, keys: Iterable[str], reason: str = "absent") -> None:
-        """Let objects be lost or damaged, which nobody knows before they are read. Those that are not there stay so."""
+    def corrupt(self, keys: Iterable[str], reason: str = "absent") -> None:
+        """Lose or damage objects that are present, which a read detects but `has` does not."""
         with self._lock:
-            self._spoilt.update((key, reason) for key in keys if key in self.objects)
+            self._corrupted.update((key, reason) for key in keys if key in self.objects)
 
-    def mend(self, contents: Mapping[str, bytes]) -> None:
-        """Put objects back as they were; none is lost or damaged any more."""
+    def restore(self, contents: Mapping[str, bytes]) -> None:
+        """Restore objects to their contents, and undo all losses and damage."""
         with self._lock:
             self.objects.update(contents)
-            self._spoilt.clear()
+            self._corrupted.clear()
 
     def readable(self, keys: Iterable[str]) -> list[bool]:
-        """Which objects can be read whole, key by key. `has` knows less."""
+        """Which objects can be read whole, key by key. `has` does not show this."""
         with self._lock:
-            return [key in self.objects and key not in self._spoilt for key in keys]
+            return [key in self.objects and key not in self._corrupted for key in keys]
 
     def was_written(self, key: str) -> bool:
-        """Whether there was ever a whole object under a key."""
+        """Whether a key ever had a whole object."""
         with self._lock:
             return key in self.written
 
     def has(self, key: str) -> bool:
-        """Whether an object seems to be there."""
+        """Whether an object seems to be present."""
         with self._lock:
             return key in self.objects
 
     def get(self, key: str, size: int) -> tuple[bytes, str]:
-        """An object of so many bytes, or why it cannot be had; one that cannot is not there afterwards."""
+        """An object of `size` bytes, or the reason why it cannot be read; then it is removed."""
         with self._lock:
             reason = self._reason(key, size)
             content = self.objects.pop(key, b"") if reason else self.objects[key]
-            self._spoilt.pop(key, None)
+            self._corrupted.pop(key, None)
             return content, reason
 
     def set(self, key: str, content: bytes) -> str:
-        """Keep an object, if there is none: `written`, `present` or `refused`."""
+        """Store an object if the key has none: `written`, `present` or `refused`."""
         with self._lock:
             self.offered.add(key)
             if key in self.objects:
@@ -105,7 +105,7 @@ class Store:
             return "written"
 
     def moved(self, pieces: int, strays: int) -> None:
-        """A page was moved from or to so many runs of memory."""
+        """Count the pieces of memory of a copied page."""
         with self._lock:
             self.moved_pieces += pieces
             self.stray_pieces += strays
@@ -115,22 +115,22 @@ class Store:
         with self._lock:
             for key in [key for key in self.objects if key.startswith(f"{scope}/")]:
                 del self.objects[key]
-                self._spoilt.pop(key, None)
+                self._corrupted.pop(key, None)
 
     def note(self, call: Call) -> None:
-        """Remember that a verb was called. Raises RuntimeError where the verb is to raise."""
+        """Record a call. Raises RuntimeError when the test has set the verb to raise."""
         with self._lock:
             self.calls.append(call)
             if call.verb in self.faults.raising:
                 self.has_refused |= call.verb == "set"
-                raise RuntimeError(f"{call.verb} of {len(call.keys)} keys raises, as a test wants it")
+                raise RuntimeError(f"{call.verb} of {len(call.keys)} keys raises, as the test has set")
 
     def _reason(self, key: str, size: int) -> str:
-        """Why an object cannot be read, or nothing."""
+        """The reason why an object cannot be read, or empty."""
         if self.faults.failing_gets:
             self.faults.failing_gets -= 1
             return "error"
         if key not in self.objects:
             return "absent"
         found = len(self.objects[key])
-        return self._spoilt.get(key, "" if found == size else "short" if found < size else "long")
+        return self._corrupted.get(key, "" if found == size else "short" if found < size else "long")

@@ -1,4 +1,4 @@
-"""BackendSubject: a backend under test, its options with placeholders for what differs from place to place."""
+"""BackendSubject: a backend under test, whose options have placeholders for values that differ by place."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from dataclasses import dataclass
 from typing import Any
 
 DIRECTORY = "{directory}"
-"""Stands in an option for a fresh folder."""
+"""A placeholder in an option for a new folder."""
 
 UNIQUE = "{unique}"
-"""Stands in an option for a name that no other place has."""
+"""A placeholder in an option for a unique name."""
 
 CAPACITY_BYTES = "{capacity_bytes}"
-"""Stands for an option: how much the backend may keep, an integer."""
+"""A placeholder for an option: the capacity in bytes, an integer."""
 
 CAPACITY_PAGES = "{capacity_pages}"
-"""Stands for an option: the same as a number of pages, an integer."""
+"""A placeholder for an option: the capacity in pages, an integer."""
 
 PAGE_BYTES = "{page_bytes}"
-"""Stands for an option: the size of the largest page that will be kept, an integer."""
+"""A placeholder for an option: the size of the largest page, an integer."""
 
 METADATA_URL = "{metadata_url}"
-"""Stands for an option: where a metadata service of ours listens, which is fresh as well."""
+"""A placeholder for an option: the address of a new metadata service of this project."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendSubject:
-    """A backend by its name (registered, an entry point or `module:Class`) and its options."""
+    """A backend, given by its name (registered, an entry point or `module:Class`), and its options."""
 
     name: str
     options: Mapping[str, Any]
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether it is told a folder, so that its files can be looked at and damaged."""
+        """Whether an option is a folder, so that the files can be read and damaged."""
         return _mentions(self.options, DIRECTORY)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it is told how much it may keep."""
+        """Whether an option is a capacity."""
         return self.counts_bytes or _mentions(self.options, CAPACITY_PAGES)
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether it is told so in bytes, whatever the sizes of pages are."""
+        """Whether an option is a capacity in bytes, for pages of any size."""
         return _mentions(self.options, CAPACITY_BYTES)
 
     @property
     def asks_metadata(self) -> bool:
-        """Whether it is told a metadata service."""
+        """Whether an option is the address of a metadata service."""
         return _mentions(self.options, METADATA_URL)
 
     def options_for(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with a value for each placeholder: as it is for a whole option, as text within one."""
+        """The options with each placeholder replaced: by the value as a whole option, by its text inside one."""
         return {name: _filled(option, values) for name, option in self.options.items()}
 
 

@@ -1,4 +1,4 @@
-"""Throughput of a backend, next to that of preadv and pwritev on the same bytes, measured by turns."""
+"""The throughput of a backend, compared with preadv and pwritev on the same bytes, measured alternately."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAGE_SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 _BATCH_BYTES = 32 << 20
 _ROUNDS = 5
 _VECTOR = 64
-"""Pages that one preadv or pwritev takes."""
+"""The number of pages per preadv or pwritev."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Bytes per second, the best of some rounds."""
+    """Bytes per second, the best of several rounds."""
 
     page_bytes: int
     set_rate: float
@@ -35,7 +35,7 @@ class Throughput:
 
 
 def measure(subject: BackendSubject, folder: Path, page_bytes: int) -> Throughput:
-    """Keep and read batches of pages of one size. Raises InvariantError when a page is refused or lost."""
+    """Store and read batches of pages of one size. Raises InvariantError when a page is refused or lost."""
     pages = min(BATCH_PAGES, max(4, _BATCH_BYTES // page_bytes))
     sheet = Sheet([(page_bytes,)] * pages)
     for page in range(pages):
@@ -70,7 +70,7 @@ def _measured(backend: StorageBackend, sheet: Sheet, raw: int, page_bytes: int) 
 
 def _all_true(verb: str, answers: list[bool]) -> None:
     if not all(answers):
-        raise violation("STORE-3", f"{verb} of {len(answers)} pages", "True each, there is room", answers)
+        raise violation("STORE-3", f"{verb} of {len(answers)} pages", "True for each, as there is capacity", answers)
 
 
 def _move(call: Callable[[int, list[memoryview], int], int], raw: int, sheet: Sheet) -> None:

@@ -1,6 +1,6 @@
-"""The process behind `Writers`: forks a writer for each task that it is told, so that a writer costs little to kill.
+"""The process behind `Writers`: forks a writer for each task, so that starting and killing a writer is cheap.
 
-It reads and writes lines of JSON. A line is one write, below what a pipe takes at once, so writers do not mix.
+It reads and writes lines of JSON. A line is one write of less than PIPE_BUF bytes, so lines of writers do not mix.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from hicache.storage.registry import backend_class, open_backend
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 
 
-def tell(**message: object) -> None:
-    """Say something about this process."""
+def send(**message: object) -> None:
+    """Write a message about this process."""
     os.write(sys.stdout.fileno(), (json.dumps({"pid": os.getpid(), **message}) + "\n").encode())
 
 
 def write_pages(task: dict[str, Any]) -> None:
-    """Open a backend, and keep a version of keys `stem/0` to `stem/count`, a batch at a time."""
+    """Open a backend, and store a version of the keys `stem/0` to `stem/count`, in batches."""
     backend = open_backend(task["backend"], task["scope"], task["options"])
-    tell(opened=True)
+    send(opened=True)
     if task["dies_at_limit"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -36,34 +36,34 @@ def write_pages(task: dict[str, Any]) -> None:
         sheet = Sheet([task["cuts"]] * len(keys))
         for page, key in enumerate(keys):
             sheet.write(page, page_bytes(task["scope"], key, task["version"], sum(task["cuts"])))
-        tell(answers=backend.set(keys, sheet.pages, []))
+        send(answers=backend.set(keys, sheet.pages, []))
     backend.close()
 
 
 def run_writer(task: dict[str, Any]) -> None:
-    """Write, say how it ended, and leave without the cleaning up of a process that was forked."""
+    """Write the pages, report the end, and exit without the cleanup of the forked process."""
     try:
         write_pages(task)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the other side has to hear of it
-        tell(raised=repr(error)[:1000])
-    tell(ended=True)
+    except BaseException as error:  # noqa: BLE001 - every error is reported to the other process
+        send(raised=repr(error)[:1000])
+    send(ended=True)
     os._exit(0)
 
 
 def main() -> None:
-    """Fork a writer for each task, or wait for one to be dead, until there is nothing more to read."""
+    """Fork a writer for each task, or wait for the end of one, until the input ends."""
     for line in sys.stdin:
         order = json.loads(line)
         if "task" in order:
-            # Imported once: a writer is to be killed while it opens and writes, not while it imports.
+            # Imported once, so that a kill hits a writer that opens or writes, not one that imports.
             backend_class(order["task"]["backend"])
             pid = os.fork()
             if not pid:
                 run_writer(order["task"])
-            tell(started=pid)
+            send(started=pid)
         else:
             _, status = os.waitpid(order["reap"], 0)
-            tell(reaped=order["reap"], signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+            send(reaped=order["reap"], signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
 
 
 if __name__ == "__main__":

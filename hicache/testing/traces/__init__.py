@@ -1,6 +1,6 @@
-"""Traces in Mooncake's format: read, generate, and turn into tokens.
+"""Traces in Mooncake's format: read them, generate them, and make their tokens.
 
-Three are public, in the repository kvcache-ai/Mooncake under `FAST25-release/traces/` (Apache-2.0):
+Three traces are public, in the repository kvcache-ai/Mooncake under `FAST25-release/traces/` (Apache-2.0):
 `conversation_trace.jsonl`, `toolagent_trace.jsonl` and `synthetic_trace.jsonl`.
 """
 

@@ -1,4 +1,4 @@
-"""Mooncake's trace format: one JSON object a line, read as a stream."""
+"""Mooncake's trace format: one JSON object per line, read as a stream."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from hicache.errors import TraceError
 
 BLOCK_TOKENS = 512
-"""Tokens that one id of `hash_ids` stands for; the last block of a request may be partial."""
+"""The number of tokens of one id in `hash_ids`; the last block of a request may be shorter."""
 
 BLOCK_IDS = 2**31
-"""Block ids lie below this, so that a token can tell two blocks apart."""
+"""Block ids are below this, so that one token identifies its block."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request: when it arrived, how many tokens it read and wrote, and its blocks. Equal ids are equal prefixes."""
+    """One request: arrival time, input and output length in tokens, and block ids. Equal ids are equal prefixes."""
 
     timestamp_ms: int
     input_length: int
@@ -32,7 +32,7 @@ class Trace:
     """A trace on disk. Each iteration streams the file from its start and holds one line at a time.
 
     `limit`: how many requests to read, or None for all. A malformed line raises TraceError, which names file, line
-    and reason; with `skip_bad` it is passed over, and `skipped` says how many were, in the iteration that ran last.
+    and reason; with `skip_bad` the line is skipped, and `skipped` counts the skipped lines of the last iteration.
     """
 
     def __init__(self, path: Path, *, skip_bad: bool, limit: int | None) -> None:
@@ -59,7 +59,7 @@ class Trace:
 
 
 def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
-    """Write requests in the order given, one a line."""
+    """Write requests in the given order, one per line."""
     with path.open("w", encoding="utf-8") as lines:
         for request in requests:
             fields = asdict(request)
@@ -67,7 +67,7 @@ def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
 
 
 def parse_request(line: bytes) -> TraceRequest:
-    """Read one line. Raises ValueError with the reason when it is no request."""
+    """Read one line. Raises ValueError with the reason when it is not a request."""
     table = json.loads(line)
     if not isinstance(table, dict):
         raise ValueError(f"the line is a {type(table).__name__}, not an object")

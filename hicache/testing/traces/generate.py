@@ -1,4 +1,4 @@
-"""Traces of the same shape as the public ones: conversations that share system prompts and grow turn by turn."""
+"""Generated traces with the shape of the public ones: conversations that share system prompts and grow by turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.testing.traces.format import BLOCK_TOKENS, TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class TraceShape:
-    """What a generated trace looks like. Lengths are in tokens; a spread is the sigma of a log-normal distribution."""
+    """The shape of a generated trace. Lengths are in tokens; `spread`: the sigma of the log-normal distributions."""
 
     requests: int
     system_prompts: int
@@ -38,23 +38,23 @@ SHORT_TRACE = TraceShape(
     longest_input=16_384,
     interval_mean_ms=300.0,
 )
-"""Two hundred requests, with the proportions of a conversation trace but shorter."""
+"""Two hundred requests with the proportions of the conversation trace, but shorter."""
 
 
 class _Conversation:
-    """The tokens said so far, and the ids of the blocks that they fill."""
+    """The number of tokens so far, and the ids of the whole blocks."""
 
     def __init__(self, length: int, blocks: list[int]) -> None:
         self.length = length
         self.blocks = blocks
 
     def grow(self, tokens: int, fresh: Iterator[int]) -> None:
-        """Append tokens; name the whole blocks that have none yet."""
+        """Append tokens, and give an id to each new whole block."""
         self.length += tokens
         self.blocks.extend(itertools.islice(fresh, self.length // BLOCK_TOKENS - len(self.blocks)))
 
     def prompt(self, fresh: Iterator[int]) -> tuple[int, ...]:
-        """All blocks. A partial last one gets an id for this prompt alone: at the next turn it holds more."""
+        """All block ids. An incomplete last block gets an id that only this prompt has, as the next turn extends it."""
         partial = itertools.islice(fresh, 1 if self.length % BLOCK_TOKENS else 0)
         return (*self.blocks, *partial)
 
@@ -82,7 +82,7 @@ def generate_trace(shape: TraceShape, seed: int) -> Iterator[TraceRequest]:
 def _next_conversation(
     random: Random, live: list[_Conversation], prompts: list[_Conversation], shape: TraceShape, fresh: Iterator[int]
 ) -> _Conversation:
-    """A conversation that goes on, or a new one below one of the system prompts."""
+    """A live conversation, or a new one that starts with one of the system prompts."""
     if live and random.random() * shape.live_conversations < len(live):
         return random.choice(live)
     prompt = random.choice(prompts)
@@ -97,5 +97,5 @@ def _message_length(random: Random, conversation: _Conversation, shape: TraceSha
 
 
 def _length(random: Random, median: int, shape: TraceShape) -> int:
-    """A heavy-tailed length of at least one token, and at most half of the longest input."""
+    """A length with a heavy-tailed distribution: at least one token, and at most half of the longest input."""
     return max(1, min(int(median * random.lognormvariate(0.0, shape.spread)), shape.longest_input // 2))

@@ -1,4 +1,4 @@
-"""The pages of a request, block by block, so that they can be counted without tokens."""
+"""The pages of a request by block, so that they can be counted without tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hicache.testing.traces.format import BLOCK_TOKENS, TraceRequest
 
 
 def page_runs(request: TraceRequest, page_size: int, *, begun: bool) -> list[tuple[int, int]]:
-    """For each block in which pages end: a number for the prefix up to the block's end, and how many end in it.
+    """For each block in which pages end: a number for the prefix up to the block's end, and how many pages end in it.
 
-    Numbers are 64-bit hashes: equal for equal prefixes. `begun`: a last page that is only begun counts too.
+    Numbers are 64-bit hashes: equal for equal prefixes. `begun`: an incomplete last page counts too.
     """
     length = request.input_length + (-request.input_length % page_size if begun else 0)
     last = len(request.hash_ids)

@@ -1,4 +1,4 @@
-"""The tokens of a request, derived from its block ids: a trace holds no text."""
+"""The tokens of a request, derived from its block ids, as a trace has no text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LOW_BITS = np.uint32(BLOCK_IDS - 1)
 def request_tokens(request: TraceRequest) -> Tokens:
     """Token ids, int32, shape [input_length], none negative.
 
-    Block b reads `(b + i * constant) mod 2**31` at its i-th place: a function of b alone, and two blocks differ in
-    every place, so that they never share a page, however small.
+    Token i of block b is `(b + i * constant) mod 2**31`: a function of b alone. Two blocks differ in every token, so
+    that they never share a page of any size.
     """
     blocks = np.asarray(request.hash_ids, dtype=np.uint32)
     tokens = (blocks[:, np.newaxis] + _STEPS) & _LOW_BITS

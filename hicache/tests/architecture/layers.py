@@ -27,13 +27,13 @@ CORE = (
 REFERENCE = ("hicache.testing.adapters.reference", "hicache.testing.adapters.reference_view")
 RANKS = tuple(
     f"hicache.testing.ranks.{name}"
-    for name in ("device_watch", "interposer", "launch", "making", "process_world", "torchrun_world", "worker")
+    for name in ("device_recorder", "interposer", "launch", "new_groups", "process_world", "torchrun_world", "worker")
 )
 SGLANG = (
     "hicache.testing.adapters.sglang",
     *(
         f"hicache.testing.adapters.sglang_{name}"
-        for name in ("cache", "fetches", "host", "host_pools", "locks", "pool_verbs", "pools", "view", "workers")
+        for name in ("cache", "host", "host_pools", "locks", "pool_verbs", "pools", "prefetches", "view", "workers")
     ),
 )
 

@@ -1,1 +1,1 @@
-"""The kit, tested on its own."""
+"""Tests of the verification kit."""

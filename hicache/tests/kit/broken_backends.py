@@ -1,4 +1,4 @@
-"""Storage backends that are each wrong in one way, as shipped ones were."""
+"""Storage backends with one defect each, as found in real backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hicache.types import HitPolicy
 
 
 class SmallestOfEach(DictionaryStorage):
-    """`exists` takes the minimum of each pool's own best."""
+    """`exists` returns the minimum of the pools' own longest prefixes."""
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         ask = super().exists
@@ -25,7 +25,7 @@ class SmallestOfEach(DictionaryStorage):
 
 
 class FixedWindow(DictionaryStorage):
-    """`exists` takes a window for whole at the end of all pages only."""
+    """`exists` checks the window only at the end of all pages."""
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         asked = [one for one in queries if one.policy is HitPolicy.ALL_PAGES or all(self.has(one.keys[-1:]))]
@@ -33,14 +33,14 @@ class FixedWindow(DictionaryStorage):
 
 
 class TurnedAnswers(DictionaryStorage):
-    """Answers of `get` stand in another order than the keys."""
+    """`get` returns its answers in another order than the keys."""
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         return super().get(keys, targets, prefix_keys)[::-1]
 
 
 class ClearsAll(DictionaryStorage):
-    """`clear` removes what other scopes hold as well."""
+    """`clear` also removes the objects of other scopes."""
 
     def clear(self) -> bool:
         for (store, _), objects in STORES.items():
@@ -50,7 +50,7 @@ class ClearsAll(DictionaryStorage):
 
 
 class Overwrites(DictionaryStorage):
-    """`set` of a key that exists writes it again."""
+    """`set` overwrites an existing key."""
 
     def write(self, name: str, pieces: Pieces) -> bool:
         self.objects.pop(name, None)
@@ -58,7 +58,7 @@ class Overwrites(DictionaryStorage):
 
 
 class TakesShort(DictionaryStorage):
-    """An object that is too short is read as far as it goes."""
+    """`get` accepts an object that is too short, and reads what it has."""
 
     def read(self, name: str, pieces: Pieces) -> bool:
         kept = self.objects.get(name, b"")
@@ -68,14 +68,14 @@ class TakesShort(DictionaryStorage):
 
 
 class Raises(DictionaryStorage):
-    """A key that is not there is an exception."""
+    """`get` raises for an absent key."""
 
     def read(self, name: str, pieces: Pieces) -> bool:
         return len(self.objects[name]) > 0 and super().read(name, pieces)
 
 
 class TouchesTargets(DictionaryStorage):
-    """With more keys than targets, those that there are are filled."""
+    """`get` with more keys than targets fills the targets that it has."""
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         least = min(len(keys), len(targets))
@@ -84,21 +84,21 @@ class TouchesTargets(DictionaryStorage):
 
 
 class OneForAll(DictionaryStorage):
-    """A mismatch has one answer."""
+    """`set` returns one answer when the numbers of keys and sources differ."""
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         return super().set(keys, sources, prefix_keys) if len(keys) == len(sources) else [False]
 
 
 class Unbounded(DictionaryStorage):
-    """Everything is kept."""
+    """The capacity is ignored."""
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, {**options, "capacity_bytes": 1 << 40})
 
 
 class Remembers(DictionaryStorage):
-    """`has` goes by what was seen once."""
+    """`has` remembers a key that was present once."""
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, options)
@@ -111,37 +111,37 @@ class Remembers(DictionaryStorage):
 
 
 class OneScope(DictionaryStorage):
-    """Scopes are not told apart."""
+    """All scopes share one set of objects."""
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """What all scopes hold."""
+        """The objects of all scopes."""
         return STORES.setdefault((self.store, "one"), {})
 
 
 class NoCase(DictionaryStorage):
-    """Keys are told apart as a file system without case does."""
+    """Keys are not case-sensitive, as on some file systems."""
 
     def checked_key(self, key: str) -> str:
         return super().checked_key(key).lower()
 
 
 class OneContextRank(DictionaryStorage):
-    """The ranks of context parallelism have one name."""
+    """All context-parallel ranks have the same name."""
 
     def checked_key(self, key: str) -> str:
         return re.sub(r"\.cp\d+of", ".cp0of", super().checked_key(key))
 
 
 class AnyKey(DictionaryStorage):
-    """Keys are taken as they come."""
+    """Keys are not checked."""
 
     def checked_key(self, key: str) -> str:
         return key
 
 
 class Copies(DictionaryStorage):
-    """A page is put together before it is handed over."""
+    """A page is assembled in one buffer before it is copied to its target."""
 
     def read(self, name: str, pieces: Pieces) -> bool:
         whole = bytearray(sum(map(len, pieces)))
@@ -153,7 +153,7 @@ class Copies(DictionaryStorage):
 
 
 class Unpickles(DictionaryStorage):
-    """What is kept is looked at for an object of Python."""
+    """`get` tries to unpickle an object."""
 
     def read(self, name: str, pieces: Pieces) -> bool:
         if self.objects.get(name, b"")[:1] == b"\x80":
@@ -162,7 +162,7 @@ class Unpickles(DictionaryStorage):
 
 
 class HalfBatches(DictionaryStorage):
-    """Of a batch, only the first hundred pages are kept."""
+    """`set` stores only the first hundred pages of a batch."""
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         if len(keys) != len(sources):
@@ -171,7 +171,7 @@ class HalfBatches(DictionaryStorage):
 
 
 class SharedRoom(DictionaryStorage):
-    """Pages come through memory in which the next one lies before the last one is out."""
+    """Pages are copied through a shared buffer that the next page can overwrite too early."""
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, options)
@@ -186,21 +186,21 @@ class SharedRoom(DictionaryStorage):
 
 
 class Forgets(DictionaryStorage):
-    """What one instance keeps is gone with it."""
+    """The objects are lost when the instance that stored them is closed."""
 
     def close(self) -> None:
         self.objects.clear()
 
 
 class KeepsBeginnings(FolderStorage):
-    """What a process had begun that is gone stays for ever."""
+    """The incomplete files of processes that have ended are never removed."""
 
     def sweep(self) -> None:
         """Remove nothing."""
 
 
 class TornVisible(FolderStorage):
-    """A page is written in its place, and no digest tells what is missing."""
+    """A page is written directly to its final file, without a digest to detect an incomplete one."""
 
     def write(self, path: Path, pieces: Pieces) -> bool:
         if not path.exists():
@@ -215,21 +215,21 @@ class TornVisible(FolderStorage):
 
 
 class NoDigest(FolderStorage):
-    """What is read is believed."""
+    """Reads are not checked."""
 
     def digest(self, path: Path, pieces: Pieces) -> bytes:
         return bytes(32)
 
 
 class KeepsDamage(FolderStorage):
-    """What cannot be read stays where it is, so that nobody can write it anew."""
+    """An unreadable object stays, so that its key can never be written again."""
 
-    def spoiled(self, path: Path) -> None:
-        """Nothing."""
+    def remove_corrupt(self, path: Path) -> None:
+        """Do nothing."""
 
 
 class Escapes(FolderStorage):
-    """A key is a path."""
+    """A key is used as a path without a check."""
 
     def path(self, key: str) -> Path:
         return self.folder / key.replace("\0", "")
@@ -240,14 +240,14 @@ class Escapes(FolderStorage):
 
 
 class DiskRaises(FolderStorage):
-    """A disk that fails is an exception."""
+    """A disk error is raised."""
 
     def guarded(self, act: Any, path: Path, pieces: Pieces) -> bool:
         return (act == self.write or path.exists()) and bool(act(path, pieces))
 
 
 class TrustsWrites(FolderStorage):
-    """How much was written is not looked at."""
+    """The number of bytes written is not checked."""
 
     def moved(self, call: Any, file: int, piece: memoryview) -> int:
         moved = super().moved(call, file, piece)

@@ -1,4 +1,4 @@
-"""DictionaryCache: a prefix cache that is no tree, one dictionary entry per page, to try the kit's replay on."""
+"""DictionaryCache: a prefix cache with one dictionary entry per page instead of a tree, for tests of the replay."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FULL = Component.FULL.value
 
 @dataclass(slots=True)
 class Entry:
-    """A cached page: its number, and how many receipts protect it."""
+    """A cached page: its number, and the number of receipts that protect it."""
 
     page: int
     locks: int
 
 
 class DictionaryCache(CacheAdapter):
-    """Pages by the bytes of their whole prefix, least recent first. FULL alone, one namespace, LRU."""
+    """Pages by the bytes of their whole prefix, least recently used first. FULL alone, one namespace, LRU."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {Capability.PAGED, Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES}
@@ -155,7 +155,7 @@ class DictionaryCache(CacheAdapter):
         return (elements[:end] for end in range(page_bytes, len(elements) + 1, page_bytes))
 
     def _touch(self, prefixes: list[bytes]) -> None:
-        # A page is never less recent than what follows it, so that the oldest page is always a leaf.
+        # A page is at least as recent as its descendants, so that the oldest page is always a leaf.
         for prefix in reversed(prefixes):
             self.entries[prefix] = self.entries.pop(prefix)
 

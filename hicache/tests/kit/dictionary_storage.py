@@ -1,4 +1,4 @@
-"""DictionaryStorage: a storage backend that is right, in a dictionary; others are made from it that are not."""
+"""DictionaryStorage: a correct storage backend over a dictionary; the base class of defective ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hicache.storage.base import Pieces, StorageBackend, StorageStats
 from hicache.storage.keys import check_key, check_scope
 
 STORES: dict[tuple[str, str], dict[str, bytes]] = {}
-"""What is kept, by the name of a store and a scope."""
+"""The objects, by the name of a store and a scope."""
 
 
 class DictionaryStorage(StorageBackend):
@@ -27,15 +27,15 @@ class DictionaryStorage(StorageBackend):
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """The objects of the scope, the oldest first."""
+        """The objects of the scope, oldest first."""
         return STORES.setdefault((self.store, self.scope), {})
 
     def checked_scope(self, scope: str) -> str:
-        """The name under which a scope is kept."""
+        """The name of a scope in the store."""
         return check_scope(scope)
 
     def checked_key(self, key: str) -> str:
-        """The name under which an object is kept."""
+        """The name of an object in the store."""
         return check_key(key)
 
     def has(self, keys: Sequence[str]) -> list[bool]:
@@ -54,7 +54,7 @@ class DictionaryStorage(StorageBackend):
         return [self.write(name, pieces) for name, pieces in zip(names, sources, strict=True)]
 
     def read(self, name: str, pieces: Pieces) -> bool:
-        """Copy an object to where it is asked for."""
+        """Copy an object to its target."""
         kept = self.objects.get(name)
         if kept is None or len(kept) != sum(map(len, pieces)):
             self.missed("absent" if kept is None else "short")
@@ -66,7 +66,7 @@ class DictionaryStorage(StorageBackend):
         return True
 
     def write(self, name: str, pieces: Pieces) -> bool:
-        """Keep an object, and make room for it."""
+        """Store an object, and evict others for it if needed."""
         with self.lock:
             objects = self.objects
             if name in objects:
@@ -99,4 +99,4 @@ class DictionaryStorage(StorageBackend):
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as nothing is open."""

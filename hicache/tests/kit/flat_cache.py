@@ -1,4 +1,4 @@
-"""FlatCache: what every cache can do, over a dictionary of page prefixes, and nothing to look into."""
+"""FlatCache: the minimal capabilities, over a dictionary of page prefixes, without a snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Prefix = tuple[Namespace, bytes]
 
 
 class FlatCache(CacheAdapter):
-    """Keeps whole pages of FULL by their whole prefix; a handle is a prefix."""
+    """Stores whole pages of FULL by their whole prefix; a handle is a prefix."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.PAGED, Capability.NAMESPACES})
 

@@ -1,4 +1,4 @@
-"""FolderStorage: a storage backend that is right, a file for each object; others are made from it that are not."""
+"""FolderStorage: a correct storage backend with one file per object; the base class of defective ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers = count()
 
 
 class FolderStorage(StorageBackend):
-    """Options: `directory`. A file is the page, and behind it the digest of its key and its bytes."""
+    """Options: `directory`. A file holds the page, followed by the digest of its key and its bytes."""
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         self.folder = Path(options["directory"], check_scope(scope))
@@ -29,13 +29,13 @@ class FolderStorage(StorageBackend):
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove what processes that are gone had begun."""
+        """Remove the incomplete files of processes that have ended."""
         for beside in self.folder.glob("*.*.*"):
             if not Path("/proc", beside.name.split(".")[1]).exists():
                 beside.unlink(missing_ok=True)
 
     def path(self, key: str) -> Path:
-        """Where an object lies."""
+        """The file of an object."""
         return self.folder / sha256(quote(check_key(key)).encode()).hexdigest()
 
     def has(self, keys: Sequence[str]) -> list[bool]:
@@ -54,7 +54,7 @@ class FolderStorage(StorageBackend):
         return [self.guarded(self.write, path, pieces) for path, pieces in zip(paths, sources, strict=True)]
 
     def guarded(self, act: Any, path: Path, pieces: Pieces) -> bool:
-        """What fails is an answer."""
+        """Run `act`, and return False for an OSError."""
         try:
             return bool(act(path, pieces))
         except OSError:
@@ -70,11 +70,11 @@ class FolderStorage(StorageBackend):
             os.close(file)
         is_whole = size == moved == sum(map(len, pieces)) + DIGEST_BYTES and digest == self.digest(path, pieces)
         if not is_whole:
-            self.spoiled(path)
+            self.remove_corrupt(path)
         return is_whole
 
     def write(self, path: Path, pieces: Pieces) -> bool:
-        """Write an object beside its place, and move it there when it is whole."""
+        """Write an object to a temporary file, and rename it when it is whole."""
         if path.exists():
             return True
         beside = path.with_name(f"{path.name}.{os.getpid()}.{next(_numbers)}")
@@ -98,18 +98,18 @@ class FolderStorage(StorageBackend):
             os.close(file)
 
     def moved(self, call: Any, file: int, piece: memoryview) -> int:
-        """The bytes that one call moved."""
+        """Write or read one piece, and return how many bytes the call moved."""
         return int(call(file, [piece])) if len(piece) else 0
 
     def digest(self, path: Path, pieces: Pieces) -> bytes:
-        """What stands behind the bytes of an object."""
+        """The digest at the end of an object's file."""
         found = sha256(str(path).encode())
         for piece in pieces:
             found.update(piece)
         return found.digest()
 
-    def spoiled(self, path: Path) -> None:
-        """Remove what nobody can read."""
+    def remove_corrupt(self, path: Path) -> None:
+        """Remove an unreadable object."""
         path.unlink()
 
     def clear(self) -> bool:
@@ -121,7 +121,7 @@ class FolderStorage(StorageBackend):
         return True
 
     def stats(self) -> StorageStats:
-        raise NotImplementedError("no test of those that are made from it asks for counts")
+        raise NotImplementedError("no test of the derived backends reads statistics")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as nothing is open."""

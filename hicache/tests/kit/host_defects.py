@@ -1,4 +1,4 @@
-"""Caches of two tiers with one defect each, for the driver to find."""
+"""Caches with two tiers and one defect each, for tests of the driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hicache.types import (
 
 
 class CopiesOneLayer(HostedCache):
-    """Calls a transfer complete after its first layer."""
+    """`complete` ends a transfer after its first layer."""
 
     def complete(self, ticket: Job) -> None:
         self.jobs.advance(ticket)
@@ -31,7 +31,7 @@ class CopiesOneLayer(HostedCache):
 
 
 class ShowsTooSoon(HostedCache):
-    """Makes a load resident while it is on its way."""
+    """A load is resident before it is applied."""
 
     def advance(self, ticket: Job) -> None:
         super().advance(ticket)
@@ -40,42 +40,42 @@ class ShowsTooSoon(HostedCache):
 
 
 class GoesOnPending(HostedCache):
-    """Does not notice that a transfer is complete."""
+    """A completed transfer stays pending."""
 
     def complete(self, ticket: Job) -> None:
         return
 
 
 class SkipsALayer(HostedCache):
-    """Moves two layers where one was asked for, and tells of none."""
+    """`advance` copies two layers and reports none."""
 
     def advance(self, ticket: Job) -> None:
         return
 
 
 class AllIsReady(HostedCache):
-    """Lets readers read before anything has come."""
+    """Every layer is reported as readable from the start."""
 
     def layer_ready(self, ticket: Ticket, pool: Pool, layer: int) -> bool:
         return True
 
 
 class NothingIsReady(HostedCache):
-    """Never lets a reader read."""
+    """No layer is ever reported as readable."""
 
     def layer_ready(self, ticket: Ticket, pool: Pool, layer: int) -> bool:
         return False
 
 
 class ReadyForAWhile(HostedCache):
-    """Takes a layer back when the load has ended."""
+    """A readable layer becomes unreadable when the load has ended."""
 
     def layer_ready(self, ticket: Ticket, pool: Pool, layer: int) -> bool:
         return super().layer_ready(ticket, pool, layer) and not ticket.phase.has_ended
 
 
 class LeaksItsTarget(HostedCache):
-    """Loses the host pages of a backup that failed."""
+    """The host pages of a failed backup leak."""
 
     def _take_backup(self, part: Part, has_arrived: bool) -> None:
         super()._take_backup(part, has_arrived)
@@ -83,14 +83,14 @@ class LeaksItsTarget(HostedCache):
 
 
 class KeepsPins(HostedCache):
-    """Goes on holding what it backed up."""
+    """The pins of a backup are never released."""
 
     def _pin(self, prefixes: Iterable[bytes], by: int) -> None:
         super()._pin(prefixes, max(by, 0))
 
 
 class EvictsSources(HostedCache):
-    """Takes from the host whatever is there."""
+    """`evict_host` evicts pinned data, too."""
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         for entry in self.entries.values():
@@ -99,14 +99,14 @@ class EvictsSources(HostedCache):
 
 
 class EvictsNothing(HostedCache):
-    """Leaves the host as it is."""
+    """`evict_host` evicts nothing."""
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         return EvictResult({FULL: 0}, 0, refused=0)
 
 
 class EvictsInSecret(HostedCache):
-    """Does not tell what it freed on the host."""
+    """`evict_host` does not report what it freed."""
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         super().evict_host(component, tokens)
@@ -114,21 +114,21 @@ class EvictsInSecret(HostedCache):
 
 
 class MiscountsTheHost(HostedCache):
-    """Counts one evictable token too many on the host."""
+    """`host_sizes` counts one evictable token too many."""
 
     def host_sizes(self) -> Mapping[str, Sizes]:
         return {name: replace(sizes, evictable=sizes.evictable + 1) for name, sizes in super().host_sizes().items()}
 
 
 class UnlocksNothing(HostedCache):
-    """Goes on protecting what was locked on the host, and takes any receipt."""
+    """`unlock_host` does nothing, and accepts any receipt."""
 
     def unlock_host(self, receipt: Handle) -> None:
         return
 
 
 class UnlocksOthers(HostedCache):
-    """Releases a host lock that somebody else holds."""
+    """`unlock_host` releases another owner's host lock."""
 
     def unlock_host(self, receipt: Handle) -> None:
         super().unlock_host(receipt)
@@ -137,7 +137,7 @@ class UnlocksOthers(HostedCache):
 
 
 class PromisesMore(HostedCache):
-    """Counts a page more on the host than is there."""
+    """`match` reports one page too many on the host."""
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         found = super().match(key, chunked=chunked)
@@ -145,7 +145,7 @@ class PromisesMore(HostedCache):
 
 
 class CountsNothing(HostedCache):
-    """Finds a hit on the host of which nothing is there."""
+    """`match` reports a host hit without any data on the host."""
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         found = super().match(key, chunked=chunked)
@@ -153,7 +153,7 @@ class CountsNothing(HostedCache):
 
 
 class LoadsLess(HostedCache):
-    """Brings in a page less than is on the host."""
+    """`load_back` loads one page less than is on the host."""
 
     def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
@@ -161,7 +161,7 @@ class LoadsLess(HostedCache):
 
 
 class LoadsTheSameTwice(HostedCache):
-    """Gives the same slots for each page of a load."""
+    """`load_back` uses the same slots for each page."""
 
     def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
@@ -169,7 +169,7 @@ class LoadsTheSameTwice(HostedCache):
 
 
 class RefusesAndLoads(HostedCache):
-    """Says no to a load, and begins it."""
+    """`load_back` reports a refusal, but starts the load."""
 
     def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
         super().load_back(handle, quota=quota)
@@ -177,7 +177,7 @@ class RefusesAndLoads(HostedCache):
 
 
 class ClaimsLess(HostedCache):
-    """Gives a page less than was promised."""
+    """`claim` returns one page less than was loaded."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         slots = super().claim(ticket)
@@ -185,7 +185,7 @@ class ClaimsLess(HostedCache):
 
 
 class ClaimsNothing(HostedCache):
-    """Gives nothing for a load that has ended well."""
+    """`claim` returns None for a load that succeeded."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         super().claim(ticket)
@@ -193,7 +193,7 @@ class ClaimsNothing(HostedCache):
 
 
 class LosesLoads(HostedCache):
-    """Lets a load fail that nothing went wrong with."""
+    """A load fails without any fault."""
 
     def _finish(self, ticket: Ticket) -> None:
         super()._finish(ticket)
@@ -202,21 +202,21 @@ class LosesLoads(HostedCache):
 
 
 class RunsAgain(HostedCache):
-    """Says that a load is running after it has ended."""
+    """`load_phase` reports a load as running after it has ended."""
 
     def load_phase(self, ticket: Ticket) -> TransferPhase:
         return TransferPhase.QUEUED if ticket.phase is TransferPhase.DONE else ticket.phase
 
 
 class WaitsForNothing(HostedCache):
-    """Calls itself drained while bytes are moving."""
+    """`drain` returns while transfers are in flight."""
 
     def drain(self) -> None:
         self.step()
 
 
 class ResetsTheTreeAlone(HostedCache):
-    """Goes on with its transfers after a reset."""
+    """`reset` does not stop the transfers."""
 
     def reset(self) -> None:
         queued = self.jobs.queued.copy()

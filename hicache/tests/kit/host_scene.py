@@ -1,4 +1,4 @@
-"""A small cache with a host tier, shown by hand while a backup and a load are under way. It breaks no law."""
+"""The snapshot of a small cache with a host tier, made by hand, with a backup and a load in flight. It is valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hicache.types import NO_SLOTS, Slots, TransferKind
 CONFIG = tiny_config(FULL, SWA, MAMBA, page_size=2, pages=6, write_policy=WritePolicy.WRITE_THROUGH)
 HELD: Mapping[str, Slots] = dict.fromkeys((FULL, SWA, MAMBA), NO_SLOTS)
 
-# A and B are on the device, and a backup of B's state is under way. C is below A, on the host alone, and comes back.
+# A and B are on the device, and B's state is being backed up. C, below A, is only on the host, and is being loaded.
 A = node((1, 2), {FULL: slots(2, 3), SWA: None, MAMBA: None}, locks={FULL: 2})
 B = node(
     (3, 4),
@@ -59,12 +59,12 @@ def scene(
     host_pools: Mapping[str, PoolView] = HOST_POOLS,
     kept: Mapping[str, Slots] = KEPT,
 ) -> Snapshot:
-    """The snapshot, or one with some parts of its own."""
+    """The snapshot, or one with some other parts."""
     return snapshot(nodes, pools, host_tier(below, host_pools, *transfers, kept=kept))
 
 
 def change(original: Any, **fields: Any) -> Any:
-    """A view with other fields; mappings are merged with what it has."""
+    """A view with other fields; mappings are merged with its own."""
     for name in fields.keys() & {"slots", "locks", "pins", "host_pins", "device", "host"}:
         fields[name] = {**getattr(original, name), **fields[name]}
     return replace(original, **fields)
@@ -80,7 +80,7 @@ STILL: dict[str, Any] = {
     "host_pools": HOST_POOLS | {MAMBA: pool(6, *range(2, 7))},
     "kept": {},
 }
-"""The same with nothing under way. C is locked on the host by a receipt."""
+"""The same with nothing in flight. C is locked on the host by a receipt."""
 
 
 def fails(clause: str, words: str, shown: Snapshot, write_policy: WritePolicy = WritePolicy.WRITE_THROUGH) -> None:

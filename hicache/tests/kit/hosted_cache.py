@@ -1,4 +1,4 @@
-"""HostedCache: a prefix cache of two tiers that is no tree, one dictionary entry per page, to try the driver on."""
+"""HostedCache: a prefix cache with two tiers and one dictionary entry per page, for tests of the driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hicache.types import (
 
 
 class HostedCache(HostedPages):
-    """Pages by the bytes of their whole prefix, least recent first. FULL alone, one namespace, LRU, write_through."""
+    """Pages by the bytes of their whole prefix, least recently used first. FULL, one namespace, LRU, write_through."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
@@ -38,7 +38,7 @@ class HostedCache(HostedPages):
         }
     )
 
-    # The device.
+    # Device.
 
     def allocate(self, tokens: int) -> Slots | None:
         taken = self._take_pages(tokens // self.page_size)
@@ -95,15 +95,15 @@ class HostedCache(HostedPages):
     def reset(self) -> None:
         kept = [page for ticket in self.tickets for page in ticket.kept]
         device = [entry.page for entry in self.entries.values()] + kept
-        device += [part.device for part in self.jobs.under_way(TransferKind.LOAD)]
+        device += [part.device for part in self.jobs.in_flight(TransferKind.LOAD)]
         host = [entry.host for entry in self.entries.values()]
-        host += [part.host for part in self.jobs.under_way(TransferKind.BACKUP)]
+        host += [part.host for part in self.jobs.in_flight(TransferKind.BACKUP)]
         self.free_pages += [page for page in device if page]
         self.free_host += [page for page in host if page]
         for several in (self.entries, self.receipts, self.tickets, self.jobs.queued, self.jobs.started):
             several.clear()
 
-    # The host.
+    # Host.
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         victims = 0
@@ -130,7 +130,7 @@ class HostedCache(HostedPages):
     def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
         path = self._prefixes(handle)
         missing = [prefix for prefix in path if not self.entries[prefix].page]
-        arriving = {part.prefix for part in self.jobs.under_way(TransferKind.LOAD)}
+        arriving = {part.prefix for part in self.jobs.in_flight(TransferKind.LOAD)}
         is_over = quota is not None and len(missing) * self.page_size > quota
         if not missing or is_over or arriving.intersection(missing):
             return None
@@ -157,7 +157,7 @@ class HostedCache(HostedPages):
         return self._slots(pages) if ticket.phase is TransferPhase.DONE else None
 
     def abandon(self, ticket: Ticket) -> None:
-        assert ticket.phase.has_ended, "a load under way is not abandoned in the tests of the driver"
+        assert ticket.phase.has_ended, "the driver's tests abandon no load that is in flight"
         self._end(ticket)
 
     def step(self) -> None:
@@ -175,7 +175,7 @@ class HostedCache(HostedPages):
                 self.complete(one.ticket)
             self.step()
 
-    # What a test moves.
+    # Transfers that a test advances.
 
     def pending(self) -> Sequence[PendingTransfer]:
         return self.jobs.pending()
@@ -196,7 +196,7 @@ class HostedCache(HostedPages):
         jobs = [job for job in self.jobs.started if ticket.parts[0] in job.parts]
         return any(job.layers_done > layer for job in jobs)
 
-    # Inside.
+    # Internals.
 
     def _take_pages(self, count: int) -> list[int] | None:
         self.evict(FULL, (count - len(self.free_pages)) * self.page_size)
@@ -205,7 +205,7 @@ class HostedCache(HostedPages):
         return [self.free_pages.pop() for _ in range(count)]
 
     def _back_up(self, prefix: bytes) -> None:
-        arriving = {part.prefix for part in self.jobs.under_way(TransferKind.BACKUP)}
+        arriving = {part.prefix for part in self.jobs.in_flight(TransferKind.BACKUP)}
         if self.entries[prefix].host or prefix in arriving:
             return
         self._pin(self._prefixes(prefix), 1)
@@ -248,7 +248,7 @@ class HostedCache(HostedPages):
             self.free_pages.append(part.device)
 
     def _finish(self, ticket: Ticket) -> None:
-        """The load of a ticket has ended: it protects the whole path now, or nothing."""
+        """End the load of a ticket: it protects the whole path now, or nothing."""
         loaded = [part.prefix for part in ticket.parts]
         is_whole = all(self.entries[prefix].page for prefix in loaded)
         ticket.phase = TransferPhase.DONE if is_whole else TransferPhase.FAILED
@@ -264,12 +264,12 @@ class HostedCache(HostedPages):
             self._pin(self._prefixes(ticket.prefix), -1)
 
     def _before(self, ticket: Ticket) -> list[bytes]:
-        """The part of a load's path that was on the device when it began."""
+        """The part of a load's path that was on the device when the load started."""
         path = self._prefixes(ticket.prefix)
         return path[: len(path) - len(ticket.parts)]
 
     def _host_victim(self) -> bytes | None:
-        """The least recent page of the host below which nothing is there; what is on the host alone goes first."""
+        """The least recently used page that is a leaf on the host; pages that are only on the host come first."""
         page_bytes = 4 * self.page_size
         parents = {prefix[:-page_bytes] for prefix, entry in self.entries.items() if entry.host}
         free = [p for p, entry in self.entries.items() if entry.host and not entry.host_locks and p not in parents]

@@ -1,4 +1,4 @@
-"""HostedPages: the pages of a small cache of two tiers, where they lie, who locks them, and how all that is shown."""
+"""HostedPages: the pages of a small cache with two tiers: their positions, their locks, and their snapshot."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hicache.types import NO_SLOTS, SHARED, Component, Handle, Pool, Sizes, Slot
 FULL = Component.FULL.value
 SLOT_BYTES = 8
 NONE = 0
-"""The page of an entry on a tier that does not have it."""
+"""The page number of an entry on a tier where it is absent."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """A cached page: where it lies on each tier, who locks it there, and how many of the locks are the cache's."""
+    """A cached page: its page number and locks on each tier, and how many of the locks the cache itself holds."""
 
     page: int = NONE
     host: int = NONE
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A load: the prefix that it completes, its parts, and those of them that the tree did not take."""
+    """A load: the prefix that it completes, its parts, and the parts that the tree did not take."""
 
     prefix: bytes
     parts: Sequence[Part]
@@ -43,7 +43,7 @@ class Ticket:
 
 
 class HostedPages(CacheAdapter):
-    """Pages by the bytes of their whole prefix, least recent first."""
+    """Pages by the bytes of their whole prefix, least recently used first."""
 
     def __init__(self, config: CacheConfig) -> None:
         assert config.host is not None, "this cache has a host tier"
@@ -77,7 +77,7 @@ class HostedPages(CacheAdapter):
         data: PageBytes = self.jobs.host[layer].reshape(-1, SLOT_BYTES)[slots]
         return data
 
-    # Looking.
+    # Snapshot.
 
     def sizes(self) -> Mapping[str, Sizes]:
         counts = [(entry.page, entry.locks) for entry in self.entries.values()]
@@ -93,7 +93,7 @@ class HostedPages(CacheAdapter):
         transfers = [
             TransferView(kind, {FULL: self._slots([part.device])}, {FULL: self._slots([part.host])})
             for kind in TransferKind
-            for part in self.jobs.under_way(kind)
+            for part in self.jobs.in_flight(kind)
         ]
         kept = [page for ticket in self.tickets for page in ticket.kept]
         host = HostView(
@@ -122,7 +122,7 @@ class HostedPages(CacheAdapter):
         slots = self._slots([entry.host]) if entry.host else None
         return HostNodeView({FULL: slots}, {FULL: entry.host_locks}, {FULL: entry.pins}, {FULL: entry.host_pins})
 
-    # Inside.
+    # Internals.
 
     def _lock(self, handle: bytes, by: int) -> None:
         for prefix in self._prefixes(handle):
@@ -143,7 +143,7 @@ class HostedPages(CacheAdapter):
         return [elements[:end] for end in range(page_bytes, len(elements) + 1, page_bytes)]
 
     def _touch(self, prefixes: Sequence[bytes]) -> None:
-        # A page is never less recent than what follows it, so that the oldest page is always a leaf.
+        # A page is at least as recent as its descendants, so that the oldest page is always a leaf.
         for prefix in reversed(prefixes):
             self.entries[prefix] = self.entries.pop(prefix)
 

@@ -1,4 +1,4 @@
-"""Jobs: pages that a small cache copies between its two memories, layer by layer as a test asks for it."""
+"""Jobs: copies of pages between the two memories of a small cache, layer by layer when a test says so."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hicache.types import TransferKind
 LAYERS = 2
 
 Memory = npt.NDArray[np.uint8]
-"""Bytes of every page: uint8, [layers, pages, bytes]."""
+"""The bytes of every page: uint8, [layers, pages, bytes]."""
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """One page to copy: the prefix that it belongs to, and where it lies on each tier."""
+    """One page to copy: its prefix, and its page number on each tier."""
 
     prefix: bytes
     device: int
@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Parts that are copied in one go. `parts_done`: how many arrived, once it has ended."""
+    """Parts that are copied together. `parts_done`: how many succeeded, once the job has ended."""
 
     kind: TransferKind
     parts: Sequence[Part]
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Jobs:
-    """What is queued and what was started, and the memories that the bytes move between."""
+    """The queued and the started copies, and the memories that they copy between."""
 
     device: Memory
     host: Memory
@@ -46,7 +46,7 @@ class Jobs:
     started: list[Job] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start what is queued, one job for each way."""
+        """Start the queued copies, one job per direction."""
         for kind in TransferKind:
             parts = [part for job in self.queued if job.kind is kind for part in job.parts]
             if parts:
@@ -54,7 +54,7 @@ class Jobs:
         self.queued.clear()
 
     def take_ended(self) -> list[Job]:
-        """The jobs that have ended, in order; a later one waits for an earlier one of its kind."""
+        """The jobs that have ended, in order; a later job waits for earlier ones of its kind."""
         ended: list[Job] = []
         for kind in TransferKind:
             of_kind = [job for job in self.started if job.kind is kind]
@@ -63,12 +63,12 @@ class Jobs:
         self.started = [job for job in self.started if job not in ended]
         return ended
 
-    def under_way(self, kind: TransferKind) -> list[Part]:
-        """The parts of what is queued or started and was not taken over."""
+    def in_flight(self, kind: TransferKind) -> list[Part]:
+        """The parts of queued and started copies that are not applied yet."""
         return [part for job in (*self.started, *self.queued) if job.kind is kind for part in job.parts]
 
     def pending(self) -> list[PendingTransfer]:
-        """What a test may move."""
+        """The jobs that a test can advance."""
         return [
             PendingTransfer(job, job.kind, len(job.parts), LAYERS, job.layers_done)
             for job in self.started
@@ -76,14 +76,14 @@ class Jobs:
         ]
 
     def advance(self, job: Job) -> None:
-        """Copy one more layer; after the last one the job has ended."""
+        """Copy one more layer. After the last layer the job has ended."""
         self._copy(job, job.parts, range(job.layers_done, job.layers_done + 1))
         job.layers_done += 1
         if job.layers_done == LAYERS:
             job.parts_done = len(job.parts)
 
     def fail(self, job: Job, parts_done: int) -> None:
-        """End a job with its first parts alone."""
+        """End a job after its first parts; the other parts fail."""
         self._copy(job, job.parts[:parts_done], range(LAYERS))
         job.parts_done = parts_done
 

@@ -1,4 +1,4 @@
-"""Reader: an HTML page as a test sees it."""
+"""Reader: parses an HTML page for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ VOID = ("meta", "br", "img", "link", "input", "hr")
 
 
 class Reader(HTMLParser):
-    """Reads a page: its text, its elements with their attributes, and where tags do not match."""
+    """Collects a page's text, its elements with their attributes, and its unmatched tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""Runs made by hand, for the tests of reports."""
+"""Run records made by hand, for the tests of reports."""
 
 from __future__ import annotations
 
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 
 HOSTILE = 'expected <b>1</b> & "2", got \x00\x1b[31mred\x1b[0m \ud800 ``` | </pre><script>alert(1)</script> ]]> é\ufffe'
-"""What a failure's message may hold: markup of every format, control characters, half a character."""
+"""A failure's message with the worst contents: markup of every format, control characters, a lone surrogate."""
 
 
 def execution(

@@ -1,4 +1,4 @@
-"""What the kit's own tests are played on: small configurations, and snapshots made by hand."""
+"""Small configurations, and snapshots made by hand, for the kit's own tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tiny_config(
     bigram: bool = False,
     write_policy: WritePolicy | None = None,
 ) -> CacheConfig:
-    """A cache of so many pages (and states) per component; with a write policy, as many on the host."""
+    """A cache with this many pages (and states) per component; with a write policy, as many on the host."""
     capacities = {c: pages if c == MAMBA else pages * page_size for c in components}
     return CacheConfig(
         components=components,
@@ -53,7 +53,7 @@ def _host_config(capacities: Mapping[str, int], write_policy: WritePolicy) -> Ho
 
 
 def slots(*numbers: int) -> Slots:
-    """Slots by number."""
+    """An array of slots."""
     return np.array(numbers, dtype=np.int64)
 
 
@@ -67,7 +67,7 @@ def node(
     namespace: Namespace = SHARED,
     locks: Mapping[str, int] | None = None,
 ) -> NodeView:
-    """A node of plain tokens, unlocked unless said otherwise."""
+    """A node of plain tokens, unlocked by default."""
     return NodeView(
         parent=parent,
         namespace=namespace,
@@ -81,7 +81,7 @@ def node(
 
 
 def pool(capacity: int, *free: int) -> PoolView:
-    """A pool with these slots free."""
+    """A pool with these free slots."""
     return PoolView(capacity, slots(*free))
 
 
@@ -92,7 +92,7 @@ def below(
     pins: Mapping[str, int] | None = None,
     host_pins: Mapping[str, int] | None = None,
 ) -> HostNodeView:
-    """What a node has on the host, unlocked and not pinned on any tier unless said otherwise."""
+    """A node's data on the host; by default unlocked, and not pinned on any tier."""
     none = dict.fromkeys(held, 0)
     return HostNodeView(held, none | dict(locks or {}), none | dict(pins or {}), none | dict(host_pins or {}))
 
@@ -103,10 +103,10 @@ def host_tier(
     *transfers: TransferView,
     kept: Mapping[str, Slots] | None = None,
 ) -> HostView:
-    """A host tier, with nothing kept unless said otherwise."""
+    """A host tier, by default with no kept slots."""
     return HostView(tuple(nodes), pools, transfers, kept or {})
 
 
 def snapshot(nodes: Sequence[NodeView], pools: Mapping[str, PoolView], host: HostView | None = None) -> Snapshot:
-    """A whole cache."""
+    """The snapshot of a whole cache."""
     return Snapshot(tuple(nodes), pools, host, storage=None)

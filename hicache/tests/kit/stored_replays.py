@@ -1,4 +1,4 @@
-"""Replays of short traces over storage, as the kit's tests ask for them."""
+"""Replays of short traces with storage, for the kit's tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings(storage: StorageSettings, capacity: str = "1024", host: HostSetting
 
 
 def roomy(storage: StorageSettings) -> ReplaySettings:
-    """Nothing is ever evicted."""
+    """Settings under which nothing is evicted."""
     return settings(storage, UNLIMITED, replace(HOST, capacity=UNLIMITED))
 
 
@@ -62,18 +62,18 @@ def request(*blocks: int, at_ms: int = 0) -> TraceRequest:
 
 
 RETURNING = [request(0, 1), request(2, 3), request(4, 5), request(0, 1)]
-"""A prompt that, with room for two pages on each tier, has left both when it comes again."""
+"""A prompt that both tiers, with two pages each, have evicted when it comes again."""
 
 TWICE = [request(0, 1, 2, 3), request(0, 1, 2, 3)]
 
 
 def hits(outcome: ReplayOutcome) -> tuple[int, ...]:
-    """Pages hit on the device, on the host and in storage, of a replay that broke no law."""
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    """Pages hit on the device, on the host and in storage, by a replay that violated no law."""
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     return tuple(outcome.hit_tokens[tier] // 512 for tier in ("device", "host", "storage"))
 
 
 def stored(outcome: ReplayOutcome) -> StorageOutcome:
-    """The storage tier of a replay that has one."""
-    assert outcome.storage is not None, "storage is not told of"
+    """The storage part of an outcome."""
+    assert outcome.storage is not None, "expected the outcome of the storage tier, got None"
     return outcome.storage

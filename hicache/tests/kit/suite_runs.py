@@ -1,4 +1,4 @@
-"""Runs of the plugin over small suites that are written for the occasion, on a small cache."""
+"""Runs of the plugin on small suites and a small cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hicache.testing.report import RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
 LOADED = (hypothesis, backend, backends, reference, fixtures, session, shrinking)
-"""What a run imports. A run in this process would import it anew, and drop it at its end."""
+"""Modules that a run imports. A run in this process would import them again, and unload them at its end."""
 
 FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"
 
@@ -32,7 +32,7 @@ from hicache.testing.contract import clause
 
 
 def write_suite(pytester: pytest.Pytester, source: str, folder: str = "conformance") -> None:
-    """Make a suite of one module, `test_it.py`, with the preamble before it."""
+    """Write a suite of one module, `test_it.py`, with the preamble before it."""
     files = {"__init__": "", "conftest": CONFTEST, "test_it": PREAMBLE + textwrap.dedent(source)}
     for name, text in files.items():
         path = pytester.path / folder / f"{name}.py"
@@ -50,7 +50,7 @@ def run(pytester: pytest.Pytester, *options: str, adapter: str = FLAT_CACHE) -> 
 
 
 def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
-    """Run pytest in this process, and take the record that it would make a report of."""
+    """Run pytest in this process, and return the record that the report would be made of."""
     records: list[RunRecord] = []
 
     def keep(record: RunRecord, directory: Path, _: object) -> Path:

@@ -1,4 +1,4 @@
-"""The suite of storage backends finds each way in which one can be wrong, and nothing in those that are right."""
+"""The suite of storage backends finds every defective backend, and no failure in the correct ones."""
 
 from __future__ import annotations
 
@@ -48,10 +48,15 @@ FOUND = [
 
 
 def failures(pytester: pytest.Pytester, backend: type, place: str, *options: str) -> list[str]:
-    """Why tests of a file or a folder of the suites fail with a backend."""
+    """The failure reasons of a file or folder of the suites with a backend."""
     suite, _, rest = place.partition("/")
-    told = ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY
-    named = ("--backend", f"{backend.__module__}:{backend.__name__}", "--backend-config", json.dumps(told))
+    config = ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY
+    named = (
+        "--backend",
+        f"{backend.__module__}:{backend.__name__}",
+        "--backend-config",
+        json.dumps(config),
+    )
     record = run_recorded(pytester, str(suite_folder(suite) / rest), *named, *options)
     assert record.executions, f"tests of {place} were executed"
     return [one.reason for one in record.executions if one.outcome is Outcome.FAILED]
@@ -60,15 +65,15 @@ def failures(pytester: pytest.Pytester, backend: type, place: str, *options: str
 @pytest.mark.parametrize(("backend", "place", "clause_id"), FOUND, ids=[found[0].__name__ for found in FOUND])
 def test_a_broken_backend_is_found(pytester: pytest.Pytester, backend: type, place: str, clause_id: str) -> None:
     found = failures(pytester, backend, place)
-    assert any(clause_id in reason for reason in found), f"{backend.__name__} breaks {clause_id}, found {found}"
+    assert any(clause_id in reason for reason in found), f"{backend.__name__}: expected {clause_id}, found {found}"
 
 
 def test_a_dictionary_is_found_right(pytester: pytest.Pytester) -> None:
     found = failures(pytester, DictionaryStorage, "conformance/storage")
-    assert not found, f"nothing is wrong with a dictionary, found {found}"
+    assert not found, f"expected no failure of a correct backend over a dictionary, found {found}"
 
 
 @pytest.mark.parametrize("place", ["prefix", "damage", "names", "crash", "crowd"])
 def test_files_are_found_right(pytester: pytest.Pytester, place: str) -> None:
     found = failures(pytester, FolderStorage, f"conformance/storage/test_{place}.py", "-k", "not counted")
-    assert not found, f"nothing is wrong with files that are moved to their place, found {found}"
+    assert not found, f"expected no failure of a correct backend over files, found {found}"

@@ -41,7 +41,7 @@ def test_the_product_covers_components_and_page_sizes() -> None:
     assert covered == expected, f"expected and covered differ in {sorted(expected ^ covered)}"
 
 
-def test_windows_are_awkward() -> None:
+def test_windows_are_longer_shorter_and_unaligned() -> None:
     windows = [
         (config.sliding_window_size, config.page_size) for config in STANDARD if config.sliding_window_size is not None
     ]
@@ -71,7 +71,7 @@ def test_a_cache_that_declares_nothing_has_one_configuration() -> None:
 )
 def test_what_is_not_declared_is_not_configured(lacking: Capability) -> None:
     found = standard_configurations(EVERYTHING - {lacking})
-    assert found, f"without {lacking.name} something is left"
+    assert found, f"expected configurations without {lacking.name}, got none"
     wrong = [config.name for config in found if lacking in needs_of(config)]
     assert not wrong, f"{lacking.name} is not declared, but needed by {wrong}"
 

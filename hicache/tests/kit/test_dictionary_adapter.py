@@ -1,4 +1,4 @@
-"""The smallest adapter: it passes all that it can be held to, a defect in it is found, and the document shows it."""
+"""The smallest adapter: it passes all clauses that apply, a defect in it is found, and the document quotes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = "hicache.tests.kit.test_dictionary_adapter"
 
 
 class Forgetful(DictionaryAdapter):
-    """Protects nothing."""
+    """`lock` protects nothing."""
 
     def lock(self, handle: Handle) -> Handle:
         return self.cache.pin(b"")
@@ -59,8 +59,8 @@ def test_it_passes_all_that_it_can_be_held_to(run: RunRecord) -> None:
 def test_what_it_does_not_declare_is_skipped_with_the_reason(run: RunRecord) -> None:
     reasons = {one.reason for one in run.executions if one.outcome is Outcome.SKIPPED}
     for capability in (Capability.SWA, Capability.NAMESPACES, Capability.HOST):
-        told = [reason for reason in reasons if f"{capability.name}: {capability.value}" in reason]
-        assert told, f"no reason names {capability.name}: {reasons}"
+        matching = [reason for reason in reasons if f"{capability.name}: {capability.value}" in reason]
+        assert matching, f"no reason names {capability.name}: {reasons}"
 
 
 def test_a_defect_in_it_is_found(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_document_shows_it_as_it_is() -> None:
 def test_it_stays_short() -> None:
     lines = inspect.getsource(DictionaryAdapter).splitlines()
     code = [line for line in lines[2:] if line.strip()]
-    assert len(code) <= 25, f"about twenty lines of code, got {len(code)}: is something asked for that few caches have?"
+    assert len(code) <= 25, f"expected about twenty lines of code, got {len(code)}"
 
 
 def test_the_document_names_every_verb_that_is_needed_and_every_capability() -> None:

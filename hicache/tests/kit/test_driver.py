@@ -1,4 +1,4 @@
-"""The driver over the reference, and over a cache that shows nothing."""
+"""The driver over the reference, and over a cache without a snapshot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drive(adapter: type[CacheAdapter], *components: str, page_size: int = 2, big
 
 @pytest.mark.parametrize("bigram", [False, True], ids=["tokens", "pairs"])
 @pytest.mark.parametrize("page_size", [1, 3])
-def test_prompts_are_whole_pages_that_part_where_their_numbers_part(page_size: int, bigram: bool) -> None:
+def test_prompts_are_whole_pages_that_diverge_where_their_numbers_differ(page_size: int, bigram: bool) -> None:
     driver = drive(ReferenceAdapter, FULL, page_size=page_size, bigram=bigram)
     driver.put(driver.key(driver.prompt([1, 2, 3])))
     other = driver.key(driver.prompt([1, 2, 4, 3]))
@@ -56,7 +56,7 @@ def test_the_reference_breaks_no_law(components: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("components", STACKS)
-def test_a_request_lives_through_the_reference(components: tuple[str, ...]) -> None:
+def test_a_request_runs_on_the_reference(components: tuple[str, ...]) -> None:
     driver = drive(ReferenceAdapter, *components)
     driver.put(driver.key(driver.prompt([1, 2])))
     admission = driver.admit(driver.key(driver.prompt([1, 2, 3])))
@@ -73,10 +73,10 @@ def test_a_request_lives_through_the_reference(components: tuple[str, ...]) -> N
         driver.reset()
     driver.finish(admission.request)
     protected = {component: sizes.protected for component, sizes in driver.adapter.sizes().items()}
-    assert not any(protected.values()), f"REQ-1: nothing runs, yet {protected} is protected"
+    assert not any(protected.values()), f"REQ-1: expected nothing protected without requests, got {protected}"
 
 
-def test_a_cache_that_shows_nothing_can_be_driven() -> None:
+def test_a_cache_without_a_snapshot_can_be_driven() -> None:
     driver = drive(FlatCache, FULL)
     key = driver.key(driver.prompt([1, 2]))
     driver.put(key)
@@ -90,7 +90,7 @@ def test_a_cache_that_shows_nothing_can_be_driven() -> None:
 
 
 class CountsForks(ReferenceAdapter):
-    """Counts the states that it handed out as copies."""
+    """Counts the states that it returned as copies."""
 
     forks = 0
 

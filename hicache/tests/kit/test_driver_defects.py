@@ -1,4 +1,4 @@
-"""Caches with one defect each: the driver finds every one of them, and says which clause it breaks."""
+"""Caches with one defect each: the driver finds every defect, and names the clause it violates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Verbs = Callable[[Driver], object]
 
 
 class FreesTwice(FlatCache):
-    """Hands slots out and keeps them free."""
+    """`allocate` returns slots that stay free."""
 
     def allocate(self, tokens: int) -> Slots | None:
         slots = super().allocate(tokens)
@@ -28,21 +28,21 @@ class FreesTwice(FlatCache):
 
 
 class UnlocksAnything(FlatCache):
-    """Takes any receipt."""
+    """`unlock` accepts any receipt."""
 
     def unlock(self, receipt: Handle) -> None:
         return
 
 
 class Short(FlatCache):
-    """Hands out a page less than asked."""
+    """`allocate` returns one page less than asked for."""
 
     def allocate(self, tokens: int) -> Slots | None:
         return super().allocate(tokens - self.page_size)
 
 
 class Shifted(FlatCache):
-    """Hands out slots that begin inside a page."""
+    """`allocate` returns slots that start inside a page."""
 
     def allocate(self, tokens: int) -> Slots | None:
         slots = super().allocate(tokens)
@@ -50,42 +50,42 @@ class Shifted(FlatCache):
 
 
 class TooLong(FlatCache):
-    """Finds more than the key has."""
+    """`match` finds more than the key has."""
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         return super().match(Key(np.append(key.tokens, [0, 0]).astype(np.int32), key.namespace), chunked=chunked)
 
 
 class Forgetful(ReferenceAdapter):
-    """Takes slots back and does not free them."""
+    """`free` does not free the slots."""
 
     def free(self, slots: Slots) -> None:
         return
 
 
 class WritesBeside(ReferenceAdapter):
-    """Puts bytes one slot further in its second layer."""
+    """`write` writes the second layer one slot further."""
 
     def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
         super().write(pool, slots, layer, np.roll(data, layer, axis=0))
 
 
 class Miscounts(ReferenceAdapter):
-    """Counts one evictable token too many."""
+    """`sizes` counts one evictable token too many."""
 
     def sizes(self) -> dict[str, Sizes]:
         return {name: Sizes(s.evictable + 1, s.protected, s.free) for name, s in super().sizes().items()}
 
 
 class EvictsNothing(ReferenceAdapter):
-    """Leaves what it was asked to free."""
+    """`evict` evicts nothing."""
 
     def evict(self, component: str, tokens: int) -> EvictResult:
         return EvictResult(dict.fromkeys(self.cache.config.components, 0), 0, refused=0)
 
 
 class IgnoresLocks(ReferenceAdapter):
-    """Evicts everything, locked or not."""
+    """`evict` evicts locked nodes, too."""
 
     def evict(self, component: str, tokens: int) -> EvictResult:
         free = self.sizes()[FULL].free
@@ -94,14 +94,14 @@ class IgnoresLocks(ReferenceAdapter):
 
 
 class KeepsLocks(ReferenceAdapter):
-    """Lets go of nothing."""
+    """`unlock` releases nothing."""
 
     def unlock(self, receipt: Handle) -> None:
         return
 
 
 class Insane(ReferenceAdapter):
-    """Fails its own check."""
+    """`sanity_check` fails."""
 
     def sanity_check(self) -> None:
         raise AssertionError("the cache found a fault of its own")
@@ -147,14 +147,14 @@ def match_longer(driver: Driver) -> None:
 CONFIG = tiny_config(FULL, page_size=2, pages=8)
 
 DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
-    (FreesTwice, lambda driver: [driver.allocate(4) for _ in range(2)], "POOL-2: slots handed out"),
+    (FreesTwice, lambda driver: [driver.allocate(4) for _ in range(2)], "POOL-2: allocated slots"),
     (Short, lambda driver: driver.allocate(4), "POOL-3: .*expected 4 slots or None, got 2"),
     (Shifted, lambda driver: driver.allocate(4), "POOL-4: .*aligned pages of 2"),
     (TooLong, match_longer, "MATCH-1: match: expected at most 2 slots"),
     (Forgetful, free_some, "POOL-1: pool of full: expected 16 slots with an owner"),
     (WritesBeside, put_twice, "REQ-3: node of elements 0..4 .*its slot 0 of 4, pool kv, layer 1"),
     (Miscounts, put_twice, "LOCK-4: size counters of full"),
-    (EvictsNothing, evict_some, "EVICT-1: .*expected more, as 8 are evictable"),
+    (EvictsNothing, evict_some, "EVICT-1: .*expected more freed, as 8 are evictable"),
     (IgnoresLocks, evict_under_a_lock, "LOCK-5: full slot 2, .*expected 1 locks, got a slot that is not in the tree"),
     (KeepsLocks, unlock_something, "LOCK-2: .*expected at most 0"),
     (UnlocksAnything, unlock_twice, "LOCK-6: unlock: expected an error"),

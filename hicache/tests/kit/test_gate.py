@@ -1,4 +1,4 @@
-"""The gate finds the clauses that no test names, and sees every way of naming one."""
+"""The gate finds the clauses that no test names, and recognises every way of naming one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches of two tiers with one defect each: the driver finds every one of them, and says which clause it breaks."""
+"""Caches with two tiers and one defect each: the driver finds every defect, and names the clause it violates."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def drain(driver: Driver) -> None:
     driver.drain()
 
 
-def reset_under_way(driver: Driver) -> None:
+def reset_in_flight(driver: Driver) -> None:
     driver.put(driver.key(driver.prompt([1, 2])))
     driver.reset()
 
@@ -127,17 +127,17 @@ Verbs = Callable[[Driver], object]
 
 DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (CopiesOneLayer, back_up, "REQ-3: node of elements 0..2 .* on the host, .* pool kv, layer 1"),
-    (ShowsTooSoon, load_step_by_step, "FLOW-2: advance: expected what is resident to stay as it was"),
+    (ShowsTooSoon, load_step_by_step, "FLOW-2: advance: expected residency unchanged"),
     (GoesOnPending, back_up, "FLOW-4: complete: expected a transfer that has ended"),
     (SkipsALayer, load_step_by_step, "FLOW-2: advance: expected 1 layers, got 0"),
     (AllIsReady, load_step_by_step, "REQ-3: position 0 of a hit, pool kv, layer 0"),
     (NothingIsReady, load_step_by_step, r"HOST-9: layers of kv after a load: expected \[0, 1\], got \[\]"),
-    (ReadyForAWhile, load_step_by_step, r"HOST-6: layers of kv .*expected \[0, 1\] as before, got \[\]"),
+    (ReadyForAWhile, load_step_by_step, r"HOST-6: readable layers of kv: .*at least \[0, 1\] as before, got \[\]"),
     (LeaksItsTarget, fail_a_backup, "POOL-1: host pool of full: expected 12 slots with an owner"),
-    (KeepsPins, back_up, "FLOW-7: .*no pins of full while nothing is under way"),
+    (KeepsPins, back_up, "FLOW-7: .*no pins of full while nothing is in flight"),
     (EvictsSources, evict_under_a_load, "FLOW-1: source of transfer 0, load, full slot"),
-    (EvictsNothing, evict_all, r"EVICT-8: .*more, as nodes \[1\] can still be evicted"),
-    (EvictsInSecret, evict_all, "EVICT-1: .*freed as the host pools gained: {'full': 4}"),
+    (EvictsNothing, evict_all, r"EVICT-8: .*more freed, as nodes \[1\] can still be evicted"),
+    (EvictsInSecret, evict_all, "EVICT-1: .*freed counts equal to the growth of the host pools, {'full': 4}"),
     (MiscountsTheHost, drain, "LOCK-4: host size counters of full"),
     (UnlocksNothing, lock_twice, "LOCK-2: full slot 4 on the host, which 1 receipts .*expected 1 locks, got 2 locks"),
     (UnlocksOthers, lock_twice, "LOCK-2: full slot 4 on the host, which 1 receipts .*expected 1 locks, got 0 locks"),
@@ -146,13 +146,13 @@ DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (CountsNothing, load_once, "MATCH-12: match: expected whole pages past the anchor, at most 0"),
     (LoadsLess, load_once, "FLOW-10: load_back of 4 elements: .*4 on the host alone, got 2"),
     (LoadsTheSameTwice, load_once, "HOST-4: load_back of 4 elements: expected distinct slots"),
-    (RefusesAndLoads, refuse, "HOST-5: a load that was refused: expected 0 under way, got 2"),
+    (RefusesAndLoads, refuse, "HOST-5: a refused load: expected 0 loads in flight, got 2"),
     (ClaimsLess, load_once, "FLOW-10: claim: expected 4 slots, got 2"),
     (ClaimsNothing, load_once, "FLOW-4: claim of a load that is done: expected slots"),
-    (LosesLoads, load_once, "FLOW-10: a load that nobody let fail: expected 4 slots"),
-    (RunsAgain, load_step_by_step, "FLOW-4: a load that was running: expected it to go on"),
-    (WaitsForNothing, drain, "FLOW-4: drain: expected nothing under way"),
-    (ResetsTheTreeAlone, reset_under_way, "EVICT-9: reset: expected nothing cached and nothing under way"),
+    (LosesLoads, load_once, "FLOW-10: claim without an injected failure: expected 4 slots"),
+    (RunsAgain, load_step_by_step, "FLOW-4: a load that was running: expected a later phase"),
+    (WaitsForNothing, drain, "FLOW-4: drain: expected nothing in flight"),
+    (ResetsTheTreeAlone, reset_in_flight, "EVICT-9: reset: expected nothing cached and nothing in flight"),
 ]
 
 

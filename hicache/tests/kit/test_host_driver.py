@@ -1,4 +1,4 @@
-"""The driver over a small cache of two tiers: what it lets happen, what it reads, and what it keeps track of."""
+"""The driver over a small cache with two tiers: transfers, reads, and records of loads and locks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def prompt(driver: Driver, *pages: int) -> Key:
 
 
 def backed_up(driver: Driver, *pages: int) -> Key:
-    """A prompt that lies on both tiers."""
+    """A prompt that is on both tiers."""
     key = prompt(driver, *pages)
     driver.put(key)
     driver.drain()
@@ -32,14 +32,14 @@ def backed_up(driver: Driver, *pages: int) -> Key:
 
 
 def on_the_host(driver: Driver, *pages: int) -> Key:
-    """A prompt that lies on the host alone."""
+    """A prompt that is only on the host."""
     key = backed_up(driver, *pages)
     driver.evict(FULL, 2 * len(pages))
     return key
 
 
 def started(driver: Driver, key: Key) -> tuple[MatchResult, Handle]:
-    """What a prompt finds, and the ticket of a load of it that has begun."""
+    """The match of a prompt, and the ticket of its started load."""
     found = driver.match(key)
     load = driver.load_back(key, found)
     assert load, "HOST-5: there is room on the device"
@@ -78,10 +78,10 @@ def test_a_load_is_read_as_it_arrives(driver: Driver) -> None:
     assert phases == [TransferPhase.RUNNING, TransferPhase.DONE], f"a load ends with a step, got {phases}"
     receipt = driver.lock(found.best_match)
     slots = driver.claim(ticket)
-    assert slots is not None, "FLOW-10: nobody let the load fail"
+    assert slots is not None, "FLOW-10: expected slots, as no failure was injected"
     assert len(slots) == 6, f"FLOW-10: expected 6 slots, got {slots}"
     driver.unlock(receipt)
-    assert not driver.loads, f"a claimed load is awaited no more, got {driver.loads}"
+    assert not driver.loads, f"expected no open load after the claim, got {driver.loads}"
 
 
 def test_a_load_in_one_call(driver: Driver) -> None:
@@ -111,7 +111,7 @@ def test_a_load_that_fails_delivers_nothing(driver: Driver) -> None:
     assert lengths == (2, 2), f"FLOW-3: the first part came, the second is on the host still, got {lengths}"
 
 
-def test_what_a_load_brings_too_late_is_kept_for_its_readers(driver: Driver) -> None:
+def test_slots_that_are_loaded_too_late_are_kept_for_their_readers(driver: Driver) -> None:
     key = on_the_host(driver, 1, 2)
     _, ticket = started(driver, key)
     driver.put(key)
@@ -123,7 +123,7 @@ def test_what_a_load_brings_too_late_is_kept_for_its_readers(driver: Driver) -> 
     driver.evict(FULL, 12)
 
 
-def test_room_is_made_on_the_host(driver: Driver) -> None:
+def test_the_host_is_evicted(driver: Driver) -> None:
     key = backed_up(driver, 1, 2, 3)
     receipt = driver.lock_host(driver.match(key).best_match)
     assert driver.evict_host(FULL, 12).freed[FULL] == 0, "EVICT-8: the leaf of the host is locked"
@@ -150,7 +150,7 @@ def test_a_reset_ends_loads_and_host_locks(driver: Driver) -> None:
     receipt = driver.lock_host(driver.match(key).best_match)
     driver.put(prompt(driver, 3))
     driver.reset()
-    assert not driver.loads, "EVICT-9: nobody waits any more"
+    assert not driver.loads, "EVICT-9: expected no open load"
     with pytest.raises(ReceiptError):
         driver.unlock_host(receipt)
     with pytest.raises(KeyError):

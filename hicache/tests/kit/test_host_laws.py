@@ -1,4 +1,4 @@
-"""Every law of nodes and locks on two tiers fails on a snapshot that breaks it; a sound one passes all."""
+"""Every law of nodes and locks on two tiers fails on a snapshot that violates it; a valid snapshot passes all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_sound_snapshot_breaks_no_law() -> None:
 NOWHERE = change(C_BELOW, slots=dict.fromkeys((FULL, SWA, MAMBA)))
 
 TREES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "a node on no tier": ("MATCH-7", "holds something", {"below": (A_BELOW, B_BELOW, NOWHERE)}),
+    "a node on no tier": ("MATCH-7", "a node with data", {"below": (A_BELOW, B_BELOW, NOWHERE)}),
     "a device copy below a host copy": (
         "EVICT-5",
         "FULL data on the parent of FULL data",
@@ -139,7 +139,7 @@ def test_pins_need_no_receipt() -> None:
     check_receipts(scene(), receipts=0)
     shown = scene(nodes=(change(A, locks={FULL: 3}), B, C))
     check_receipts(shown, receipts=1)
-    with pytest.raises(InvariantError, match=r"LOCK-2: .*at most 0 as are not released, got 1"):
+    with pytest.raises(InvariantError, match=r"LOCK-2: .*at most 0, the receipts, got 1"):
         check_receipts(shown, receipts=0)
 
 

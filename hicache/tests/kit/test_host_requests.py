@@ -1,4 +1,4 @@
-"""The driver over requests that wait for the host: what they own meanwhile, and what they must get."""
+"""The driver over requests that wait for the host: the slots they own meanwhile, and the bytes they get."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_driver(*components: str, bigram: bool = False, adapter: type[ReferenceA
 
 
 def admit_loading(driver: Driver) -> Admission:
-    """A request of two pages that are on the host alone, and of one page and a token of its own."""
+    """Admit a request with two pages that are only on the host, and with one page and one token of its own."""
     driver.put(driver.key(driver.prompt([1, 2])))
     driver.drain()
     for component in driver.config.components:
@@ -39,7 +39,7 @@ def admit_loading(driver: Driver) -> Admission:
 
 @pytest.mark.parametrize("bigram", [False, True], ids=["tokens", "pairs"])
 @pytest.mark.parametrize("components", STACKS)
-def test_a_request_waits_and_goes_on(components: tuple[str, ...], bigram: bool) -> None:
+def test_a_request_waits_and_continues(components: tuple[str, ...], bigram: bool) -> None:
     driver = open_driver(*components, bigram=bigram)
     request = admit_loading(driver).request
     assert driver.resume(request) is None, "the load has not begun"
@@ -57,7 +57,7 @@ def test_a_request_waits_and_goes_on(components: tuple[str, ...], bigram: bool) 
 
 
 @pytest.mark.parametrize("components", STACKS)
-def test_a_request_goes_on_with_less_after_a_failure(components: tuple[str, ...]) -> None:
+def test_a_request_continues_with_less_after_a_failure(components: tuple[str, ...]) -> None:
     driver = open_driver(*components)
     request = admit_loading(driver).request
     driver.step()
@@ -74,25 +74,25 @@ def test_a_request_that_waits_can_be_aborted() -> None:
     driver.abort(admit_loading(driver).request)
     driver.drain()
     protected = {name: sizes.protected for name, sizes in driver.adapter.sizes().items()}
-    assert not any(protected.values()), f"REQ-2: nothing runs, yet {protected} is protected"
+    assert not any(protected.values()), f"REQ-2: expected nothing protected without requests, got {protected}"
 
 
 class ResumesTooSoon(ReferenceAdapter):
-    """Lets a request go on while its load is on its way."""
+    """`resume` returns before the load has ended."""
 
     def resume(self, request: Request) -> Admission | None:
         return Admission(request, request.table.copy(), 4, request.state, loading=False)
 
 
 class WaitsOn(ReferenceAdapter):
-    """Resumes a request that still waits."""
+    """`resume` returns an admission that is still loading."""
 
     def resume(self, request: Request) -> Admission | None:
         return Admission(request, request.table.copy(), 4, request.state, loading=True)
 
 
 class DeliversLess(ReferenceAdapter):
-    """Gives a page less than it promised."""
+    """`resume` reports one page less than was admitted."""
 
     def resume(self, request: Request) -> Admission | None:
         admission = super().resume(request)
@@ -100,7 +100,7 @@ class DeliversLess(ReferenceAdapter):
 
 
 class LosesItsSlots(ReferenceAdapter):
-    """Gives the slots of a waiting request back, and goes on."""
+    """`resume` frees the slots of a waiting request."""
 
     def resume(self, request: Request) -> Admission | None:
         self.cache.free(request.table[4:])
@@ -109,8 +109,8 @@ class LosesItsSlots(ReferenceAdapter):
 
 DEFECTS = [
     (ResumesTooSoon, "REQ-3: position 0 of a hit"),
-    (WaitsOn, "FLOW-4: resume: expected a request that waits no more"),
-    (DeliversLess, "FLOW-10: resume: expected 4 tokens as admitted, got 2"),
+    (WaitsOn, "FLOW-4: resume: expected a request that does not load"),
+    (DeliversLess, "FLOW-10: resume: expected 4 cached tokens, as admitted, got 2"),
     (LosesItsSlots, "POOL-1: .*the free list, got the caller as well"),
 ]
 

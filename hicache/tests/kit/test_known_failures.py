@@ -1,4 +1,4 @@
-"""The list of known failures is read strictly, and an entry covers what it says."""
+"""The list of known failures is read strictly, and an entry covers the tests that it names."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ link = ""
 """
 
 WRONG = {
-    "unknown clause": (("LOCK-3", "LOCK-99"), "id is 'LOCK-99', neither a clause"),
+    "unknown clause": (("LOCK-3", "LOCK-99"), "id is 'LOCK-99'; expected a clause"),
     "a file is no test": (("properties/test_machines.py::*", "properties/test_machines.py"), r"failure\[1\].id is"),
-    "a test of no suite": (("properties/", "tests/"), r"failure\[1\].id is 'tests/test_machines.py::\*', neither"),
+    "a test of no suite": (("properties/", "tests/"), r"failure\[1\].id is 'tests/test_machines.py::\*'; expected"),
     "unknown kind": (('"bug"', '"oops"'), "kind is 'oops', known: unsupported, bug, future"),
     "no reason": (('"a tombstone is released"', '" "'), "reason is empty"),
     "missing field": (('kind = "bug"', ""), "kind is missing"),

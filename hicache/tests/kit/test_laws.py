@@ -1,4 +1,4 @@
-"""Every law fails on a snapshot that breaks it, with its clause and the place; a sound snapshot passes them all."""
+"""Every law fails on a snapshot that violates it, with its clause and the place; a valid snapshot passes all laws."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sound(*nodes: NodeView, pools: Mapping[str, PoolView] = POOLS) -> Snapshot:
 
 
 def change(original: NodeView, **fields: Any) -> NodeView:
-    """A node with other fields; `slots` and `locks` are merged with what it has."""
+    """A node with other fields; `slots` and `locks` are merged with its own."""
     for name in fields.keys() & {"slots", "locks"}:
         fields[name] = {**getattr(original, name), **fields[name]}
     return replace(original, **fields)
@@ -62,7 +62,7 @@ TREES = {
     "too few FULL slots": ("POOL-1", "full slots for the whole node", (UPPER, change(LOWER, slots={FULL: slots(6)}))),
     "too few SWA slots": ("POOL-1", "swa slots for the whole node", (UPPER, change(LOWER, slots={SWA: slots(8)}))),
     "two states": ("POOL-1", "mamba slots for the whole node", (UPPER, change(LOWER, slots={MAMBA: slots(1, 2)}))),
-    "a node that holds nothing": ("MATCH-7", "holds something", (change(UPPER, slots={FULL: None}), LOWER)),
+    "a node that holds nothing": ("MATCH-7", "a node with data", (change(UPPER, slots={FULL: None}), LOWER)),
     "FULL data below a tombstone": (
         "EVICT-5",
         "FULL data on the parent",
@@ -111,7 +111,7 @@ def test_pairs_that_do_not_join_fail(segments: tuple[tuple[int, ...], tuple[int,
 POOLS_BROKEN = {
     "a slot that is free and the tree's": ("POOL-1", "the tree as well", {FULL: pool(8, 4, 5, 6, 7)}, {}),
     "a slot that is free and the caller's": ("POOL-1", "the caller as well", {SWA: pool(8, 2, 3, 4, 5, 6, 7)}, {}),
-    "a slot that is free twice": ("POOL-1", "those named twice", {MAMBA: pool(4, 4, 4)}, {}),
+    "a slot that is free twice": ("POOL-1", "slots listed twice", {MAMBA: pool(4, 4, 4)}, {}),
     "a leaked page": ("POOL-1", "8 slots with an owner", {FULL: pool(8)}, {}),
     "more slots than the pool has": ("POOL-1", "4 slots with an owner", {MAMBA: pool(4, 4, 2, 5)}, {}),
     "the padding slot": ("POOL-1", "above 0, the padding slot, got 0", {MAMBA: pool(4, 4, 0)}, {}),

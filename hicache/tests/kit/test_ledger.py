@@ -1,4 +1,4 @@
-"""The ledger notices slots that are handed out twice, or taken back from someone who does not hold them."""
+"""The ledger detects slots that are allocated twice, or freed by a caller that does not hold them."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def test_slots_beyond_the_capacity_are_kept_as_well(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("taken", [(2, 3), (8, 8), (0, 1)], ids=["held already", "named twice", "padding"])
-def test_slots_that_cannot_be_handed_out_fail(ledger: Ledger, taken: tuple[int, ...]) -> None:
-    with pytest.raises(InvariantError, match="POOL-2: slots handed out"):
+def test_slots_that_cannot_be_allocated_fail(ledger: Ledger, taken: tuple[int, ...]) -> None:
+    with pytest.raises(InvariantError, match="POOL-2: allocated slots"):
         ledger.take(slots(*taken), None)
 
 
 @pytest.mark.parametrize("given", [(4, 5), (2000, 2001), (-1, 2)])
 def test_slots_that_are_not_held_cannot_be_given(ledger: Ledger, given: tuple[int, ...]) -> None:
-    with pytest.raises(InvariantError, match="POOL-2: slots taken back"):
+    with pytest.raises(InvariantError, match="POOL-2: freed slots"):
         ledger.give(slots(*given))
-    with pytest.raises(InvariantError, match="POOL-2: SWA partners taken back"):
+    with pytest.raises(InvariantError, match="POOL-2: freed SWA partners"):
         ledger.drop_partners(slots(*given))
 
 
 def test_states_are_held_once(ledger: Ledger) -> None:
     for slot in (1, 0):
-        with pytest.raises(InvariantError, match="POOL-2: state handed out"):
+        with pytest.raises(InvariantError, match="POOL-2: allocated state"):
             ledger.take_state(slot)
-    with pytest.raises(InvariantError, match="POOL-2: state taken back"):
+    with pytest.raises(InvariantError, match="POOL-2: freed state"):
         ledger.give_state(2)

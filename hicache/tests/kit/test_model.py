@@ -1,4 +1,4 @@
-"""The oracle on small examples worked out by hand, mostly with windows that are no multiple of the page."""
+"""The oracle on small examples computed by hand, mostly with windows that are not a multiple of the page size."""
 
 from __future__ import annotations
 

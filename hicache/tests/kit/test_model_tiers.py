@@ -1,4 +1,4 @@
-"""The oracle on two tiers, on small examples worked out by hand."""
+"""The oracle on two tiers, on small examples computed by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPT = key(1, 2, 3, 4, 5, 6)
 
 
 def model(*components: str, window: int = 2) -> Model:
-    """An oracle of pages of one token, which takes in the whole prompt, one state after each token."""
+    """An oracle with pages of one token, after an insert of the whole prompt with a state after each token."""
     oracle = Model(components=components, page_size=1, sliding_window_size=window, bigram=False)
     for length in range(1, 7):
         oracle.insert(Key(PROMPT.tokens[:length], SHARED), shared=length - 1, state=True)
@@ -32,12 +32,12 @@ def model(*components: str, window: int = 2) -> Model:
 
 
 def held(components: str, tier: int) -> dict[str, Slots | None]:
-    """Slots of the components whose first letters are named."""
+    """Slots of the components with these first letters."""
     return {name: slots(tier) if name[0] in components else None for name in COMPONENTS}
 
 
 def chain(*pages: tuple[str, str], transfers: tuple[TransferView, ...] = ()) -> Snapshot:
-    """The prompt as a chain of nodes of one token each: what it holds of each on the device, and on the host."""
+    """The prompt as a chain of nodes of one token: the components of each on the device, and on the host."""
     nodes: list[NodeView] = []
     views: list[HostNodeView] = []
     for number, (device, host) in enumerate(pages):
@@ -117,13 +117,13 @@ def test_an_insert_over_the_host_needs_no_state() -> None:
     assert oracle.agrees(shown), f"INS-5: page 3 has no state, and is refused: {oracle.differences(shown)}"
 
 
-def test_a_window_that_a_load_brings_is_not_restored_by_an_insert() -> None:
+def test_a_window_that_is_being_loaded_is_not_restored_by_an_insert() -> None:
     oracle = model(FULL, SWA, MAMBA)
     load = TransferView(TransferKind.LOAD, {SWA: slots(9)}, {SWA: slots(2)})
     oracle.sync(chain(("fsm", "fsm"), ("f", "fsm"), ("f", "fsm"), transfers=(load,)))
     oracle.insert(key(1, 2, 3), shared=1)
     shown = chain(("fsm", "fsm"), ("f", "fsm"), ("fs", "fsm"))
-    assert oracle.agrees(shown), f"page 2 is on its way, page 3 is restored: {oracle.differences(shown)}"
+    assert oracle.agrees(shown), f"expected page 2 to be loading and page 3 to be restored: {oracle.differences(shown)}"
 
 
 def test_pages_move_between_the_tiers_and_come_from_nowhere_else() -> None:

@@ -1,4 +1,4 @@
-"""The wheel holds every package, suite and data file, and no test of our own; it requires what it imports."""
+"""The wheel contains every package, suite and data file, and none of our own tests; it requires what it imports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KIT = ("testing", "tests", "cli")
 
 
 def folders_of_packages(root: Path) -> dict[str, Path]:
-    """The folder of each package that the wheel should hold, by the name that it has there."""
+    """The folder of each package that the wheel should contain, by its name there."""
     folders = {"hicache": root / "hicache"} | {f"hicache.suites.{suite}": root / suite for suite in SUITES}
     return {
         ".".join([name, *path.parent.relative_to(folder).parts]): path.parent
@@ -38,7 +38,7 @@ def folders_of_packages(root: Path) -> dict[str, Path]:
 
 
 def data_files(package: Path) -> Iterator[Path]:
-    """Every file of a package that is no module, in its own folder and in those below that hold no modules."""
+    """Every file of a package that is not a module, in its folder and in subfolders without modules."""
     for path in package.iterdir():
         if path.is_file() and path.suffix not in (".py", ".pyc"):
             yield path

@@ -1,4 +1,4 @@
-"""Patterns: what differs in namespace, prefix, position, layer or pool differs in its bytes."""
+"""Patterns: pages with another namespace, prefix, position, layer or pool have other bytes."""
 
 from __future__ import annotations
 

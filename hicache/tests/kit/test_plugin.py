@@ -1,4 +1,4 @@
-"""The plugin: what runs, what is skipped and why, and what a run never passes over in silence."""
+"""The plugin: which tests run, which are skipped and why, and which runs fail."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_run_beside_the_real_suites_finds_its_own(pytester: pytest.Pytester, m
     write_suite(pytester, PASSING)
     run(pytester).assert_outcomes(passed=4)
     assert sys.modules["conformance.conftest"].__file__ == "/elsewhere/conformance/conftest.py", (
-        "what was there is back"
+        "expected the original modules after the run"
     )
 
 
@@ -202,12 +202,12 @@ def test_the_driver_is_checked_once_more_at_the_end(pytester: pytest.Pytester) -
 
         @clause("POOL-2", page_sizes=[1])
         def test_fails_before(driver):
-            raise AssertionError("POOL-2: handed out twice")
+            raise AssertionError("POOL-2: allocated twice")
         """,
     )
     result = run(pytester)
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["E * POOL-1: a slot is lost", "E * POOL-2: handed out twice"])
+    result.stdout.fnmatch_lines(["E * POOL-1: a slot is lost", "E * POOL-2: allocated twice"])
     text = result.stdout.str()
     assert text.count("E       AssertionError: POOL-1") == 1, f"a test that failed is not checked again:\n{text}"
 

@@ -1,4 +1,4 @@
-"""Which storage backends a run is about, and what its record says of them."""
+"""The storage backends of a run, and its record of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _suite(pytester: pytest.Pytester) -> None:
     (pytester.path / "conformance" / "conftest.py").write_text(CONFTEST)
 
 
-def test_a_named_backend_is_what_the_run_is_about(pytester: pytest.Pytester) -> None:
+def test_a_named_backend_is_the_subject_of_the_run(pytester: pytest.Pytester) -> None:
     record = run_recorded(pytester, "--adapter", DEFAULT, "--backend", "memory", "--backend-config", OPTIONS)
     assert record.implementation == "memory", f"expected memory, got {record.implementation}"
     (found,) = record.executions
@@ -42,10 +42,10 @@ def test_without_a_name_those_that_ship_are_tested(pytester: pytest.Pytester) ->
     assert tested == expected, f"expected {expected}, got {tested}"
 
 
-def test_a_run_about_somebody_s_cache_says_nothing_of_backends(pytester: pytest.Pytester) -> None:
+def test_a_run_of_another_adapter_skips_the_backends(pytester: pytest.Pytester) -> None:
     (found,) = run_recorded(pytester).executions
-    assert found.outcome is Outcome.SKIPPED, f"a backend of ours would pass for theirs, got {found}"
-    assert f"this run is about {FLAT_CACHE}" in found.reason, f"the reason is told: {found.reason}"
+    assert found.outcome is Outcome.SKIPPED, f"expected a skip, got {found}"
+    assert f"this run verifies {FLAT_CACHE}" in found.reason, f"expected the reason, got {found.reason}"
 
 
 def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
@@ -58,10 +58,10 @@ def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytest
     [
         (("--backend", "no_such_module:Backend"), "no_such_module"),
         (("--backend", "memory", "--backend-config", "{"), "inline JSON"),
-        (("--backend-config", "{}"), "whose options"),
+        (("--backend-config", "{}"), "without --backend"),
     ],
 )
-def test_a_backend_that_cannot_be_had_ends_the_run(
+def test_a_backend_that_cannot_be_opened_ends_the_run(
     pytester: pytest.Pytester, options: tuple[str, ...], message: str
 ) -> None:
     result = run(pytester, *options)
@@ -88,5 +88,5 @@ def test_a_test_of_metadata_runs_for_the_backends_that_ask_a_service(pytester: p
     tested = [one.configuration for one in run_recorded(pytester, "--adapter", DEFAULT).executions]
     assert tested == ["storage/hf3fs"], f"of those that ship it is one, got {tested}"
     (found,) = run_recorded(pytester, "--adapter", DEFAULT, "--backend", "memory").executions
-    assert found.outcome is Outcome.SKIPPED, f"memory asks no service, got {found}"
-    assert "no option of memory is a metadata service" in found.reason, f"the reason is told: {found.reason}"
+    assert found.outcome is Outcome.SKIPPED, f"expected a skip, got {found}"
+    assert "memory: no option names a metadata service" in found.reason, f"expected the reason, got {found.reason}"

@@ -1,4 +1,4 @@
-"""Known failures in a run: expected to fail, an error once they pass or match nothing, and never shrunk."""
+"""Known failures in a run: expected to fail, an error when they pass or match nothing, and never shrunk."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_entry_that_matches_nothing_fails(pytester: pytest.Pytester, entry_id
     result = _run_with(pytester, entry_id)
     result.assert_outcomes(passed=3, skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED, f"expected a run that fails, got {result.ret}"
-    lines = [f"ERROR: known.toml: entry 1 ({entry_id}) matches no test that was executed: remove it"]
+    lines = [f"ERROR: known.toml: entry 1 ({entry_id}) matches no executed test: remove it"]
     result.stdout.fnmatch_lines(lines)
 
 
@@ -90,7 +90,7 @@ def test_a_list_that_cannot_be_read_ends_the_run(pytester: pytest.Pytester) -> N
     write_suite(pytester, ONE_OF_TWO_FAILS)
     result = _run_with(pytester, "LOCK-99")
     assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
-    result.stderr.fnmatch_lines(["ERROR: known.toml: failure[[]0[]].id is 'LOCK-99', neither a clause nor tests *"])
+    result.stderr.fnmatch_lines(["ERROR: known.toml: failure[[]0[]].id is 'LOCK-99'; expected a clause, or tests *"])
 
 
 SEARCHING = """

@@ -1,4 +1,4 @@
-"""The record of a run: one execution for each test, with all that a report says of it, from any process."""
+"""The record of a run: one execution for each test, with all fields of a report, from any process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _by_name(record: RunRecord) -> dict[str, Execution]:
 
 @pytest.fixture
 def executions(pytester: pytest.Pytester) -> dict[str, Execution]:
-    """What a run of one test of each kind leaves behind."""
+    """The executions of a run with one test of each kind."""
     write_suite(pytester, ONE_OF_EACH)
     return _by_name(run_recorded(pytester))
 
@@ -114,7 +114,7 @@ def test_a_group():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
-def test_a_failure_that_stands_for_several_tells_each_with_its_steps(pytester: pytest.Pytester) -> None:
+def test_a_failure_group_reports_each_failure_with_its_steps(pytester: pytest.Pytester) -> None:
     write_suite(pytester, TWO_DEFECTS)
     reason = _by_name(run_recorded(pytester))["test_two_defects"].reason
     for expected in ("2 failures in one test", "too much", "number=10", "KeyError: 'too little'", "number=-11"):
@@ -122,8 +122,8 @@ def test_a_failure_that_stands_for_several_tells_each_with_its_steps(pytester: p
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
-def test_a_known_failure_that_stands_for_several_tells_each(pytester: pytest.Pytester) -> None:
-    # Of what is known one failure is enough, so that Hypothesis itself makes no group there.
+def test_a_known_failure_group_reports_each_failure(pytester: pytest.Pytester) -> None:
+    # One failure is enough for a known failure, so that Hypothesis itself reports no group there.
     write_suite(pytester, A_GROUP)
     entry = '[[failure]]\nid = "conformance/test_it.py::*"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
     (pytester.path / "known.toml").write_text(entry, encoding="utf-8")

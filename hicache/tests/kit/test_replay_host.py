@@ -1,4 +1,4 @@
-"""Replays with a host tier on a cache that is no tree: what is counted, and what a tier gone wrong is caught at."""
+"""Replays with a host tier on a cache without a tree: the counts, and the defects that a replay finds."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def request(*blocks: int) -> TraceRequest:
 
 
 RETURNING = [request(0, 1), request(2, 3), request(0, 1)]
-"""A prompt that, with room for two pages, has left the device when it comes again."""
+"""A prompt that the device, with two pages, has evicted when it comes again."""
 
 
 def hits(outcome: ReplayOutcome) -> tuple[int, int]:
-    """Pages hit on the device and on the host, of a replay that broke no law."""
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    """Pages hit on the device and on the host, by a replay that violated no law."""
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     return outcome.hit_tokens["device"] // 512, outcome.hit_tokens["host"] // 512
 
 
-def test_what_left_the_device_comes_back_from_the_host(tmp_path: Path) -> None:
+def test_evicted_pages_are_loaded_back_from_the_host(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024"))
     assert hits(outcome) == (0, 2), f"two pages come back: {outcome.hit_tokens}"
     assert outcome.hit_rates == {"device": 0.0, "host": 1 / 3}, f"2 of 6 pages are hits: {outcome.hit_rates}"
@@ -82,14 +82,14 @@ def test_a_host_that_is_too_small_gives_nothing_back(tmp_path: Path) -> None:
     assert hits(outcome) == (0, 0), f"only one page fits on the host, the last one backed up: {outcome.hit_tokens}"
 
 
-def test_running_requests_finish_when_a_load_needs_their_room(tmp_path: Path) -> None:
+def test_running_requests_finish_when_a_load_needs_their_slots(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024", running=8))
     assert hits(outcome) == (0, 2), f"two pages come back once there is room: {outcome.hit_tokens}"
-    assert outcome.latency["load_back"].calls > 1, "there was room at once, although all pages were locked"
+    assert outcome.latency["load_back"].calls > 1, "expected several attempts, as all pages were locked"
 
 
 class EvictsMeanwhile(HostedCache):
-    """Gives up all that it may on the host when a request that found something there has to wait."""
+    """Evicts everything that it can from the host when a request with a host hit has to wait."""
 
     is_waited_for = False
 
@@ -112,7 +112,7 @@ def test_what_was_found_on_the_host_stays_while_the_request_waits(tmp_path: Path
 def test_what_is_pinned_for_a_backup_is_waited_for(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, [request(0, 1), request(2, 3)], settings("1024"))
     assert hits(outcome) == (0, 0), f"nothing is asked for twice: {outcome.hit_tokens}"
-    assert outcome.too_large == 0, "a prompt was passed over for the sake of a backup"
+    assert outcome.too_large == 0, f"expected no skipped prompt, got {outcome.too_large}"
     assert outcome.latency["drain"].calls == 2, f"one wait for a backup, and one at the end: {outcome.latency}"
 
 
@@ -136,14 +136,14 @@ def test_limits_are_those_of_both_tiers(tmp_path: Path) -> None:
     assert limits == (0.0, 1 / 3, 1 / 3), f"LRU on the device, LRU and optimum on both: {limits}"
 
 
-def test_a_cache_that_counts_nothing_is_told_of_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_cache_without_counters_is_reported_without_them(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024", host=replace(HOST, capacity="100%")))
     expected = HostOutcome({"full": 2048}, None, None, None, bytes_per_token=16)
     assert outcome.host == expected, f"expected {expected}, got {outcome.host}"
 
 
 class MixesPages(HostedCache):
-    """Puts what comes back into the right pages in the wrong order."""
+    """`load_back` loads into the right pages in the wrong order."""
 
     def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
@@ -155,7 +155,7 @@ class MixesPages(HostedCache):
 
 
 class DeliversLess(HostedCache):
-    """Reports more on the host than it delivers."""
+    """`claim` returns less than was reported."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         slots = super().claim(ticket)
@@ -163,7 +163,7 @@ class DeliversLess(HostedCache):
 
 
 class LosesLoads(HostedCache):
-    """Drops from the device what it has just delivered there."""
+    """`claim` evicts the loaded pages from the device."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         slots = super().claim(ticket)
@@ -174,7 +174,7 @@ class LosesLoads(HostedCache):
 
 
 class FailsLoads(HostedCache):
-    """Loses the last part of every load."""
+    """The last part of every load fails."""
 
     def complete(self, ticket: Job) -> None:
         if ticket.kind is TransferKind.LOAD:
@@ -184,7 +184,7 @@ class FailsLoads(HostedCache):
 
 
 class NeverEnds(HostedCache):
-    """Waits for backups, and never for loads."""
+    """`drain` waits for backups only."""
 
     def drain(self) -> None:
         self.step()
@@ -195,7 +195,7 @@ class NeverEnds(HostedCache):
 
 
 class KeepsHostSlots(HostedCache):
-    """Loses host slots that are evicted."""
+    """`evict_host` leaks host slots."""
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         free = list(self.free_host)
@@ -205,7 +205,7 @@ class KeepsHostSlots(HostedCache):
 
 
 class MiscountsTheHost(HostedCache):
-    """Counts a page of the host too many."""
+    """`host_sizes` counts one page too many."""
 
     def host_sizes(self) -> dict[str, Sizes]:
         sizes = self.free_host, [entry.host for entry in self.entries.values() if entry.host]
@@ -214,7 +214,7 @@ class MiscountsTheHost(HostedCache):
 
 
 class KeepsPins(HostedCache):
-    """Never lets go of what it pinned for a load."""
+    """The pins of a load are never released."""
 
     def claim(self, ticket: Ticket) -> Slots | None:
         slots = super().claim(ticket)
@@ -223,7 +223,7 @@ class KeepsPins(HostedCache):
 
 
 class ForgetsHostLocks(HostedCache):
-    """Releases nothing of what was locked on the host."""
+    """`unlock_host` releases nothing."""
 
     def unlock_host(self, receipt: Handle) -> None:
         """Do nothing."""
@@ -245,12 +245,12 @@ class ForgetsHostLocks(HostedCache):
 )
 def test_a_broken_host_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], finding: str) -> None:
     outcome = replayed(tmp_path, RETURNING, settings("1024"), adapter)
-    assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
-    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
+    assert outcome.broken is not None, f"{adapter.__name__}: expected a violated law, got none"
+    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, got {outcome.broken}"
 
 
 class Threaded(HostedCache):
-    """Does not let its transfers be moved."""
+    """Does not declare STEPPED."""
 
     capabilities = HostedCache.capabilities - {Capability.STEPPED}
 

@@ -1,4 +1,4 @@
-"""Latency histograms and the timeline: bounded memory, and figures that stay true."""
+"""Latency histograms and the timeline: bounded memory, and exact totals."""
 
 from __future__ import annotations
 

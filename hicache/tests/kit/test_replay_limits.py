@@ -1,4 +1,4 @@
-"""The limits beside a hit rate: footprint, LRU and the optimum, each against a count that is slow and plain."""
+"""Footprint, LRU and the optimum, each compared with a slow and simple computation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def request(length: int, *blocks: int) -> TraceRequest:
 
 
 def pages_of(asked: TraceRequest, page_size: int) -> list[int]:
-    """Whole pages, by a hash of their tokens and of all before them."""
+    """The whole pages, as hashes of their tokens and of all tokens before them."""
     tokens = request_tokens(asked)
     pages = (tokens[end - page_size : end].tobytes() for end in range(page_size, len(tokens) + 1, page_size))
     return list(accumulate(pages, lambda before, page: hash((before, page)), initial=0))[1:]
 
 
 def plain_lru_hits(requests: list[TraceRequest], page_size: int, capacity_pages: int) -> int:
-    """LRU page by page, the last page of a prompt the least recent."""
+    """LRU page by page; the last page of a prompt is the least recently used."""
     held: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for asked in requests:
@@ -43,7 +43,7 @@ def plain_lru_hits(requests: list[TraceRequest], page_size: int, capacity_pages:
 
 
 def best_hits(prompts: list[tuple[int, ...]], capacity: int) -> int:
-    """The most blocks that can be hit, by trying every set of blocks to keep after every prompt."""
+    """The largest number of block hits, found by trying every set of blocks to keep after every prompt."""
 
     @cache
     def best(place: int, held: frozenset[int]) -> int:
@@ -59,7 +59,7 @@ def best_hits(prompts: list[tuple[int, ...]], capacity: int) -> int:
 
 
 def random_prompts(seed: int) -> list[tuple[int, ...]]:
-    """Prompts of up to three blocks out of a small tree, so that prefixes repeat."""
+    """Prompts of up to three blocks from a small tree, so that prefixes repeat."""
     random = Random(seed)
     names: dict[tuple[int, ...], int] = {}
     prompts = []
@@ -122,5 +122,5 @@ def test_the_footprint_counts_distinct_pages(page_size: int) -> None:
 
 
 def test_an_empty_trace_has_no_footprint() -> None:
-    assert survey([], 512) == Survey(0, 0, 0), "a trace without requests amounts to something"
-    assert survey([request(0)], 512) == Survey(1, 0, 0), "an empty prompt takes a page"
+    assert survey([], 512) == Survey(0, 0, 0), "expected zeros for a trace without requests"
+    assert survey([request(0)], 512) == Survey(1, 0, 0), "expected no page for an empty prompt"

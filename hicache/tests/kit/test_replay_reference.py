@@ -1,4 +1,4 @@
-"""Replays on the reference cache, and the files and the exit codes that they end with."""
+"""Replays on the reference cache, their report files, and the exit codes of the command."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_reference_keeps_the_laws_on_two_tiers(
 ) -> None:
     outcome = replayed(path, components, "20%", host=replace(STEPPED, write_policy=policy, executor=executor))
     assert outcome.broken is None, f"{components}, {policy.value}, {executor.value}: {outcome.broken}"
-    assert outcome.host is not None, "the host tier is not told of"
+    assert outcome.host is not None, "expected the outcome of the host tier, got None"
     assert outcome.host.bytes_backed_up, f"nothing was backed up: {outcome.host}"
     assert outcome.hit_rate <= outcome.optimal_hit_rate, f"{outcome.hit_rate} is above the optimum of both tiers"
     if "mamba" not in components and policy is not WritePolicy.WRITE_THROUGH_SELECTIVE:
@@ -108,8 +108,8 @@ def test_a_host_with_room_for_all_hits_what_no_eviction_would(path: Path) -> Non
 
 def test_what_the_last_check_moves_is_not_counted(path: Path) -> None:
     outcome = replayed(path, ("full",), "unlimited", host=replace(STEPPED, write_policy=WritePolicy.WRITE_BACK))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
-    assert outcome.host is not None, "the host tier is not told of"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
+    assert outcome.host is not None, "expected the outcome of the host tier, got None"
     moved = (outcome.evicted_tokens, outcome.host.bytes_backed_up)
     assert moved == (0, 0), f"nothing had to leave the device, yet evicted tokens and bytes backed up are {moved}"
 
@@ -128,11 +128,11 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     seen: list[tuple[int, int]] = []
     outcome = replay_sample(adapter, sample, tmp_path / "report", lambda done, total: seen.append((done, total)))
     assert outcome.broken is None, f"the sample breaks a law: {outcome.broken}"
-    assert all(outcome.hit_tokens.values()), f"a tier of the sample is of no use: {outcome.hit_tokens}"
-    assert outcome.evicted_tokens, "the sample has room for everything"
+    assert all(outcome.hit_tokens.values()), f"expected hits on every tier, got {outcome.hit_tokens}"
+    assert outcome.evicted_tokens, f"expected evictions, got {outcome.evicted_tokens}"
     total = SHORT_TRACE.requests
     assert {len(lengths) for lengths in outcome.hit_lengths.values()} == {total}, "each request has its hits, by tier"
-    assert seen == [(done, total) for done in range(1, total + 1)], f"progress is told as {seen[:5]}"
+    assert seen == [(done, total) for done in range(1, total + 1)], f"expected each step, got {seen[:5]}"
     table = json.loads((tmp_path / "report" / f"{name}.json").read_text(encoding="ascii"))
     assert table == json.loads(json.dumps(asdict(outcome))), f"{name}.json does not hold the outcome"
     assert table["schema_version"] == 4, f"{name}.json has schema {table['schema_version']}"

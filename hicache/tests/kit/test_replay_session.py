@@ -1,4 +1,4 @@
-"""Replays on a cache that is no tree: what is counted, and what a cache that does wrong is caught at."""
+"""Replays on a cache without a tree: the counts, and the defects that a replay finds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _generated() -> list[TraceRequest]:
 
 
 def whole_block_hits(requests: list[TraceRequest]) -> int:
-    """Tokens of leading whole blocks that an earlier request had already."""
+    """The tokens of leading whole blocks that an earlier request had already."""
     seen: set[int] = set()
     hits = 0
     for asked in requests:
@@ -60,11 +60,11 @@ def whole_block_hits(requests: list[TraceRequest]) -> int:
 
 def test_an_unlimited_cache_hits_what_a_plain_count_finds(tmp_path: Path, generated: list[TraceRequest]) -> None:
     outcome = replayed(tmp_path, generated, settings(UNLIMITED, check_every=10))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     assert outcome.hit_tokens["device"] == whole_block_hits(generated), "hits differ from the count over the trace"
     assert outcome.hit_rate == outcome.lru_hit_rate == outcome.optimal_hit_rate, "without eviction all policies agree"
     assert outcome.hit_rates == {"device": outcome.hit_rate}, f"all hits are the device's: {outcome.hit_rates}"
-    assert outcome.host is None, f"there is no host tier to tell of: {outcome.host}"
+    assert outcome.host is None, f"expected no outcome of a host tier, got {outcome.host}"
     assert outcome.evicted_tokens == 0, f"an unlimited cache evicted {outcome.evicted_tokens} tokens"
     assert outcome.checks == 6 + 2, f"60 requests, every tenth checked, and twice at the end: {outcome.checks} checks"
 
@@ -74,7 +74,7 @@ def test_a_small_cache_evicts_and_stays_below_the_optimum(
     tmp_path: Path, generated: list[TraceRequest], capacity: str
 ) -> None:
     outcome = replayed(tmp_path, generated, settings(capacity, check_every=10))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     assert outcome.evicted_tokens, f"capacity {capacity} did not lead to eviction"
     assert outcome.hit_rate <= outcome.optimal_hit_rate, f"{outcome.hit_rate} is above {outcome.optimal_hit_rate}"
 
@@ -91,7 +91,7 @@ def test_totals_count_every_request_once(tmp_path: Path, generated: list[TraceRe
 def test_running_requests_finish_when_the_next_one_needs_their_room(tmp_path: Path) -> None:
     requests = [request(1024, 0, 1), request(1024, 2, 3), request(1024, 0, 1)]
     outcome = replayed(tmp_path, requests, settings("1024", running=8))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     found = (outcome.too_large, outcome.hit_tokens["device"], outcome.evicted_tokens)
     assert found == (0, 0, 2048), f"room for one prompt at a time: too large, hits, evicted are {found}"
 
@@ -99,21 +99,21 @@ def test_running_requests_finish_when_the_next_one_needs_their_room(tmp_path: Pa
 def test_a_prompt_that_fits_no_empty_cache_is_passed_over(tmp_path: Path) -> None:
     requests = [request(1024, 0, 1), request(1536, 0, 1, 2), request(1024, 0, 1)]
     outcome = replayed(tmp_path, requests, settings("1024"))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     found = (outcome.too_large, outcome.hit_tokens["device"])
     assert found == (1, 1024), f"one prompt of three pages for two, then a hit of 1024: too large, hits are {found}"
 
 
 def test_a_partial_page_takes_slots_only_while_it_runs(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, [request(700, 0, 1), request(700, 0, 1)], settings("2048", page_size=64))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     assert outcome.hit_tokens["device"] == 640, f"10 of 11 pages are whole: {outcome.hit_tokens} were hit"
     occupied = outcome.timeline[-1].occupied_tokens
     assert occupied == {"device": 640}, f"the tree holds {occupied} tokens"
 
 
 class SwapsPages(DictionaryCache):
-    """Gives out the right pages in the wrong order."""
+    """`match` returns the right pages in the wrong order."""
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         found = super().match(key, chunked=chunked)
@@ -122,14 +122,14 @@ class SwapsPages(DictionaryCache):
 
 
 class KeepsFreedSlots(DictionaryCache):
-    """Loses the slots that requests give back."""
+    """`free` does nothing."""
 
     def free(self, slots: Slots) -> None:
         """Do nothing."""
 
 
 class ForgetsLocks(DictionaryCache):
-    """Releases half of what a receipt locked."""
+    """`unlock` releases half of the locks."""
 
     def unlock(self, receipt: Handle) -> None:
         prefix = self.receipts[receipt]
@@ -138,7 +138,7 @@ class ForgetsLocks(DictionaryCache):
 
 
 class WritesElsewhere(DictionaryCache):
-    """Stores what it is given one page further on."""
+    """`write` writes one page further."""
 
     def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
         super().write(pool, slots - self.page_size, layer, data)
@@ -151,8 +151,8 @@ class WritesElsewhere(DictionaryCache):
 def test_a_broken_cache_is_caught(tmp_path: Path, adapter: type[CacheAdapter], clause: str) -> None:
     requests = [request(1100, 0, 1, 2), request(1100, 0, 1, 3), request(1100, 4, 5, 6)]
     outcome = replayed(tmp_path, requests, settings(UNLIMITED, running=1), adapter)
-    assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
-    assert clause in outcome.broken, f"{adapter.__name__} breaks {clause}, reported was: {outcome.broken}"
+    assert outcome.broken is not None, f"{adapter.__name__}: expected a violated law, got none"
+    assert clause in outcome.broken, f"{adapter.__name__}: expected {clause}, got {outcome.broken}"
 
 
 def test_a_trace_without_requests_is_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Replays over storage: what is counted, tier by tier, before and after a restart."""
+"""Replays with storage: the counts by tier, before and after a restart."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_second_part_hits_what_the_first_left_in_storage(tmp_path: Path) -> 
     assert storage.unbounded_hit_rate == outcome.hit_rate == 0.5, f"4 of 8 pages: {storage}"
     assert [part.counters["bytes_stored"] for part in storage.parts] == [4 * 512 * 8, 0], f"got {storage.parts}"
     assert [part.counters["bytes_prefetched"] for part in storage.parts] == [0, 4 * 512 * 8], f"got {storage.parts}"
-    assert outcome.host is not None, "the host tier is not told of"
+    assert outcome.host is not None, "expected the outcome of the host tier, got None"
     assert outcome.host.bytes_backed_up == 4 * 512 * 8, f"by the first cache: {outcome.host.bytes_backed_up}"
     assert outcome.evicted_tokens == 0, f"what went with the first cache was not evicted: {outcome.evicted_tokens}"
 
@@ -94,20 +94,20 @@ def test_each_backend_keeps_its_pages_for_the_replay_alone(
 
 
 def test_options_say_where_and_how_much(tmp_path: Path) -> None:
-    told = replace(STORAGE, backend="file", extra=json.dumps({"root": str(tmp_path / "kept"), "prefetch_threshold": 0}))
-    replayed(tmp_path, TWICE, roomy(told))
-    outcome = replayed(tmp_path, TWICE, roomy(told))
+    kept = replace(STORAGE, backend="file", extra=json.dumps({"root": str(tmp_path / "kept"), "prefetch_threshold": 0}))
+    replayed(tmp_path, TWICE, roomy(kept))
+    outcome = replayed(tmp_path, TWICE, roomy(kept))
     assert hits(outcome) == (4, 0, 4), f"the first prompt hits what an earlier replay kept: {outcome.hit_tokens}"
     bounded = replace(STORAGE, extra='{"prefetch_threshold": 0, "capacity_bytes": 4096}')
     outcome = replayed(tmp_path, RETURNING, settings(bounded))
-    assert hits(outcome) == (0, 0, 0), f"one page fits, the last one persisted: {outcome.hit_tokens}"
+    assert hits(outcome) == (0, 0, 0), f"one page fits, the last one stored: {outcome.hit_tokens}"
 
 
 @pytest.mark.parametrize(("queue_steps", "pages"), [(0, 0), (2, 0), (3, 4)])
-def test_best_effort_gets_what_came_in_line(tmp_path: Path, queue_steps: int, pages: int) -> None:
+def test_best_effort_gets_the_pages_that_were_loaded_in_the_queue(tmp_path: Path, queue_steps: int, pages: int) -> None:
     asked = replace(STORAGE, stop_policy=StopPolicy.BEST_EFFORT, queue_steps=queue_steps, restart_at=0.5)
     outcome = replayed(tmp_path, TWICE, roomy(asked))
-    assert hits(outcome) == (0, 0, pages), f"one step to ask, one to be told, one to read: {outcome.hit_tokens}"
+    assert hits(outcome) == (0, 0, pages), f"a query, its answer and a read take a step each: {outcome.hit_tokens}"
 
 
 @pytest.mark.parametrize(("queue_steps", "pages"), [(3, 128), (4, 136)])
@@ -127,15 +127,15 @@ def test_a_timeout_runs_by_the_steps(tmp_path: Path, base_s: float, pages: int) 
     assert hits(outcome) == (0, 0, pages), f"a step is a millisecond, three are needed: {outcome.hit_tokens}"
 
 
-def test_what_all_prefetches_brought_is_added_up(tmp_path: Path) -> None:
+def test_the_tokens_of_all_prefetches_are_added_up(tmp_path: Path) -> None:
     requests = [request(0, 1), request(2), request(0, 1), request(2)]
     outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)))
     assert hits(outcome) == (0, 0, 3), f"two pages and one come back: {outcome.hit_tokens}"
     fetched = [part.counters["fetched_tokens"] for part in stored(outcome).parts]
-    assert fetched == [0, 3 * 512], f"two prefetches of the second part bring three pages: {fetched} tokens"
+    assert fetched == [0, 3 * 512], f"expected three pages from two prefetches of the second part: {fetched} tokens"
 
 
-def test_what_is_not_worth_it_is_refused(tmp_path: Path) -> None:
+def test_a_prefetch_below_the_threshold_is_refused(tmp_path: Path) -> None:
     asked = replace(STORAGE, extra='{"prefetch_threshold": 2049}', restart_at=0.5)
     outcome = replayed(tmp_path, TWICE, roomy(asked))
     assert hits(outcome) == (0, 0, 0), f"2048 tokens are below the threshold: {outcome.hit_tokens}"
@@ -167,7 +167,7 @@ def test_the_reference_keeps_the_laws_on_three_tiers(
 def test_storage_with_room_for_all_loses_nothing(tmp_path: Path) -> None:
     asked = settings(replace(STORAGE, restart_at=0.5), "20%", replace(HOST, capacity="50%"))
     outcome = replayed(tmp_path, list(generate_trace(SMALL, 7)), replace(asked, page_size=64))
-    assert outcome.broken is None, f"a correct cache was found to break a law: {outcome.broken}"
+    assert outcome.broken is None, f"expected no violated law, got {outcome.broken}"
     assert outcome.hit_rate == stored(outcome).unbounded_hit_rate > 0, f"got {outcome.hit_rates}, {stored(outcome)}"
 
 

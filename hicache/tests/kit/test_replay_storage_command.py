@@ -1,4 +1,4 @@
-"""What a replay over storage may be asked for, and `hicache replay --storage`."""
+"""The settings of a replay with storage, and `hicache replay --storage`."""
 
 from __future__ import annotations
 

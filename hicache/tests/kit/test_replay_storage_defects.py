@@ -1,4 +1,4 @@
-"""Replays over storage that does wrong, and of caches that do wrong with it: what each is caught at."""
+"""Replays with defective storage, and on caches with a defect in their storage tier: each defect is found."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from hicache.types import NO_SLOTS, Component, LoadBack, StopPolicy
 
 
 class GivesOtherPages(MemoryStorage):
-    """Reads the right objects into each other's places."""
+    """`get` reads two objects into each other's targets."""
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
         return super()._read(keys, targets[::-1])
 
 
 class KeepsOtherPages(MemoryStorage):
-    """Keeps pages under each other's keys."""
+    """`set` stores two pages under each other's keys."""
 
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
         return super()._write(keys, sources[::-1])
 
 
 class ReadsNothing(MemoryStorage):
-    """Says that it read what it never touched."""
+    """`get` reports success without reading."""
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
         return [Answer.DONE] * len(targets)
@@ -48,13 +48,13 @@ def test_wrong_bytes_from_storage_are_caught(tmp_path: Path, backend: type[Memor
     extra = '{"store": "{directory}", "prefetch_threshold": 0}'
     asked = StorageSettings(f"{__name__}:{backend.__qualname__}", extra, StopPolicy.WAIT_COMPLETE, 0, 0.5)
     outcome = replayed(tmp_path, TWICE, replace(roomy(asked), check_every=check_every))
-    assert outcome.broken is not None, f"{backend.__name__} was replayed without a finding"
+    assert outcome.broken is not None, f"{backend.__name__}: expected a violated law, got none"
     assert outcome.broken.startswith("after 1 requests: REQ-3"), f"{backend.__name__}: {outcome.broken}"
     assert [part.requests for part in stored(outcome).parts] == [1, 0], f"until then: {stored(outcome)}"
 
 
 class ClaimsMore(ReferenceAdapter):
-    """Reports a page more than a prefetch brought."""
+    """`check_prefetch` reports one page more than was loaded."""
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         came = super().check_prefetch(ticket)
@@ -62,7 +62,7 @@ class ClaimsMore(ReferenceAdapter):
 
 
 class ClaimsLess(ReferenceAdapter):
-    """Reports a page less than a prefetch brought."""
+    """`check_prefetch` reports one page less than was loaded."""
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         came = super().check_prefetch(ticket)
@@ -70,14 +70,14 @@ class ClaimsLess(ReferenceAdapter):
 
 
 class NeverSays(ReferenceAdapter):
-    """Lets every request wait for ever."""
+    """`check_prefetch` lets every request wait for ever."""
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         return None
 
 
 class LosesHostPages(ReferenceAdapter):
-    """Takes a host page with each prefetch, and forgets it."""
+    """`check_prefetch` leaks a host page."""
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         assert self.cache.host is not None, "the host tier is missing"
@@ -86,7 +86,7 @@ class LosesHostPages(ReferenceAdapter):
 
 
 class KeepsFetches(ReferenceAdapter):
-    """Goes on with a prefetch that nobody waits for, at rest."""
+    """`snapshot` always shows a prefetch."""
 
     def snapshot(self) -> Snapshot:
         snapshot = super().snapshot()
@@ -95,7 +95,7 @@ class KeepsFetches(ReferenceAdapter):
 
 
 class MarksTooMuch(ReferenceAdapter):
-    """Says that leaves are in storage, and not what comes before them."""
+    """Leaves are marked as stored, but not their parents."""
 
     def snapshot(self) -> Snapshot:
         snapshot = super().snapshot()
@@ -111,25 +111,25 @@ class MarksTooMuch(ReferenceAdapter):
         (ClaimsLess, "FLOW-10: a prefetch for 2048 tokens"),
         (NeverSays, "FETCH-3: check of a prefetch"),
         (LosesHostPages, "POOL-1: host pool"),
-        (KeepsFetches, "FETCH-8: host slots of fetches"),
+        (KeepsFetches, "FETCH-8: host slots of prefetches"),
         (MarksTooMuch, "FLOW-9: "),
     ],
 )
 def test_a_broken_storage_tier_is_caught(tmp_path: Path, adapter: type[CacheAdapter], finding: str) -> None:
     requests = [request(0, 1, 2, 3), request(0, 1, 5), *TWICE]
     outcome = replayed(tmp_path, requests, roomy(replace(STORAGE, restart_at=0.5)), adapter)
-    assert outcome.broken is not None, f"{adapter.__name__} was replayed without a finding"
-    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, reported was: {outcome.broken}"
+    assert outcome.broken is not None, f"{adapter.__name__}: expected a violated law, got none"
+    assert finding in outcome.broken, f"{adapter.__name__}: expected {finding!r}, got {outcome.broken}"
 
 
 class RefusesLoads(ReferenceAdapter):
-    """Leaves on the host what is there."""
+    """`load_back` refuses every load."""
 
     def load_back(self, handle: Node, *, quota: int | None) -> LoadBack | None:
         return None
 
 
-def test_what_was_fetched_in_vain_is_no_hit(tmp_path: Path) -> None:
+def test_prefetched_pages_that_are_not_loaded_are_no_hit(tmp_path: Path) -> None:
     outcome = replayed(tmp_path, TWICE, roomy(replace(STORAGE, restart_at=0.5)), RefusesLoads)
     assert hits(outcome) == (0, 0, 0), f"four pages came to the host, and no further: {outcome.hit_tokens}"
     fetched = stored(outcome).total("fetched_tokens")
@@ -137,7 +137,7 @@ def test_what_was_fetched_in_vain_is_no_hit(tmp_path: Path) -> None:
 
 
 class ForgetsStorage(ReferenceAdapter):
-    """Takes what storage has along when it is closed."""
+    """`close` also removes the objects in storage."""
 
     def close(self) -> None:
         self.clear_storage()

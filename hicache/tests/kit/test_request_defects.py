@@ -1,4 +1,4 @@
-"""Caches that mishandle a request, one defect each: the driver finds every one of them."""
+"""Caches with one defect each in the handling of a request: the driver finds every defect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG = tiny_config(FULL, SWA, MAMBA, page_size=2, pages=8, window=3)
 
 
 class CountsTheRestAsCached(ReferenceAdapter):
-    """Says that a page more is cached than is."""
+    """`admit` reports one cached page too many."""
 
     def admit(self, key: Key) -> Admission | None:
         admission = super().admit(key)
@@ -26,7 +26,7 @@ class CountsTheRestAsCached(ReferenceAdapter):
 
 
 class CutsTheTable(ReferenceAdapter):
-    """Gives a request a shorter table than it has tokens."""
+    """`admit` returns a table that is shorter than the request."""
 
     def admit(self, key: Key) -> Admission | None:
         admission = super().admit(key)
@@ -34,7 +34,7 @@ class CutsTheTable(ReferenceAdapter):
 
 
 class ForgetsTheState(ReferenceAdapter):
-    """Admits a request without a state of its own."""
+    """`admit` returns no state."""
 
     def admit(self, key: Key) -> Admission | None:
         admission = super().admit(key)
@@ -42,7 +42,7 @@ class ForgetsTheState(ReferenceAdapter):
 
 
 class LocksNothing(ReferenceAdapter):
-    """Lets go of a request's prefix while it runs."""
+    """`admit` releases the lock on the request's prefix."""
 
     def admit(self, key: Key) -> Admission | None:
         admission = super().admit(key)
@@ -52,7 +52,7 @@ class LocksNothing(ReferenceAdapter):
 
 
 class KeepsTheOldTable(ReferenceAdapter):
-    """Does not show a request the slots that the tree kept in place of its own."""
+    """`checkpoint` returns the old table, without the slots that the tree kept instead of the request's own."""
 
     def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
         before = request.table.copy()
@@ -61,14 +61,14 @@ class KeepsTheOldTable(ReferenceAdapter):
 
 
 class ExtendsByNothing(ReferenceAdapter):
-    """Says yes to more tokens, and gives no slots for them."""
+    """`extend` succeeds without adding slots."""
 
     def extend(self, request: Request, tokens: Tokens) -> Slots | None:
         return request.table.copy()
 
 
 class LeaksTheTail(ReferenceAdapter):
-    """Loses the slots of a request's last, partial page."""
+    """`finish` leaks the slots of the last, incomplete page."""
 
     def finish(self, request: Request) -> None:
         tail = request.table[-CONFIG.page_size :]
@@ -79,7 +79,7 @@ class LeaksTheTail(ReferenceAdapter):
 
 
 class KeepsTheLock(ReferenceAdapter):
-    """Goes on protecting what an aborted request shared."""
+    """`abort` does not release the lock on the shared prefix."""
 
     def abort(self, request: Request) -> None:
         self.cache.lock(request.receipt.node)
@@ -87,7 +87,7 @@ class KeepsTheLock(ReferenceAdapter):
 
 
 def start(driver: Driver, *, own_pages: int = 1) -> Handle:
-    """A request that shares two pages and has some of its own, and a token more."""
+    """Start a request that shares two pages and has some pages and one token of its own."""
     driver.put(driver.key(driver.prompt([1, 2])))
     admission = driver.admit(driver.key([*driver.prompt([1, 2, *range(7, 7 + own_pages)]), 5]))
     assert admission, "a small request fits"
@@ -95,7 +95,7 @@ def start(driver: Driver, *, own_pages: int = 1) -> Handle:
 
 
 def overtaken(driver: Driver) -> None:
-    """The page that a request computes is in the tree before the request hands it over."""
+    """Another request inserts the page that this request computes, before this one inserts it."""
     request = start(driver)
     driver.put(driver.key(driver.prompt([1, 2, 7])))
     driver.checkpoint(request, 6)

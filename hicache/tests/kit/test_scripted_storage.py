@@ -1,4 +1,4 @@
-"""Storage for tests does what a test says, and the oracle of what it can give agrees with the rule of the protocol."""
+"""Scripted storage does what a test says, and the oracle of usable prefixes agrees with the protocol's rule."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def test_objects_outlive_the_instance(backend: ScriptedStorage) -> None:
 
 
 @pytest.mark.parametrize("reason", ["absent", "corrupt"])
-def test_what_is_spoilt_is_missed_once_it_is_read(backend: ScriptedStorage, store: Store, reason: str) -> None:
+def test_a_corrupt_object_is_a_miss_once_it_is_read(backend: ScriptedStorage, store: Store, reason: str) -> None:
     put(backend, "a")
-    store.spoil(["scope/a", "scope/none"], reason)
-    assert (backend.has(["a"]), store.readable(["scope/a"])) == ([True], [False]), "nobody knows before it is read"
+    store.corrupt(["scope/a", "scope/none"], reason)
+    assert (backend.has(["a"]), store.readable(["scope/a"])) == ([True], [False]), "expected `has` not to detect it"
     answer, (bytes_there,) = get(backend, "a")
     assert answer == [False], "it cannot be read"
-    assert bytes_there != PAGE, "what is left in the target is no data"
-    assert backend.has(["a"]) == [False], "from now on it is not there"
-    assert put(backend, "a") == [True], "and can be written anew"
+    assert bytes_there != PAGE, "expected no data in the target"
+    assert backend.has(["a"]) == [False], "expected it to be absent after the read"
+    assert put(backend, "a") == [True], "expected it to be written again"
     assert get(backend, "a") == ([True], [PAGE]), "and read"
     assert dict(backend.stats().misses) == {reason: 1}, f"the reason is counted, got {backend.stats().misses}"
 
@@ -68,7 +68,7 @@ def test_an_object_of_another_size_is_missed(backend: ScriptedStorage, size: int
     assert dict(backend.stats().misses) == {reason: 1}, f"got {backend.stats().misses}"
 
 
-def test_faults_come_as_told(backend: ScriptedStorage, store: Store) -> None:
+def test_faults_are_injected_as_set(backend: ScriptedStorage, store: Store) -> None:
     store.faults.refused = {"scope/b"}
     store.faults.failing_sets = 1
     assert put(backend, "a", "b", "c") == [False, False, True], "the first fails, b is refused, c is kept"

@@ -1,4 +1,4 @@
-"""What a test runs over follows from its clauses and from what it asks for."""
+"""The configurations of a test follow from its clauses and from its own needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_STORAGE = [config for config in STANDARD if config.storage is not None]
 
 
 class Everything(FlatCache):
-    """Declares all there is."""
+    """Declares every capability."""
 
     capabilities = frozenset(Capability)
 
@@ -86,7 +86,7 @@ def _has(config: CacheConfig, *choices: WritePolicy | ExecutorKind) -> bool:
 
 
 def _is_plain(config: CacheConfig) -> bool:
-    """One that a test of the host tier need not ask for."""
+    """Whether a test of the host tier gets this configuration without asking for it."""
     has_plain_layouts = config.host is not None and (config.layout, config.host.layout) == USUAL_LAYOUTS
     return has_plain_layouts and not _waits(config) and not _has(config, WritePolicy.WRITE_THROUGH_SELECTIVE)
 
@@ -166,21 +166,21 @@ def _is_stepped(config: CacheConfig) -> bool:
 
 
 class OnlyStorageSteps(FlatCache):
-    """Moves no transfer as a test says, and lets its storage answer so."""
+    """Declares STEPPED_STORAGE without STEPPED."""
 
     capabilities = frozenset(Capability) - {Capability.STEPPED}
 
 
-def test_who_steps_storage_alone_steps_no_transfers() -> None:
+def test_a_test_that_steps_storage_need_not_step_transfers() -> None:
     found = standard_configurations(OnlyStorageSteps.capabilities)
     wanted = [one.name for one in found if _is_stepped(one) and not _has_threshold(one)]
     assert wanted, "storage can be stepped without transfers"
     checks = _checks("FETCH-8", "FLOW-4", needs=[Capability.STEPPED_STORAGE])
     names = [one.name for one in select(checks, OnlyStorageSteps, found).configurations]
-    assert names == wanted, f"FLOW-4 needs steps, which those of storage are: expected {wanted}, got {names}"
+    assert names == wanted, f"expected stepped storage to be enough for FLOW-4: {wanted}, got {names}"
     both = _checks("FETCH-8", needs=[Capability.STEPPED, Capability.STEPPED_STORAGE])
     reason = select(both, OnlyStorageSteps, found).reason
-    assert "STEPPED: " in reason, f"who says that it steps transfers, steps them, got {reason!r}"
+    assert "STEPPED: " in reason, f"expected STEPPED to be needed when the test asks for it, got {reason!r}"
 
 
 def test_a_run_without_a_fitting_host_tier_says_what_was_wanted() -> None:

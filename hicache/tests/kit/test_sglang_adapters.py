@@ -1,4 +1,4 @@
-"""The adapters of SGLang's releases, with and without SGLang, and the lists of what it is known to fail."""
+"""The adapters of SGLang's releases, with and without SGLang, and their lists of known failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.types import SHARED, Namespace
 
 ADAPTERS = {"Sglang0513": "0.5.13.post1", "Sglang0523Python": "0.5.23", "Sglang0523Rust": "0.5.23"}
-"""Each class, and the release that it drives."""
+"""Each adapter class, and the release that it needs."""
 
 LISTS = sorted((Path(adapters.__file__).parent / "known").glob("*.toml"))
 ROOT = Path(__file__).parents[3]
@@ -27,19 +27,19 @@ EVERY_ADAPTER = pytest.mark.parametrize("name", ADAPTERS)
 
 
 def tiny(name: str) -> CacheConfig:
-    """One of the standard configurations, by its name."""
+    """The standard configuration of this name."""
     return next(config for config in standard_configurations(frozenset(Capability)) if config.name == name)
 
 
 def path_of(name: str) -> str:
-    """An adapter as an option names it."""
+    """The adapter's path, as an option takes it."""
     return f"hicache.testing.adapters.sglang:{name}"
 
 
 @EVERY_ADAPTER
 def test_an_adapter_can_be_named_where_sglang_is_not_installed(name: str) -> None:
     adapter = load_adapter(path_of(name))
-    assert Capability.SIZES in adapter.capabilities, f"{name} declares what it drives, got {adapter.capabilities}"
+    assert Capability.SIZES in adapter.capabilities, f"{name} expected SIZES, got {adapter.capabilities}"
 
 
 @EVERY_ADAPTER
@@ -69,7 +69,7 @@ def test_no_two_namespaces_are_one_text() -> None:
     named = [{"lora": "a"}, {"salt": "a"}, {"lora": "a", "salt": ""}, {"lora": "a", "salt": "b"}, {"lora": "ab"}]
     texts = [extra_key({"lora": one.get("lora"), "salt": one.get("salt")}) for one in named]
     assert len(set(texts)) == len(named), f"each namespace has a text of its own, got {texts}"
-    assert extra_key({"lora": None, "salt": None}) is None, "who names nothing shares with everybody who names nothing"
+    assert extra_key({"lora": None, "salt": None}) is None, "expected None for the shared namespace"
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)

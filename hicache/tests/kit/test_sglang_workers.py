@@ -1,4 +1,4 @@
-"""SGLang's storage threads as its adapter sees them: who works on what, who waits, and when all are quiet."""
+"""SGLang's storage threads as its adapter sees them: their work, the gate, and when they are idle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hicache.types import StorageKind
 
 
 class Controller(SimpleNamespace):
-    """One thread that asks storage about whatever comes into its queue, as SGLang's do."""
+    """A controller with one thread that calls storage for each item in its queue, as SGLang's threads do."""
 
     def __init__(self, gate: Gate) -> None:
         queues = {name: WorkQueue() for name in ("prefetch_queue", "prefetch_hit_queue")}
@@ -34,56 +34,56 @@ class Controller(SimpleNamespace):
 
 @contextmanager
 def working(*, is_open: bool) -> Iterator[tuple[Controller, StorageThreads]]:
-    """A controller whose thread has ended afterwards."""
+    """A controller whose thread has ended after the block."""
     gate = Gate(is_open=is_open)
     controller = Controller(gate)
     try:
         yield controller, StorageThreads(controller, gate)
     finally:
-        gate.turn(is_open=True)
+        gate.set_open(is_open=True)
         controller.prefetch_queue.put("end")
         controller.prefetch_thread.join(timeout=10)
-        assert not controller.prefetch_thread.is_alive(), "the thread was told to end"
+        assert not controller.prefetch_thread.is_alive(), "expected the thread to have ended"
 
 
-def test_what_was_asked_is_answered_when_all_are_quiet() -> None:
+def test_every_request_is_answered_when_all_threads_are_idle() -> None:
     with working(is_open=True) as (controller, threads):
         for number in range(20):
             controller.prefetch_queue.put(number)
-            threads.settle()
+            threads.wait_until_idle()
             assert threads.answers() == (0, number + 1), f"{number + 1} answers, got {threads.answers()}"
-            assert not list(threads.operations()), "nobody works on anything any more"
+            assert not list(threads.operations()), "expected no operation in work"
 
 
-def test_a_thread_waits_at_the_gate_until_it_is_let() -> None:
+def test_a_thread_waits_at_the_gate_until_it_is_released() -> None:
     with working(is_open=False) as (controller, threads):
         controller.prefetch_queue.put("first")
         controller.prefetch_queue.put("second")
         for name in ("first", "second"):
-            threads.settle()
-            [(thread, kind, item)] = threads.at_the_gate()
+            threads.wait_until_idle()
+            [(thread, kind, item)] = threads.waiting_at_gate()
             assert (kind, item) == (StorageKind.QUERY, name), f"one question at a time, got {kind}, {item}"
             assert name in threads.operations(), f"{name} is worked on, got {list(threads.operations())}"
-            threads.gate.let(thread)
-        threads.settle()
-        assert threads.answers() == (0, 2), f"both were let, got {threads.answers()}"
+            threads.gate.release(thread)
+        threads.wait_until_idle()
+        assert threads.answers() == (0, 2), f"expected both to be released, got {threads.answers()}"
 
 
 def test_a_gate_that_opens_lets_all_pass() -> None:
     with working(is_open=False) as (controller, threads):
         controller.prefetch_queue.put("first")
-        threads.settle()
-        threads.gate.turn(is_open=True)
+        threads.wait_until_idle()
+        threads.gate.set_open(is_open=True)
         controller.prefetch_queue.put("second")
-        threads.settle()
-        assert threads.answers() == (0, 2), f"nothing waits any more, got {threads.answers()}"
+        threads.wait_until_idle()
+        assert threads.answers() == (0, 2), f"expected both answers, got {threads.answers()}"
 
 
-def test_a_thread_that_died_is_quiet_and_its_death_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thread_that_raised_is_idle_and_its_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), working(is_open=True) as (controller, threads):
         controller.prefetch_queue.put("bad")
         controller.prefetch_thread.join(timeout=10)
         controller.prefetch_queue.put("never")
-        threads.settle()
-        assert threads.answers() == (0, 0), f"nobody answers any more, got {threads.answers()}"
-    assert "as a test wants it" in caplog.text, f"what it died of, got {caplog.text!r}"
+        threads.wait_until_idle()
+        assert threads.answers() == (0, 0), f"expected no answers of a dead thread, got {threads.answers()}"
+    assert "as a test wants it" in caplog.text, f"expected the error in the log, got {caplog.text!r}"

@@ -1,4 +1,4 @@
-"""What the suite of storage backends stands on: places, page bytes, memory with guards, a disk that fails."""
+"""The parts of the backend suite: places, page bytes, memory with guards, a failing disk."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_every_clause_of_a_backend_has_a_test_in_its_suite() -> None:
     assert named == BACKEND_CLAUSES.keys(), f"clauses and tests differ in {sorted(named ^ BACKEND_CLAUSES.keys())}"
 
 
-def test_placeholders_are_filled_where_they_stand() -> None:
+def test_placeholders_are_replaced_in_nested_options() -> None:
     subject = BackendSubject("x", {"a": "{directory}/b", "c": ["{page_bytes}", 1], "d": {"e": "{capacity_bytes}"}})
     filled = subject.options_for({"{directory}": "a", "{page_bytes}": 512, "{capacity_bytes}": 1024})
     expected = {"a": "a/b", "c": [512, 1], "d": {"e": 1024}}
     assert filled == expected, f"expected {expected}, got {filled}"
-    assert (subject.is_on_disk, subject.is_bounded) == (True, True), "both are told, wherever they stand"
+    assert (subject.is_on_disk, subject.is_bounded) == (True, True), "expected both placeholders to be found"
 
 
 def test_places_have_nothing_in_common(tmp_path: Path) -> None:
@@ -40,9 +40,9 @@ def test_places_have_nothing_in_common(tmp_path: Path) -> None:
     assert places[0].scope("a") != places[1].scope("a"), "each has scopes of its own"
 
 
-def test_a_shipped_backend_has_its_options_unless_others_are_told() -> None:
+def test_a_shipped_backend_has_default_options_unless_others_are_given() -> None:
     assert read_subject("memory", None) is SHIPPED[0], "memory comes with its options"
-    assert read_subject("memory", '{"store": "x"}').options == {"store": "x"}, "told others, it has those"
+    assert read_subject("memory", '{"store": "x"}').options == {"store": "x"}, "expected the given options"
     with pytest.raises(ConfigurationError, match="no_such"):
         read_subject("no_such", None)
 
@@ -70,7 +70,7 @@ def test_a_sheet_shows_what_was_written_beside_its_pieces() -> None:
     assert (sheet.is_blank, sheet.has_its_guards) == (False, False), "a byte behind the first piece was written"
 
 
-def test_a_page_is_found_and_spoiled(tmp_path: Path) -> None:
+def test_a_page_is_found_and_corrupted(tmp_path: Path) -> None:
     page = page_bytes("a", "b", 0, 256)
     for name, damage in DAMAGES.items():
         path = tmp_path / "file"
@@ -81,7 +81,7 @@ def test_a_page_is_found_and_spoiled(tmp_path: Path) -> None:
         assert after != b"head" + page + b"tail", f"{name} changes the file"
 
 
-def test_a_disk_fails_by_turns_and_is_sound_afterwards(tmp_path: Path) -> None:
+def test_a_disk_fails_at_random_and_works_afterwards(tmp_path: Path) -> None:
     disk, sound = DiskFaults(random.Random(1)), os.pwritev
     path, moved = tmp_path / "file", []
     for _ in range(100):
@@ -91,7 +91,7 @@ def test_a_disk_fails_by_turns_and_is_sound_afterwards(tmp_path: Path) -> None:
                 moved += [os.pwritev(file, [b"abc", b"defg"], 0), os.preadv(file, [bytearray(9)], 0)]
             finally:
                 os.close(file)
-    assert os.pwritev is sound, "the operating system is as it was"
-    assert disk.injected > 10, f"it failed now and then, got {disk.injected}"
+    assert os.pwritev is sound, "expected the original function after the block"
+    assert disk.injected > 10, f"expected more than 10 injected faults, got {disk.injected}"
     short = [written for written, _ in pairwise(moved) if 0 < written < 7]
-    assert short, f"some of it moved less than it was asked to, got {sorted(set(moved))}"
+    assert short, f"expected some calls to transfer less than asked for, got {sorted(set(moved))}"

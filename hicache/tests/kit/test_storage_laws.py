@@ -1,4 +1,4 @@
-"""Every law of the storage tier fails on a snapshot, or a store, that breaks it."""
+"""Every law of the storage tier fails on a snapshot, or a store, that violates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hicache.types import Pool
 STORED = with_storage(CONFIG)
 NOTHING = frozenset[str]()
 MARKS = (frozenset({FULL, SWA}), NOTHING, frozenset({FULL, SWA, MAMBA}))
-"""Of A, of B below it, and of C below it, which are the scene's nodes."""
+"""The marks of A, of B below A, and of C below A, the nodes of the scene."""
 
 FETCH = FetchView({FULL: slots(8, 9)})
 KEYS: dict[int, Keys] = {
@@ -31,7 +31,7 @@ KEYS: dict[int, Keys] = {
 
 
 def shown(marks: tuple[frozenset[str], ...] = MARKS, *fetches: FetchView, **more: object) -> Snapshot:
-    """The scene with nothing under way, and what storage has of it."""
+    """The scene with nothing in flight, and with marks of stored nodes."""
     return replace(scene(**{**STILL, **more}), storage=StorageView(marks, fetches))
 
 
@@ -46,20 +46,20 @@ def test_a_scene_that_breaks_no_law_passes() -> None:
 
 
 BROKEN: dict[str, tuple[str, str, Callable[[], Snapshot]]] = {
-    "a fetch into free slots": ("POOL-1", "a fetch, got the free list as well", lambda: shown(MARKS, FETCH)),
-    "a fetch into a node's slots": (
+    "a prefetch into free slots": ("POOL-1", "a prefetch, got the free list as well", lambda: shown(MARKS, FETCH)),
+    "a prefetch into a node's slots": (
         "POOL-1",
         "the tree",
         lambda: shown(MARKS, FetchView({FULL: slots(2, 3)})),
     ),
-    "a fetch of half a page": (
+    "a prefetch of half a page": (
         "POOL-4",
         "one owner",
         lambda: shown(
             MARKS, FetchView({FULL: slots(8)}), host_pools=STILL["host_pools"] | {FULL: pool(12, *range(9, 14))}
         ),
     ),
-    "a leak of a fetch": (
+    "a leak of a prefetch": (
         "POOL-1",
         "12 slots with an owner",
         lambda: shown(host_pools=STILL["host_pools"] | {FULL: HOST_POOLS[FULL]} | {SWA: pool(12, 4, 5)}),
@@ -68,12 +68,12 @@ BROKEN: dict[str, tuple[str, str, Callable[[], Snapshot]]] = {
     "a mark of no component": ("FLOW-9", "components", lambda: shown((frozenset({"x"}), NOTHING, NOTHING))),
     "a mark without FULL": (
         "FLOW-9",
-        "FULL persisted with the rest",
+        "FULL stored with the rest",
         lambda: shown((frozenset({SWA}), NOTHING, NOTHING)),
     ),
     "a child before its parent": (
         "FLOW-9",
-        "a parent that was persisted before",
+        "a parent that is stored",
         lambda: shown((NOTHING, NOTHING, frozenset({FULL}))),
     ),
     "no view of storage": ("POOL-1", "storage: True", lambda: scene(**STILL)),
@@ -86,7 +86,7 @@ def test_a_broken_law_is_named(clause: str, words: str, broken: Callable[[], Sna
         check(broken())
 
 
-def test_what_is_held_for_nobody_is_seen() -> None:
+def test_slots_and_pins_without_a_waiting_request_are_found() -> None:
     check_no_fetch(shown())
     with pytest.raises(InvariantError, match=r"^FETCH-8"):
         check_no_fetch(shown(MARKS, FETCH))

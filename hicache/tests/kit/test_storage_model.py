@@ -1,4 +1,4 @@
-"""The model of a storage backend: what it lets an answer be, and what not."""
+"""The model of a storage backend: which answers it accepts, and which not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALL, TRAILING = HitPolicy.ALL_PAGES, HitPolicy.TRAILING_PAGES
 
 @pytest.fixture
 def model() -> StorageModel:
-    """A scope that keeps what it has, with version 1 of `a` in it."""
+    """A scope that loses nothing, with version 1 of `a` in it."""
     made = StorageModel(forgets=False)
     made.was_set("a", 1, True)
     return made
@@ -58,7 +58,7 @@ def test_where_nothing_is_in_its_way_nothing_is_refused(model: StorageModel, ref
 
 def test_an_interrupted_write_is_whole_or_absent_until_it_was_seen(model: StorageModel) -> None:
     model.was_interrupted("b", 3)
-    assert model.may_hold("b") == {3, None}, f"nobody knows, got {model.may_hold('b')}"
+    assert model.may_hold("b") == {3, None}, f"expected version 3 or absent, got {model.may_hold('b')}"
     model.was_got("b", [3])
     with pytest.raises(InvariantError, match="STORE-4"):
         model.was_got("b", None)

@@ -1,4 +1,4 @@
-"""The adapter for SGLang's storage backends: what it asks of a backend, in which words, and what becomes of errors."""
+"""The adapter for SGLang's storage backends: its calls, its keys, and its treatment of errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RANK = "tp0of1.cp0of1.pp0of1"
 
 
 class PoolHitPolicy(str, Enum):
-    """SGLang's name for how a pool is asked."""
+    """SGLang's enumeration of hit policies."""
 
     ALL_PAGES = "all_pages"
     TRAILING_PAGES = "trailing_pages"
@@ -34,15 +34,15 @@ class PoolHitPolicy(str, Enum):
 
 @dataclass
 class PoolTransfer:
-    """What SGLang asks of one pool."""
+    """SGLang's query of one pool."""
 
     name: str
     keys: list[str]
     hit_policy: PoolHitPolicy
 
 
-class Shelf:
-    """A backend in the form of SGLang's, over a dictionary. `error`: what it raises when it is asked for pages."""
+class FakeStorage:
+    """A backend with SGLang's interface, over a dictionary. `error`: the exception that reads and writes raise."""
 
     def __init__(self, config: SimpleNamespace, _: dict[str, object]) -> None:
         self.config = config
@@ -73,31 +73,31 @@ class Shelf:
 MODULE = SimpleNamespace(HiCacheStorageConfig=SimpleNamespace, PoolHitPolicy=PoolHitPolicy, PoolTransfer=PoolTransfer)
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, release: str = "0.5.23") -> tuple[SglangStorage, Shelf]:
-    """The adapter over a shelf, in a release of SGLang's, and the shelf."""
+def opened(monkeypatch: pytest.MonkeyPatch, release: str = "0.5.23") -> tuple[SglangStorage, FakeStorage]:
+    """The adapter over a fake backend, for a release of SGLang, and the fake."""
 
     def import_from(_: str, *names: str) -> Any:
-        return (Shelf,) if names else MODULE
+        return (FakeStorage,) if names else MODULE
 
     monkeypatch.setattr(storage_sglang, "prepare_sglang", lambda: release)
     monkeypatch.setattr(storage_sglang, "import_from", import_from)
-    backend = SglangStorage("model", {"class": "somewhere:Shelf", "extra_config": {"size": 3}})
-    assert isinstance(backend.storages[RANK], Shelf), f"the class that was named is opened, got {backend.storages}"
+    backend = SglangStorage("model", {"class": "somewhere:FakeStorage", "extra_config": {"size": 3}})
+    assert isinstance(backend.storages[RANK], FakeStorage), f"expected the named class, got {backend.storages}"
     return backend, backend.storages[RANK]
 
 
 def kept(backend: SglangStorage, keys: Sequence[str]) -> Sheet:
-    """Pages in two pieces under these keys."""
+    """Store pages in two pieces under these keys."""
     sheet = Sheet([(3, 5)] * len(keys))
     for number, _ in enumerate(keys):
         sheet.write(number, bytes([number]) * 3 + bytes([100 + number]) * 5)
-    assert backend.set(keys, sheet.pages, []) == [True] * len(keys), "the shelf takes all"
+    assert backend.set(keys, sheet.pages, []) == [True] * len(keys), "expected all pages to be stored"
     return sheet
 
 
 def test_it_is_opened_for_the_model_with_its_extra_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, shelf = opened(monkeypatch)
-    assert (shelf.config.model_name, shelf.config.extra_config) == ("model", {"size": 3}), f"got {shelf.config}"
+    _, fake = opened(monkeypatch)
+    assert (fake.config.model_name, fake.config.extra_config) == ("model", {"size": 3}), f"got {fake.config}"
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_it_is_opened_for_the_model_with_its_extra_configuration(monkeypatch: py
     ],
 )
 def test_keys_are_those_that_a_controller_gives(monkeypatch: pytest.MonkeyPatch, key: str, name: str) -> None:
-    backend, shelf = opened(monkeypatch)
+    backend, fake = opened(monkeypatch)
     kept(backend, [key])
-    assert list(shelf.pages) == [name], f"{key}: expected {name}, got {list(shelf.pages)}"
+    assert list(fake.pages) == [name], f"{key}: expected {name}, got {list(fake.pages)}"
     assert backend.has([key, "other"]) == [True, False], "it is looked for under the same name"
 
 
@@ -157,9 +157,9 @@ def test_pages_go_and_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_raised_is_what_the_controller_of_the_release_makes_of_it(
     monkeypatch: pytest.MonkeyPatch, release: str
 ) -> None:
-    backend, shelf = opened(monkeypatch, release)
+    backend, fake = opened(monkeypatch, release)
     kept(backend, ["kv/0"])
-    shelf.error = OSError("short read")
+    fake.error = OSError("short read")
     target = Sheet([(8,), (8,)])
     if release == "0.5.23":
         assert backend.get(["kv/0", "kv/1"], target.pages, []) == [False, False], "the whole batch is missed"
@@ -169,11 +169,11 @@ def test_what_is_raised_is_what_the_controller_of_the_release_makes_of_it(
 
 
 def test_a_prefix_over_pools_is_asked_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, shelf = opened(monkeypatch)
+    backend, fake = opened(monkeypatch)
     keys, indexer, states = ([f"{pool}.{RANK}/{page}" for page in "abc"] for pool in ("kv", "indexer", "mamba"))
     queries = [PoolQuery(indexer, HitPolicy.ALL_PAGES, 0), PoolQuery(states, HitPolicy.TRAILING_PAGES, 2)]
     assert backend.exists(keys, queries, []) == 1, "the backend's own answer"
-    names, transfers = shelf.asked[0]
+    names, transfers = fake.asked[0]
     assert names == ["a", "b", "c"], f"the pages by the names of KV, got {names}"
     found = [(one.name, one.hit_policy.value, len(one.keys)) for one in transfers]
     expected = [("indexer", "all_pages", 3), ("mamba", "trailing_pages", 2)]
@@ -181,10 +181,10 @@ def test_a_prefix_over_pools_is_asked_of_the_backend(monkeypatch: pytest.MonkeyP
 
 
 def test_pools_that_hold_other_pages_are_looked_for_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, shelf = opened(monkeypatch)
+    backend, fake = opened(monkeypatch)
     kept(backend, ["kv/0", "kv/1", "mamba/8"])
     answer = backend.exists(["kv/0", "kv/1"], [PoolQuery(["mamba/8", "mamba/9"], HitPolicy.ALL_PAGES, 0)], [])
-    assert (answer, shelf.asked) == (1, []), "SGLang has no words for this: the pages are looked for"
+    assert (answer, fake.asked) == (1, []), "SGLang has no words for this: the pages are looked for"
 
 
 def test_without_sglang_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_without_sglang_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(storage_sglang, "prepare_sglang", missing)
     with pytest.raises(ConfigurationError, match="sglang is not installed"):
-        SglangStorage("model", {"class": "somewhere:Shelf"})
+        SglangStorage("model", {"class": "somewhere:FakeStorage"})
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)

@@ -43,7 +43,7 @@ def test_a_written_trace_reads_back(tmp_path: Path) -> None:
     requests = [REQUEST, TraceRequest(9, 512, 0, (2,)), TraceRequest(9, 0, 1, ())]
     path = tmp_path / "trace.jsonl"
     write_trace(path, requests)
-    assert list(Trace(path, skip_bad=False, limit=None)) == requests, "a trace changed on its way through a file"
+    assert list(Trace(path, skip_bad=False, limit=None)) == requests, "expected the trace that was written"
 
 
 def test_fields_that_the_format_does_not_name_are_ignored(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_reading_holds_one_line_at_a_time(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "trace.jsonl", json.dumps(GOOD))
     trace = Trace(path, skip_bad=False, limit=None)
     first, second = iter(trace), iter(trace)
-    assert (next(first), next(second)) == (REQUEST, REQUEST), "two readings of one trace share their place"
+    assert (next(first), next(second)) == (REQUEST, REQUEST), "expected two independent readings of one trace"

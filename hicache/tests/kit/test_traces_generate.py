@@ -1,4 +1,4 @@
-"""The generator: equal for equal seeds, and of the shape that public traces have."""
+"""The generator: equal traces for equal seeds, with the shape of public traces."""
 
 from __future__ import annotations
 

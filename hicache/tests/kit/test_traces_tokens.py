@@ -16,7 +16,7 @@ def request(length: int, *blocks: int) -> TraceRequest:
 
 
 def page_prefixes(asked: TraceRequest, page_size: int) -> list[bytes]:
-    """The whole prefix up to the end of each whole page, the slow way."""
+    """The whole prefix up to the end of each whole page, computed the slow way."""
     tokens = request_tokens(asked).tobytes()
     return [tokens[:end] for end in range(4 * page_size, len(tokens) + 1, 4 * page_size)]
 

@@ -1,4 +1,4 @@
-"""Every law of slots and transfers on two tiers fails on a snapshot that breaks it."""
+"""Every law of slots and transfers on two tiers fails on a snapshot that violates it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ POOLS_BROKEN: dict[str, tuple[str, str, dict[str, Any]]] = {
         "the free list, got a transfer as well",
         {"host_pools": HOST_POOLS | {MAMBA: pool(6, 2, 3, 4, 5, 6)}},
     ),
-    "two transfers into one page": ("POOL-1", "those named twice", {"transfers": (BACKUP, LOAD, LOAD)}),
+    "two transfers into one page": ("POOL-1", "slots listed twice", {"transfers": (BACKUP, LOAD, LOAD)}),
     "a leaked target": ("POOL-1", "12 slots with an owner", {"transfers": (BACKUP,)}),
     "a leaked page of the host": (
         "POOL-1",
@@ -102,7 +102,7 @@ TRANSFERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "source of transfer 1, load, full slot 8: expected the tree, got the free list",
         {"transfers": (BACKUP, change(LOAD, host={FULL: slots(8, 9)}))},
     ),
-    "a source that is nobody's": (
+    "a source without an owner": (
         "FLOW-1",
         "mamba slot 99: expected the tree, got the free list",
         {"transfers": (change(BACKUP, device={MAMBA: slots(99)}), LOAD)},
@@ -136,13 +136,13 @@ def test_a_broken_transfer_fails(name: str) -> None:
     fails(clause, words, scene(**fields))
 
 
-def test_when_all_is_still_nothing_is_pinned_or_kept() -> None:
+def test_with_nothing_in_flight_nothing_is_pinned_or_kept() -> None:
     check_laws(scene(**STILL), CONFIG, HELD, is_awaited=False)
     pinned = STILL | {"below": (A_BELOW, *STILL["below"][1:])}
     kept = STILL | {"kept": KEPT, "pools": STILL["pools"] | {FULL: pool(12, *range(6, 12))}}
     for fields in (pinned, kept):
         check_laws(scene(**fields), CONFIG, HELD, is_awaited=True)
-    fails("FLOW-7", "no pins of full while nothing is under way, got 2", scene(**pinned))
+    fails("FLOW-7", "no pins of full while nothing is in flight, got 2", scene(**pinned))
     fails("FLOW-7", "slots kept for loads that have ended", scene(**kept))
 
 

@@ -1,1 +1,1 @@
-"""The worlds of ranks that suites run on, and what tells when ranks part."""
+"""Tests of the rank worlds, and of the errors that are raised when ranks diverge."""

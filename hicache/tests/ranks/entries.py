@@ -1,4 +1,4 @@
-"""What processes do in the tests of a launch."""
+"""The functions that the processes of a launch run in these tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import distributed
 from hicache.errors import RankError
 from hicache.parallel.group import Group, Reduction
 from hicache.testing.ranks.world import RankWorld
-from hicache.tests.ranks.ways import WAYS, usual
+from hicache.tests.ranks.divergences import DIVERGENCES, usual
 
 
 class TorchGroup:
-    """A group on all ranks, with nothing in it but torch.distributed."""
+    """A group of all ranks that only calls torch.distributed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,36 +26,36 @@ class TorchGroup:
         self.size = distributed.get_world_size()
 
     def reduce(self, values: list[int], reduction: Reduction, purpose: str) -> list[int]:
-        """As Group says."""
+        """See Group."""
         tensor = torch.tensor(values)
         distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, reduction.value))
         return [int(value) for value in tensor.tolist()]
 
     def barrier(self, purpose: str) -> None:
-        """As Group says."""
+        """See Group."""
         distributed.barrier()
 
 
 def groups_of(world: RankWorld) -> Mapping[str, Group]:
-    """Groups as a cache opens them."""
+    """The groups of a world, opened as a cache opens them."""
     return world.groups(lambda: {"tp": TorchGroup("tp")})  # type: ignore[dict-item]
 
 
 def reduces(world: RankWorld, number: int) -> tuple[int, list[int], str]:
-    """What the ranks come to together, and which process this is."""
+    """A reduction over all ranks, and the id of this process."""
     least = groups_of(world)["tp"].reduce([world.rank + number], Reduction.MIN, "numbers")
     return os.getpid(), least, world.device
 
 
-def parts(world: RankWorld, way: str) -> str:
-    """The last rank goes a way of its own."""
+def diverges(world: RankWorld, divergence: str) -> str:
+    """The last rank diverges from the others."""
     group = groups_of(world)["tp"]
-    (WAYS[way].act if group.rank == group.size - 1 else usual)(group)
+    (DIVERGENCES[divergence].act if group.rank == group.size - 1 else usual)(group)
     return "nothing"
 
 
 def ends_early(world: RankWorld) -> str:
-    """Rank 1 has nothing more to do after the first call."""
+    """Rank 1 returns after the first call."""
     group = groups_of(world)["tp"]
     group.reduce([1], Reduction.MIN, "first")
     if group.rank != 1:
@@ -64,12 +64,12 @@ def ends_early(world: RankWorld) -> str:
 
 
 def fails(world: RankWorld) -> None:
-    """Each rank has a defect of its own."""
+    """Each rank raises its own error."""
     raise ValueError(f"defect {world.rank + 40}")
 
 
 def is_killed(world: RankWorld) -> str:
-    """Rank 1 is killed between two calls; the others say what they were told."""
+    """Rank 1 is killed between two calls; the others return the message of their error."""
     group = groups_of(world)["tp"]
     group.barrier("begin")
     if group.rank == 1:
@@ -82,22 +82,22 @@ def is_killed(world: RankWorld) -> str:
 
 
 def hangs(world: RankWorld) -> None:
-    """Rank 1 does not come back from what it does between two calls, and ignores that it is told to end."""
+    """Rank 1 loops for ever between two calls, and ignores SIGTERM."""
     group = groups_of(world)["tp"]
     group.barrier("begin")
     while group.rank == 1:
         time.sleep(0.05)
 
 
-def interposed(world: RankWorld, way: str) -> list[str]:
-    """The last rank goes another way than the others, all in torch.distributed alone."""
+def interposed(world: RankWorld, divergence: str) -> list[str]:
+    """The last rank diverges from the others, in direct calls of torch.distributed."""
     world.interpose()
     tensor = torch.ones(2, dtype=torch.int64)
     distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
     is_last = world.rank == world.topology.tp_size - 1
-    if way == "shape" and is_last:
+    if divergence == "shape" and is_last:
         tensor = torch.ones(3, dtype=torch.int64)
-    if way != "skip" or not is_last:
+    if divergence != "skip" or not is_last:
         distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN)
     distributed.broadcast(tensor, src=0)
     distributed.barrier()
@@ -105,13 +105,13 @@ def interposed(world: RankWorld, way: str) -> list[str]:
 
 
 def catches_its_own(world: RankWorld) -> None:
-    """Every rank asks for what it will not get, and takes it as it comes."""
+    """Every rank expects and suppresses a RankError."""
     with suppress(RankError):
-        parts(world, "skips")
+        diverges(world, "skips")
 
 
 def makes_its_own_groups(world: RankWorld) -> None:
-    """Each rank makes the groups that it is in, and no others."""
+    """Each rank makes only the groups that it is in."""
 
     def open_groups() -> Mapping[str, Group]:
         distributed.new_group([world.rank])

@@ -1,4 +1,4 @@
-"""What stands before torch.distributed: it sees on which devices tensors lie, and refuses one that lies elsewhere."""
+"""DeviceRecorder and Interposer: they record the devices of tensors, and refuse a tensor on the wrong device."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import distributed
 
 from hicache.errors import InvariantError
 from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.device_watch import VERBS, DeviceWatch
+from hicache.testing.ranks.device_recorder import VERBS, DeviceRecorder
 from hicache.testing.ranks.interposer import Interposer
 
 
 @pytest.fixture(autouse=True)
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The collectives that were entered, none of which does anything."""
+    """The names of the collectives that were entered. Each is replaced by a function that does nothing."""
     verbs: list[str] = []
 
-    def standing_in(verb: str) -> None:
+    def replace(verb: str) -> None:
         monkeypatch.setattr(distributed, verb, wraps(getattr(distributed, verb))(lambda *_, **__: verbs.append(verb)))
 
     for verb in (*VERBS, "barrier"):
-        standing_in(verb)
+        replace(verb)
     return verbs
 
 
@@ -32,14 +32,14 @@ def nothing_compared(*_: object) -> ComparedCalls:
 
 
 def test_every_tensor_is_seen_also_one_in_a_list(entered: list[str]) -> None:
-    watch = DeviceWatch()
-    watch.install()
+    recorder = DeviceRecorder()
+    recorder.install()
     distributed.all_reduce(torch.ones(1))
-    assert watch.seen == {"cpu"}, f"RANK-3: expected to see the device of the tensor, got {watch.seen}"
+    assert recorder.seen == {"cpu"}, f"RANK-3: expected to see the device of the tensor, got {recorder.seen}"
     with pytest.raises(InvariantError, match="RANK-3: all_gather: expected a tensor on the device of the group, got"):
         distributed.all_gather([torch.ones(1, device="meta")], torch.ones(1))
-    assert watch.seen == {"meta", "cpu"}, f"RANK-3: expected to see the tensors of the list, too, got {watch.seen}"
-    assert entered == ["all_reduce"], f"expected what has no numbers not to be passed on, got {entered}"
+    assert recorder.seen == {"meta", "cpu"}, f"RANK-3: expected the tensors of the list, too, got {recorder.seen}"
+    assert entered == ["all_reduce"], f"expected a tensor without data not to be passed on, got {entered}"
 
 
 def test_a_tensor_on_another_device_is_refused_before_the_collective(entered: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""TreeDigest: equal for equal trees, whatever slots they lie in, and different where anything else is."""
+"""TreeDigest: equal for equal trees in any slots, and different when anything else differs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hicache.testing.ranks.digest import digest_of, parting
+from hicache.testing.ranks.digest import digest_of, tree_differences
 from hicache.testing.snapshot import FetchView, HostNodeView, HostView, NodeView, PoolView, Snapshot, StorageView
 from hicache.testing.snapshot import TransferView as Transfer
 from hicache.types import SHARED, Namespace, Slots, TransferKind
 
 
 def slots(first: int, count: int) -> Slots:
-    """So many slots in a row."""
+    """`count` consecutive slots."""
     return np.arange(first, first + count, dtype=np.int64)
 
 
 def tokens(*numbers: int) -> bytes:
-    """A node's own part of a key."""
+    """The segment of a node."""
     return np.array(numbers, dtype="<i4").tobytes()
 
 
@@ -33,7 +33,7 @@ def node(segment: bytes, parent: int, start: int, first_slot: int) -> NodeView:
 
 
 def snapshot_of(first_slot: int, *, reverse: bool = False) -> Snapshot:
-    """Two nodes below the root, in slots from `first_slot` on, the second one on the host too; something under way."""
+    """Two nodes below the root, in slots from `first_slot` on, the second one also on the host; a backup in flight."""
     nodes = [node(tokens(1, 2), -1, 0, first_slot), node(tokens(7, 8), -1, 0, first_slot + 2)]
     below = [
         HostNodeView({"full": held}, {"full": 0}, {"full": 0}, {"full": 0}) for held in (None, slots(first_slot, 2))
@@ -48,12 +48,12 @@ def snapshot_of(first_slot: int, *, reverse: bool = False) -> Snapshot:
 
 
 def first(snapshot: Snapshot, **changes: object) -> Snapshot:
-    """The same with another first node."""
+    """The same snapshot with another first node."""
     return replace(snapshot, nodes=(replace(snapshot.nodes[0], **changes), *snapshot.nodes[1:]))  # type: ignore[arg-type]
 
 
 def below(snapshot: Snapshot, **changes: object) -> Snapshot:
-    """The same with another host part of the second node."""
+    """The same snapshot with another host part of the second node."""
     assert snapshot.host is not None
     views = (snapshot.host.nodes[0], replace(snapshot.host.nodes[1], **changes))  # type: ignore[arg-type]
     return replace(snapshot, host=replace(snapshot.host, nodes=views))
@@ -82,17 +82,19 @@ def test_slots_and_the_order_of_nodes_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_anything_else_matters_and_is_told(change: Callable[[Snapshot], Snapshot]) -> None:
+def test_any_other_difference_is_reported(change: Callable[[Snapshot], Snapshot]) -> None:
     one, other = digest_of(snapshot_of(10)), digest_of(change(snapshot_of(10)))
-    told = parting([one.text, one.text, other.text])
-    assert told.startswith("rank 2 has + where rank 0 has -:\n-"), (
-        f"RANK-1: expected a difference on rank 2, got {told!r}"
+    messages = tree_differences([one.text, one.text, other.text])
+    assert messages.startswith("rank 2 has + where rank 0 has -:\n-"), (
+        f"RANK-1: expected a difference on rank 2, got {messages!r}"
     )
 
 
-def test_a_difference_is_told_in_the_lines_that_differ() -> None:
-    told = parting([digest_of(it).text for it in (snapshot_of(10), first(snapshot_of(10), locks={"full": 0}))])
-    lines = [line.partition("#")[0] + line.partition(":")[2] for line in told.splitlines()[1:]]
+def test_a_difference_is_reported_as_the_lines_that_differ() -> None:
+    messages = tree_differences(
+        [digest_of(it).text for it in (snapshot_of(10), first(snapshot_of(10), locks={"full": 0}))]
+    )
+    lines = [line.partition("#")[0] + line.partition(":")[2] for line in messages.splitlines()[1:]]
     expected = [
         "-node 0..2 [1 2]  on device full:2; locked full:1; hits 2",
         "+node 0..2 [1 2]  on device full:2; hits 2",
@@ -100,5 +102,7 @@ def test_a_difference_is_told_in_the_lines_that_differ() -> None:
     assert lines == expected, f"expected {expected}, got {lines}"
 
 
-def test_equal_trees_are_not_told_of() -> None:
-    assert parting([digest_of(snapshot_of(slot)).text for slot in (1, 9, 30)]) == "", "RANK-1: three equal trees"
+def test_equal_trees_report_nothing() -> None:
+    assert tree_differences([digest_of(snapshot_of(slot)).text for slot in (1, 9, 30)]) == "", (
+        "RANK-1: three equal trees"
+    )

@@ -1,4 +1,4 @@
-"""Launch: one process for each rank, what each returns, and what is told of those that fail, die or hang."""
+"""Launch: one process for each rank, their results, and the outcomes of ranks that fail, die or hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hicache.testing.ranks.launch import HANDLED, Launch
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.outcome import RanksFailedError
 from hicache.tests.ranks import entries
-from hicache.tests.ranks.ways import WAYS
+from hicache.tests.ranks.divergences import DIVERGENCES
 
 
 @pytest.fixture
@@ -33,19 +33,19 @@ def test_each_rank_is_a_process_and_returns_its_value(launch: Launch) -> None:
 def test_a_launch_leaves_no_process_and_no_signal_handler_behind(launch: Launch) -> None:
     handlers = [signal.getsignal(number) for number in HANDLED]
     launch.values(entries.reduces, 0)
-    assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the handlers that were there before"
+    assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the same handlers as before"
     assert not multiprocessing.active_children(), f"expected none, got {multiprocessing.active_children()}"
 
 
-@pytest.mark.parametrize("way", ["skips", "other-operation", "other-shape", "raises"])
-def test_the_traceback_of_every_rank_names_the_one_that_parts(launch: Launch, way: str) -> None:
+@pytest.mark.parametrize("divergence", ["skips", "other-operation", "other-shape", "raises"])
+def test_the_traceback_of_every_rank_names_the_one_that_diverges(launch: Launch, divergence: str) -> None:
     with pytest.raises(RanksFailedError) as caught:
-        launch.values(entries.parts, way)
+        launch.values(entries.diverges, divergence)
     failures = [outcome.failure for outcome in caught.value.outcomes]
-    expected = WAYS[way].told.format(last=1)
+    expected = DIVERGENCES[divergence].message.format(last=1)
     assert expected in failures[0], f"RANK-2: expected {expected!r} on rank 0, got {failures[0]}"
-    assert "in parts" in failures[0], f"expected a traceback of rank 0, got {failures[0]}"
-    assert "in parts" in failures[1], f"expected a traceback of rank 1, got {failures[1]}"
+    assert "in diverges" in failures[0], f"expected a traceback of rank 0, got {failures[0]}"
+    assert "in diverges" in failures[1], f"expected a traceback of rank 1, got {failures[1]}"
     for failure in failures:
         assert failure in str(caught.value), f"expected each rank's failure in the message, got {caught.value}"
 
@@ -62,41 +62,41 @@ def test_a_rank_that_ended_is_named_at_once(launch: Launch) -> None:
     outcomes = launch.outcomes(entries.ends_early)
     expected = "rank 1 of tp skipped call 2 (MIN second): it had ended"
     assert expected in outcomes[0].failure, f"RANK-2: expected {expected!r}, got {outcomes[0]}"
-    assert (outcomes[1].value, outcomes[1].failure) == ("nothing", ""), (
-        f"expected rank 1 to end well, got {outcomes[1]}"
-    )
+    assert (outcomes[1].value, outcomes[1].failure) == ("nothing", ""), f"expected rank 1 to succeed, got {outcomes[1]}"
 
 
-def test_all_defects_are_told(launch: Launch) -> None:
+def test_all_errors_are_reported(launch: Launch) -> None:
     with pytest.raises(RanksFailedError, match=r"(?s)2 of 2 ranks.*rank 0 raised.*defect 40.*rank 1 raised.*defect 41"):
         launch.values(entries.fails)
 
 
-def test_the_others_say_how_they_took_it_when_a_rank_is_killed(launch: Launch) -> None:
+def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
     outcomes = replace(launch, mesh=Mesh(4, 1, 1), timeout_s=2.0).outcomes(entries.is_killed)
     expected = "rank 1 of tp did not come to call 2 (MIN progress) within 2 s"
-    told = [outcome.value for outcome in outcomes]
-    assert told == [expected, None, expected, expected], f"RANK-8: expected {expected!r} but on rank 1, got {outcomes}"
+    messages = [outcome.value for outcome in outcomes]
+    assert messages == [expected, None, expected, expected], (
+        f"RANK-8: expected {expected!r} but on rank 1, got {outcomes}"
+    )
     killed = outcomes[1].failure
     assert killed.startswith("ended with code -9, in call 1 of tp (barrier begin)"), (
-        f"expected its code, got {killed!r}"
+        f"expected the exit code and the last call, got {killed!r}"
     )
 
 
-def test_what_is_not_over_in_time_is_killed_and_tells_where_it_was(launch: Launch) -> None:
+def test_a_process_past_its_deadline_is_killed_and_its_stack_is_reported(launch: Launch) -> None:
     begin = time.monotonic()
     outcomes = replace(launch, deadline_s=8.0, timeout_s=2.0).outcomes(entries.hangs)
     took_s = time.monotonic() - begin
-    assert outcomes[0].failure == "", f"expected rank 0 to end well, got {outcomes[0]}"
+    assert outcomes[0].failure == "", f"expected rank 0 to succeed, got {outcomes[0]}"
     failure = outcomes[1].failure
     expected = "had not ended within 8 s, in call 1 of tp (barrier begin)"
     assert failure.startswith(expected), f"expected {expected!r}, got {failure}"
     assert "in hangs" in failure, f"expected the stack of rank 1, got {failure}"
-    assert took_s < 30, f"expected all to be over after 8 s and a little, it took {took_s:.1f} s"
+    assert took_s < 30, f"expected the end soon after 8 s, it took {took_s:.1f} s"
     assert not multiprocessing.active_children(), f"expected none, got {multiprocessing.active_children()}"
 
 
-def test_what_a_cache_asks_torch_for_is_recorded_too(launch: Launch) -> None:
+def test_direct_calls_of_torch_distributed_are_recorded_too(launch: Launch) -> None:
     results = launch.values(entries.interposed, "usual")
     expected = [
         "MAX interposed of 2",
@@ -108,12 +108,12 @@ def test_what_a_cache_asks_torch_for_is_recorded_too(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "expected"),
+    ("divergence", "expected"),
     [
-        ("skip", "rank 1 of ranks 0, 1 makes call 2 (MIN interposed) as broadcast from rank 0 interposed"),
-        ("shape", "rank 1 of ranks 0, 1 gives 3 numbers to call 2 (MIN interposed), rank 0 gives 2"),
+        ("skip", "rank 1 of ranks 0, 1 made call 2 (MIN interposed) as broadcast from rank 0 interposed"),
+        ("shape", "rank 1 of ranks 0, 1 passed 3 values to call 2 (MIN interposed), rank 0 passed 2"),
     ],
 )
-def test_who_parts_in_what_torch_is_asked_for_is_named(launch: Launch, way: str, expected: str) -> None:
-    outcomes = launch.outcomes(entries.interposed, way)
+def test_a_rank_that_diverges_in_direct_calls_is_named(launch: Launch, divergence: str, expected: str) -> None:
+    outcomes = launch.outcomes(entries.interposed, divergence)
     assert all(expected in outcome.failure for outcome in outcomes), f"RANK-2: expected {expected!r}, got {outcomes}"

@@ -1,4 +1,4 @@
-"""LocalGroup: what ranks come to when all make the same calls, and that each is told who does not."""
+"""LocalGroup: results when all ranks make the same calls, and the error on each rank when one does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.errors import RankError
 from hicache.parallel.group import Group, Reduction
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.team import Team
-from hicache.tests.ranks.ways import WAYS, Way, usual
+from hicache.tests.ranks.divergences import DIVERGENCES, Divergence, usual
 
 OpenTeam = Callable[..., Team]
 
@@ -54,7 +54,7 @@ def group_of(team: Team, rank: int, axis: str = "tp") -> Group:
 
 
 def errors_of(team: Team, acts: Callable[[int], Callable[[Group], None]]) -> list[RankError | None]:
-    """What each rank is told."""
+    """The error of each rank, or None."""
 
     def guarded(rank: int) -> RankError | None:
         try:
@@ -71,42 +71,42 @@ def errors_of(team: Team, acts: Callable[[int], Callable[[Group], None]]) -> lis
 @pytest.mark.parametrize(
     ("reduction", "expected"), [(Reduction.MIN, [0, -7]), (Reduction.MAX, [3, 2])], ids=["min", "max"]
 )
-def test_a_reduction_goes_place_by_place(open_team: OpenTeam, reduction: Reduction, expected: list[int]) -> None:
+def test_a_reduction_is_elementwise(open_team: OpenTeam, reduction: Reduction, expected: list[int]) -> None:
     team = open_team(Mesh(4, 1, 1))
     given = [[0, 2], [1, -7], [2, 0], [3, 1]]
     results = team.each(lambda rank: group_of(team, rank).reduce(given[rank], reduction, "numbers"))
     assert results == [expected] * 4, f"RANK-1: {reduction.value} of {given}: expected {expected}, got {results}"
 
 
-def test_a_broadcast_gives_what_the_first_rank_gives(open_team: OpenTeam) -> None:
+def test_a_broadcast_returns_the_values_of_the_first_rank(open_team: OpenTeam) -> None:
     team = open_team(Mesh(3, 1, 1))
-    results = team.each(lambda rank: group_of(team, rank).broadcast([rank, 10 * rank + 5], "word"))
-    assert results == [[0, 5]] * 3, f"expected what rank 0 gave, [0, 5], on all ranks, got {results}"
+    results = team.each(lambda rank: group_of(team, rank).broadcast([rank, 10 * rank + 5], "values"))
+    assert results == [[0, 5]] * 3, f"expected the values of rank 0, [0, 5], on all ranks, got {results}"
 
 
-def test_a_barrier_lets_nobody_through_before_all_have_come(open_team: OpenTeam) -> None:
+def test_a_barrier_returns_on_no_rank_before_all_have_entered(open_team: OpenTeam) -> None:
     team, order = open_team(Mesh(2, 1, 1)), list[str]()
 
     def act(rank: int) -> None:
         if rank:
             time.sleep(0.02)
-            order.append("rank 1 comes")
+            order.append("rank 1 enters")
         group_of(team, rank).barrier("all")
-        order.append("through")
+        order.append("returned")
 
     team.each(act)
-    assert order == ["rank 1 comes", "through", "through"], f"expected nobody through before rank 1 came, got {order}"
+    assert order == ["rank 1 enters", "returned", "returned"], f"expected no return before rank 1 entered, got {order}"
 
 
 @pytest.mark.parametrize(("axis", "step"), [("tp", 1), ("cp", 2), ("pp", 4)])
-def test_a_group_of_a_mesh_meets_along_its_axis_alone(open_team: OpenTeam, axis: str, step: int) -> None:
+def test_a_group_of_a_mesh_has_the_ranks_of_its_axis_alone(open_team: OpenTeam, axis: str, step: int) -> None:
     team = open_team(Mesh(2, 2, 2))
     results = team.each(lambda rank: group_of(team, rank, axis).reduce([rank], Reduction.MAX, "rank"))
     expected = [[rank | step] for rank in range(8)]
     assert results == expected, f"RANK-4: the greatest rank along {axis}: expected {expected}, got {results}"
 
 
-def test_a_group_keeps_its_calls(open_team: OpenTeam) -> None:
+def test_a_group_records_its_calls(open_team: OpenTeam) -> None:
     team = open_team(Mesh(2, 1, 1))
     team.each(lambda rank: usual(group_of(team, rank)))
     calls = [(str(call), call.count) for call in team.worlds[1].calls["tp"]]
@@ -115,25 +115,27 @@ def test_a_group_keeps_its_calls(open_team: OpenTeam) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_each_rank_is_told_which_one_parts_from_the_others(
-    open_team: OpenTeam, waits: list[bool], way: Way, size: int
+@pytest.mark.parametrize("divergence", DIVERGENCES.values(), ids=DIVERGENCES)
+def test_each_rank_names_the_one_that_diverges(
+    open_team: OpenTeam, waits: list[bool], divergence: Divergence, size: int
 ) -> None:
-    is_silent = way is WAYS["stays-away"]
+    is_silent = divergence is DIVERGENCES["stays-away"]
     team = open_team(Mesh(size, 1, 1), TIMEOUT_S if is_silent else PATIENCE_S)
     last = size - 1
-    errors = errors_of(team, lambda rank: way.act if rank == last else usual)
-    expected = way.told.format(last=last)
-    told = errors[:last]
-    assert all(str(error) == expected for error in told), f"RANK-8: expected {expected!r} on each rank, got {told}"
-    assert all(error and (error.group, error.ranks) == ("tp", (last,)) for error in told), f"RANK-8: named in {told}"
+    errors = errors_of(team, lambda rank: divergence.act if rank == last else usual)
+    expected = divergence.message.format(last=last)
+    raised = errors[:last]
+    assert all(str(error) == expected for error in raised), f"RANK-8: expected {expected!r}, got {raised}"
+    assert all(error and (error.group, error.ranks) == ("tp", (last,)) for error in raised), (
+        f"RANK-8: named in {raised}"
+    )
     most = last if is_silent else 0
     assert waits.count(False) <= most, (
         f"RANK-8: expected {most} waits to the deadline at most, got {waits.count(False)}"
     )
 
 
-def test_a_rank_that_comes_late_to_a_call_that_failed_is_told_the_same(open_team: OpenTeam) -> None:
+def test_a_rank_that_is_late_for_a_failed_call_raises_the_same_error(open_team: OpenTeam) -> None:
     team, has_failed = open_team(Mesh(2, 1, 1), TIMEOUT_S), threading.Event()
 
     def act(rank: int) -> str:
@@ -144,7 +146,7 @@ def test_a_rank_that_comes_late_to_a_call_that_failed_is_told_the_same(open_team
         except RankError as error:
             has_failed.set()
             return str(error)
-        return "came through"
+        return "returned"
 
     results = team.each(act)
     expected = "rank 1 of tp did not come to call 1 (barrier start) within 0.5 s"
@@ -155,21 +157,21 @@ def test_a_group_that_failed_refuses_each_further_call_with_the_same_error(
     open_team: OpenTeam, waits: list[bool]
 ) -> None:
     team = open_team(Mesh(2, 1, 1))
-    errors_of(team, lambda rank: WAYS["skips"].act if rank else usual)
+    errors_of(team, lambda rank: DIVERGENCES["skips"].act if rank else usual)
     waits.clear()
     errors = [str(error) for error in errors_of(team, lambda _: usual)]
-    expected = WAYS["skips"].told.format(last=1)
+    expected = DIVERGENCES["skips"].message.format(last=1)
     assert errors == [expected] * 2, f"RANK-8: expected {expected!r} again on both ranks, got {errors}"
     assert waits == [], f"RANK-8: expected to be refused without another wait, got {len(waits)}"
 
 
-def test_a_team_raises_the_defect_and_not_what_follows_from_it(open_team: OpenTeam) -> None:
+def test_a_team_raises_the_first_error_and_not_its_consequences(open_team: OpenTeam) -> None:
     team = open_team(Mesh(2, 1, 1))
     with pytest.raises(ZeroDivisionError, match="a defect of rank 1"):
-        team.each(lambda rank: (WAYS["raises"].act if rank else usual)(group_of(team, rank)))
+        team.each(lambda rank: (DIVERGENCES["raises"].act if rank else usual)(group_of(team, rank)))
 
 
-def test_a_rank_that_tells_something_while_another_is_in_a_collective_is_named_at_once(
+def test_a_rank_that_gathers_while_another_is_in_a_collective_is_named_at_once(
     open_team: OpenTeam, waits: list[bool]
 ) -> None:
     team = open_team(Mesh(2, 1, 1))
@@ -183,12 +185,12 @@ def test_a_rank_that_tells_something_while_another_is_in_a_collective_is_named_a
         team.each(act)
     expected = "rank 1 of tp skipped call 1 (barrier all): it came with gather trees"
     assert str(raised.value) == expected, f"RANK-2: expected {expected!r}, got {raised.value}"
-    assert all(waits), f"RANK-8: expected it to be told before the deadline, got {waits.count(False)} waits to its end"
+    assert all(waits), f"RANK-8: expected the error before the deadline, got {waits.count(False)} waits to its end"
 
 
-def test_ranks_tell_each_other_texts_beside_their_collectives(open_team: OpenTeam) -> None:
+def test_ranks_exchange_texts_outside_of_their_collectives(open_team: OpenTeam) -> None:
     team = open_team(Mesh(2, 1, 2))
     results = team.each(lambda rank: team.worlds[rank].gather("trees", f"tree of rank {rank}"))
     expected = [[f"tree of rank {rank}" for rank in range(4)]] * 4
-    assert results == expected, f"expected what each rank said, by rank: {expected[0]}, got {results}"
+    assert results == expected, f"expected the text of each rank, by rank: {expected[0]}, got {results}"
     assert not any(team.worlds[0].calls.values()), f"expected no collective for it, got {team.worlds[0].calls}"

@@ -1,4 +1,4 @@
-"""RankDriver: the ranks of the reference as threads; ranks that part are told with the lines that differ."""
+"""RankDriver: ranks of the reference as threads; when their trees differ, the error has the lines that differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Act = Callable[[RankDriver], object]
 
 @pytest.fixture
 def config() -> CacheConfig:
-    """FULL alone on three tiers, with one head of KV: for stages and context, which do not divide it."""
+    """FULL alone on three tiers, with one KV head, which pipeline and context parallelism do not divide."""
     return next(one for one in standard_configurations(ReferenceAdapter.capabilities) if one.name == NAME)
 
 
@@ -47,7 +47,7 @@ def drivers(team: Team, config: CacheConfig) -> Iterator[list[RankDriver]]:
 
 
 def put(driver: RankDriver) -> None:
-    """A prompt of two pages."""
+    """Insert a prompt of two pages."""
     driver.put(driver.key(driver.prompt([1, 2])))
 
 
@@ -57,10 +57,10 @@ def test_ranks_that_do_the_same_hold_one_tree_to_the_end(team: Team, drivers: li
     ended = team.each(lambda rank: drivers[rank].let_end(TransferKind.BACKUP))
     team.each(lambda rank: drivers[rank].drain())
     assert ended == [1, 1], f"expected one backup to end on each rank, got {ended}"
-    assert drivers[0].let_end(*StorageKind) == 0, "expected nothing under way after drain"
+    assert drivers[0].let_end(*StorageKind) == 0, "expected nothing in flight after drain"
 
 
-def test_a_tree_that_differs_is_told_on_every_rank(team: Team, drivers: list[RankDriver]) -> None:
+def test_a_tree_that_differs_is_reported_on_every_rank(team: Team, drivers: list[RankDriver]) -> None:
     def act(rank: int) -> str:
         if rank:
             put(drivers[rank])
@@ -70,13 +70,15 @@ def test_a_tree_that_differs_is_told_on_every_rank(team: Team, drivers: list[Ran
             return str(error)
         return "nothing"
 
-    told = team.each(act)
-    assert told[0] == told[1], f"expected the same words on each rank, got {told}"
-    assert told[0].startswith("RANK-1: put: expected the same tree on every rank, got rank 1 has +"), f"got {told[0]}"
-    assert "+node 0..32 " in told[0], f"expected the node that rank 1 has, got {told[0]}"
+    messages = team.each(act)
+    assert messages[0] == messages[1], f"expected the same message on each rank, got {messages}"
+    assert messages[0].startswith("RANK-1: put: expected the same tree on every rank, got rank 1 has +"), (
+        f"got {messages[0]}"
+    )
+    assert "+node 0..32 " in messages[0], f"expected the node that rank 1 has, got {messages[0]}"
 
 
-def test_a_rank_that_skips_a_step_is_told(team: Team, drivers: list[RankDriver]) -> None:
+def test_a_rank_that_skips_a_step_is_named(team: Team, drivers: list[RankDriver]) -> None:
     with pytest.raises(RankError, match=r"^rank 1 of cp skipped call \d+ \(MIN progress\)"):
         team.each(lambda rank: drivers[rank].compare("nothing") if rank else drivers[rank].step())
 
@@ -92,10 +94,11 @@ def test_bytes_depend_on_the_rank_that_holds_them(team: Team, drivers: list[Rank
 
 def test_a_rank_opens_a_cache_in_its_place_with_a_store_of_its_own(team: Team, config: CacheConfig) -> None:
     configs = [config_on(config, world) for world in team.worlds]
-    assert [one.topology.cp_rank for one in configs] == [0, 1], f"RANK-5: places {[one.topology for one in configs]}"
+    ranks = [one.topology.cp_rank for one in configs]
+    assert ranks == [0, 1], f"RANK-5: expected cp ranks 0 and 1, got {ranks}"
     stores = {one.storage.extra.options["store"] for one in configs if one.storage is not None}
     assert len(stores) == 2, f"expected a store for each rank, got {stores}"
-    assert {one.name for one in configs} == {config.name}, "expected the same in all else"
+    assert {one.name for one in configs} == {config.name}, "expected the same name on all ranks"
 
 
 def test_a_cache_is_opened_again_on_every_rank(team: Team, drivers: list[RankDriver]) -> None:

@@ -1,4 +1,4 @@
-"""What SGLang's prefetches hold of the host: by operation, and what waits to be freed."""
+"""The host slots that SGLang's prefetches hold, by operation, and those that wait to be freed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hicache.testing.snapshot import FetchView
 from hicache.types import Slots
 
 COMPONENT = {pool: component for component, pool in NAMES.items()}
-"""The component that SGLang's host pool of a name is of."""
+"""The component of each of SGLang's host pools, by the pool's name."""
 
 Held = list[tuple[str, torch.Tensor]]
-"""Names of SGLang's host pools, and slots in them."""
+"""Names of SGLang's host pools, with slots in them."""
 
 
-def held_while_waited_for(operation: Any, transfers: Iterable[Any], *, is_worked_on: bool) -> Held:
-    """What an operation holds that a request waits for. `transfers`: of its other pools.
+def held_for_caller(operation: Any, transfers: Iterable[Any], *, is_worked_on: bool) -> Held:
+    """The slots of an operation that a request waits for. `transfers`: those of its other pools.
 
-    What was not completed is the thread's that works on it, which gives it back at its end.
+    Slots that are not completed belong to the thread that works on the operation, which frees them at its end.
     """
     indices = operation.host_indices
     if indices is None:
@@ -33,7 +33,7 @@ def held_while_waited_for(operation: Any, transfers: Iterable[Any], *, is_worked
 
 
 def held_by_thread(operation: Any, transfers: Iterable[Any]) -> Held:
-    """What a thread keeps of an operation that nobody waits for any more. `transfers`: those it gives back as well."""
+    """The slots that a thread holds of an operation without a waiting request. `transfers`: it frees them too."""
     indices = operation.host_indices
     if indices is None:
         return []
@@ -41,20 +41,20 @@ def held_by_thread(operation: Any, transfers: Iterable[Any]) -> Held:
 
 
 def held_by(transfers: Iterable[Any]) -> Held:
-    """The host slots of transfers that have some of their own."""
+    """The host slots of transfers that have their own."""
     own = [one for one in transfers if one.host_indices is not None and one.indices_from_pool is None]
     return [(one.name.value, one.host_indices) for one in own]
 
 
-def waiting_to_be_freed(controller: Any) -> Held:
-    """What was given back, and is freed by the next step."""
+def held_until_next_step(controller: Any) -> Held:
+    """The slots that were given back and will be freed by the next step."""
     extra = {name.value: several for name, several in controller.extra_host_mem_release_queues.items()}
     queues = {NAMES[FULL]: controller.host_mem_release_queue, **extra}
     return [(name, slots) for name, several in queues.items() for slots in several.queue]
 
 
 def view_of(held: Held, pools: SglangHostPools) -> FetchView | None:
-    """What a snapshot shows of it, or None where it is nothing."""
+    """The view of these slots for a snapshot, or None when there are none."""
     parts: dict[str, list[Slots]] = {}
     for name, slots in held:
         if len(slots):

@@ -1,4 +1,4 @@
-"""Lives: the caches of one replay, each opened on the storage of the one before."""
+"""Epochs: the caches of one replay, each opened on the storage of the one before."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from time import perf_counter
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.replay.configuration import ReplaySettings
+from hicache.testing.replay.epoch import Epoch
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.replay.part import Part, part_since
-from hicache.testing.replay.passage import Passage
 from hicache.testing.replay.tally import Tally
 from hicache.testing.traces import TraceRequest
 from hicache.types import Tier
 
 
-class Lives:
-    """Serves a trace, and tells of its parts. `cache`: the one that is open. `tally`, `stopwatch`: over all of them."""
+class ReplayEpochs:
+    """Serves a trace in parts. `cache`: the open one. `tally`, `stopwatch`: over all caches."""
 
     def __init__(self, adapter: type[CacheAdapter], config: CacheConfig, settings: ReplaySettings) -> None:
         self._adapter = adapter
@@ -31,62 +31,62 @@ class Lives:
         self._counted: Counter[str] = Counter()
         self._checks = 0
         self._begin_s = perf_counter()
-        self._passage = self._open()
+        self._epoch = self._open()
 
     @property
     def cache(self) -> CacheAdapter:
-        """The cache that is open."""
-        return self._passage.adapter
+        """The open cache."""
+        return self._epoch.adapter
 
     @property
     def checks(self) -> int:
-        """Audits that looked at a whole cache."""
-        return self._checks + self._passage.audit.checks
+        """The number of audits with a snapshot."""
+        return self._checks + self._epoch.audit.checks
 
     def serve(self, request: TraceRequest) -> None:
-        """Replay the next request. Raises InvariantError when a law is broken."""
-        self._passage.serve(request)
+        """Replay the next request. Raises InvariantError when a law is violated."""
+        self._epoch.serve(request)
 
     def counters(self) -> Mapping[str, int]:
-        """What all caches have counted, those that count."""
+        """The counters of all caches together, if they declare COUNTERS."""
         counted = Counter(self._counted)
-        counted.update(self._passage.counters())
+        counted.update(self._epoch.counters())
         return counted
 
     def finish(self) -> None:
-        """Finish what runs and what is under way. Raises InvariantError when a law is broken."""
-        self._passage.session.finish_all()
+        """Finish the running requests and all transfers. Raises InvariantError when a law is violated."""
+        self._epoch.session.finish_all()
 
     def end_part(self) -> None:
-        """The same, and then a part has ended."""
+        """Finish, and end the part."""
         self.finish()
         self.note_part()
 
     def note_part(self) -> None:
-        """What was served since the last part is one of its own."""
+        """End the part: its counts are those since the part before."""
         now_s = perf_counter()
         self.parts.append(part_since(self.parts, self.tally, self.counters(), now_s - self._begin_s))
         self._begin_s = now_s
 
     def restart(self) -> None:
-        """At the end of a part, check all that the cache holds, close it, and open another one on its storage.
+        """After a part, check everything in the cache, close it, and open another one on its storage.
 
-        Raises InvariantError when a law is broken.
+        Raises InvariantError when a law is violated.
         """
-        self._passage.audit.check_at_rest()
-        self._counted.update(self._passage.counters())
-        self._checks += self._passage.audit.checks
-        self.tally.forget_held()
+        self._epoch.audit.check_when_idle()
+        self._counted.update(self._epoch.counters())
+        self._checks += self._epoch.audit.checks
+        self.tally.start_epoch()
         self.close()
-        self._passage = self._open()
+        self._epoch = self._open()
 
     def check_drained(self) -> None:
-        """At the end, check everything, and see all slots come back. Raises InvariantError."""
-        self._passage.audit.check_drained()
+        """At the end, check everything, and that all slots become free. Raises InvariantError."""
+        self._epoch.audit.check_drained()
 
     def close(self) -> None:
-        """Close the cache that is open."""
-        self._passage.adapter.close()
+        """Close the open cache."""
+        self._epoch.adapter.close()
 
-    def _open(self) -> Passage:
-        return Passage(self._adapter(self._config), self._config, self._settings, self.tally, self.stopwatch)
+    def _open(self) -> Epoch:
+        return Epoch(self._adapter(self._config), self._config, self._settings, self.tally, self.stopwatch)

@@ -1,4 +1,4 @@
-"""RecordedGroup: over a store, as between processes: who parts is named before anybody enters the collective."""
+"""RecordedGroup over a store, as between processes: it names a rank that diverges before any rank enters the call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hicache.parallel.group import Group
 from hicache.testing.ranks.compared_calls import ComparedCalls
 from hicache.testing.ranks.local_world import local_worlds
 from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.recorder import RecordedGroup
-from hicache.testing.ranks.store_meeting import StoreMeeting
-from hicache.tests.ranks.ways import WAYS, Way, usual
+from hicache.testing.ranks.recorded_group import RecordedGroup
+from hicache.testing.ranks.store_side_channel import StoreSideChannel
+from hicache.tests.ranks.divergences import DIVERGENCES, Divergence, usual
 
 PATIENCE_S = 60.0
 """Until a test that hangs fails."""
 
 
 class Entered:
-    """A group that notes which calls were entered, and passes them on."""
+    """A group that records which calls were entered, and passes them on."""
 
     def __init__(self, inner: Group, entered: list[str]) -> None:
         self._inner = inner
@@ -36,22 +36,22 @@ class Entered:
         return found
 
 
-class CountedMeeting(StoreMeeting):
+class CountedSideChannel(StoreSideChannel):
     """Notes each call for which it waited to the deadline. `late`: of all ranks."""
 
     def __init__(self, store: FileStore, ranks: int, timeout_s: float, late: list[str]) -> None:
         super().__init__(store, "tp", "tp", ranks, timeout_s)
         self._late = late
 
-    def meet(self, rank: int, number: int, text: str) -> tuple[dict[int, str], dict[int, str]]:
-        said, left = super().meet(rank, number, text)
+    def exchange(self, rank: int, number: int, text: str) -> tuple[dict[int, str], dict[int, str]]:
+        said, left = super().exchange(rank, number, text)
         if len(said.keys() | left) < self.size:
             self._late.append(f"rank {rank}, call {number}")
         return said, left
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Recorded:
     """What happened on all ranks: calls that were entered, notes of calls, and calls waited for to the deadline."""
 
     entered: list[str] = field(default_factory=list)
@@ -59,22 +59,24 @@ class Heard:
     late: list[str] = field(default_factory=list)
 
 
-def recorded(path: Path, ranks: int, heard: Heard, timeout_s: float = PATIENCE_S) -> list[RecordedGroup]:
+def recorded(path: Path, ranks: int, record: Recorded, timeout_s: float = PATIENCE_S) -> list[RecordedGroup]:
     """A recorded group for each of some ranks, each with its own end of one store."""
     worlds = local_worlds(Mesh(ranks, 1, 1), PATIENCE_S)
     groups = []
     for rank, world in enumerate(worlds):
         store = FileStore(str(path / "store"), ranks)
-        compared_calls = ComparedCalls(rank, CountedMeeting(store, ranks, timeout_s, heard.late), heard.notes.append)
-        inner: Group = Entered(world.groups(dict)["tp"], heard.entered)  # type: ignore[assignment]
+        compared_calls = ComparedCalls(
+            rank, CountedSideChannel(store, ranks, timeout_s, record.late), record.notes.append
+        )
+        inner: Group = Entered(world.groups(dict)["tp"], record.entered)  # type: ignore[assignment]
         groups.append(RecordedGroup(inner, compared_calls))
     return groups
 
 
-def told(group: RecordedGroup, way: Way | None) -> str:
-    """What a rank is told that does this."""
+def message(group: RecordedGroup, divergence: Divergence | None) -> str:
+    """The error message on a rank that makes this divergence, or makes none."""
     try:
-        (way.act if way else usual)(group)
+        (divergence.act if divergence else usual)(group)
     except RankError as error:
         return str(error)
     except ZeroDivisionError as error:
@@ -84,37 +86,37 @@ def told(group: RecordedGroup, way: Way | None) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_who_parts_is_named_and_the_call_is_not_entered(tmp_path: Path, way: Way) -> None:
-    heard = Heard()
-    groups = recorded(tmp_path, 3, heard)
-    ways = [None, None, way]
+@pytest.mark.parametrize("divergence", DIVERGENCES.values(), ids=DIVERGENCES)
+def test_a_rank_that_diverges_is_named_and_the_call_is_not_entered(tmp_path: Path, divergence: Divergence) -> None:
+    record = Recorded()
+    groups = recorded(tmp_path, 3, record)
+    divergences = [None, None, divergence]
     with ThreadPoolExecutor(3) as threads:
-        results = list(threads.map(told, groups, ways))
-    expected = way.told.format(last=2)
-    if way is WAYS["stays-away"]:
+        results = list(threads.map(message, groups, divergences))
+    expected = divergence.message.format(last=2)
+    if divergence is DIVERGENCES["stays-away"]:
         expected = "rank 2 of tp skipped call 2 (MIN progress): it had ended"
     assert results[:2] == [expected] * 2, f"RANK-2: expected {expected!r} on both ranks, got {results}"
-    assert heard.entered == ["reduce"] * 3, f"RANK-2: expected the first call alone to be entered, got {heard.entered}"
-    assert heard.late == [], f"RANK-8: expected an error without a wait to the deadline, got {heard.late}"
+    assert record.entered == ["reduce"] * 3, f"RANK-2: expected one entered call, got {record.entered}"
+    assert record.late == [], f"RANK-8: expected an error without a wait to the deadline, got {record.late}"
 
 
-def test_calls_that_match_go_through_with_their_numbers(tmp_path: Path) -> None:
-    heard = Heard()
-    groups = recorded(tmp_path, 2, heard)
+def test_matching_calls_are_passed_on_with_their_values(tmp_path: Path) -> None:
+    record = Recorded()
+    groups = recorded(tmp_path, 2, record)
     with ThreadPoolExecutor(2) as threads:
-        results = list(threads.map(told, groups, [None, None]))
+        results = list(threads.map(message, groups, [None, None]))
     assert results == ["nothing"] * 2, f"RANK-2: expected no error where all calls match, got {results}"
     assert groups[0].calls == groups[1].calls, f"expected the same calls, got {groups[0].calls} and {groups[1].calls}"
-    count = heard.notes.count("call 2 of tp (MIN progress)")
-    assert count == 2, f"expected a note of each call by each rank, got {heard.notes}"
+    count = record.notes.count("call 2 of tp (MIN progress)")
+    assert count == 2, f"expected a note of each call by each rank, got {record.notes}"
     assert (groups[1].name, groups[1].rank, groups[1].size) == ("tp", 1, 2), "expected the name, rank and size inside"
 
 
 def test_a_silent_rank_is_named_within_the_deadline(tmp_path: Path) -> None:
-    heard = Heard()
-    groups = recorded(tmp_path, 2, heard, timeout_s=0.5)
-    assert told(groups[0], None) == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", "RANK-8"
-    late = told(groups[1], None)
+    record = Recorded()
+    groups = recorded(tmp_path, 2, record, timeout_s=0.5)
+    assert message(groups[0], None) == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", "RANK-8"
+    late = message(groups[1], None)
     assert late == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", f"RANK-8: rank 1 got {late}"
-    assert heard.late == ["rank 0, call 1"], f"RANK-8: expected one wait to the deadline, by rank 0, got {heard.late}"
+    assert record.late == ["rank 0, call 1"], f"RANK-8: expected one wait to the deadline, by rank 0, got {record.late}"

@@ -1,4 +1,4 @@
-"""StoreMeeting: where the ranks of a group meet that are processes: at a store that all of them reach."""
+"""StoreSideChannel: the side channel of a group whose ranks are processes, over a store that all of them reach."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Protocol
 from hicache.errors import RankError
 
 PAUSE_S = 0.0005
-"""Between two looks at the store."""
+"""The pause between two reads of the store."""
 
 
 class Store(Protocol):
-    """What is asked of one of torch.distributed's stores."""
+    """The methods that are used of torch.distributed's stores."""
 
     def set(self, key: str, value: str) -> None:
-        """Keep a text."""
+        """Store a text."""
 
     def get(self, key: str) -> bytes:
-        """What was kept."""
+        """The stored text."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all of these are there."""
+        """Whether all of these keys exist."""
 
 
-class StoreMeeting:
-    """One rank's end of a meeting. `key`: unique to the group in the store."""
+class StoreSideChannel:
+    """One rank's end of a channel. `key`: unique to the group in the store."""
 
     def __init__(self, store: Store, key: str, name: str, size: int, timeout_s: float) -> None:
         self.name = name
@@ -35,40 +35,40 @@ class StoreMeeting:
         self._store = store
         self._key = key
 
-    def meet(self, rank: int, number: int, text: str) -> tuple[dict[int, str], dict[int, str]]:
-        """As Meeting says."""
+    def exchange(self, rank: int, number: int, text: str) -> tuple[dict[int, str], dict[int, str]]:
+        """See SideChannel."""
         self._store.set(self._place(number, rank), text)
-        said, left = {rank: text}, dict[int, str]()
+        texts, left = {rank: text}, dict[int, str]()
         deadline_s = time.monotonic() + self.timeout_s
         while True:
             self._require_unbroken()
-            for other in set(range(self.size)) - said.keys():
-                self._look_for(other, number, said, left)
-            if len(said.keys() | left) == self.size or time.monotonic() > deadline_s:
-                return said, left
+            for other in set(range(self.size)) - texts.keys():
+                self._look_for(other, number, texts, left)
+            if len(texts.keys() | left) == self.size or time.monotonic() > deadline_s:
+                return texts, left
             time.sleep(PAUSE_S)
 
-    def _look_for(self, other: int, number: int, said: dict[int, str], left: dict[int, str]) -> None:
+    def _look_for(self, other: int, number: int, texts: dict[int, str], left: dict[int, str]) -> None:
         has_left = self._read(self._place("left", other))
-        # Only now: a rank comes to its last call before it leaves.
-        word = self._read(self._place(number, other))
-        if word is not None:
-            said[other] = word
+        # Read in this order: a rank makes its last call before it leaves.
+        text = self._read(self._place(number, other))
+        if text is not None:
+            texts[other] = text
         elif has_left is not None:
             left[other] = has_left
 
     def leave(self, rank: int, how: str) -> None:
-        """As Meeting says."""
+        """See SideChannel."""
         if self._read(self._place("left", rank)) is None:
             self._store.set(self._place("left", rank), how)
 
-    def break_up(self, error: RankError) -> None:
-        """As Meeting says."""
+    def abort(self, error: RankError) -> None:
+        """See SideChannel."""
         self._store.set(f"{self._key}/broken", json.dumps([str(error), error.group, error.ranks]))
 
     def _require_unbroken(self) -> None:
-        if (word := self._read(f"{self._key}/broken")) is not None:
-            message, group, ranks = json.loads(word)
+        if (text := self._read(f"{self._key}/broken")) is not None:
+            message, group, ranks = json.loads(text)
             raise RankError(message, group, tuple(ranks))
 
     def _read(self, key: str) -> str | None:

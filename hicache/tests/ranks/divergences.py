@@ -1,4 +1,4 @@
-"""Ways in which ranks can part, and what is told of each: played on groups of any kind."""
+"""Ways in which a rank can diverge from the others, and the error message of each, for any kind of group."""
 
 from __future__ import annotations
 
@@ -12,55 +12,57 @@ Act = Callable[[Group], None]
 
 
 def usual(group: Group) -> None:
-    """Three calls, the second of which is the one that matters."""
+    """Three calls; the divergences change the second one."""
     group.reduce([1, 2, 3], Reduction.MIN, "capacities")
     group.reduce([4, 5], Reduction.MIN, "progress")
     group.barrier("end")
 
 
 def skips(group: Group) -> None:
-    """Leaves out the second call, and goes on with the third."""
+    """Skips the second call and makes the third."""
     group.reduce([1, 2, 3], Reduction.MIN, "capacities")
     group.barrier("end")
 
 
-def stays_away(group: Group) -> None:
-    """Makes the first call and never another one, without a word."""
+def is_silent(group: Group) -> None:
+    """Makes the first call and no other one, and reports nothing."""
     group.reduce([1, 2, 3], Reduction.MIN, "capacities")
 
 
 def changes_operation(group: Group) -> None:
-    """Asks for the greatest where the others ask for the least."""
+    """Computes the maximum where the others compute the minimum."""
     group.reduce([1, 2, 3], Reduction.MIN, "capacities")
     group.reduce([4, 5], Reduction.MAX, "progress")
 
 
 def changes_shape(group: Group) -> None:
-    """Gives more numbers than the others."""
+    """Passes more values than the others."""
     group.reduce([1, 2, 3], Reduction.MIN, "capacities")
     group.reduce([4, 5, 6], Reduction.MIN, "progress")
 
 
 def raises(group: Group) -> None:
-    """Fails between two calls."""
+    """Raises between two calls."""
     group.reduce([1, 2, 3], Reduction.MIN, "capacities")
     raise ZeroDivisionError("a defect of rank 1")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """What the last rank does while the others do the usual, and what each rank is told. `{last}`: its number."""
+class Divergence:
+    """What the last rank does while the others do `usual`, and the error message on each rank. `{last}`: its number."""
 
     act: Act
-    told: str
+    message: str
 
 
-WAYS: Mapping[str, Way] = {
-    "skips": Way(skips, "rank {last} of tp skipped call 2 (MIN progress): it came with barrier end"),
-    "stays-away": Way(stays_away, "rank {last} of tp did not come to call 2 (MIN progress) within 0.5 s"),
-    "other-operation": Way(changes_operation, "rank {last} of tp makes call 2 (MIN progress) as MAX progress"),
-    "other-shape": Way(changes_shape, "rank {last} of tp gives 3 numbers to call 2 (MIN progress), rank 0 gives 2"),
-    "raises": Way(
+DIVERGENCES: Mapping[str, Divergence] = {
+    "skips": Divergence(skips, "rank {last} of tp skipped call 2 (MIN progress): it came with barrier end"),
+    "stays-away": Divergence(is_silent, "rank {last} of tp did not come to call 2 (MIN progress) within 0.5 s"),
+    "other-operation": Divergence(changes_operation, "rank {last} of tp made call 2 (MIN progress) as MAX progress"),
+    "other-shape": Divergence(
+        changes_shape, "rank {last} of tp passed 3 values to call 2 (MIN progress), rank 0 passed 2"
+    ),
+    "raises": Divergence(
         raises,
         "rank {last} of tp skipped call 2 (MIN progress): it had raised ZeroDivisionError: a defect of rank 1",
     ),

@@ -1,4 +1,4 @@
-"""DeviceWatch: sees on which devices the tensors lie that torch.distributed is given."""
+"""DeviceRecorder: records the devices of the tensors that are passed to torch.distributed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hicache.testing.violation import violation
 
 VERBS = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "send", "recv")
 
-NOWHERE = "meta"
-"""Of a tensor without numbers: a collective of it may never end."""
+NO_DATA = "meta"
+"""The device of a tensor without data: a collective on it may hang."""
 
 
-class DeviceWatch:
-    """Stands before the verbs of torch.distributed in this process. `seen`: the types of devices, such as `cuda`.
+class DeviceRecorder:
+    """Wraps the functions of torch.distributed in this process. `seen`: device types, such as `cuda`.
 
-    A tensor without numbers is not let through: InvariantError.
+    A tensor without data is refused with InvariantError.
     """
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
     def install(self) -> None:
-        """Look at all that is given from now on, until this process ends."""
+        """Record every call from now on, until this process ends."""
         for verb in VERBS:
             setattr(distributed, verb, self._before(getattr(distributed, verb)))
 
@@ -36,8 +36,8 @@ class DeviceWatch:
         def watched(*arguments: Any, **options: Any) -> Any:
             devices = {tensor.device.type for tensor in _tensors((*arguments, *options.values()))}
             self.seen |= devices
-            if NOWHERE in devices:
-                raise violation("RANK-3", verb.__name__, "a tensor on the device of the group", f"one on {NOWHERE}")
+            if NO_DATA in devices:
+                raise violation("RANK-3", verb.__name__, "a tensor on the device of the group", f"one on {NO_DATA}")
             return verb(*arguments, **options)
 
         return watched

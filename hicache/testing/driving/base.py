@@ -1,4 +1,4 @@
-"""Watch: an adapter with a ledger of what its caller holds, and a check of everything after each verb."""
+"""DriverBase: an adapter, a ledger of what the caller holds, and a check of everything after each verb."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
-from hicache.testing.driving.fetching import Fetching
 from hicache.testing.driving.inspector import Inspector
 from hicache.testing.driving.ledger import Ledger
-from hicache.testing.driving.loading import Loading
 from hicache.testing.driving.lock_book import LockBook
-from hicache.testing.driving.running import Running
+from hicache.testing.driving.open_load import OpenLoad
+from hicache.testing.driving.open_prefetch import OpenPrefetch
+from hicache.testing.driving.running_request import RunningRequest
 from hicache.testing.snapshot import Snapshot
 from hicache.types import Sizes, Tier
 
 
-class Watch:
-    """What every part of a driver shares.
+class DriverBase:
+    """What all parts of a driver share.
 
-    `operations`: verbs driven so far. `check_every`: after how many of them everything is checked; 0: only `check()`.
-    `running`: the requests under way, `loads` and `fetches`: those that somebody waits for, by the identity of their
-    handle or ticket. `failures`: how many transfers the test let fail.
+    `operations`: verbs called so far. `check_every`: everything is checked after this many verbs; 0: only by `check()`.
+    `running`: the running requests; `loads` and `prefetches`: those that a caller waits for; all by the identity of
+    their handle or ticket. `failures`: how many transfers the test let fail.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -32,52 +32,52 @@ class Watch:
         self.failures = 0
         self.locks = LockBook(config.components, Tier.DEVICE)
         self.host_locks = LockBook(config.components, Tier.HOST)
-        self.running: dict[int, Running] = {}
-        self.loads: dict[int, Loading] = {}
-        self.fetches: dict[int, Fetching] = {}
+        self.running: dict[int, RunningRequest] = {}
+        self.loads: dict[int, OpenLoad] = {}
+        self.prefetches: dict[int, OpenPrefetch] = {}
         self.open(adapter)
 
     def open(self, adapter: CacheAdapter) -> None:
-        """Watch this cache, which is empty."""
+        """Use this cache, which is empty."""
         self.adapter = adapter
         self.ledger = Ledger(self.config)
         self.contents = Contents(adapter, self.config)
         self.inspector = Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
 
     def forget(self) -> None:
-        """Another life began: receipts and tickets of the old one are worth nothing."""
+        """Drop all receipts and tickets: they are not valid in a new epoch."""
         self.locks.clear()
         self.host_locks.clear()
         self.loads.clear()
-        self.fetches.clear()
+        self.prefetches.clear()
 
     def snapshot(self) -> Snapshot:
-        """The whole cache at this moment."""
+        """The state of the whole cache now."""
         return self.adapter.snapshot()
 
     def check(self) -> None:
         """Raise InvariantError unless every law holds and every byte is right."""
-        self.inspector.check(self.running.values(), is_awaited=bool(self.loads or self.fetches))
+        self.inspector.check(self.running.values(), is_awaited=bool(self.loads or self.prefetches))
 
     def verb_done(self) -> None:
-        """Count a verb, and check when it is time."""
+        """Count a verb, and check everything when it is due."""
         self.operations += 1
         if self.check_every and self.operations % self.check_every == 0:
             self.check()
 
-    def spoil_free_slots(self) -> None:
-        """Overwrite what is free on the device: what comes back from the host often gets the slots that it left."""
-        if self.can_look and self.config.host is not None:
+    def overwrite_free_slots(self) -> None:
+        """Overwrite all free device slots: a load often gets the slots that its data had before the eviction."""
+        if self.has_snapshot and self.config.host is not None:
             for component, pool in self.snapshot().pools.items():
-                self.contents.spoil(component, pool.free)
+                self.contents.overwrite(component, pool.free)
 
     @property
-    def can_look(self) -> bool:
-        """Whether the cache shows itself."""
+    def has_snapshot(self) -> bool:
+        """Whether the adapter declares SNAPSHOT."""
         return Capability.SNAPSHOT in self.adapter.capabilities
 
     def sizes(self, tier: Tier) -> Mapping[str, Sizes]:
-        """The size counters of a tier, if the cache shows any."""
+        """The size counters of a tier; empty without SIZES."""
         if Capability.SIZES not in self.adapter.capabilities:
             return {}
         return self.adapter.sizes() if tier is Tier.DEVICE else self.adapter.host_sizes()

@@ -1,4 +1,4 @@
-"""Running: a request under way, as its driver knows it."""
+"""RunningRequest: the driver's record of a running request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hicache.types import Handle, Key, Slots
 
 
 @dataclass(slots=True, eq=False)
-class Running:
-    """A request under way.
+class RunningRequest:
+    """A running request.
 
-    `table`: its FULL slots, the tree's before its own. `owner`: its number in the lock book. `computed_tokens`: how
-    many the model has computed. `awaited`: while the request waits for a load, how many slots at the table's beginning
-    are not its own, among them those that the load brings in; None when it waits for nothing.
+    `table`: its FULL slots, those of the tree before its own. `owner`: its number in the lock book. `computed_tokens`:
+    how many tokens the model has computed. `awaited`: while the request waits for a load, the number of slots at the
+    start of the table that are not its own, including those that are being loaded; None when it waits for nothing.
     """
 
     request: Handle
@@ -30,25 +30,25 @@ class Running:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a part of what is cached is still on its way."""
+        """Whether a part of the cached prefix is still being loaded."""
         return self.awaited is not None
 
     def computed(self) -> Key:
-        """What the model has computed so far."""
+        """The tokens computed so far, as a key."""
         return self.upto(self.computed_tokens)
 
     def upto(self, tokens: int) -> Key:
-        """The beginning of the request."""
+        """The first `tokens` tokens of the request, as a key."""
         return Key(self.key.tokens[:tokens], self.key.namespace)
 
     def own_slots(self, in_tree: npt.NDArray[np.bool_]) -> Slots:
-        """The slots that are the request's alone, which are its last ones. `in_tree`: the tree's, by slot number."""
+        """The slots that belong to the request alone, at the table's end. `in_tree`: whether the tree has a slot."""
         if self.awaited is not None:
             return self.table[self.awaited :]
         shared = in_tree[self.table]
         count = int(shared.sum())
         if not shared[:count].all():
             place = f"table of a request of {len(self.key.tokens)} tokens"
-            raise violation("REQ-4", place, "the tree's slots before its own", shared.tolist())
+            raise violation("REQ-4", place, "all slots of the tree before its own", shared.tolist())
         own: Slots = self.table[count:]
         return own

@@ -1,4 +1,4 @@
-"""Passage: the way of some requests through one cache, with the checks that were asked for."""
+"""Epoch: serves requests with one cache, with the checks of the settings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hicache.testing.traces import TraceRequest, request_tokens
 from hicache.types import SHARED, Component, Key, Tier
 
 
-class Passage:
-    """Serves request after request, counts, and audits the cache at each `settings.check_every`-th of the tally."""
+class Epoch:
+    """Serves one request after the other, counts, and audits the cache at every `settings.check_every`-th."""
 
     def __init__(
         self, adapter: CacheAdapter, config: CacheConfig, settings: ReplaySettings, tally: Tally, stopwatch: Stopwatch
@@ -29,7 +29,7 @@ class Passage:
         self._check_every = settings.check_every
 
     def serve(self, request: TraceRequest) -> None:
-        """Replay the next request. Raises InvariantError when a law is broken."""
+        """Replay the next request. Raises InvariantError when a law is violated."""
         checked = self._check_every > 0 and (self._tally.requests + 1) % self._check_every == 0
         served = self.session.serve(Key(request_tokens(request), SHARED), checked=checked)
         self._tally.add(request, served, self._occupied_tokens())
@@ -37,18 +37,18 @@ class Passage:
             self.audit.check(self.session.held())
 
     def counters(self) -> Mapping[str, int]:
-        """What the cache has counted so far, if it counts, and the prefetches."""
+        """The cache's counters so far, if it declares COUNTERS, and those of the prefetches."""
         counters = dict(self.adapter.counters()) if Capability.COUNTERS in self.adapter.capabilities else {}
-        if (fetcher := self.session.fetcher) is not None:
+        if (prefetcher := self.session.prefetcher) is not None:
             counters |= {
-                "prefetches": fetcher.asked,
-                "prefetches_refused": fetcher.refused,
-                "fetched_tokens": fetcher.came_tokens,
+                "prefetches": prefetcher.asked,
+                "prefetches_refused": prefetcher.refused,
+                "fetched_tokens": prefetcher.loaded_tokens,
             }
         return counters
 
     def _occupied_tokens(self) -> dict[str, int]:
-        """What the tree holds of FULL, by tier, as far as it can be told."""
+        """The FULL tokens in the tree, by tier, for the tiers with size counters."""
         if Capability.SIZES not in self.adapter.capabilities:
             return {}
         sizes = {Tier.DEVICE.value: self.adapter.sizes()[Component.FULL]}

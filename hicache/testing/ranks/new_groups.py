@@ -1,4 +1,4 @@
-"""How groups are made on torch.distributed: each is compared before it is made, as all ranks make all of them."""
+"""Comparison of torch.distributed.new_group on all ranks: each rank must make all groups, in the same order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hicache.testing.ranks.compared_calls import ComparedCalls
 
 
 @contextmanager
-def comparing(everybody: ComparedCalls) -> Iterator[None]:
-    """Meanwhile a rank that makes another group than the others, or none, is named on every rank (RANK-6)."""
+def compare_new_groups(all_ranks: ComparedCalls) -> Iterator[None]:
+    """Inside the block, a rank that makes another group than the others, or none, is named on every rank (RANK-6)."""
     new_group = distributed.new_group
 
     @wraps(new_group)
     def compared(ranks: Sequence[int] | None = None, *arguments: Any, **options: Any) -> Any:
         members = "all ranks" if ranks is None else f"ranks {', '.join(map(str, ranks))}"
-        everybody.answer(Call("new_group", members, 0), "")
+        all_ranks.compare(Call("new_group", members, 0), "")
         return new_group(ranks, *arguments, **options)
 
     distributed.new_group = compared

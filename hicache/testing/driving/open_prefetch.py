@@ -1,4 +1,4 @@
-"""Fetching: a prefetch that somebody waits for, as its driver knows it."""
+"""OpenPrefetch: the driver's record of a prefetch that its caller waits for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from hicache.types import Handle, Key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fetching:
+class OpenPrefetch:
     """A prefetch that was neither checked to its end nor aborted.
 
-    `before`: elements that a match got when it began. `gains`: how many more it got since, after each verb.
+    `before`: elements that a match found when the prefetch began. `gains`: how many more it found since, after each
+    verb.
     """
 
     ticket: Handle
