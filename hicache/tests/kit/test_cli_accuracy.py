@@ -27,7 +27,7 @@ def test_what_runs_models_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_release_of_transformers_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy, "NEEDED", ())
+    monkeypatch.setattr(accuracy, "LIBRARIES", ())
     monkeypatch.setattr("hicache.testing.requirements.version", lambda _: "4.57.6")
     assert "transformers 4.57.6 is not supported" in refused(), "expected the release that is installed"
 

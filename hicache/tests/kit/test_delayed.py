@@ -19,6 +19,6 @@ def test_the_delayed_class_is_the_same_cache(adapter: type[CacheAdapter]) -> Non
 
 def test_the_reference_is_delayed_for_tests_alone() -> None:
     plain, delayed = ReferenceAdapter, ReferenceAdapter.delayed()
-    pauses = [getattr(one, "longest_pause_s", None) for one in (plain, delayed)]
+    pauses = [getattr(one, "max_pause_s", None) for one in (plain, delayed)]
     assert pauses[0] == 0, f"expected no delay in a replay or a benchmark, got {pauses[0]} s"
     assert 0 < (pauses[1] or 0) <= 0.001, f"expected a delay of at most a millisecond in a test, got {pauses[1]} s"
