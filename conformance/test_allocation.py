@@ -8,8 +8,9 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .pictures import free_slots, holdings
-from .verbs import FULL, MAMBA, SWA, key_of, lock, put
+from .scenario import FULL, MAMBA, SWA, key_of, lock, put
+from .snapshot_values import device_ownership
+from .tree_view import free_slots
 
 
 @clause("POOL-3", needs=[Capability.SNAPSHOT], bigram=True)
@@ -97,4 +98,4 @@ def test_a_request_without_a_state_takes_no_slots(driver: Driver) -> None:
 
 
 def _holdings(driver: Driver) -> tuple[object, ...]:
-    return holdings(driver.snapshot(), driver.config)
+    return device_ownership(driver.snapshot(), driver.config)

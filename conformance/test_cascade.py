@@ -7,23 +7,25 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
-from .tombstones import TOMBSTONE, longer_prompt, lower, make_tombstone
-from .trees import held, nodes, prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, find, lock, put, unit
+from .scenario import FULL, MAMBA, SWA, evict_all, find, lock, put, unit
+from .tombstones import TOMBSTONE, evicted_with, longer_prompt, make_tombstone
+from .tree_view import device_slots, nodes, prefixes
 
 
 def present(driver: Driver, *pages: int) -> set[str]:
     """The components that the last of these pages holds."""
-    return {component for component in driver.config.components if pages in held(driver, component)}
+    return {component for component in driver.config.components if pages in device_slots(driver, component)}
 
 
 def require_tombstone(driver: Driver, component: str) -> None:
     """Evict a component on an inner node: it goes with those of lower rank, and the longer prompt still hits."""
     make_tombstone(driver, component)
-    expected = set(driver.config.components) - lower(driver, component)
+    expected = set(driver.config.components) - evicted_with(driver, component)
     left = present(driver, *TOMBSTONE)
     assert left == expected, f"EVICT-4: {component} of an inner node was evicted: expected {expected} left, got {left}"
-    assert held(driver, FULL).keys() == prefixes(*longer_prompt(driver)), "EVICT-3: an inner node's FULL data went"
+    assert device_slots(driver, FULL).keys() == prefixes(*longer_prompt(driver)), (
+        "EVICT-3: an inner node's FULL data went"
+    )
     find(driver, longer_prompt(driver))
     assert hit_pages(driver, TOMBSTONE) == 0, f"EVICT-3: {TOMBSTONE} lost its {component} data, and hits"
 
@@ -72,7 +74,7 @@ def leaf_goes_as_a_whole(driver: Driver, component: str) -> None:
 def test_the_last_window_of_a_prompt_that_nobody_reads_takes_its_leaf(driver: Driver) -> None:
     put(driver, longer_prompt(driver))
     evict_all(driver, SWA)
-    left = {pages for component in driver.config.components for pages in held(driver, component)}
+    left = {pages for component in driver.config.components for pages in device_slots(driver, component)}
     assert not left, f"EVICT-3: without its SWA data the leaf can be the end of no match; left is {left}"
 
 
@@ -82,7 +84,7 @@ def test_a_victim_in_the_middle_leaves_those_below_in_place(driver: Driver) -> N
     pages = longer_prompt(driver)
     receipt = lock(driver, pages)
     evict_all(driver)
-    found = {component: held(driver, component).keys() for component in (FULL, SWA)}
+    found = {component: device_slots(driver, component).keys() for component in (FULL, SWA)}
     driver.unlock(receipt)
     expected = {FULL: prefixes(*pages), SWA: prefixes(*pages) - prefixes(*TOMBSTONE)}
     assert found == expected, f"EVICT-5: a lock holds FULL up to the root and one window: {expected}, got {found}"
@@ -94,6 +96,6 @@ def test_full_data_goes_from_the_leaves_up(driver: Driver) -> None:
         put(driver, range(1, count + 1))
     for count in range(4, 0, -1):
         driver.evict(FULL, 1)
-        left = held(driver, FULL).keys()
+        left = device_slots(driver, FULL).keys()
         expected = prefixes(*range(1, count + 1))
         assert left == expected, f"EVICT-5: after {5 - count} evictions expected {expected}, got {left}"

@@ -10,16 +10,16 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
 from .hits import hit_pages
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
-from .trees import held, locks, nodes, prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, key_of, lock, offer, put
+from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, lock, put
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .tree_view import device_slots, locks, nodes, prefixes
 
 
 def childless(driver: Driver, component: str) -> Handle:
     """Lock a tombstone and let all below it go; returns the receipt. Nothing else holds the node."""
     receipt = driver.lock(make_tombstone(driver, component))
     evict_all(driver)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     assert kept == prefixes(*TOMBSTONE), f"EVICT-6: the lock holds {TOMBSTONE} and nothing else, left is {kept}"
     return receipt
 
@@ -43,10 +43,10 @@ def goes_with_its_last_child(driver: Driver, component: str) -> None:
     """A tombstone with two children stays with the first that goes, and goes with the second."""
     make_tombstone(driver, component)
     put(driver, [*TOMBSTONE, 50], passed=len(TOMBSTONE))
-    assert (*TOMBSTONE, 50) in held(driver, FULL), "INS-1: a second child was cached below the tombstone"
+    assert (*TOMBSTONE, 50) in device_slots(driver, FULL), "INS-1: a second child was cached below the tombstone"
     receipt = lock(driver, longer_prompt(driver))
     evict_all(driver, FULL)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     driver.unlock(receipt)
     expected = prefixes(*longer_prompt(driver))
     assert kept == expected, f"EVICT-6: one child is locked, so the tombstone stays: expected {expected}, got {kept}"
@@ -94,7 +94,7 @@ def goes_with_its_last_lock(driver: Driver, component: str) -> None:
     receipts = [driver.lock(handle), driver.lock(handle)]
     evict_all(driver)
     for receipt in receipts:
-        assert held(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: a locked tombstone went"
+        assert device_slots(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: a locked tombstone went"
         driver.unlock(receipt)
     require_empty(driver, "the last lock on a childless tombstone is released")
 
@@ -112,13 +112,15 @@ def test_the_state_of_a_leaf_that_others_read_can_be_evicted(driver: Driver) -> 
 def part_of_a_locked_leaf(driver: Driver, component: str) -> None:
     """A leaf whose FULL data is locked, and this component's is not: the component goes, the leaf stays."""
     receipt = childless(driver, component)
-    revive(driver)
+    recompute(driver)
     assert locks(driver)[component, TOMBSTONE] == 0, f"LOCK-3: {component} data came after the lock: {locks(driver)}"
     result = driver.evict(component, 1)
     assert result.freed[component] > 0, f"EVICT-1: the {component} data of the leaf is not locked: {result}"
     assert result.freed[FULL] == 0, f"LOCK-5: the FULL data of the leaf is locked: {result}"
     evict_all(driver)
-    assert held(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: the FULL data of the leaf is locked, and went"
+    assert device_slots(driver, FULL).keys() == prefixes(*TOMBSTONE), (
+        "LOCK-5: the FULL data of the leaf is locked, and went"
+    )
     driver.unlock(receipt)
     require_empty(driver, "the leaf was a tombstone when its last lock went")
 
@@ -126,7 +128,7 @@ def part_of_a_locked_leaf(driver: Driver, component: str) -> None:
 @clause("EVICT-6", components=(SWA,), bigram=True)
 def test_a_revived_leaf_stays_when_its_lock_goes(driver: Driver) -> None:
     receipt = childless(driver, SWA)
-    revive(driver)
+    recompute(driver)
     driver.unlock(receipt)
     assert hit_pages(driver, TOMBSTONE) == len(TOMBSTONE), "EVICT-6: a leaf that holds all again is no tombstone"
     evict_all(driver)
@@ -137,7 +139,7 @@ def test_a_revived_leaf_stays_when_its_lock_goes(driver: Driver) -> None:
 @pytest.mark.parametrize("asked", [FULL, SWA])
 def test_one_sweep_over_many_tombstones_ends(driver: Driver, asked: str) -> None:
     for first in (10, 20):
-        offer(driver, [first, first + 1, first + 2, first + 3], passed=3)
+        insert_fresh(driver, [first, first + 1, first + 2, first + 3], passed=3)
         for count in (1, 2):
             driver.match(key_of(driver, range(first, first + count)), chunked=True)
     result = driver.evict(asked, driver.config.capacity_tokens[asked])

@@ -12,7 +12,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
 from .hits import hit_pages
-from .verbs import key_of, put
+from .scenario import key_of, put
 
 MULTIPLIERS = (1, 31, 33, 131, 256, 257, 65_536, 65_599, 1_000_003)
 """Of hashes that are polynomials, or that join tokens without a fixed width."""

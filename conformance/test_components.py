@@ -16,10 +16,10 @@ from hicache.testing.configurations import ALL_POLICIES
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
+from .cache_variants import open_variant
 from .hits import hit_pages
-from .pictures import picture
-from .reopening import reopened
-from .verbs import FULL, evict_all, key_of, lock, offer, put
+from .scenario import FULL, evict_all, insert_fresh, key_of, lock, put
+from .snapshot_values import snapshot_values
 
 CACHE: Mapping[str, Any] = {
     "components": ("full", "swa", "mamba"),
@@ -116,18 +116,20 @@ def calls(driver: Driver) -> dict[str, Callable[..., object]]:
 @clause("COMP-1", needs=[Capability.SNAPSHOT], bigram=True)
 def test_a_verb_refuses_an_argument_that_it_does_not_know(driver: Driver) -> None:
     verbs = calls(driver)
-    before = picture(driver.snapshot())
+    before = snapshot_values(driver.snapshot())
     for name, verb in verbs.items():
         inspect.signature(verb).bind()
         with pytest.raises(TypeError):
             verb(prefetch_token=1)
-        assert picture(driver.snapshot()) == before, f"COMP-1: {name} with an unknown argument changed the cache"
+        assert snapshot_values(driver.snapshot()) == before, (
+            f"COMP-1: {name} with an unknown argument changed the cache"
+        )
 
 
 @clause("COMP-3", policies=ALL_POLICIES, bigram=True)
 def test_every_combination_serves_the_same_verbs(driver: Driver) -> None:
     put(driver, [1, 2])
-    offer(driver, [1, 2, 3])
+    insert_fresh(driver, [1, 2, 3])
     receipt = lock(driver, [1, 2, 3])
     put(driver, [4])
     evict_all(driver)
@@ -140,7 +142,7 @@ def test_every_combination_serves_the_same_verbs(driver: Driver) -> None:
 
 @clause("COMP-3", page_sizes=[16])
 def test_components_may_be_named_in_any_order(driver: Driver) -> None:
-    other = reopened(driver, components=driver.config.components[::-1])
+    other = open_variant(driver, components=driver.config.components[::-1])
     for each in (driver, other):
         put(each, [1, 2])
         put(each, [1, 2, 3])

@@ -8,10 +8,19 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Component, Event, EventKind, Pool, StorageKind, Tier
 
-from .host_trees import held_below
-from .storages import PAIR, PREFIXES, PROMPT
-from .stored import asked, fetch, in_storage, put_in_storage, put_in_storage_alone, store
-from .verbs import FULL, evict_all, put
+from .scenario import FULL, evict_all, put
+from .storage_scenes import (
+    PAIR,
+    PREFIXES,
+    PROMPT,
+    in_storage,
+    pending_job,
+    prefetch,
+    put_in_storage,
+    put_in_storage_alone,
+    store,
+)
+from .tree_view import host_slots
 
 NEEDS = [Capability.EVENTS, Capability.STORAGE, Capability.HOST, Capability.SNAPSHOT]
 COUNTED = [Capability.COUNTERS, Capability.STORAGE]
@@ -33,7 +42,7 @@ def test_nothing_is_reported_before_storage_has_it(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    pending = asked(driver, StorageKind.PERSIST)
+    pending = pending_job(driver, StorageKind.PERSIST)
     for _ in range(pending.batches):
         assert not reported(driver), f"EVENT-1: storage has not answered, reported is {reported(driver)}"
         driver.advance_storage(pending.ticket)
@@ -54,12 +63,12 @@ def test_what_is_reported_as_stored_is_in_storage(driver: Driver) -> None:
 @clause("EVENT-1", needs=NEEDS)
 def test_what_came_from_storage_is_reported_on_the_host(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     for component in driver.config.components:
         told = [event for event in reported(driver, Tier.HOST) if event.component == component]
         blocks = [block for event in told for block in event.blocks]
         assert all(event.kind is EventKind.STORED for event in told), f"EVENT-1: all is new on the host, got {told}"
-        held = len(held_below(driver, component))
+        held = len(host_slots(driver, component))
         assert len(blocks) == len(set(blocks)) == held, f"EVENT-1: {held} pages of {component} came, told: {told}"
 
 
@@ -83,7 +92,7 @@ def test_bytes_are_counted_in_each_direction_for_all_pools(driver: Driver) -> No
     assert persisted == there, f"EVENT-2: storage was given {there} bytes, counted are {persisted}"
     driver.restart()
     assert driver.adapter.counters()["bytes_fetched"] == 0, "EVENT-2: nothing was fetched yet"
-    assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     fetched, read = driver.adapter.counters()["bytes_fetched"], bytes_read(driver)
     assert fetched == read, f"EVENT-2: storage gave {read} bytes, counted are {fetched}"
 
@@ -94,7 +103,7 @@ def test_what_is_not_moved_is_not_counted(driver: Driver) -> None:
     put(driver, PAIR)
     evict_all(driver, FULL)
     driver.drain()
-    assert fetch(driver, PROMPT) == 0, "FETCH-4: past the pair nothing is in storage"
+    assert prefetch(driver, PROMPT) == 0, "FETCH-4: past the pair nothing is in storage"
     counters = driver.adapter.counters()
     assert counters["bytes_fetched"] == 0, f"EVENT-2: nothing came, counted are {counters['bytes_fetched']} bytes"
 

@@ -10,13 +10,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Event, EventKind, Namespace, Tier, TransferKind
 
-from .event_log import replayed, resident
+from .event_log import cached_blocks, replay
+from .hits import best_match
 from .host_eviction import evict_host
-from .reach import best
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
-from .under_way import pending, queue_load
-from .verbs import FULL, evict_all, key_of, lock, offer, put, window_pages
+from .scenario import FULL, evict_all, insert_fresh, key_of, lock, put, put_on_both, put_on_host, window_pages
+from .transfer_stages import STAGES, Stage
+from .transfers import pending_transfer, queue_load
 
 WHOLE = (1, 2, 3, 4)
 OTHER = Namespace(lora=None, salt="other", tenant=None)
@@ -26,7 +25,7 @@ THROUGH = [WritePolicy.WRITE_THROUGH]
 
 def require_log(driver: Driver, when: str) -> None:
     """The replayed log is what the snapshot shows, on each tier."""
-    found, expected = replayed(driver.adapter.events()), resident(driver)
+    found, expected = replay(driver.adapter.events()), cached_blocks(driver)
     assert found == expected, f"EVENT-1: {when}: too much {found - expected}, missing {expected - found}"
 
 
@@ -61,11 +60,11 @@ def test_the_log_gives_the_residency_of_each_tier_after_each_verb(driver: Driver
         "unlock": lambda: driver.unlock(held.pop()),
         "evict all": lambda: evict_all(driver),
         "load": lambda: driver.load(key_of(driver, longer)),
-        "lock on the host": lambda: held.append(driver.lock_host(best(driver, longer))),
+        "lock on the host": lambda: held.append(driver.lock_host(best_match(driver, longer))),
         "evict the host around the lock": lambda: evict_host(driver, *reversed(driver.config.components)),
         "unlock on the host": lambda: driver.unlock_host(held.pop()),
         "evict what was loaded": lambda: evict_all(driver),
-        "insert over what was evicted": lambda: offer(driver, longer),
+        "insert over what was evicted": lambda: insert_fresh(driver, longer),
         "split by a match": lambda: driver.match(key_of(driver, [*longer[:-1], 8])),
         "evict a page on the host": lambda: driver.evict_host(FULL, 1),
         "reset": driver.reset,
@@ -77,7 +76,7 @@ def test_the_log_gives_the_residency_of_each_tier_after_each_verb(driver: Driver
     for name, step in steps.items():
         step()
         require_log(driver, f"after {name}")
-    assert not replayed(driver.adapter.events()), "EVENT-1: all was evicted at the end"
+    assert not replay(driver.adapter.events()), "EVENT-1: all was evicted at the end"
 
 
 @clause("EVENT-1", "FLOW-2", write_policies=THROUGH)
@@ -85,8 +84,8 @@ def test_a_copy_is_reported_when_it_is_there_and_not_before(driver: Driver) -> N
     put(driver, WHOLE)
     seen = len(driver.adapter.events())
     driver.step()
-    driver.advance(pending(driver, TransferKind.BACKUP).ticket)
-    driver.complete(pending(driver, TransferKind.BACKUP).ticket)
+    driver.advance(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
     assert not fresh(driver, seen), f"EVENT-1: the copy was not taken over, and {fresh(driver, seen)} was reported"
     driver.step()
     assert set(fresh(driver, seen)) == {(EventKind.STORED, Tier.HOST)}, f"EVENT-1: got {fresh(driver, seen)}"
@@ -100,7 +99,7 @@ def test_a_load_is_reported_when_it_is_there_and_one_that_fails_is_not(driver: D
     for is_failure in (True, False):
         load = queue_load(driver, WHOLE)
         driver.step()
-        ticket = pending(driver, TransferKind.LOAD).ticket
+        ticket = pending_transfer(driver, TransferKind.LOAD).ticket
         if is_failure:
             driver.fail(ticket, parts_done=0)
         else:

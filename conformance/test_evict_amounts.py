@@ -8,9 +8,9 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Component
 
 from .hits import hit_pages
-from .pictures import picture
-from .trees import nodes
-from .verbs import FULL, MAMBA, evict_all, find, key_of, lock, offer, put, unit
+from .scenario import FULL, MAMBA, evict_all, find, insert_fresh, key_of, lock, put, unit
+from .snapshot_values import snapshot_values
+from .tree_view import nodes
 
 LEAVES = (1, 2, 3, 4)
 
@@ -18,7 +18,7 @@ LEAVES = (1, 2, 3, 4)
 def put_leaves(driver: Driver) -> None:
     """Cache four prompts of one page each."""
     for page in LEAVES:
-        offer(driver, [page])
+        insert_fresh(driver, [page])
 
 
 def amounts(driver: Driver, component: str) -> list[int]:
@@ -73,7 +73,7 @@ def test_nothing_asked_and_more_asked_than_there_is(driver: Driver) -> None:
 def test_one_at_a_time_until_nothing_is_left(driver: Driver) -> None:
     for component in driver.config.components:
         for pages in ([1], [1, 2], [1, 2, 3, 4], [1, 5], [6, 7]):
-            offer(driver, pages)
+            insert_fresh(driver, pages)
         steps = 0
         while driver.adapter.sizes()[component].evictable:
             freed = driver.evict(component, 1).freed[component]
@@ -128,10 +128,10 @@ def test_when_no_state_can_be_had_the_answer_is_none(driver: Driver) -> None:
     anchors = [find(driver, [page]) for page in LEAVES]
     receipts = [driver.lock(anchor) for anchor in anchors]
     list(iter(driver.allocate_state, None))
-    before = picture(driver.snapshot())
+    before = snapshot_values(driver.snapshot())
     answers = driver.allocate_state(), driver.fork_state(anchors[0]), driver.evict(MAMBA, 1).victims
     assert answers == (None, None, 0), f"EVICT-1: every state is held or locked; allocate, fork, evict gave {answers}"
-    assert picture(driver.snapshot()) == before, "EVICT-1: a state that cannot be had changed the cache"
+    assert snapshot_values(driver.snapshot()) == before, "EVICT-1: a state that cannot be had changed the cache"
     for receipt in receipts:
         driver.unlock(receipt)
 

@@ -13,8 +13,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
-from .trees import Pages, nodes
-from .verbs import FULL, find, key_of, offer, put
+from .scenario import FULL, find, insert_fresh, key_of, put
+from .tree_view import Pages, nodes
 
 LRU, LFU, FIFO, FILO, MRU, PRIORITY, SLRU = ALL_POLICIES
 
@@ -164,7 +164,7 @@ def test_whoever_reads_the_whole_uses_its_beginning(driver: Driver) -> None:
 
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT])
-@pytest.mark.parametrize("insert", [put, offer])
+@pytest.mark.parametrize("insert", [put, insert_fresh])
 def test_an_insert_of_what_is_there_is_a_use(driver: Driver, insert: Callable[[Driver, list[int]], object]) -> None:
     for page in (1, 2, 3):
         put(driver, [page])

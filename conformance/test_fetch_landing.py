@@ -9,29 +9,30 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind
 
-from .fetch_stages import STAGES, Stage
-from .host_trees import free_below, held_below
-from .hosts import room
-from .reach import reach
-from .storages import OTHER, PREFIXES, PROMPT
-from .stored import (
-    answer,
-    asked,
-    begin,
-    check,
+from .cache_variants import capacity_for
+from .hits import tier_hits
+from .prefetch_stages import STAGES, Stage
+from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, put, window_pages
+from .storage_scenes import (
+    OTHER,
+    PREFIXES,
+    PROMPT,
+    begin_prefetch,
+    complete_job,
+    evict_both_tiers,
     expected_pages,
-    fetch,
-    fetch_without,
-    held_by_fetches,
     in_storage,
-    lose_tiers,
+    pending_job,
+    prefetch,
+    prefetch_without,
+    prefetched_pages,
     put_in_storage,
     put_in_storage_alone,
+    slots_held_by_prefetches,
+    storage_variant,
     store,
-    storing,
 )
-from .trees import prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, has, key_of, put, window_pages
+from .tree_view import free_host_slots, host_slots, prefixes
 
 STEPPED = [Capability.STEPPED_STORAGE]
 
@@ -39,49 +40,57 @@ STEPPED = [Capability.STEPPED_STORAGE]
 @clause("FETCH-4", "HOST-7", "FLOW-10")
 def test_what_comes_can_be_loaded_and_read(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    came = fetch(driver, PROMPT)
+    came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"FETCH-4: all of the prompt is in storage, {came} pages came"
-    assert reach(driver, PROMPT) == (0, len(PROMPT)), f"FETCH-4: it is on the host, got {reach(driver, PROMPT)}"
+    assert tier_hits(driver, PROMPT) == (0, len(PROMPT)), f"FETCH-4: it is on the host, got {tier_hits(driver, PROMPT)}"
     found = driver.load(key_of(driver, PROMPT))
     driver.verify_state(key_of(driver, PROMPT), found)
-    assert reach(driver, PROMPT) == (len(PROMPT), 0), f"FLOW-10: it was loaded, got {reach(driver, PROMPT)}"
+    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FLOW-10: it was loaded, got {tier_hits(driver, PROMPT)}"
 
 
 @clause("FETCH-4", needs=STEPPED)
 def test_nothing_enters_before_it_was_taken_over(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
-    driver.complete_storage(asked(driver, StorageKind.FETCH).ticket)
-    assert reach(driver, PROMPT) == (0, 0), f"FLOW-2: nothing was taken over, yet a match gets {reach(driver, PROMPT)}"
+    complete_job(driver, StorageKind.QUERY)
+    driver.complete_storage(pending_job(driver, StorageKind.FETCH).ticket)
+    assert tier_hits(driver, PROMPT) == (0, 0), (
+        f"FLOW-2: nothing was taken over, yet a match gets {tier_hits(driver, PROMPT)}"
+    )
     driver.step()
-    assert reach(driver, PROMPT) == (0, len(PROMPT)), f"FETCH-4: it was, a match gets {reach(driver, PROMPT)}"
-    assert check(driver, ticket) == len(PROMPT), "FETCH-4: all of it came"
+    assert tier_hits(driver, PROMPT) == (0, len(PROMPT)), f"FETCH-4: it was, a match gets {tier_hits(driver, PROMPT)}"
+    assert prefetched_pages(driver, ticket) == len(PROMPT), "FETCH-4: all of it came"
 
 
 @clause("FETCH-4")
 def test_of_a_prompt_that_is_there_in_part_the_beginning_comes(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
-    came = fetch(driver, (*PROMPT[:3], 9))
+    came = prefetch(driver, (*PROMPT[:3], 9))
     assert came == 3, f"FETCH-4: three pages of the prompt are in storage, {came} came"
-    assert not held_by_fetches(driver), f"FETCH-4: the tail is free again, held are {held_by_fetches(driver)}"
-    assert held_below(driver, FULL).keys() == prefixes(*PROMPT[:3]), f"FETCH-4: got {held_below(driver, FULL).keys()}"
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-4: the tail is free again, held are {slots_held_by_prefetches(driver)}"
+    )
+    assert host_slots(driver, FULL).keys() == prefixes(*PROMPT[:3]), f"FETCH-4: got {host_slots(driver, FULL).keys()}"
 
 
 @STAGES
 @clause("FETCH-4", "INS-1", needs=STEPPED)
 def test_what_was_computed_meanwhile_is_kept_and_the_pages_are_freed(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
     put(driver, PROMPT)
     driver.drain()
-    assert check(driver, ticket) == len(PROMPT), "FETCH-4: a match gets all of the prompt, whoever brought it"
-    assert not held_by_fetches(driver), f"FETCH-4: two had the same pages, held are {held_by_fetches(driver)}"
-    assert reach(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {reach(driver, PROMPT)}"
+    assert prefetched_pages(driver, ticket) == len(PROMPT), (
+        "FETCH-4: a match gets all of the prompt, whoever brought it"
+    )
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
+    )
+    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {tier_hits(driver, PROMPT)}"
     capacity = driver.config.host.capacity_tokens if driver.config.host else {}
-    used = {name: capacity[name] - free for name, free in free_below(driver).items()}
+    used = {name: capacity[name] - free for name, free in free_host_slots(driver).items()}
     assert used[FULL] <= len(PROMPT) * driver.config.page_size, f"FETCH-4: each page once, used are {used}"
 
 
@@ -89,69 +98,79 @@ def test_what_was_computed_meanwhile_is_kept_and_the_pages_are_freed(driver: Dri
 @clause("FETCH-4", "INS-8", needs=STEPPED)
 def test_what_parted_meanwhile_is_laid_where_it_belongs(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
     put(driver, (*PROMPT[:1], 9))
     driver.drain()
-    assert check(driver, ticket) == len(PROMPT), "FETCH-4: a match gets all of the prompt"
+    assert prefetched_pages(driver, ticket) == len(PROMPT), "FETCH-4: a match gets all of the prompt"
     driver.load(key_of(driver, PROMPT))
-    assert reach(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {reach(driver, PROMPT)}"
+    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {tier_hits(driver, PROMPT)}"
 
 
 @STAGES
 @clause("FETCH-4", "FLOW-6", needs=STEPPED)
 def test_two_that_fetch_the_same_bring_it_once(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
-    first = begin(driver, PROMPT)
+    first = begin_prefetch(driver, PROMPT)
     stage(driver)
-    second = begin(driver, PROMPT)
+    second = begin_prefetch(driver, PROMPT)
     driver.drain()
     for ticket in (first, second):
-        assert check(driver, ticket) == len(PROMPT), "FETCH-4: a match gets all of the prompt, whoever brought it"
-    assert not held_by_fetches(driver), f"FETCH-4: two had the same pages, held are {held_by_fetches(driver)}"
+        assert prefetched_pages(driver, ticket) == len(PROMPT), (
+            "FETCH-4: a match gets all of the prompt, whoever brought it"
+        )
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
+    )
 
 
 @clause("FETCH-4", "FETCH-8", page_sizes=[16])
 def test_as_much_comes_as_there_is_room_for(driver: Driver) -> None:
     for pages in range(1, len(PROMPT) + 1):
         states = window = len(PROMPT)
-        sizes = room(driver.config, pages, states) | ({SWA: window * 16} if has(driver, SWA) else {})
-        with storing(driver) as writer:
+        sizes = capacity_for(driver.config, pages, states) | ({SWA: window * 16} if has(driver, SWA) else {})
+        with storage_variant(driver) as writer:
             put_in_storage(writer, *PREFIXES)
-        with storing(driver, host={"capacity_tokens": sizes}) as narrow:
-            came = fetch(narrow, PROMPT)
+        with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
+            came = prefetch(narrow, PROMPT)
             assert came == pages, f"FETCH-4: the host has {pages} pages, {came} came"
-            assert not held_by_fetches(narrow), f"FETCH-8: {held_by_fetches(narrow)} is held of what did not fit"
+            assert not slots_held_by_prefetches(narrow), (
+                f"FETCH-8: {slots_held_by_prefetches(narrow)} is held of what did not fit"
+            )
 
 
 @clause("FETCH-4", "EVICT-8", page_sizes=[16])
 def test_room_is_made_for_what_comes(driver: Driver) -> None:
-    with storing(driver) as writer:
+    with storage_variant(driver) as writer:
         put_in_storage(writer, PROMPT)
-    sizes = room(driver.config, len(PROMPT), 1)
-    with storing(driver, host={"capacity_tokens": sizes}) as narrow:
+    sizes = capacity_for(driver.config, len(PROMPT), 1)
+    with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
         put_in_storage(narrow, OTHER)
-        assert reach(narrow, OTHER) == (0, len(OTHER)), f"the host is taken, a match gets {reach(narrow, OTHER)}"
-        came = fetch(narrow, PROMPT)
+        assert tier_hits(narrow, OTHER) == (0, len(OTHER)), (
+            f"the host is taken, a match gets {tier_hits(narrow, OTHER)}"
+        )
+        came = prefetch(narrow, PROMPT)
         assert came == len(PROMPT), f"FETCH-4: what is on the host can go, {came} pages came"
 
 
 @clause("FETCH-4", "FETCH-8", components=(SWA,), page_sizes=[16])
 def test_without_room_for_a_window_nothing_comes(driver: Driver) -> None:
-    with storing(driver) as writer:
+    with storage_variant(driver) as writer:
         put_in_storage(writer, PROMPT)
-    sizes = room(driver.config, len(PROMPT), 1) | {SWA: (window_pages(driver.config) - 1) * driver.config.page_size}
-    with storing(driver, host={"capacity_tokens": sizes}) as narrow:
-        came = fetch(narrow, PROMPT)
+    sizes = capacity_for(driver.config, len(PROMPT), 1) | {
+        SWA: (window_pages(driver.config) - 1) * driver.config.page_size
+    }
+    with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
+        came = prefetch(narrow, PROMPT)
         assert came == 0, f"FETCH-6: a window is fetched whole, for which there is no room; {came} pages came"
-        assert not held_by_fetches(narrow), f"FETCH-8: {held_by_fetches(narrow)} is held"
+        assert not slots_held_by_prefetches(narrow), f"FETCH-8: {slots_held_by_prefetches(narrow)} is held"
 
 
 @clause("FETCH-4", "STORE-2")
 def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     for lost in range(len(PROMPT)):
-        came, expected = fetch_without(driver, PROMPT, Pool.KV, lost)
+        came, expected = prefetch_without(driver, PROMPT, Pool.KV, lost)
         assert came == expected, f"FETCH-4: page {lost} was lost, {expected} pages can be used, {came} came"
 
 
@@ -159,22 +178,22 @@ def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
 def test_where_nothing_of_what_is_there_can_be_read_a_fetch_ends(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     store(driver).spoil(list(store(driver).objects))
-    assert fetch(driver, PROMPT) == 0, f"FETCH-4: nothing can be read, in storage is {in_storage(driver, PROMPT)}"
+    assert prefetch(driver, PROMPT) == 0, f"FETCH-4: nothing can be read, in storage is {in_storage(driver, PROMPT)}"
     queries = sum(call.verb == "exists" for call in store(driver).calls)
     assert queries <= 10, f"FLOW-4: one prefetch asked {queries} times what there is"
-    assert not held_by_fetches(driver), f"FETCH-8: {held_by_fetches(driver)} is held"
+    assert not slots_held_by_prefetches(driver), f"FETCH-8: {slots_held_by_prefetches(driver)} is held"
 
 
 @pytest.mark.parametrize("count", range(1, len(PROMPT) + 1))
 @clause("FETCH-4", "FLOW-9")
 def test_what_left_both_tiers_comes_back_past_any_anchor(driver: Driver, count: int) -> None:
     put_in_storage(driver, *PREFIXES)
-    lose_tiers(driver)
+    evict_both_tiers(driver)
     if count < len(PROMPT):
-        assert fetch(driver, PROMPT[:count]) == count, "FETCH-4: the beginning comes first"
+        assert prefetch(driver, PROMPT[:count]) == count, "FETCH-4: the beginning comes first"
         evict_all(driver)
     expected = expected_pages(driver, PROMPT, anchor=count if count < len(PROMPT) else 0)
-    came = fetch(driver, PROMPT)
+    came = prefetch(driver, PROMPT)
     assert came == expected, f"FETCH-4: past {count} pages {expected} are in storage, {came} came"
     if has(driver, MAMBA):
         driver.verify_state(key_of(driver, PROMPT), driver.load(key_of(driver, PROMPT)))

@@ -8,19 +8,21 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import StopPolicy, StorageKind
 
-from .long_prompts import LONG, roomy
-from .reach import reach
-from .storages import PREFIXES, PROMPT
-from .stored import (
-    answer,
-    asked,
-    begin,
-    fetch,
-    held_by_fetches,
+from .hits import tier_hits
+from .scenario import MAMBA, SWA
+from .storage_scenes import (
+    LONG,
+    PREFIXES,
+    PROMPT,
+    begin_prefetch,
+    complete_job,
+    long_prompt_variant,
+    pending_job,
+    prefetch,
     put_in_storage_alone,
-    storage_of,
+    slots_held_by_prefetches,
+    storage_config,
 )
-from .verbs import MAMBA, SWA
 
 NOT_BEST_EFFORT = [StopPolicy.WAIT_COMPLETE, StopPolicy.TIMEOUT]
 TIMEOUT = [StopPolicy.TIMEOUT]
@@ -32,7 +34,7 @@ AGES_S = 1e9
 @clause("FETCH-3", stop_policies=WAITING)
 def test_wait_complete_waits_until_all_has_come(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     moments = 0
     while (tokens := driver.check_prefetch(ticket)) is None:
         driver.advance_clock(AGES_S)
@@ -50,7 +52,7 @@ def test_best_effort_does_not_wait(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     for steps in range(4):
         driver.reset()
-        ticket = begin(driver, PROMPT)
+        ticket = begin_prefetch(driver, PROMPT)
         for _ in range(steps):
             driver.step()
             for one in driver.pending_storage():
@@ -64,24 +66,26 @@ def test_best_effort_does_not_wait(driver: Driver) -> None:
 @clause("FETCH-3", stop_policies=BEST_EFFORT, page_sizes=[16])
 def test_what_was_cut_short_goes_on_holding_the_pages_that_are_written(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
+    complete_job(driver, StorageKind.QUERY)
     assert driver.check_prefetch(ticket) == 0, "FETCH-3: nothing has come yet"
-    assert held_by_fetches(driver), "FLOW-1: a batch is being written, and its pages belong to nobody"
-    driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    assert slots_held_by_prefetches(driver), "FLOW-1: a batch is being written, and its pages belong to nobody"
+    driver.advance_storage(pending_job(driver, StorageKind.FETCH).ticket)
     driver.step()
-    assert not held_by_fetches(driver), f"FETCH-8: the batch has ended, held are {held_by_fetches(driver)}"
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-8: the batch has ended, held are {slots_held_by_prefetches(driver)}"
+    )
     assert not driver.pending_storage(), "FETCH-3: it was cut short, and goes on"
 
 
 @clause("FETCH-3", "FLOW-11", stop_policies=TIMEOUT)
 def test_timeout_waits_its_time_and_no_longer(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    tier, page = storage_of(driver), driver.config.page_size
+    tier, page = storage_config(driver), driver.config.page_size
     for pages in range(1, len(PROMPT) + 1):
         allowed_s = tier.extra.prefetch_timeout_base + pages * page * tier.extra.prefetch_timeout_per_ki_token / 1024
-        ticket = begin(driver, PROMPT[:pages])
+        ticket = begin_prefetch(driver, PROMPT[:pages])
         driver.advance_clock(allowed_s * 0.99)
         assert driver.check_prefetch(ticket) is None, f"FETCH-3: {pages} pages are waited for {allowed_s} s"
         driver.advance_clock(allowed_s * 0.02)
@@ -91,11 +95,11 @@ def test_timeout_waits_its_time_and_no_longer(driver: Driver) -> None:
 
 @clause("FLOW-11", "FETCH-3", stop_policies=TIMEOUT)
 def test_a_long_prompt_is_not_waited_for_longer_than_the_cap(driver: Driver) -> None:
-    tier, page = storage_of(driver), driver.config.page_size
+    tier, page = storage_config(driver), driver.config.page_size
     pages = tier.limit_tokens // page
     linear_s = tier.extra.prefetch_timeout_base + pages * page * tier.extra.prefetch_timeout_per_ki_token / 1024
     assert linear_s > tier.timeout_cap_s, "the longest prompt that is allowed is past the cap"
-    ticket = begin(driver, range(20, 20 + pages))
+    ticket = begin_prefetch(driver, range(20, 20 + pages))
     driver.advance_clock(tier.timeout_cap_s * 0.99)
     assert driver.check_prefetch(ticket) is None, f"FLOW-11: waited for {tier.timeout_cap_s} s, and no less"
     driver.advance_clock(tier.timeout_cap_s * 0.02)
@@ -106,22 +110,22 @@ def test_a_long_prompt_is_not_waited_for_longer_than_the_cap(driver: Driver) -> 
 @clause("FETCH-3", stop_policies=TIMEOUT)
 def test_a_fetch_that_has_ended_is_not_waited_for(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    came = fetch(driver, PROMPT)
+    came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"FETCH-3: all has come before its time, {came} pages are said"
 
 
 @clause("FETCH-3", stop_policies=NOT_BEST_EFFORT, sidecars=("indexer",), page_sizes=[16])
 def test_a_sidecar_that_is_pending_is_waited_for_as_long_as_the_rest(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
-    driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+    complete_job(driver, StorageKind.QUERY)
+    driver.advance_storage(pending_job(driver, StorageKind.FETCH).ticket)
     driver.step()
     assert driver.check_prefetch(ticket) is None, "FETCH-3: KV has come, and its sidecar is pending"
     driver.advance_clock(AGES_S)
     tokens, expected = driver.check_prefetch(ticket), None
-    if storage_of(driver).stop_policy is StopPolicy.TIMEOUT:
+    if storage_config(driver).stop_policy is StopPolicy.TIMEOUT:
         expected = 0
     assert tokens == expected, f"FETCH-3: a sidecar delays until the timeout and no longer: {expected}, got {tokens}"
     driver.drain()
@@ -134,19 +138,19 @@ def test_a_sidecar_that_is_pending_is_waited_for_as_long_as_the_rest(driver: Dri
     "FETCH-3", "FETCH-5", page_sizes=[1], write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.STEPPED_STORAGE]
 )
 def test_cut_short_leaves_the_batches_that_have_come(driver: Driver) -> None:
-    with roomy(driver, StopPolicy.BEST_EFFORT) as long:
+    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
         put_in_storage_alone(long, LONG)
         for batches in range(4):
             long.reset()
-            ticket = begin(long, LONG)
+            ticket = begin_prefetch(long, LONG)
             long.step()
-            answer(long, StorageKind.QUERY)
+            complete_job(long, StorageKind.QUERY)
             for _ in range(min(batches, 2)):
-                long.advance_storage(asked(long, StorageKind.FETCH).ticket)
+                long.advance_storage(pending_job(long, StorageKind.FETCH).ticket)
             expected = min(128 * batches, 256)
             tokens = long.check_prefetch(ticket)
             assert tokens == expected, f"FETCH-3: {expected} pages of {len(LONG)} have come, it says {tokens}"
-            assert reach(long, LONG) == (0, expected), f"FETCH-4: a match gets {reach(long, LONG)}"
+            assert tier_hits(long, LONG) == (0, expected), f"FETCH-4: a match gets {tier_hits(long, LONG)}"
             long.drain()
 
 
@@ -156,12 +160,14 @@ def test_cut_short_brings_all_or_nothing_where_a_window_or_a_state_is_needed(dri
     batches = 4
     for done in range(batches + 1):
         driver.reset()
-        ticket = begin(driver, PROMPT)
+        ticket = begin_prefetch(driver, PROMPT)
         driver.step()
-        answer(driver, StorageKind.QUERY)
-        assert asked(driver, StorageKind.FETCH).batches == batches, "FETCH-5: KV, its sidecar, a window and a state"
+        complete_job(driver, StorageKind.QUERY)
+        assert pending_job(driver, StorageKind.FETCH).batches == batches, (
+            "FETCH-5: KV, its sidecar, a window and a state"
+        )
         for _ in range(done):
-            driver.advance_storage(asked(driver, StorageKind.FETCH).ticket)
+            driver.advance_storage(pending_job(driver, StorageKind.FETCH).ticket)
         expected = len(PROMPT) * driver.config.page_size * (done == batches)
         tokens = driver.check_prefetch(ticket)
         assert tokens == expected, f"FETCH-6: after {done} of {batches} batches {expected} tokens, got {tokens}"

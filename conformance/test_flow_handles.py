@@ -10,14 +10,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind
 
+from .hits import tier_hits
 from .host_eviction import evict_host
-from .reach import reach
 from .refusals import refused
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
-from .trees import held
-from .under_way import operations, queue_load
-from .verbs import FULL, evict_all, key_of, offer, put
+from .scenario import FULL, evict_all, insert_fresh, key_of, put, put_on_both, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load, transfer_views
+from .tree_view import device_slots
 
 WHOLE = (1, 2, 3, 4)
 
@@ -67,7 +66,7 @@ def test_a_handle_is_good_for_the_whole_prompt_whatever_was_cut_or_added(driver:
     tokens = len(WHOLE) * driver.config.page_size
     count = 0 if delivered is None else len(delivered)
     assert count == tokens, f"FLOW-5: {tokens} tokens were found, {count} were delivered after {change.__name__}"
-    assert reach(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, WHOLE)}"
 
 
 @clause("FLOW-5", "FLOW-4", page_sizes=[16])
@@ -80,7 +79,7 @@ def test_a_load_is_whole_whatever_was_cut_or_added_meanwhile(driver: Driver, sta
     change(driver)
     driver.drain()
     assert driver.claim(load.ticket) is not None, f"FLOW-5: nobody let it fail, after {change.__name__}"
-    assert reach(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, WHOLE)}"
 
 
 @clause("FLOW-5", page_sizes=[16])
@@ -108,12 +107,12 @@ def test_what_was_computed_since_it_was_found_is_not_loaded(driver: Driver) -> N
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     found = driver.match(key)
-    offer(driver, WHOLE)
-    there = held(driver, FULL)
+    insert_fresh(driver, WHOLE)
+    there = device_slots(driver, FULL)
     load = driver.adapter.load_back(found.best_match, quota=None)
     assert load is None, f"FLOW-5: it is on the device by now, and {load} was started"
-    assert not operations(driver, TransferKind.LOAD), "FLOW-5: nothing is to be loaded"
-    assert held(driver, FULL) == there, f"FLOW-5: {there} became {held(driver, FULL)}"
+    assert not transfer_views(driver, TransferKind.LOAD), "FLOW-5: nothing is to be loaded"
+    assert device_slots(driver, FULL) == there, f"FLOW-5: {there} became {device_slots(driver, FULL)}"
 
 
 @clause("FLOW-5", "FLOW-10", page_sizes=[16])
@@ -123,14 +122,14 @@ def test_of_what_was_found_only_what_the_device_lost_is_loaded(driver: Driver) -
     driver.evict(FULL, 1)
     found = driver.match(key)
     kept = len(found.device_indices) // size
-    assert kept in (2, 3), f"EVICT-2: the end of the prompt leaves the device first, got {reach(driver, WHOLE)}"
+    assert kept in (2, 3), f"EVICT-2: the end of the prompt leaves the device first, got {tier_hits(driver, WHOLE)}"
     evict_all(driver)
     load = driver.adapter.load_back(found.best_match, quota=None)
     assert load is not None, "FLOW-5: more left the device since the match, and all of it is on the host"
     assert len(load.indices) == 4 * size, f"FLOW-5: the device has none of it by now, {len(load.indices)} tokens come"
     driver.adapter.drain()
     driver.adapter.claim(load.ticket)
-    assert reach(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, WHOLE)}"
 
 
 def _require_refusals(driver: Driver, handle: Handle, what: str) -> None:

@@ -9,14 +9,12 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
+from .hits import best_match, tier_hits
 from .host_eviction import evict_host
-from .host_trees import held_below
-from .lives import take_all
-from .reach import best, reach
 from .refusals import REFUSALS
-from .residences import put_on_both, put_on_host, put_through
-from .trees import held, prefixes
-from .verbs import evict_all, key_of, put
+from .request_steps import allocate_all
+from .scenario import evict_all, key_of, put, put_and_back_up, put_on_both, put_on_host
+from .tree_view import device_slots, host_slots, prefixes
 
 PROMPTS = ((1, 2), (1, 2, 3, 4), (1, 2, 9))
 PREFIXES = sorted({prefix for pages in PROMPTS for prefix in prefixes(*pages)})
@@ -24,7 +22,7 @@ PREFIXES = sorted({prefix for pages in PROMPTS for prefix in prefixes(*pages)})
 
 def hits(driver: Driver) -> dict[tuple[int, ...], int]:
     """How far each prefix of the prompts hits on the device."""
-    return {prefix: reach(driver, prefix).device for prefix in PREFIXES}
+    return {prefix: tier_hits(driver, prefix).device for prefix in PREFIXES}
 
 
 def hits_after_loads(driver: Driver) -> dict[tuple[int, ...], int]:
@@ -53,7 +51,7 @@ def test_every_prefix_hits_as_far_whatever_was_evicted_on_the_device(driver: Dri
 def test_every_prefix_hits_as_far_when_somebody_else_took_the_device(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     before = hits(driver)
-    slots = take_all(driver)
+    slots = allocate_all(driver)
     left = sum(hits(driver).values())
     assert left == 0, f"EVICT-1: somebody else has all that could be evicted, and {left} pages hit on the device"
     driver.free(slots)
@@ -63,9 +61,9 @@ def test_every_prefix_hits_as_far_when_somebody_else_took_the_device(driver: Dri
 
 @clause("FLOW-8", write_policies=[WritePolicy.WRITE_THROUGH])
 def test_what_was_backed_up_is_whole_for_each_component(driver: Driver) -> None:
-    put_through(driver, *PROMPTS)
+    put_and_back_up(driver, *PROMPTS)
     for component in driver.config.components:
-        lost = held(driver, component).keys() - held_below(driver, component).keys()
+        lost = device_slots(driver, component).keys() - host_slots(driver, component).keys()
         assert not lost, f"FLOW-8: the {component} data of {lost} is on the device alone, with nothing under way"
 
 
@@ -74,7 +72,7 @@ def test_a_hit_on_the_host_is_delivered(driver: Driver) -> None:
     put_on_host(driver, *PROMPTS)
     for pages in PREFIXES:
         key = key_of(driver, pages)
-        promised = sum(reach(driver, pages))
+        promised = sum(tier_hits(driver, pages))
         found = driver.load(key)
         delivered = len(found.device_indices) // driver.config.page_size
         assert delivered == promised, f"FLOW-10: {promised} pages were reported for {pages}, {delivered} delivered"
@@ -112,7 +110,9 @@ def test_a_hit_that_is_locked_on_the_host_can_be_relied_on(driver: Driver) -> No
     driver.drain()
     driver.claim(load.ticket)
     driver.unlock_host(receipt)
-    assert reach(driver, [1, 2]) == (2, 0), f"FLOW-10: both pages are on the device, got {reach(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (2, 0), (
+        f"FLOW-10: both pages are on the device, got {tier_hits(driver, [1, 2])}"
+    )
 
 
 @clause("FLOW-10", needs=[Capability.SIZES])
@@ -123,12 +123,16 @@ def test_what_was_loaded_stays_until_it_is_claimed(driver: Driver) -> None:
     assert load is not None, "HOST-4: both pages are on the host, and there is room"
     driver.drain()
     evict_all(driver)
-    assert reach(driver, [1, 2]) == (2, 0), f"FLOW-10: nobody claimed it yet, and it went: {reach(driver, [1, 2])}"
-    receipt = driver.lock(best(driver, [1, 2]))
+    assert tier_hits(driver, [1, 2]) == (2, 0), (
+        f"FLOW-10: nobody claimed it yet, and it went: {tier_hits(driver, [1, 2])}"
+    )
+    receipt = driver.lock(best_match(driver, [1, 2]))
     driver.claim(load.ticket)
     evict_all(driver)
-    assert reach(driver, [1, 2]) == (2, 0), f"LOCK-5: it is locked, and went: {reach(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (2, 0), f"LOCK-5: it is locked, and went: {tier_hits(driver, [1, 2])}"
     driver.unlock(receipt)
     evict_all(driver)
-    assert reach(driver, [1, 2]) == (0, 2), f"LOCK-2: nobody holds it on the device, got {reach(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (0, 2), (
+        f"LOCK-2: nobody holds it on the device, got {tier_hits(driver, [1, 2])}"
+    )
     put(driver, [1, 2])

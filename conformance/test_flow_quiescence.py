@@ -12,14 +12,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
+from .checks import require_all_evictable, require_idle
+from .hits import best_match
 from .host_eviction import evict_host
-from .quiet import require_empty, require_quiet
-from .reach import best
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
+from .scenario import evict_all, insert_fresh, key_of, lock, put, put_on_both, put_on_host
 from .tombstones import TOMBSTONE, longer_prompt
-from .under_way import queue_load
-from .verbs import evict_all, key_of, lock, offer, put
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load
 
 WHOLE = (1, 2, 3)
 
@@ -45,7 +44,7 @@ def computed_meanwhile(driver: Driver) -> None:
     """What is loaded is computed as well."""
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
-    offer(driver, [*WHOLE, 4])
+    insert_fresh(driver, [*WHOLE, 4])
     driver.drain()
     driver.claim(load.ticket)
 
@@ -53,7 +52,7 @@ def computed_meanwhile(driver: Driver) -> None:
 def locked_and_split(driver: Driver) -> None:
     """It is locked on both tiers, and cut meanwhile."""
     put_on_both(driver, WHOLE)
-    receipts = lock(driver, WHOLE), driver.lock_host(best(driver, WHOLE))
+    receipts = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
     put(driver, [*WHOLE[:1], 9])
     evict_all(driver)
     evict_host(driver)
@@ -96,8 +95,7 @@ LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split,
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
 def test_nothing_is_left_of_a_life(driver: Driver, life: Callable[[Driver], None]) -> None:
     life(driver)
-    driver.drain()
-    require_empty(driver)
+    require_all_evictable(driver, life.__name__)
 
 
 @clause("FLOW-7", "FLOW-3", needs=[Capability.SIZES], page_sizes=[16])
@@ -115,9 +113,8 @@ def test_nothing_is_left_when_every_transfer_fails(driver: Driver, kind: Transfe
     driver.step()
     if kind is TransferKind.LOAD:
         driver.claim(load.ticket)
-    require_quiet(driver)
-    driver.drain()
-    require_empty(driver)
+    require_idle(driver, f"every {kind.value} failed")
+    require_all_evictable(driver, f"every {kind.value} failed")
 
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
@@ -129,8 +126,7 @@ def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Dri
     assert admission.loading, f"HOST-4: three of its pages are on the host, got {admission}"
     stage(driver, TransferKind.LOAD)
     driver.abort(admission.request)
-    driver.drain()
-    require_empty(driver)
+    require_all_evictable(driver, f"aborted when the load was {stage.__name__}")
 
 
 @clause("FLOW-7", "FLOW-3", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
@@ -148,5 +144,4 @@ def test_nothing_is_left_of_a_request_whose_load_failed(driver: Driver, end: str
     else:
         assert driver.resume(admission.request) is not None, "FLOW-4: the load has ended, and the request waits still"
         driver.finish(admission.request)
-    driver.drain()
-    require_empty(driver)
+    require_all_evictable(driver, f"a load failed, and the request ended by {end}")

@@ -13,13 +13,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .host_trees import free_below
-from .lives import admitted
-from .residences import put_on_host
-from .rest import require_all_free, require_nothing_held, require_rest
-from .stages import STAGES, Stage
-from .under_way import free_on_device, pending, queue_load
-from .verbs import evict_all, find, key_of, offer, put
+from .checks import require_all_evictable, require_all_free, require_idle
+from .request_steps import admit
+from .scenario import evict_all, find, insert_fresh, key_of, put, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import pending_transfer, queue_load
+from .tree_view import free_device_slots, free_host_slots
 
 WHOLE, BRANCH = (1, 2, 3), (1, 2, 8)
 FORWARD = [WritePolicy.WRITE_THROUGH]
@@ -30,14 +29,14 @@ Outcome = Callable[[Driver, TransferKind], None]
 def succeeds(driver: Driver, kind: TransferKind) -> None:
     """All of it arrives."""
     driver.step()
-    driver.complete(pending(driver, kind).ticket)
+    driver.complete(pending_transfer(driver, kind).ticket)
     driver.step()
 
 
 def fails(driver: Driver, kind: TransferKind) -> None:
     """None of it arrives."""
     driver.step()
-    driver.fail(pending(driver, kind).ticket, parts_done=0)
+    driver.fail(pending_transfer(driver, kind).ticket, parts_done=0)
     driver.step()
 
 
@@ -51,8 +50,8 @@ def test_nothing_is_left_of_a_backup(driver: Driver, outcome: Outcome) -> None:
     put(driver, WHOLE)
     put(driver, BRANCH)
     outcome(driver, TransferKind.BACKUP)
-    require_nothing_held(driver, f"a backup {outcome.__name__}")
-    require_rest(driver, f"a backup {outcome.__name__}")
+    require_idle(driver, f"a backup {outcome.__name__}")
+    require_all_evictable(driver, f"a backup {outcome.__name__}")
 
 
 @clause("FLOW-7", "FLOW-4")
@@ -63,8 +62,8 @@ def test_nothing_is_left_of_a_load(driver: Driver, outcome: Outcome, end: Callab
     load = queue_load(driver, WHOLE)
     outcome(driver, TransferKind.LOAD)
     end(driver, load.ticket)
-    require_nothing_held(driver, f"a load {outcome.__name__}")
-    require_rest(driver, f"a load {outcome.__name__}")
+    require_idle(driver, f"a load {outcome.__name__}")
+    require_all_evictable(driver, f"a load {outcome.__name__}")
 
 
 @clause("FLOW-7", "FLOW-4")
@@ -77,8 +76,8 @@ def test_nothing_is_left_of_a_load_that_nobody_waits_for(driver: Driver, outcome
         driver.step()
     driver.abandon(load.ticket)
     outcome(driver, TransferKind.LOAD)
-    require_nothing_held(driver, f"an abandoned load {outcome.__name__}")
-    require_rest(driver, f"an abandoned load {outcome.__name__}")
+    require_idle(driver, f"an abandoned load {outcome.__name__}")
+    require_all_evictable(driver, f"an abandoned load {outcome.__name__}")
 
 
 @clause("FLOW-7", "FLOW-5", page_sizes=[16])
@@ -92,26 +91,26 @@ def test_nothing_is_left_of_a_load_whose_nodes_were_cut_and_computed_anew(
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
     driver.match(key_of(driver, BRANCH), chunked=True)
-    offer(driver, BRANCH)
+    insert_fresh(driver, BRANCH)
     driver.step()
     for one in driver.pending():
         if outcome is fails:
             driver.fail(one.ticket, parts_done=0)
     driver.drain()
     end(driver, load.ticket)
-    require_nothing_held(driver, f"a load {outcome.__name__} whose node was cut")
-    require_rest(driver, f"a load {outcome.__name__} whose node was cut")
+    require_idle(driver, f"a load {outcome.__name__} whose node was cut")
+    require_all_evictable(driver, f"a load {outcome.__name__} whose node was cut")
 
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.REQUESTS])
 @STAGES
 def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
-    waiting = admitted(driver, WHOLE, tail=1)
+    waiting = admit(driver, WHOLE, tail=1)
     assert waiting.loading, f"FLOW-10: {WHOLE} is on the host, got {waiting}"
     stage(driver, TransferKind.LOAD)
     driver.abort(waiting.request)
-    require_rest(driver, "a request that waited was aborted")
+    require_all_evictable(driver, "a request that waited was aborted")
 
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.REQUESTS])
@@ -122,13 +121,13 @@ def test_nothing_is_left_of_a_request_whose_load_has_ended(
     driver: Driver, outcome: Outcome, is_resumed: bool, is_aborted: bool
 ) -> None:
     put_on_host(driver, WHOLE)
-    waiting = admitted(driver, WHOLE, tail=1)
+    waiting = admit(driver, WHOLE, tail=1)
     outcome(driver, TransferKind.LOAD)
     if is_resumed or not is_aborted:
         assert driver.resume(waiting.request) is not None, f"FLOW-4: its load {outcome.__name__}, it goes on"
     end = driver.abort if is_aborted else driver.finish
     end(waiting.request)
-    require_rest(driver, f"the load of a request {outcome.__name__}")
+    require_all_evictable(driver, f"the load of a request {outcome.__name__}")
 
 
 @clause("FLOW-7", "EVICT-9")
@@ -139,7 +138,7 @@ def test_nothing_is_left_of_a_load_after_a_reset(driver: Driver, stage: Stage) -
     stage(driver, TransferKind.LOAD)
     put(driver, [5])
     driver.reset()
-    require_nothing_held(driver, "a reset")
+    require_idle(driver, "a reset")
     require_all_free(driver, "a reset")
 
 
@@ -147,44 +146,44 @@ def test_nothing_is_left_of_a_load_after_a_reset(driver: Driver, stage: Stage) -
 def test_nothing_is_left_of_kept_slots_after_a_reset(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     queue_load(driver, WHOLE)
-    offer(driver, WHOLE)
+    insert_fresh(driver, WHOLE)
     driver.drain()
     driver.reset()
-    require_nothing_held(driver, "a reset")
+    require_idle(driver, "a reset")
     require_all_free(driver, "a reset")
 
 
 @clause("FLOW-7", page_sizes=[16])
 def test_a_load_that_is_asked_for_again_and_again_costs_nothing(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
-    before = free_on_device(driver), free_below(driver)
+    before = free_device_slots(driver), free_host_slots(driver)
     for number in range(6):
         load = queue_load(driver, WHOLE)
         outcome = fails if number % 2 else succeeds
         outcome(driver, TransferKind.LOAD)
         driver.claim(load.ticket)
         evict_all(driver)
-        after = free_on_device(driver), free_below(driver)
+        after = free_device_slots(driver), free_host_slots(driver)
         assert after == before, f"FLOW-7: {number + 1} loads that came and went: {before} was free, now {after}"
 
 
 @clause("FLOW-7", write_policies=WritePolicy)
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_left_of_much_at_once(driver: Driver, seed: int) -> None:
-    chance = Random(seed)
+    rng = Random(seed)
     prompts = [WHOLE, BRANCH, (5, 6), (5, 7)]
     put_on_host(driver, *prompts)
     receipts, host_receipts = [], []
-    loads = [queue_load(driver, pages) for pages in chance.sample(prompts, 3)]
+    loads = [queue_load(driver, pages) for pages in rng.sample(prompts, 3)]
     driver.step()
-    for pages in chance.sample(prompts, 2):
+    for pages in rng.sample(prompts, 2):
         found = driver.match(key_of(driver, pages), chunked=True)
         host_receipts.append(driver.lock_host(found.best_match))
-        offer(driver, pages)
+        insert_fresh(driver, pages)
         receipts.append(driver.lock(find(driver, pages)))
     driver.step()
     for one in driver.pending():
-        if chance.random() < 1 / 2:
+        if rng.random() < 1 / 2:
             driver.fail(one.ticket, parts_done=0)
     driver.abandon(loads.pop().ticket)
     driver.drain()
@@ -194,5 +193,5 @@ def test_nothing_is_left_of_much_at_once(driver: Driver, seed: int) -> None:
         driver.unlock(receipt)
     for receipt in host_receipts:
         driver.unlock_host(receipt)
-    require_nothing_held(driver, f"all was released, seed {seed}")
-    require_rest(driver, f"all was released, seed {seed}")
+    require_idle(driver, f"all was released, seed {seed}")
+    require_all_evictable(driver, f"all was released, seed {seed}")

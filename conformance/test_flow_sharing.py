@@ -12,15 +12,14 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
-from .charts import draw
-from .hosts import another, room, window
-from .reach import best, reach
-from .residences import put_on_host
-from .stages import STAGES, Stage
-from .trees import held
-from .under_way import free_on_device, operations, queue_load, start_load
-from .verbs import FULL, SWA, evict_all, key_of, offer
-from .volume import moved, volume_on_device
+from .byte_counts import bytes_moved, bytes_on_device
+from .cache_variants import capacity_for, host_variant, window_tokens
+from .hits import best_match, tier_hits
+from .residency_cases import build_residency
+from .scenario import FULL, SWA, evict_all, insert_fresh, key_of, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load, start_load, transfer_views
+from .tree_view import device_slots, free_device_slots
 
 SHORT, LONG, BRANCH = (1, 2), (1, 2, 3, 4), (1, 2, 8)
 PAIRS = pytest.mark.parametrize(
@@ -33,7 +32,7 @@ PAIRS = pytest.mark.parametrize(
 def require_nothing_twice(driver: Driver) -> None:
     """No page is on its way twice: neither read from one place twice, nor brought to one place twice."""
     for component in driver.config.components:
-        loads = [one for one in operations(driver, TransferKind.LOAD) if component in one.host]
+        loads = [one for one in transfer_views(driver, TransferKind.LOAD) if component in one.host]
         for tier in ("device", "host"):
             slots = [slot for one in loads for slot in getattr(one, tier)[component].tolist()]
             assert len(slots) == len(set(slots)), f"FLOW-6: of {component} on the {tier}, {slots} are on their way"
@@ -41,7 +40,7 @@ def require_nothing_twice(driver: Driver) -> None:
 
 def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
     """A prompt is on the device as a whole, its state with it."""
-    assert reach(driver, pages) == (len(pages), 0), f"FLOW-6: {pages} was loaded, got {reach(driver, pages)}"
+    assert tier_hits(driver, pages) == (len(pages), 0), f"FLOW-6: {pages} was loaded, got {tier_hits(driver, pages)}"
     driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages), chunked=True))
 
 
@@ -52,7 +51,7 @@ def test_what_two_loads_need_is_loaded_once(
     driver: Driver, stage: Stage, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     put_on_host(driver, SHORT, LONG, BRANCH)
-    before = moved(driver, TransferKind.LOAD)
+    before = bytes_moved(driver, TransferKind.LOAD)
     one = queue_load(driver, first)
     stage(driver, TransferKind.LOAD)
     other = queue_load(driver, second)
@@ -67,21 +66,21 @@ def test_what_two_loads_need_is_loaded_once(
         assert delivered.tolist() == load.indices.tolist(), f"FLOW-6: {load.indices} asked, {delivered} delivered"
     require_delivery(driver, first)
     require_delivery(driver, second)
-    counted, there = moved(driver, TransferKind.LOAD) - before, volume_on_device(driver)
+    counted, there = bytes_moved(driver, TransferKind.LOAD) - before, bytes_on_device(driver)
     assert counted == there, f"FLOW-6: {there} bytes are on the device, {counted} were loaded"
 
 
 @clause("FLOW-6", "HOST-5")
 @STAGES
 def test_a_load_that_shares_all_needs_no_room(driver: Driver, stage: Stage) -> None:
-    with another(driver, capacity_tokens=room(driver.config, len(LONG), 1 + 1)) as tiny:
+    with host_variant(driver, capacity_tokens=capacity_for(driver.config, len(LONG), 1 + 1)) as tiny:
         put_on_host(tiny, LONG)
         one = queue_load(tiny, LONG)
         stage(tiny, TransferKind.LOAD)
-        before = free_on_device(tiny)
+        before = free_device_slots(tiny)
         assert not before[FULL], f"HOST-4: the load takes all pages of the device, free are {before}"
         other = queue_load(tiny, LONG)
-        after = free_on_device(tiny)
+        after = free_device_slots(tiny)
         assert after == before, f"FLOW-6: all was on its way, yet a second load took slots: {before}, then {after}"
         tiny.drain()
         for load in (one, other):
@@ -122,7 +121,9 @@ def test_a_load_that_everybody_abandoned_arrives_and_can_be_evicted(driver: Driv
     driver.drain()
     require_delivery(driver, LONG)
     evict_all(driver)
-    assert not held(driver, FULL), f"FLOW-7: nobody waits for it, {held(driver, FULL).keys()} cannot be evicted"
+    assert not device_slots(driver, FULL), (
+        f"FLOW-7: nobody waits for it, {device_slots(driver, FULL).keys()} cannot be evicted"
+    )
 
 
 @clause("FLOW-6", "FLOW-3")
@@ -139,7 +140,7 @@ def test_when_the_shared_part_fails_both_fail_and_nothing_below_it_is_there(driv
     driver.step()
     delivered = [driver.claim(load.ticket) is not None for load in (one, other)]
     assert not any(delivered), f"FLOW-6: what both need failed, yet {delivered} was delivered"
-    there = held(driver, FULL).keys()
+    there = device_slots(driver, FULL).keys()
     assert not there, f"FLOW-3: the beginning did not arrive, and {there} is on the device"
     driver.load(key_of(driver, LONG))
     require_delivery(driver, LONG)
@@ -152,7 +153,9 @@ def test_what_ended_before_the_part_above_it_waits_for_that_and_is_delivered(dri
     first, second = driver.pending()
     driver.complete(second.ticket)
     driver.step()
-    assert not held(driver, FULL), f"FLOW-2: the beginning is under way, and {held(driver, FULL).keys()} is there"
+    assert not device_slots(driver, FULL), (
+        f"FLOW-2: the beginning is under way, and {device_slots(driver, FULL).keys()} is there"
+    )
     driver.complete(first.ticket)
     driver.step()
     delivered = [driver.claim(load.ticket) is not None for load in loads]
@@ -163,8 +166,8 @@ def test_what_ended_before_the_part_above_it_waits_for_that_and_is_delivered(dri
 @clause("FLOW-6", "FLOW-3", components=(SWA,), write_policies=[WritePolicy.WRITE_THROUGH])
 def test_when_shared_swa_data_fails_who_needs_it_fails(driver: Driver) -> None:
     others = "H" * (len(driver.config.components) - 1)
-    with another(driver, sliding_window_size=window(driver.config, 2)) as two_tiers:
-        draw(two_tiers, ("BBB"[: 1 + len(others)], "B" + others, "B" + others))
+    with host_variant(driver, sliding_window_size=window_tokens(driver.config, 2)) as two_tiers:
+        build_residency(two_tiers, ("BBB"[: 1 + len(others)], "B" + others, "B" + others))
         loads = [start_load(two_tiers, pages) for pages in ((1, 2), (1, 2, 3))]
         require_nothing_twice(two_tiers)
         first, second = two_tiers.pending()
@@ -189,7 +192,7 @@ def test_when_the_part_of_one_fails_the_other_is_done(driver: Driver) -> None:
     assert driver.claim(other.ticket) is None, "FLOW-3: its own part did not come"
     evict_all(driver)
     assert driver.claim(one.ticket) is not None, "FLOW-6: all that it needs came"
-    assert reach(driver, LONG) == (2, 2), f"FLOW-3: two pages came and two did not, got {reach(driver, LONG)}"
+    assert tier_hits(driver, LONG) == (2, 2), f"FLOW-3: two pages came and two did not, got {tier_hits(driver, LONG)}"
     driver.load(key_of(driver, LONG))
     require_delivery(driver, LONG)
 
@@ -212,14 +215,14 @@ def test_slots_that_two_read_are_kept_until_both_are_done(driver: Driver, stage:
     loads = [queue_load(driver, LONG)]
     stage(driver, TransferKind.LOAD)
     loads.append(queue_load(driver, LONG))
-    offer(driver, LONG)
+    insert_fresh(driver, LONG)
     driver.drain()
-    free = [free_on_device(driver)[FULL]]
-    receipt = driver.lock(best(driver, LONG))
+    free = [free_device_slots(driver)[FULL]]
+    receipt = driver.lock(best_match(driver, LONG))
     for load in loads:
         driver.read_ready_layers(load.ticket)
         assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed"
-        free.append(free_on_device(driver)[FULL])
+        free.append(free_device_slots(driver)[FULL])
     driver.unlock(receipt)
     gained = [count - free[0] for count in free]
     expected = [0, 0, len(loads[0].indices)]

@@ -12,23 +12,26 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind
 
+from .hits import tier_hits
 from .host_eviction import evict_host
-from .reach import reach
-from .storages import OTHER, PAIR, PREFIXES, PROMPT
-from .stored import (
-    asked,
+from .scenario import FULL, evict_all, key_of, put
+from .storage_scenes import (
+    OTHER,
+    PAIR,
+    PREFIXES,
+    PROMPT,
+    evict_both_tiers,
     expected_pages,
-    fetch,
     in_storage,
-    keeps_marks,
-    lose_tiers,
-    objects,
-    persisted,
+    object_keys,
+    pending_job,
+    prefetch,
     put_in_storage,
+    shows_marks,
     store,
+    stored_components,
 )
-from .trees import nodes
-from .verbs import FULL, evict_all, key_of, put
+from .tree_view import nodes
 
 BRANCHES = [PAIR, PROMPT, (1, 5, 6), (1, 5, 7), OTHER]
 ASKED = [*BRANCHES, (1,), (1, 5), (1, 2, 3), (*PROMPT, 5), (5, 6)]
@@ -39,7 +42,7 @@ def gains(driver: Driver, prompts: Sequence[Sequence[int]]) -> dict[tuple[int, .
     found: dict[tuple[int, ...], int] = {}
     for pages in prompts:
         driver.reset()
-        found[tuple(pages)] = fetch(driver, pages)
+        found[tuple(pages)] = prefetch(driver, pages)
     return found
 
 
@@ -48,8 +51,8 @@ def test_a_prompt_hits_as_far_after_its_eviction_as_after_a_restart(driver: Driv
     put_in_storage(driver, *BRANCHES)
     after_eviction: dict[tuple[int, ...], int] = {}
     for pages in ASKED:
-        lose_tiers(driver)
-        after_eviction[tuple(pages)] = fetch(driver, pages)
+        evict_both_tiers(driver)
+        after_eviction[tuple(pages)] = prefetch(driver, pages)
     driver.restart()
     after_restart = gains(driver, ASKED)
     assert after_eviction == after_restart, (
@@ -64,15 +67,15 @@ def test_what_left_the_host_alone_still_counts_as_persisted(driver: Driver) -> N
     put(driver, PAIR)
     driver.drain()
     evict_host(driver)
-    assert not keeps_marks(driver) or persisted(driver)[PAIR], "FLOW-9: it is in storage and on the device"
+    assert not shows_marks(driver) or stored_components(driver)[PAIR], "FLOW-9: it is in storage and on the device"
     evict_all(driver)
     assert not nodes(driver), f"EVICT-1: it had no copy on the host, left are {nodes(driver).keys()}"
-    assert fetch(driver, PAIR) == len(PAIR), "FLOW-9: storage has it"
+    assert prefetch(driver, PAIR) == len(PAIR), "FLOW-9: storage has it"
 
 
 @clause("FLOW-9", needs=[Capability.STEPPED_STORAGE], write_policies=[WritePolicy.WRITE_THROUGH])
 def test_what_left_the_host_before_storage_had_it_is_lost_with_all_below(driver: Driver) -> None:
-    store(driver).faults.refused = set(objects(driver, Pool.KV, PROMPT))
+    store(driver).faults.refused = set(object_keys(driver, Pool.KV, PROMPT))
     put(driver, PAIR)
     put(driver, PROMPT)
     driver.drain()
@@ -106,12 +109,12 @@ def test_one_life_goes_on_with_what_another_left(driver: Driver, lives: int) -> 
     for count in range(2, len(long) + 1):
         pages = long[:count]
         if count > 2:
-            assert fetch(driver, pages) == count - 1, f"FLOW-9: {count - 1} pages are of the life before"
+            assert prefetch(driver, pages) == count - 1, f"FLOW-9: {count - 1} pages are of the life before"
             driver.load(key_of(driver, pages))
         put_in_storage(driver, pages)
         driver.restart()
     assert expected_pages(driver, long) == len(long), f"FLOW-9: in storage is {in_storage(driver, long)}"
-    assert fetch(driver, long) == len(long), "FLOW-9: all of it was persisted, a page in each life"
+    assert prefetch(driver, long) == len(long), "FLOW-9: all of it was persisted, a page in each life"
 
 
 @clause("FLOW-9", "EVICT-9", needs=[Capability.STEPPED_STORAGE], write_policies=[WritePolicy.WRITE_THROUGH])
@@ -119,7 +122,7 @@ def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    asked(driver, StorageKind.PERSIST)
+    pending_job(driver, StorageKind.PERSIST)
     driver.reset()
     assert not driver.pending_storage(), f"EVICT-9: of the old life {driver.pending_storage()} is pending"
     assert driver.detach_storage(), "FLOW-12: everything was dropped, so that nothing is under way"
@@ -127,8 +130,8 @@ def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
     put(driver, OTHER)
     driver.drain()
     assert all(in_storage(driver, OTHER)[Pool.KV]), "EVICT-9: the new life is persisted as ever"
-    assert reach(driver, PAIR) == (0, 0), "EVICT-9: nothing of the old life is in the tree"
-    assert fetch(driver, PAIR) == expected_pages(driver, PAIR), "FLOW-9: what is in storage can be fetched"
+    assert tier_hits(driver, PAIR) == (0, 0), "EVICT-9: nothing of the old life is in the tree"
+    assert prefetch(driver, PAIR) == expected_pages(driver, PAIR), "FLOW-9: what is in storage can be fetched"
 
 
 @clause("FLOW-9", "FETCH-4")

@@ -14,9 +14,9 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, EventKind, Key, Namespace
 
-from .chains import page_chain
-from .reopening import standard
-from .verbs import FULL, evict_all, key_of, put
+from .cache_variants import open_standard
+from .page_hashes import page_hash_chain
+from .scenario import FULL, evict_all, key_of, put
 
 WIDE = (0, 1, 255, 256, 65_535, 65_536, 16_777_216, 2**31 - 1)
 """Token ids that need one to four bytes."""
@@ -29,7 +29,7 @@ DEPTH = 10_000
 def test_page_hashes_are_the_chain_that_everyone_computes(driver: Driver) -> None:
     config = driver.config
     tokens = [WIDE[i % len(WIDE)] for i in range(5 * config.page_size - 1)]
-    expected = page_chain(tokens, config.page_size, bigram=config.bigram)
+    expected = page_hash_chain(tokens, config.page_size, bigram=config.bigram)
     assert len(expected) >= 3, "KEY-4: a chain of several pages is compared, and a part of one that is left out"
     found = list(driver.adapter.page_hashes(driver.key(tokens)))
     assert found == expected, f"KEY-4: expected {expected}, got {found}"
@@ -47,7 +47,7 @@ def test_a_namespace_seeds_the_chain(driver: Driver) -> None:
 
 @clause("KEY-4", needs=[Capability.PAGED, Capability.NAMESPACES])
 def test_page_hashes_do_not_depend_on_the_process(adapter_type: type[CacheAdapter]) -> None:
-    driver = standard(adapter_type, "full/page16/lru")
+    driver = open_standard(adapter_type, "full/page16/lru")
     key = driver.key(driver.prompt([1, 2]), Namespace("a", "b", None))
     request = {
         "adapter": f"{adapter_type.__module__}:{adapter_type.__qualname__}",
@@ -126,7 +126,7 @@ def test_page_hashes_do_not_depend_on_what_is_cached(driver: Driver) -> None:
 
 @clause("KEY-6", needs=[Capability.EVENTS, Capability.SNAPSHOT])
 def test_the_hashes_of_a_very_deep_chain_are_those_of_its_tokens(adapter_type: type[CacheAdapter]) -> None:
-    driver = standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: DEPTH})
+    driver = open_standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: DEPTH})
     driver.check_every = 0
     tokens = range(1, DEPTH + 1)
     whole = driver.key(tokens)
@@ -138,12 +138,12 @@ def test_the_hashes_of_a_very_deep_chain_are_those_of_its_tokens(adapter_type: t
     driver.check()
     driver.evict(FULL, DEPTH)
     removed = [block for blocks in reversed(_removed(driver)) for block in blocks]
-    assert removed == page_chain(tokens, 1, bigram=False), "KEY-6: the hashes of a chain of nodes, leaf by leaf"
+    assert removed == page_hash_chain(tokens, 1, bigram=False), "KEY-6: the hashes of a chain of nodes, leaf by leaf"
     driver.check()
 
 
 def _chain(driver: Driver, pages: list[int]) -> list[str]:
-    return page_chain(driver.prompt(pages), driver.config.page_size, bigram=driver.config.bigram)
+    return page_hash_chain(driver.prompt(pages), driver.config.page_size, bigram=driver.config.bigram)
 
 
 def _removed(driver: Driver) -> list[tuple[str, ...]]:

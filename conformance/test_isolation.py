@@ -11,9 +11,9 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
-from .pictures import picture
-from .reopening import standard
-from .verbs import FULL, put
+from .cache_variants import open_standard
+from .scenario import FULL, put
+from .snapshot_values import snapshot_values
 
 LENGTH_OF_ONE = (1).to_bytes(8, "little").decode("ascii")
 
@@ -63,7 +63,7 @@ def test_no_two_namespaces_have_a_page_hash_in_common(driver: Driver) -> None:
 
 @clause("SEC-1", needs=[Capability.EVENTS])
 def test_no_two_namespaces_are_taken_for_one_another(adapter_type: type[CacheAdapter]) -> None:
-    driver = standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: 2 * len(ALIKE)})
+    driver = open_standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: 2 * len(ALIKE)})
     tokens = driver.prompt([1, 2])
     taken: set[int] = set()
     blocks: set[str] = set()
@@ -94,12 +94,14 @@ def test_with_the_same_name_the_hit_is_there_and_with_another_it_is_not(driver: 
 @clause("SEC-3", needs=[Capability.SNAPSHOT, Capability.EVENTS], bigram=True)
 def test_another_salt_sees_nothing_and_leaves_no_trace(driver: Driver) -> None:
     put(driver, [1, 2, 3])
-    before, events = picture(driver.snapshot()), tuple(driver.adapter.events())
+    before, events = snapshot_values(driver.snapshot()), tuple(driver.adapter.events())
     other = Namespace(lora=None, salt="other", tenant=None)
     for pages in ([1, 2, 3], [1, 2, 9], [1]):
         found = driver.match(driver.key(driver.prompt(pages), other))
         assert found.branching_seqlen is None, f"SEC-3: a branch at {found.branching_seqlen} tells what others cached"
-    assert picture(driver.snapshot()) == before, "SEC-3: a look with another salt cut a node or counted as a hit"
+    assert snapshot_values(driver.snapshot()) == before, (
+        "SEC-3: a look with another salt cut a node or counted as a hit"
+    )
     assert tuple(driver.adapter.events()) == events, "SEC-3: a look with another salt shows in the log"
 
 

@@ -9,8 +9,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import COMPONENT_POOL, Handle, LoadBack, Pool, TransferKind, TransferPhase
 
-from .residences import put_on_host
-from .under_way import pending, queue_load, start_load
+from .scenario import put_on_host
+from .transfers import pending_transfer, queue_load, start_load
 
 PAGES = (1, 2)
 OTHER = (7, 8)
@@ -61,7 +61,7 @@ def test_nothing_may_be_read_before_it_has_begun(driver: Driver) -> None:
 def test_each_layer_that_arrived_may_be_read(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     counts = [counted(ready(driver, load.ticket))]
     for _ in range(transfer.layers):
         driver.advance(transfer.ticket)
@@ -76,7 +76,7 @@ def test_each_layer_that_arrived_may_be_read(driver: Driver) -> None:
 def test_the_last_event_comes_with_the_last_layer_of_every_pool(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     for layer in range(transfer.layers):
         found = ready(driver, load.ticket)
         assert found != complete(driver), f"HOST-9: {layer} of {transfer.layers} layers arrived, ready is all: {found}"
@@ -90,7 +90,7 @@ def test_the_last_event_comes_with_the_last_layer_of_every_pool(driver: Driver) 
 def test_the_events_cover_each_pool_of_the_stack(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     needed = max(stack(driver).values())
     assert transfer.layers >= needed, f"HOST-9: the deepest pool has {needed} layers, the transfer {transfer.layers}"
     waited = dict.fromkeys(stack(driver), 0)
@@ -120,7 +120,7 @@ def test_all_may_be_read_after_the_end_and_until_the_claim(driver: Driver) -> No
 def test_a_load_waits_for_its_own_layers_and_not_for_those_before_it(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     first = start_load(driver, PAGES)
-    driver.complete(pending(driver, TransferKind.LOAD).ticket)
+    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
     second = start_load(driver, OTHER)
     found = [ready(driver, load.ticket) for load in (first, second)]
     assert found[0] == complete(driver), f"HOST-6: the first load has ended, ready is {found[0]}"
@@ -151,7 +151,7 @@ def test_loads_that_start_together_may_be_read_together(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     loads = [queue_load(driver, PAGES), queue_load(driver, OTHER)]
     driver.step()
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     for layer in range(transfer.layers):
         first, second = (ready(driver, load.ticket) for load in loads)
         assert first == second, f"HOST-6: {layer} layers of one transfer moved, ready are {first} and {second}"

@@ -11,9 +11,9 @@ from hicache.types import Component
 
 from .hits import hit_pages
 from .refusals import refused
-from .tombstones import TOMBSTONE, lower, make_tombstone, revive
-from .trees import held, locks, prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, find, key_of, lock, offer, put, window_pages
+from .scenario import FULL, MAMBA, SWA, evict_all, find, insert_fresh, key_of, lock, put, window_pages
+from .tombstones import TOMBSTONE, evicted_with, make_tombstone, recompute
+from .tree_view import device_slots, locks, prefixes
 
 
 def expected_locks(driver: Driver, pages: tuple[int, ...]) -> Counter[tuple[str, tuple[int, ...]]]:
@@ -137,9 +137,9 @@ def test_what_is_locked_survives_any_allocation(driver: Driver) -> None:
 def test_an_insert_over_locked_data_moves_no_slot(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     receipt = lock(driver, [1, 2, 3])
-    before = {component: held(driver, component) for component in driver.config.components}
-    offer(driver, [1, 2, 3])
-    after = {component: held(driver, component) for component in driver.config.components}
+    before = {component: device_slots(driver, component) for component in driver.config.components}
+    insert_fresh(driver, [1, 2, 3])
+    after = {component: device_slots(driver, component) for component in driver.config.components}
     driver.unlock(receipt)
     assert after == before, f"LOCK-5: slots under a lock went from {before} to {after}"
 
@@ -184,11 +184,11 @@ def lock_before_and_after_revival(driver: Driver, component: str) -> None:
     """Lock a tombstone once while it lacks a component, and twice when it has it again."""
     handle = make_tombstone(driver, component)
     receipts = [driver.lock(handle)]
-    revive(driver)
+    recompute(driver)
     receipts += [driver.lock(handle), driver.lock(handle)]
     found = locks(driver)
     counts = {component: found[component, TOMBSTONE] for component in driver.config.components}
-    expected = {name: 2 if name in lower(driver, component) else 3 for name in driver.config.components}
+    expected = {name: 2 if name in evicted_with(driver, component) else 3 for name in driver.config.components}
     assert counts == expected, f"LOCK-8: expected {expected}, got {counts}"
     for receipt in receipts:
         driver.unlock(receipt)

@@ -8,9 +8,9 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Key, Namespace
 
 from .hits import hit_pages
-from .pictures import free_slots, holdings, locks
-from .trees import nodes
-from .verbs import FULL, MAMBA, SWA, evict_all, has, key_of, put
+from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, put
+from .snapshot_values import device_ownership
+from .tree_view import free_slots, lock_counts, nodes
 
 PROBES: dict[tuple[int, ...], tuple[int, int]] = {
     (1, 2, 3): (3, 3),
@@ -89,7 +89,7 @@ def test_best_match_and_device_anchor_are_one_node(driver: Driver) -> None:
     shown = []
     for handle in (found.device_anchor, found.best_match):
         receipt = driver.lock(handle)
-        shown.append(locks(driver.snapshot(), driver.config))
+        shown.append(lock_counts(driver.snapshot(), driver.config))
         driver.unlock(receipt)
     assert shown[0], "MATCH-6: two pages were found, and a lock holds them"
     assert shown[0] == shown[1], f"MATCH-6: the anchor's lock holds {shown[0]}, the best match's {shown[1]}"
@@ -171,14 +171,16 @@ def test_an_empty_or_unknown_key_gives_the_root(driver: Driver) -> None:
 
 
 def _require_root(driver: Driver, key: Key, name: str) -> None:
-    before = holdings(driver.snapshot(), driver.config)
+    before = device_ownership(driver.snapshot(), driver.config)
     found = driver.match(key)
     assert len(found.device_indices) == 0, f"MATCH-14: {name} key: {found.device_indices.tolist()} found"
     receipt = driver.lock(found.device_anchor)
-    assert holdings(driver.snapshot(), driver.config) == before, f"MATCH-14: {name} key: its node is not the root"
+    assert device_ownership(driver.snapshot(), driver.config) == before, (
+        f"MATCH-14: {name} key: its node is not the root"
+    )
     driver.unlock(receipt)
 
 
 def _everything_but_recency(driver: Driver) -> tuple[object, ...]:
     adapter = driver.adapter
-    return holdings(driver.snapshot(), driver.config), dict(adapter.sizes()), tuple(adapter.events())
+    return device_ownership(driver.snapshot(), driver.config), dict(adapter.sizes()), tuple(adapter.events())

@@ -10,12 +10,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Pool
 
+from .cache_variants import open_variant
 from .hits import hit_pages
-from .pictures import holdings
-from .reopening import reopened
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
-from .trees import held
-from .verbs import MAMBA, find, key_of, put
+from .scenario import MAMBA, find, key_of, put
+from .snapshot_values import device_ownership
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .tree_view import device_slots
 
 
 @clause("MATCH-4")
@@ -35,7 +35,7 @@ def test_an_evicted_state_is_of_no_use_until_it_is_back(driver: Driver) -> None:
     for prompt, expected in {TOMBSTONE: 0, (*TOMBSTONE, 99): 0, tuple(longer): len(longer)}.items():
         found = hit_pages(driver, prompt)
         assert found == expected, f"MATCH-4: {TOMBSTONE} lost its state: of {prompt} {expected} expected, found {found}"
-    revive(driver)
+    recompute(driver)
     found = hit_pages(driver, TOMBSTONE)
     assert found == len(TOMBSTONE), f"MATCH-4: {TOMBSTONE} has a state again, {found} were found"
 
@@ -45,7 +45,7 @@ def test_writing_to_a_forked_state_leaves_the_trees_state_alone(driver: Driver) 
     key = key_of(driver, [1, 2])
     put(driver, [1, 2])
     found = driver.match(key)
-    (in_tree,) = held(driver, MAMBA)[1, 2]
+    (in_tree,) = device_slots(driver, MAMBA)[1, 2]
     forks = [_forked(driver, found.device_anchor) for _ in range(2)]
     assert len({in_tree, *forks}) == 3, f"MATCH-11: the tree has state {in_tree}, the callers were given {forks}"
     for number, fork in enumerate(forks):
@@ -53,7 +53,7 @@ def test_writing_to_a_forked_state_leaves_the_trees_state_alone(driver: Driver) 
         driver.write_state(key_of(driver, [7, number]), fork)
     driver.check()
     driver.verify_state(key, driver.match(key))
-    assert held(driver, MAMBA)[1, 2] == (in_tree,), "MATCH-11: the tree has another state than before"
+    assert device_slots(driver, MAMBA)[1, 2] == (in_tree,), "MATCH-11: the tree has another state than before"
 
 
 @clause("MATCH-11", needs=[Capability.REQUESTS])
@@ -75,7 +75,7 @@ def test_room_for_a_copy_is_never_made_by_evicting_its_source(driver: Driver) ->
     for page in range(11, 10 + driver.config.capacity_tokens[MAMBA]):
         put(driver, [page])
     driver.contents.verify_state(key_of(driver, [1, 2]), _forked(driver, oldest))
-    assert (1, 2) in held(driver, MAMBA), "MATCH-11: the state that was copied is still there"
+    assert (1, 2) in device_slots(driver, MAMBA), "MATCH-11: the state that was copied is still there"
 
 
 @clause("MATCH-11", needs=[Capability.SNAPSHOT])
@@ -83,15 +83,17 @@ def test_no_copy_is_given_when_no_slot_is_left_for_it(driver: Driver) -> None:
     put(driver, [1, 2])
     anchor = find(driver, [1, 2])
     states = [driver.allocate_state() for _ in range(driver.config.capacity_tokens[MAMBA] - 1)]
-    before = holdings(driver.snapshot(), driver.config)
+    before = device_ownership(driver.snapshot(), driver.config)
     assert driver.fork_state(anchor) is None, f"MATCH-11: states {states} are held, the last one is to be copied"
-    assert holdings(driver.snapshot(), driver.config) == before, "MATCH-11: a copy that was not given took something"
+    assert device_ownership(driver.snapshot(), driver.config) == before, (
+        "MATCH-11: a copy that was not given took something"
+    )
 
 
 @clause("MATCH-11")
 @pytest.mark.parametrize("layout", list(Layout))
 def test_a_copy_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> None:
-    other = reopened(driver, layout=layout)
+    other = open_variant(driver, layout=layout)
     put(other, [1])
     fork = _forked(other, find(other, [1]))
     other.contents.verify_state(key_of(other, [1]), fork)
@@ -104,7 +106,7 @@ def test_a_state_should_be_kept_at_the_last_chunk_that_others_reach(
     driver: Driver, chunk_pages: int, expected_pages: int | None
 ) -> None:
     page = driver.config.page_size
-    chunked = reopened(driver, mamba_chunk_size=chunk_pages * page)
+    chunked = open_variant(driver, mamba_chunk_size=chunk_pages * page)
     put(chunked, [1, 2, 3, 4, 5, 6])
     found = chunked.match(key_of(chunked, [1, 2, 3, 4, 5, 9]))
     assert len(found.device_indices) == 0, "MATCH-4: there is no state after five pages"
@@ -114,7 +116,7 @@ def test_a_state_should_be_kept_at_the_last_chunk_that_others_reach(
 
 @clause("MATCH-13")
 def test_a_chunk_need_not_be_whole_pages(driver: Driver) -> None:
-    chunked = reopened(driver, mamba_chunk_size=2 * driver.config.page_size + 1)
+    chunked = open_variant(driver, mamba_chunk_size=2 * driver.config.page_size + 1)
     put(chunked, [1, 2, 3, 4, 5, 6])
     found = chunked.match(key_of(chunked, [1, 2, 3, 4, 5, 9]))
     expected = 5 * driver.config.page_size // (2 * driver.config.page_size + 1) * (2 * driver.config.page_size + 1)
@@ -123,7 +125,7 @@ def test_a_chunk_need_not_be_whole_pages(driver: Driver) -> None:
 
 @clause("MATCH-13")
 def test_no_state_is_asked_for_where_it_would_not_match_further(driver: Driver) -> None:
-    chunked = reopened(driver, mamba_chunk_size=2 * driver.config.page_size)
+    chunked = open_variant(driver, mamba_chunk_size=2 * driver.config.page_size)
     put(chunked, [1, 2, 3, 4])
     put(chunked, [1, 2, 3, 4, 5, 6])
     for prompt in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 9], [1, 2, 3, 4], [1, 9], [8, 9], []):

@@ -8,10 +8,21 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool
 
-from .long_prompts import LONG, roomy
-from .storages import OTHER, PAIR, PROMPT
-from .stored import expected_pages, fetch, in_storage, objects, persisted, pools, store
-from .verbs import FULL, evict_all, put
+from .scenario import FULL, evict_all, put
+from .storage_scenes import (
+    LONG,
+    OTHER,
+    PAIR,
+    PROMPT,
+    expected_pages,
+    in_storage,
+    long_prompt_variant,
+    object_keys,
+    pools,
+    prefetch,
+    store,
+    stored_components,
+)
 
 THROUGH = [WritePolicy.WRITE_THROUGH]
 STEPPED = [Capability.STEPPED_STORAGE]
@@ -24,16 +35,16 @@ def test_a_node_of_which_a_page_was_refused_does_not_count(driver: Driver) -> No
     for pool in pools(driver):
         driver.reset()
         store(driver).empty()
-        kept = objects(driver, pool, PAIR)
+        kept = object_keys(driver, pool, PAIR)
         store(driver).faults.refused = set(kept[-1:])
         put(driver, PAIR)
         driver.drain()
-        marks = persisted(driver)
+        marks = stored_components(driver)
         assert marks == {PAIR: frozenset()}, f"FETCH-9: a page of {pool.value} was refused, got {marks}"
         store(driver).faults.refused = set()
         put(driver, PAIR)
         driver.drain()
-        marks = persisted(driver)
+        marks = stored_components(driver)
         assert marks == {PAIR: frozenset(driver.config.components)}, (
             f"FLOW-4: nothing is refused any more, and it was used again, got {marks}"
         )
@@ -47,16 +58,16 @@ def test_a_match_is_a_use_after_which_it_is_offered_again(driver: Driver) -> Non
     driver.drain()
     driver.match(driver.key(driver.prompt(PAIR)))
     driver.drain()
-    assert persisted(driver)[PAIR], "FLOW-4: it was refused once, and a request used it since"
+    assert stored_components(driver)[PAIR], "FLOW-4: it was refused once, and a request used it since"
 
 
 @clause("FLOW-9", "FETCH-9", write_policies=THROUGH, page_sizes=[16])
 def test_what_is_below_a_refused_node_waits_for_it(driver: Driver) -> None:
-    store(driver).faults.refused = set(objects(driver, Pool.KV, PROMPT)[1:2])
+    store(driver).faults.refused = set(object_keys(driver, Pool.KV, PROMPT)[1:2])
     put(driver, PROMPT[:2])
     put(driver, PROMPT)
     driver.drain()
-    below = set(objects(driver, Pool.KV, PROMPT)[2:])
+    below = set(object_keys(driver, Pool.KV, PROMPT)[2:])
     assert not below & store(driver).offered, "FLOW-9: its parent was refused, and it was given to storage"
     store(driver).faults.refused = set()
     put(driver, PROMPT)
@@ -66,7 +77,7 @@ def test_what_is_below_a_refused_node_waits_for_it(driver: Driver) -> None:
 
 @clause("FLOW-4", "FETCH-9", needs=STEPPED, write_policies=THROUGH, page_sizes=[16])
 def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) -> None:
-    key = objects(driver, Pool.KV, PROMPT)[0]
+    key = object_keys(driver, Pool.KV, PROMPT)[0]
     store(driver).faults.refused = {key}
     for _ in range(USES):
         put(driver, PROMPT)
@@ -81,13 +92,13 @@ def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) ->
 @clause("FETCH-9", "FLOW-9", write_policies=THROUGH, page_sizes=[1], needs=MARKED)
 def test_of_many_batches_one_that_fails_does_not_end_the_others_for_good(driver: Driver) -> None:
     for lost in (0, 130, 299):
-        with roomy(driver) as long:
-            key = objects(long, Pool.KV, LONG)[lost]
+        with long_prompt_variant(driver) as long:
+            key = object_keys(long, Pool.KV, LONG)[lost]
             store(long).empty()
             store(long).faults.refused = {key}
             put(long, LONG)
             long.drain()
-            assert not any(persisted(long).values()), f"FETCH-9: page {lost} of {len(LONG)} was refused"
+            assert not any(stored_components(long).values()), f"FETCH-9: page {lost} of {len(LONG)} was refused"
             store(long).faults.refused = set()
             put(long, LONG)
             long.drain()
@@ -95,13 +106,13 @@ def test_of_many_batches_one_that_fails_does_not_end_the_others_for_good(driver:
             assert not missing, f"FLOW-4: page {lost} was refused once, of the second offer lack {missing}"
             evict_all(long)
             long.restart()
-            came = fetch(long, LONG)
+            came = prefetch(long, LONG)
             assert came == len(LONG), f"FLOW-9: {len(LONG)} pages are in storage, {came} came"
 
 
 @clause("EVENT-1", "EVENT-2", needs=[Capability.EVENTS, Capability.STORAGE, Capability.COUNTERS], page_sizes=[16])
 def test_a_refused_node_is_not_reported(driver: Driver) -> None:
-    store(driver).faults.refused = set(objects(driver, Pool.KV, PAIR)[-1:])
+    store(driver).faults.refused = set(object_keys(driver, Pool.KV, PAIR)[-1:])
     put(driver, PAIR)
     driver.evict(FULL, driver.config.capacity_tokens[FULL])
     driver.drain()

@@ -9,23 +9,23 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind, Tier, TransferKind
 
 from .host_eviction import evict_host
-from .host_trees import held_below, pins
-from .storages import PAIR, PROMPT
-from .stored import (
-    answer,
-    asked,
-    fetch,
+from .scenario import FULL, MAMBA, evict_all, put
+from .storage_scenes import (
+    PAIR,
+    PROMPT,
+    complete_job,
     in_storage,
-    keeps_marks,
-    objects,
-    persisted,
+    object_keys,
+    pending_job,
+    prefetch,
     put_in_storage_alone,
+    shows_marks,
+    storage_variant,
     store,
-    storing,
+    stored_components,
 )
-from .trees import nodes, prefixes
-from .under_way import pending
-from .verbs import FULL, MAMBA, evict_all, put
+from .transfers import pending_transfer
+from .tree_view import host_slots, nodes, pins, prefixes
 
 STEPPED = [Capability.STEPPED]
 STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
@@ -37,15 +37,17 @@ BACK = [WritePolicy.WRITE_BACK]
 def test_a_node_goes_to_storage_when_its_copy_on_the_host_is_there(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
-    driver.complete(pending(driver, TransferKind.BACKUP).ticket)
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
     assert not driver.pending_storage(), "FETCH-9: the copy was not taken over, and storage is asked already"
     driver.step()
-    asked(driver, StorageKind.PERSIST)
+    pending_job(driver, StorageKind.PERSIST)
     assert not store(driver).objects, "FLOW-2: storage has not answered, and has objects"
-    assert not any(persisted(driver).values()), f"FETCH-9: storage has not answered, yet {persisted(driver)}"
-    answer(driver, StorageKind.PERSIST)
-    assert persisted(driver) == {PAIR: frozenset(driver.config.components)}, (
-        f"FETCH-9: storage has taken all that the host has of {PAIR}, got {persisted(driver)}"
+    assert not any(stored_components(driver).values()), (
+        f"FETCH-9: storage has not answered, yet {stored_components(driver)}"
+    )
+    complete_job(driver, StorageKind.PERSIST)
+    assert stored_components(driver) == {PAIR: frozenset(driver.config.components)}, (
+        f"FETCH-9: storage has taken all that the host has of {PAIR}, got {stored_components(driver)}"
     )
 
 
@@ -53,7 +55,7 @@ def test_a_node_goes_to_storage_when_its_copy_on_the_host_is_there(driver: Drive
 def test_a_failed_copy_on_the_host_does_not_go_to_storage(driver: Driver) -> None:
     put(driver, PROMPT)
     driver.step()
-    driver.fail(pending(driver, TransferKind.BACKUP).ticket, parts_done=0)
+    driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
     driver.step()
     driver.step()
     assert not driver.pending_storage(), f"FETCH-9: nothing was backed up, yet {driver.pending_storage()}"
@@ -65,26 +67,26 @@ def test_what_goes_to_storage_stays_on_the_host_until_it_is_there(driver: Driver
     persisting(driver)
     evict_all(driver)
     evict_host(driver)
-    assert held_below(driver, FULL).keys() == prefixes(*PAIR), "FETCH-9: storage is reading what was to be evicted"
-    answer(driver, StorageKind.PERSIST)
+    assert host_slots(driver, FULL).keys() == prefixes(*PAIR), "FETCH-9: storage is reading what was to be evicted"
+    complete_job(driver, StorageKind.PERSIST)
     assert not pins(driver, Tier.HOST), f"FETCH-9: storage has it all, yet pinned is {pins(driver, Tier.HOST)}"
     evict_host(driver)
     assert not nodes(driver), f"FETCH-9: nothing is read any more, yet {nodes(driver).keys()} stays"
-    assert fetch(driver, PAIR) == len(PAIR), "FETCH-9: storage has all of it"
+    assert prefetch(driver, PAIR) == len(PAIR), "FETCH-9: storage has all of it"
 
 
 @clause("FETCH-9", "INS-8", needs=STEPPED_STORAGE, write_policies=THROUGH)
 def test_both_parts_of_a_node_that_was_split_on_its_way_are_in_storage(driver: Driver) -> None:
     persisting(driver)
     put(driver, (PAIR[0], 9))
-    answer(driver, StorageKind.PERSIST)
-    marks = persisted(driver) if keeps_marks(driver) else {}
+    complete_job(driver, StorageKind.PERSIST)
+    marks = stored_components(driver) if shows_marks(driver) else {}
     for pages in (PAIR[:1], PAIR) if marks else ():
         expected = set(driver.config.components) - ({MAMBA} if pages != PAIR else set())
         assert marks[pages] == expected, f"FETCH-9: {pages} is a part of what was persisted: {expected}, got {marks}"
     driver.drain()
     driver.restart()
-    assert fetch(driver, PAIR) == len(PAIR), "FETCH-9: both parts are in storage"
+    assert prefetch(driver, PAIR) == len(PAIR), "FETCH-9: both parts are in storage"
 
 
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=THROUGH)
@@ -93,13 +95,13 @@ def test_a_child_waits_for_its_parent(driver: Driver) -> None:
     put(driver, PROMPT)
     driver.step()
     driver.complete_all()
-    first = asked(driver, StorageKind.PERSIST)
+    first = pending_job(driver, StorageKind.PERSIST)
     driver.complete_storage(first.ticket)
     there = in_storage(driver, PROMPT)[Pool.KV]
     assert there == [True, True, False, False], f"FLOW-9: the parent goes first, in storage are {there}"
     driver.step()
-    asked(driver, StorageKind.PERSIST)
-    answer(driver, StorageKind.PERSIST)
+    pending_job(driver, StorageKind.PERSIST)
+    complete_job(driver, StorageKind.PERSIST)
     assert all(in_storage(driver, PROMPT)[Pool.KV]), "FLOW-9: the child comes after its parent"
 
 
@@ -109,13 +111,13 @@ def test_with_write_back_a_leaf_waits_until_its_parent_leaves_the_device(driver:
     put(driver, PROMPT)
     driver.evict(FULL, 1)
     driver.drain()
-    assert held_below(driver, FULL).keys() == prefixes(*PROMPT) - prefixes(*PROMPT[:2]), "EVICT-7: the leaf left"
+    assert host_slots(driver, FULL).keys() == prefixes(*PROMPT) - prefixes(*PROMPT[:2]), "EVICT-7: the leaf left"
     assert not store(driver).offered, "FLOW-9: its parent is not in storage, and nothing that is below may be"
     evict_all(driver)
     driver.drain()
     assert all(in_storage(driver, PROMPT)[Pool.KV]), "FLOW-9: the parent left too, so that both are persisted"
     driver.restart()
-    assert fetch(driver, PROMPT) == len(PROMPT), "FLOW-9: the whole prompt is in storage"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FLOW-9: the whole prompt is in storage"
 
 
 @clause("FETCH-9", write_policies=THROUGH)
@@ -132,7 +134,7 @@ def test_what_storage_has_is_not_given_to_it_twice(driver: Driver) -> None:
 def test_what_came_from_storage_is_not_given_to_it(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     before = calls(driver, "set")
-    assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     driver.load(driver.key(driver.prompt(PROMPT)))
     driver.drain()
     assert calls(driver, "set") == before, "FETCH-9: it came from storage, and was given to it again"
@@ -146,31 +148,33 @@ def test_a_state_that_comes_later_goes_alone(driver: Driver) -> None:
     put(driver, PROMPT[:2])
     driver.drain()
     given = [key for call in store(driver).calls[before:] if call.verb == "set" for key in call.keys]
-    assert given == objects(driver, Pool.MAMBA, PROMPT)[1:2], f"FETCH-9: storage lacks one state, given were {given}"
+    assert given == object_keys(driver, Pool.MAMBA, PROMPT)[1:2], (
+        f"FETCH-9: storage lacks one state, given were {given}"
+    )
 
 
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=THROUGH, page_sizes=[16])
 def test_a_cache_that_ends_in_the_middle_leaves_no_prefix_that_lacks_something(driver: Driver) -> None:
     persisting(driver)
-    batches = asked(driver, StorageKind.PERSIST).batches
+    batches = pending_job(driver, StorageKind.PERSIST).batches
     for done in range(1, batches):
-        driver.advance_storage(asked(driver, StorageKind.PERSIST).ticket)
+        driver.advance_storage(pending_job(driver, StorageKind.PERSIST).ticket)
         there = in_storage(driver, PAIR)
         assert not any(there[Pool.KV]), f"FLOW-9: KV comes last, after {done} of {batches} batches there is {there}"
-    with storing(driver) as other:
-        assert fetch(other, PAIR) == 0, "FLOW-9: of a prompt without KV nothing can be used"
+    with storage_variant(driver) as other:
+        assert prefetch(other, PAIR) == 0, "FLOW-9: of a prompt without KV nothing can be used"
 
 
 @clause("FETCH-9", page_sizes=[16])
 def test_the_keys_before_are_told_where_they_are_asked_for(driver: Driver) -> None:
     for is_asked in (False, True):
-        with storing(driver, extra={"hicache_storage_pass_prefix_keys": is_asked}) as told:
+        with storage_variant(driver, extra={"hicache_storage_pass_prefix_keys": is_asked}) as told:
             store(told).empty()
             put_in_storage_alone(told, PROMPT[:2], PROMPT)
-            fetch(told, PROMPT[:2])
-            fetch(told, PROMPT)
-            scope = objects(told, Pool.KV, PROMPT)[0].partition("/")[0]
-            own = [key.removeprefix(f"{scope}/") for key in objects(told, Pool.KV, PROMPT)]
+            prefetch(told, PROMPT[:2])
+            prefetch(told, PROMPT)
+            scope = object_keys(told, Pool.KV, PROMPT)[0].partition("/")[0]
+            own = [key.removeprefix(f"{scope}/") for key in object_keys(told, Pool.KV, PROMPT)]
             expected = {(), tuple(own[:2])} if is_asked else {()}
             for verb in ("set", "get"):
                 told_of = {call.prefix_keys for call in store(told).calls if call.verb == verb}
@@ -182,7 +186,7 @@ def persisting(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    asked(driver, StorageKind.PERSIST)
+    pending_job(driver, StorageKind.PERSIST)
 
 
 def calls(driver: Driver, verb: str) -> int:

@@ -8,8 +8,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool
 
-from .residences import put_on_host
-from .verbs import key_of
+from .scenario import key_of, put_on_host
 
 STREAMS = [ExecutorKind.STREAMS]
 

@@ -10,9 +10,9 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
-from .trees import locks
-from .verbs import FULL, MAMBA, SWA, evict_all, find, key_of, lock, offer, put
+from .scenario import FULL, MAMBA, SWA, evict_all, find, insert_fresh, key_of, lock, put
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .tree_view import locks
 
 SHORT = (1, 2, 3)
 LONG = (1, 2, 3, 4, 5, 6)
@@ -43,8 +43,8 @@ def evict(driver: Driver) -> None:
 
 def duplicate(driver: Driver) -> None:
     """The same prompts are inserted once more, from other slots, with and without the data of the first pages."""
-    offer(driver, LONG)
-    offer(driver, LONG, passed=2)
+    insert_fresh(driver, LONG)
+    insert_fresh(driver, LONG, passed=2)
 
 
 def share(driver: Driver) -> None:
@@ -125,7 +125,7 @@ def restored_before_release(driver: Driver, component: str) -> None:
     receipt = driver.lock(handle)
     assert locks(driver)[FULL, TOMBSTONE] == 1, f"LOCK-1: FULL data of {TOMBSTONE} is there and was to be locked"
     skipped = locks(driver)[component, TOMBSTONE]
-    revive(driver)
+    recompute(driver)
     second = driver.lock(handle)
     driver.unlock(receipt)
     counts = skipped, locks(driver)[component, TOMBSTONE]
@@ -152,7 +152,7 @@ def test_a_window_that_a_tombstone_cut_short_stays_short(driver: Driver) -> None
     receipt = driver.lock(behind)
     before = locks(driver)
     assert before[SWA, TOMBSTONE] == 0, f"LOCK-1: a tombstone has no SWA data to lock, got {before}"
-    revive(driver)
+    recompute(driver)
     other = driver.lock(behind)
     driver.unlock(receipt)
     left = locks(driver)

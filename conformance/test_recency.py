@@ -8,9 +8,9 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .reopening import with_window
-from .trees import Pages, held, prefixes
-from .verbs import FULL, MAMBA, SWA, find, put, unit, window_pages
+from .cache_variants import open_with_window
+from .scenario import FULL, MAMBA, SWA, find, put, unit, window_pages
+from .tree_view import Pages, device_slots, prefixes
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
@@ -67,7 +67,7 @@ def test_a_match_refreshes_no_state_below_it(driver: Driver) -> None:
 
 @clause("MATCH-10", components=[SWA], needs=[Capability.SNAPSHOT], bigram=True)
 def test_of_window_data_that_was_used_together_the_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
-    wide = with_window(driver, 3)
+    wide = open_with_window(driver, 3)
     for pages in ([1], [1, 2], [1, 2, 3], [9]):
         put(wide, pages)
     find(wide, [1, 2, 3])
@@ -94,5 +94,5 @@ def _evict_one(driver: Driver, component: str) -> None:
 
 
 def _require_left(driver: Driver, component: str, expected: AbstractSet[Pages]) -> None:
-    left = set(held(driver, component))
+    left = set(device_slots(driver, component))
     assert left == expected, f"MATCH-10: {component}: expected {sorted(expected)} to be left, got {sorted(left)}"

@@ -10,9 +10,10 @@ from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .lives import admitted, decode, largest, require_all_given_back, take_all, tokens_of
-from .trees import held, nodes
-from .verbs import FULL, evict_all, put
+from .checks import require_requests_released
+from .request_steps import admit, allocate_all, decode, longest_prompt_tokens, tokens_in_pages
+from .scenario import FULL, evict_all, put
+from .tree_view import device_slots, nodes
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)
 
@@ -21,38 +22,38 @@ Stage = Callable[[Driver], Admission]
 
 def started(driver: Driver) -> Admission:
     """Nothing is computed."""
-    return admitted(driver, [1, 2, 3])
+    return admit(driver, [1, 2, 3])
 
 
 def started_with_a_tail(driver: Driver) -> Admission:
     """Nothing is computed, and the prompt ends inside a page."""
-    return admitted(driver, [1, 2, 3], tail=1)
+    return admit(driver, [1, 2, 3], tail=1)
 
 
 def started_on_a_hit(driver: Driver) -> Admission:
     """A part of the prompt was cached."""
     put(driver, [1, 2])
-    return admitted(driver, [1, 2, 3])
+    return admit(driver, [1, 2, 3])
 
 
 def computed_a_chunk(driver: Driver) -> Admission:
     """A part of the prompt is computed, and cached."""
     admission = started(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 2))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
     return admission
 
 
 def computed_part_of_a_page(driver: Driver) -> Admission:
     """What is computed ends inside a page."""
     admission = started_with_a_tail(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 3) + 1)
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 3) + 1)
     return admission
 
 
 def computed_on_a_hit(driver: Driver) -> Admission:
     """All is computed, and cached."""
     admission = started_on_a_hit(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 3))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 3))
     return admission
 
 
@@ -60,7 +61,7 @@ def computed_what_another_did(driver: Driver) -> Admission:
     """Another request computed the same meanwhile."""
     admission = started(driver)
     put(driver, [1, 2, 3])
-    driver.checkpoint(admission.request, tokens_of(driver, 2))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
     return admission
 
 
@@ -81,14 +82,14 @@ def decoding_past_the_window(driver: Driver) -> Admission:
 def cached_past_the_window(driver: Driver) -> Admission:
     """What it decoded is cached as well."""
     admission = decoding_past_the_window(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 10))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 10))
     return admission
 
 
 def out_of_slots(driver: Driver) -> Admission:
     """There was no room to go on."""
     admission = decoding(driver)
-    other = take_all(driver)
+    other = allocate_all(driver)
     table = driver.extend(admission.request, driver.prompt([6]))
     assert table is None, f"POOL-3: all slots are held, and the table grew to {table}"
     driver.free(other)
@@ -105,10 +106,10 @@ STAGES: tuple[Stage, ...] = (
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
 def test_an_abort_gives_everything_back(driver: Driver, stage: Stage) -> None:
     admission = stage(driver)
-    before = held(driver, FULL).keys()
+    before = device_slots(driver, FULL).keys()
     driver.abort(admission.request)
-    require_all_given_back(driver, f"aborted when {stage.__name__}")
-    added = held(driver, FULL).keys() - before
+    require_requests_released(driver, f"aborted when {stage.__name__}")
+    added = device_slots(driver, FULL).keys() - before
     assert not added, f"REQ-2: an abort cached {added}"
     evict_all(driver)
     assert not nodes(driver), f"REQ-2: aborted when {stage.__name__}, {nodes(driver).keys()} cannot be evicted"
@@ -117,9 +118,9 @@ def test_an_abort_gives_everything_back(driver: Driver, stage: Stage) -> None:
 @clause("REQ-2", "REQ-5", needs=LOOKING)
 def test_a_request_that_waits_holds_nothing(driver: Driver) -> None:
     put(driver, [1, 2])
-    hog = admitted(driver, [8])
+    hog = admit(driver, [8])
     sizes = driver.adapter.sizes()
-    prompt = driver.key([*driver.prompt([1, 2]), *range(largest(driver))])
+    prompt = driver.key([*driver.prompt([1, 2]), *range(longest_prompt_tokens(driver))])
     for _ in range(driver.config.capacity_tokens[FULL] // driver.config.page_size):
         assert driver.admit(prompt) is None, f"POOL-3: {len(prompt.tokens)} tokens do not fit"
     after = driver.adapter.sizes()
@@ -127,4 +128,4 @@ def test_a_request_that_waits_holds_nothing(driver: Driver) -> None:
         room = before.free + before.evictable, after[component].free + after[component].evictable
         assert room[0] == room[1], f"REQ-2: a request that waits took {component} slots: room went {room}"
     driver.finish(hog.request)
-    require_all_given_back(driver, "one request finished and another never started")
+    require_requests_released(driver, "one request finished and another never started")

@@ -7,16 +7,15 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
-from .pictures import free_slots
 from .refusals import refused
-from .trees import locks, nodes
-from .verbs import FULL, MAMBA, evict_all, find, has, key_of, lock, offer, put
+from .scenario import FULL, MAMBA, evict_all, find, has, insert_fresh, key_of, lock, put
+from .tree_view import free_slots, locks, nodes
 
 
 def live(driver: Driver) -> None:
     """Cache several prompts."""
     for pages in ([1], [1, 2, 3], [1, 2, 4], [5]):
-        offer(driver, pages)
+        insert_fresh(driver, pages)
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
@@ -87,7 +86,7 @@ def test_the_new_life_is_like_the_first(driver: Driver) -> None:
         while driver.evict(FULL, 1).victims:
             order.append(sorted(nodes(driver)))
         pictures.append((shape, order))
-        offer(driver, [7, 8])
+        insert_fresh(driver, [7, 8])
         lock(driver, [7, 8])
         driver.reset()
     assert pictures[0] == pictures[1], f"EVICT-9: lives went differently: {pictures}"

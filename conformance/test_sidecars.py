@@ -9,9 +9,9 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots
 
+from .cache_variants import open_variant
 from .refusals import refused
-from .reopening import reopened
-from .verbs import FULL, MAMBA, evict_all, find, key_of, lock, put
+from .scenario import FULL, MAMBA, evict_all, find, key_of, lock, put
 
 INDEXER = Pool.INDEXER.value
 
@@ -50,7 +50,7 @@ def test_sidecar_entries_stay_while_others_go(driver: Driver) -> None:
 @clause("POOL-7", needs=[Capability.BYTES])
 def test_the_entries_of_slots_that_are_used_again_are_the_new_owners(driver: Driver) -> None:
     room = {name: 2 if name == MAMBA else 2 * driver.config.page_size for name in driver.config.components}
-    tiny = reopened(driver, capacity_tokens=room)
+    tiny = open_variant(driver, capacity_tokens=room)
     put(tiny, [1, 2])
     old = tiny.match(key_of(tiny, [1, 2])).device_indices
     before = _entries(tiny, old)

@@ -11,9 +11,9 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import PADDING_SLOT, Sizes, Slots
 
-from .pictures import free_slots
 from .refusals import refused
-from .verbs import FULL, MAMBA, SWA, evict_all, has, key_of, lock, put
+from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, lock, put
+from .tree_view import free_slots
 
 
 @clause("POOL-1", bigram=True)

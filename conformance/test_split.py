@@ -12,9 +12,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import EventKind
 
-from .pictures import residency
-from .trees import held, locks, nodes, prefixes
-from .verbs import FULL, SWA, evict_all, key_of, lock, offer, put, window_pages
+from .scenario import FULL, SWA, evict_all, insert_fresh, key_of, lock, put, window_pages
+from .tree_view import device_slots, locks, nodes, prefixes, residency
 
 WHOLE = (1, 2, 3, 4, 5, 6)
 
@@ -28,7 +27,7 @@ def by_match(driver: Driver, pages: int) -> None:
 
 def by_insert(driver: Driver, pages: int) -> None:
     """Insert a prompt that goes on differently."""
-    offer(driver, [*WHOLE[:pages], 9])
+    insert_fresh(driver, [*WHOLE[:pages], 9])
 
 
 SPLITS = pytest.mark.parametrize("split", [by_match, by_insert])
@@ -56,7 +55,7 @@ def test_both_parts_can_be_evicted(driver: Driver, split: Split) -> None:
         split(driver, pages)
     receipt = lock(driver, WHOLE)
     evict_all(driver, SWA)
-    kept = held(driver, SWA).keys()
+    kept = device_slots(driver, SWA).keys()
     driver.unlock(receipt)
     expected = prefixes(*WHOLE) - prefixes(*WHOLE[: -window_pages(driver.config)])
     assert kept == expected, f"INS-8: the window {expected} is locked and all else was to go, kept was {kept}"
@@ -109,14 +108,14 @@ def test_both_parts_keep_their_priority(driver: Driver) -> None:
     put(driver, [1, 2, 3, 4], priority=5)
     put(driver, [8], priority=3)
     driver.match(key_of(driver, [1, 2]))
-    offer(driver, [1, 2])
+    insert_fresh(driver, [1, 2])
     receipt = lock(driver, [8])
     driver.evict(FULL, driver.config.page_size)
     driver.unlock(receipt)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     assert kept == {(1,), (1, 2), (8,)}, f"EVICT-2: the lower part was the only leaf without a lock, left is {kept}"
     driver.evict(FULL, driver.config.page_size)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     assert kept == {(1,), (1, 2)}, f"INS-8: the upper part has priority 5, and 8 has 3: 8 must go first, left is {kept}"
 
 
@@ -125,7 +124,7 @@ def test_both_parts_keep_their_age(driver: Driver) -> None:
     for pages in ([7], [1, 2, 3, 4], [8]):
         put(driver, pages)
     driver.match(key_of(driver, [1, 2]))
-    offer(driver, [1, 2])
+    insert_fresh(driver, [1, 2])
     is_fifo = driver.config.policy is EvictionPolicy.FIFO
     ends = [(1, 2, 3, 4), (1, 2)]
     order = [(7,), *ends, (8,)] if is_fifo else [(8,), *ends, (7,)]

@@ -11,15 +11,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots, Tier
 
+from .byte_counts import POOLS
 from .host_eviction import evict_host
-from .host_trees import held_below
-from .lives import take_all
-from .losses import lose_on_device
-from .residences import put_on_both, put_on_host
-from .tombstones import TOMBSTONE
-from .trees import Pages, held
-from .verbs import FULL, MAMBA, SWA, evict_all, key_of
-from .volume import POOLS
+from .request_steps import allocate_all
+from .scenario import FULL, MAMBA, SWA, evict_all, key_of, put_on_both, put_on_host
+from .tombstones import TOMBSTONE, drop_on_device
+from .tree_view import Pages, device_slots, host_slots
 
 PROMPTS = ((1, 2, 3), (1, 2, 8), (5, 6))
 ROUNDS = 3
@@ -36,7 +33,9 @@ def pools(driver: Driver) -> Iterator[tuple[str, Pool]]:
 
 def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
     """All that a tier holds of what is cached, as it is read from the pools themselves."""
-    read, holdings = (driver.adapter.read, held) if tier is Tier.DEVICE else (driver.adapter.read_host, held_below)
+    read, holdings = (
+        (driver.adapter.read, device_slots) if tier is Tier.DEVICE else (driver.adapter.read_host, host_slots)
+    )
     return {
         (pool, pages, layer): read(pool, np.array(slots, dtype=np.int64), layer).tobytes()
         for component, pool in pools(driver)
@@ -55,7 +54,7 @@ def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], 
 
 def fill(driver: Driver, number: int) -> Slots:
     """Take all that can be had on the device, and compute something else in every slot."""
-    mine = take_all(driver)
+    mine = allocate_all(driver)
     count = len(mine) // driver.config.page_size
     driver.write(key_of(driver, range(100 * number, 100 * number + count)), mine, 0)
     return mine
@@ -80,7 +79,7 @@ def test_what_was_copied_is_on_the_host_as_on_the_device(driver: Driver) -> None
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
 def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
-    before, places = bytes_on(driver, Tier.DEVICE), [held(driver, FULL)]
+    before, places = bytes_on(driver, Tier.DEVICE), [device_slots(driver, FULL)]
     for number in range(1, ROUNDS + 1):
         evict_all(driver)
         mine = fill(driver, number)
@@ -89,7 +88,7 @@ def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Drive
         load_all(driver, PROMPTS[number % len(PROMPTS) :])
         load_all(driver, PROMPTS)
         require_same(bytes_on(driver, Tier.DEVICE), before, f"loaded {number} times")
-        places.append(held(driver, FULL))
+        places.append(device_slots(driver, FULL))
         driver.free(mine[:in_the_way])
     assert all(place.keys() == places[0].keys() for place in places), f"HOST-4: each load brings all, got {places}"
     moved = [place for place in places if place != places[0]]
@@ -99,13 +98,13 @@ def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Drive
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
 def test_bytes_come_back_equal_from_host_slots_that_others_used(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
-    before, places = bytes_on(driver, Tier.DEVICE), held_below(driver, FULL)
+    before, places = bytes_on(driver, Tier.DEVICE), host_slots(driver, FULL)
     evict_all(driver)
     evict_host(driver)
     put_on_host(driver, (20, 21, 22, 23), (30, 31))
     driver.evict_host(FULL, 1)
     put_on_host(driver, *reversed(PROMPTS))
-    again = held_below(driver, FULL)
+    again = host_slots(driver, FULL)
     assert any(again[pages] != slots for pages, slots in places.items()), "HOST-7: the scene is of other host slots"
     driver.free(fill(driver, 1))
     load_all(driver, PROMPTS)
@@ -115,7 +114,7 @@ def test_bytes_come_back_equal_from_host_slots_that_others_used(driver: Driver) 
 
 def alone(driver: Driver, component: str) -> None:
     """A component that alone was lost comes back as the host has it."""
-    lose_on_device(driver, component)
+    drop_on_device(driver, component)
     lost = bytes_on(driver, Tier.HOST).keys() - bytes_on(driver, Tier.DEVICE).keys()
     load_all(driver, [TOMBSTONE])
     found = bytes_on(driver, Tier.DEVICE)

@@ -9,9 +9,10 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import PADDING_SLOT, Slots
 
-from .pictures import free_slots, picture
 from .refusals import refused
-from .verbs import FULL, SWA, evict_all, key_of, lock, put, window_pages
+from .scenario import FULL, SWA, evict_all, key_of, lock, put, window_pages
+from .snapshot_values import snapshot_values
+from .tree_view import free_slots
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
@@ -37,9 +38,9 @@ def test_partners_that_were_given_back_are_skipped(driver: Driver) -> None:
 def test_giving_back_no_partner_changes_nothing(driver: Driver) -> None:
     slots = _allocated(driver, 2)
     driver.release_window(slots)
-    before = picture(driver.snapshot())
+    before = snapshot_values(driver.snapshot())
     driver.release_window(slots)
-    assert picture(driver.snapshot()) == before, "POOL-5: slots without partners were not skipped"
+    assert snapshot_values(driver.snapshot()) == before, "POOL-5: slots without partners were not skipped"
 
 
 @clause("POOL-5", bigram=True)

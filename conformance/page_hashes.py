@@ -1,4 +1,4 @@
-"""The page hashes that every cache must agree on, worked out from their definition and nothing else."""
+"""The page hashes that every cache must compute, worked out from their definition alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 
-def page_chain(tokens: Sequence[int], page_size: int, *, bigram: bool) -> list[str]:
-    """The hash of each whole page without a namespace: SHA-256 of the digest before it and of the page, in hex."""
+def page_hash_chain(tokens: Sequence[int], page_size: int, *, bigram: bool) -> list[str]:
+    """The hash of each whole page without a namespace: SHA-256 of the previous digest and of the page, in hex."""
     elements = list(pairwise(tokens)) if bigram else [(token,) for token in tokens]
     hashes: list[str] = []
     digest = b""
@@ -22,7 +22,7 @@ def page_chain(tokens: Sequence[int], page_size: int, *, bigram: bool) -> list[s
     return hashes
 
 
-def tokens_of(prefix: bytes, *, bigram: bool) -> list[int]:
+def tokens_of_prefix(prefix: bytes, *, bigram: bool) -> list[int]:
     """The tokens of a prefix as a snapshot gives it: 4 bytes little-endian each, or pairs that overlap by one token."""
     tokens: list[int] = np.frombuffer(prefix, dtype="<i4").tolist()
     return [tokens[0], *tokens[1::2]] if bigram and tokens else tokens

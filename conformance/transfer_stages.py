@@ -1,4 +1,4 @@
-"""How far a transfer of a kind has come: queued, running, in the middle of its layers, or ended and not taken over."""
+"""The stages of a transfer: queued, running, one layer moved, or completed and not yet taken over by a step."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import pytest
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .under_way import pending
+from .transfers import pending_transfer
 
 Stage = Callable[[Driver, TransferKind], None]
 
 
 def queued(driver: Driver, kind: TransferKind) -> None:
-    """It has not begun."""
+    """The transfer has not started."""
 
 
 def running(driver: Driver, kind: TransferKind) -> None:
-    """It has begun, and nothing has arrived."""
+    """The transfer has started, and no layer has moved."""
     driver.step()
-    pending(driver, kind)
+    pending_transfer(driver, kind)
 
 
 def halfway(driver: Driver, kind: TransferKind) -> None:
-    """One layer has arrived."""
+    """One layer has moved."""
     driver.step()
-    driver.advance(pending(driver, kind).ticket)
+    driver.advance(pending_transfer(driver, kind).ticket)
 
 
 def arrived(driver: Driver, kind: TransferKind) -> None:
-    """All has arrived, and was not taken over."""
+    """All layers have moved, and no step has taken the transfer over."""
     driver.step()
-    driver.complete(pending(driver, kind).ticket)
+    driver.complete(pending_transfer(driver, kind).ticket)
 
 
 STAGES = pytest.mark.parametrize("stage", [queued, running, halfway, arrived], ids=lambda stage: stage.__name__)

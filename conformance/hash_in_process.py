@@ -1,4 +1,4 @@
-"""A process of its own that opens a cache as it is told on stdin, and answers with the page hashes of a key."""
+"""A script that reads a configuration and a key from stdin, opens a cache, and prints the page hashes of the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hicache.types import Key, Namespace
 
 
 def config_of(fields: dict[str, Any]) -> CacheConfig:
-    """A configuration from what `dataclasses.asdict` made of it, read back from JSON."""
+    """A configuration from the JSON form of its `dataclasses.asdict`."""
     rebuilt = {
         "components": tuple(fields["components"]),
         "sidecars": tuple(fields["sidecars"]),
@@ -27,7 +27,7 @@ def config_of(fields: dict[str, Any]) -> CacheConfig:
 
 
 def main() -> None:
-    """Read one request, print one list."""
+    """Read one request from stdin, and print one list."""
     request = json.load(sys.stdin)
     cache = load_adapter(request["adapter"])(config_of(request["config"]))
     key = Key(np.array(request["tokens"], dtype=np.int32), Namespace(**request["namespace"]))
