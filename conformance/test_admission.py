@@ -24,7 +24,7 @@ def most_pages(driver: Driver) -> list[int]:
 
 
 @clause("REQ-5", needs=LOOKING, bigram=True)
-def test_who_fits_an_empty_cache_is_admitted_when_the_others_have_finished(driver: Driver) -> None:
+def test_a_request_that_fits_an_empty_cache_is_admitted_when_all_others_have_finished(driver: Driver) -> None:
     running: list[Admission] = []
     for first in range(100, 200, 10):
         admission = driver.admit(key_of(driver, [first, first + 1, first + 2]))
@@ -43,7 +43,7 @@ def test_who_fits_an_empty_cache_is_admitted_when_the_others_have_finished(drive
 
 
 @clause("REQ-5", "EVICT-1", needs=LOOKING, page_sizes=[1, 16], bigram=True)
-def test_a_cache_full_of_old_prompts_has_room(driver: Driver) -> None:
+def test_a_cache_full_of_finished_prompts_admits_a_request(driver: Driver) -> None:
     for first in range(100, 140, 10):
         run_request(driver, range(first, first + 6))
     assert run_request(driver, most_pages(driver)) == 0, "REQ-5: nothing of this prompt was cached"
@@ -52,7 +52,7 @@ def test_a_cache_full_of_old_prompts_has_room(driver: Driver) -> None:
 
 
 @clause("REQ-5", needs=LOOKING, bigram=True)
-def test_what_was_admitted_can_be_computed_when_nothing_is_left(driver: Driver) -> None:
+def test_an_admitted_request_can_be_computed_when_no_slot_is_free(driver: Driver) -> None:
     put(driver, [1, 2])
     pages = [1, 2, 3, 4, 5, 6]
     admission = admit(driver, pages)
@@ -84,7 +84,7 @@ def test_without_a_slot_for_a_state_a_chunk_is_not_cached(driver: Driver) -> Non
 
 
 @clause("REQ-5", needs=LOOKING, page_sizes=[1, 16, 64], bigram=True)
-def test_a_request_that_cannot_go_on_stays_as_it_is(driver: Driver) -> None:
+def test_an_extension_without_room_leaves_the_request_unchanged(driver: Driver) -> None:
     admission = admit(driver, [1, 2])
     driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
     slots = allocate_all(driver)

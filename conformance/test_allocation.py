@@ -14,7 +14,7 @@ from .tree_view import free_slots
 
 
 @clause("POOL-3", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_is_larger_than_the_pool_is_refused_and_takes_nothing(driver: Driver) -> None:
+def test_an_allocation_larger_than_the_pool_is_refused_and_takes_nothing(driver: Driver) -> None:
     put(driver, [1, 2])
     before = _holdings(driver)
     assert driver.allocate(driver.config.capacity_tokens[FULL] + driver.config.page_size) is None, "POOL-3"
@@ -22,7 +22,7 @@ def test_what_is_larger_than_the_pool_is_refused_and_takes_nothing(driver: Drive
 
 
 @clause("POOL-3", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_does_not_fit_beside_locked_data_is_refused_and_evicts_nothing(driver: Driver) -> None:
+def test_an_allocation_that_does_not_fit_beside_locked_data_is_refused_and_evicts_nothing(driver: Driver) -> None:
     put(driver, [1, 2])
     put(driver, [3, 4])
     receipt = lock(driver, [1, 2])
@@ -44,7 +44,7 @@ def test_an_empty_allocation_gives_no_slot(driver: Driver) -> None:
 
 
 @clause("POOL-3", needs=[Capability.SWA, Capability.SNAPSHOT], bigram=True)
-def test_full_slots_go_back_when_the_window_pool_is_short(driver: Driver) -> None:
+def test_full_slots_are_returned_when_the_window_pool_is_short(driver: Driver) -> None:
     page, capacity = driver.config.page_size, driver.config.capacity_tokens
     assert capacity[FULL] > capacity[SWA], "the scene needs more FULL slots than SWA slots"
     held = driver.allocate(capacity[SWA])
@@ -69,7 +69,7 @@ def test_window_slots_are_not_taken_when_full_is_short(driver: Driver) -> None:
 
 
 @clause("POOL-3", needs=[Capability.MAMBA])
-def test_states_are_handed_out_until_none_is_left(driver: Driver) -> None:
+def test_states_are_allocated_until_none_is_left(driver: Driver) -> None:
     count = driver.config.capacity_tokens[MAMBA]
     states = [driver.allocate_state() for _ in range(count)]
     assert None not in states, f"POOL-3: {count} states are free, got {states}"

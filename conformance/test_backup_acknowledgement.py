@@ -55,13 +55,13 @@ def test_a_node_stays_until_its_copy_is_acknowledged(driver: Driver) -> None:
 
 
 @clause("HOST-3", "FLOW-1", write_policies=THROUGH)
-def test_a_node_is_held_from_the_insert_on(driver: Driver) -> None:
+def test_a_node_is_pinned_from_the_insert_on(driver: Driver) -> None:
     insert_fresh(driver, [1, 2])
     require_held(driver, [1, 2], "the copy is queued and not started")
 
 
 @clause("HOST-3", "FLOW-1", write_policies=FORWARD)
-def test_there_are_no_slots_rather_than_those_that_are_being_copied(driver: Driver) -> None:
+def test_an_allocation_does_not_get_slots_that_are_being_backed_up(driver: Driver) -> None:
     page = driver.config.page_size
     with host_variant(
         driver, capacity_tokens={name: 2 if name == MAMBA else 2 * page for name in driver.config.components}
@@ -76,7 +76,7 @@ def test_there_are_no_slots_rather_than_those_that_are_being_copied(driver: Driv
 
 
 @clause("HOST-3", write_policies=FORWARD)
-def test_acknowledgements_are_taken_in_the_order_of_the_starts(driver: Driver) -> None:
+def test_backups_are_acknowledged_in_the_order_in_which_they_started(driver: Driver) -> None:
     for pages in ([1], [2], [3]):
         start_copy(driver, pages)
     first, second, third = driver.pending()
@@ -92,7 +92,7 @@ def test_acknowledgements_are_taken_in_the_order_of_the_starts(driver: Driver) -
 
 
 @clause("HOST-3", "FLOW-1", write_policies=FORWARD)
-def test_what_ended_early_is_held_while_it_waits(driver: Driver) -> None:
+def test_a_backup_that_ends_early_stays_pinned_until_older_ones_are_acknowledged(driver: Driver) -> None:
     start_copy(driver, [1])
     start_copy(driver, [2])
     first, second = driver.pending()
@@ -106,7 +106,7 @@ def test_what_ended_early_is_held_while_it_waits(driver: Driver) -> None:
 
 
 @clause("HOST-3", "FLOW-4", write_policies=FORWARD)
-def test_all_that_one_step_starts_is_one_transfer(driver: Driver) -> None:
+def test_all_backups_that_one_step_starts_are_one_transfer(driver: Driver) -> None:
     for pages in ([1], [1, 2], [3]):
         put(driver, pages)
     for pages in ([1, 2], [3]):
@@ -124,7 +124,7 @@ def test_all_that_one_step_starts_is_one_transfer(driver: Driver) -> None:
 
 
 @clause("HOST-3", "FLOW-3", "FLOW-4", write_policies=FORWARD)
-def test_a_copy_that_failed_is_undone_and_tried_again(driver: Driver) -> None:
+def test_a_failed_backup_is_undone_and_retried(driver: Driver) -> None:
     before = free_host_slots(driver)
     put(driver, [1, 2])
     match_prompt(driver, [1, 2])
@@ -144,7 +144,7 @@ def test_a_copy_that_failed_is_undone_and_tried_again(driver: Driver) -> None:
 
 
 @clause("FLOW-4", write_policies=FORWARD)
-def test_after_three_failures_a_node_is_not_tried_again(driver: Driver) -> None:
+def test_after_three_failures_a_backup_is_not_retried(driver: Driver) -> None:
     put(driver, [1, 2])
     tried = []
     for _ in range(ATTEMPTS + 2):
@@ -160,7 +160,7 @@ def test_after_three_failures_a_node_is_not_tried_again(driver: Driver) -> None:
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_BACK])
-def test_what_cannot_be_copied_leaves_after_three_failures(driver: Driver) -> None:
+def test_a_victim_is_dropped_after_three_failed_backups(driver: Driver) -> None:
     put(driver, [1, 2])
     refusals = []
     for _ in range(ATTEMPTS + 1):
@@ -174,7 +174,7 @@ def test_what_cannot_be_copied_leaves_after_three_failures(driver: Driver) -> No
 
 
 @clause("FLOW-2", "FLOW-4", needs=[Capability.COUNTERS], write_policies=FORWARD)
-def test_bytes_count_when_they_have_arrived(driver: Driver) -> None:
+def test_bytes_are_counted_when_the_backup_is_acknowledged(driver: Driver) -> None:
     start_copy(driver, [1, 2])
     driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
     before = driver.adapter.counters()["bytes_backed_up"]

@@ -42,7 +42,7 @@ def small_host(driver: Driver, pages: int, states: int = 8) -> Iterator[tuple[Dr
 
 
 @clause("HOST-2", "FLOW-3", write_policies=FORWARD, executors=STEPPED)
-def test_parents_go_before_their_children(driver: Driver) -> None:
+def test_parents_are_backed_up_before_their_children(driver: Driver) -> None:
     for arrived in range(3):
         driver.reset()
         for pages in ([1], [1, 2], [1, 2, 3]):
@@ -59,7 +59,7 @@ def test_parents_go_before_their_children(driver: Driver) -> None:
 
 
 @clause("HOST-2", write_policies=BACK)
-def test_write_back_copies_a_child_whose_parent_stays(driver: Driver) -> None:
+def test_write_back_backs_up_a_child_whose_parent_stays(driver: Driver) -> None:
     for pages in ([1], [1, 2]):
         put(driver, pages)
     driver.evict(FULL, 1)
@@ -68,7 +68,7 @@ def test_write_back_copies_a_child_whose_parent_stays(driver: Driver) -> None:
 
 
 @clause("HOST-2", write_policies=FORWARD, executors=STEPPED)
-def test_a_node_goes_with_all_its_components(driver: Driver) -> None:
+def test_a_node_is_backed_up_with_all_its_components(driver: Driver) -> None:
     put(driver, [1, 2])
     match_prompt(driver, [1, 2])
     driver.step()
@@ -79,7 +79,7 @@ def test_a_node_goes_with_all_its_components(driver: Driver) -> None:
 
 
 @clause("HOST-2", write_policies=FORWARD, executors=STEPPED)
-def test_what_has_a_copy_is_not_copied_again(driver: Driver) -> None:
+def test_a_node_with_a_copy_is_not_backed_up_again(driver: Driver) -> None:
     use(driver, [1, 2])
     driver.drain()
     before = host_slots(driver, FULL)
@@ -96,7 +96,7 @@ def test_what_has_a_copy_is_not_copied_again(driver: Driver) -> None:
 
 
 @clause("HOST-2", write_policies=THROUGH, executors=STEPPED)
-def test_what_is_being_copied_is_not_copied_twice(driver: Driver) -> None:
+def test_a_node_that_is_being_backed_up_is_not_queued_again(driver: Driver) -> None:
     put(driver, [1, 2])
     for _ in range(2):
         use(driver, [1, 2])
@@ -105,7 +105,7 @@ def test_what_is_being_copied_is_not_copied_twice(driver: Driver) -> None:
 
 
 @clause("HOST-2", write_policies=THROUGH, executors=STEPPED, components=(MAMBA,))
-def test_a_state_that_comes_later_is_copied_alone(driver: Driver) -> None:
+def test_a_state_that_is_inserted_later_is_backed_up_alone(driver: Driver) -> None:
     put(driver, longer_prompt(driver))
     insert_fresh(driver, [*TOMBSTONE, 99])
     driver.drain()
@@ -113,7 +113,7 @@ def test_a_state_that_comes_later_is_copied_alone(driver: Driver) -> None:
 
 
 @clause("HOST-2", write_policies=THROUGH, executors=STEPPED, components=(SWA,))
-def test_a_window_that_comes_later_is_copied_alone(driver: Driver) -> None:
+def test_swa_data_that_is_inserted_later_is_backed_up_alone(driver: Driver) -> None:
     insert_fresh(driver, longer_prompt(driver), passed=len(TOMBSTONE))
     driver.drain()
     require_alone(driver, SWA)
@@ -135,12 +135,12 @@ def require_alone(driver: Driver, component: str) -> None:
 
 
 @clause("HOST-2", "FLOW-5", write_policies=THROUGH, executors=STEPPED, components=(MAMBA,))
-def test_what_a_state_joins_on_the_host_stays_there_meanwhile(driver: Driver) -> None:
+def test_the_host_copy_stays_while_its_state_is_backed_up(driver: Driver) -> None:
     require_joined(driver, MAMBA)
 
 
 @clause("HOST-2", "FLOW-5", write_policies=THROUGH, executors=STEPPED, components=(SWA,))
-def test_what_a_window_joins_on_the_host_stays_there_meanwhile(driver: Driver) -> None:
+def test_the_host_copy_stays_while_its_swa_data_is_backed_up(driver: Driver) -> None:
     require_joined(driver, SWA)
 
 
@@ -165,7 +165,7 @@ def require_joined(driver: Driver, component: str) -> None:
 
 
 @clause("HOST-2", "FLOW-5", write_policies=THROUGH, executors=STEPPED)
-def test_the_copy_of_a_parent_stays_while_its_child_is_copied(driver: Driver) -> None:
+def test_the_host_copy_of_a_parent_stays_while_its_child_is_backed_up(driver: Driver) -> None:
     put(driver, [1])
     driver.drain()
     put(driver, [1, 2])
@@ -177,7 +177,7 @@ def test_the_copy_of_a_parent_stays_while_its_child_is_copied(driver: Driver) ->
 
 
 @clause("HOST-2", "EVICT-8", write_policies=FORWARD)
-def test_room_is_made_for_a_copy(driver: Driver) -> None:
+def test_a_backup_evicts_older_copies_from_the_host(driver: Driver) -> None:
     with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, 2, 2)}) as small:
         for pages in ([1], [2], [3]):
             use(small, pages)
@@ -187,7 +187,7 @@ def test_room_is_made_for_a_copy(driver: Driver) -> None:
 
 
 @clause("HOST-2", "POOL-1", needs=[Capability.COUNTERS], write_policies=FORWARD)
-def test_a_copy_without_room_is_refused_and_takes_nothing(driver: Driver) -> None:
+def test_a_backup_without_room_is_refused_and_takes_nothing(driver: Driver) -> None:
     with small_host(driver, pages=3) as (small, receipt):
         before, refused = free_host_slots(small), small.adapter.counters()["backups_refused"]
         on_device = device_slots(small, FULL)
@@ -204,7 +204,7 @@ def test_a_copy_without_room_is_refused_and_takes_nothing(driver: Driver) -> Non
 
 
 @clause("HOST-2", write_policies=FORWARD)
-def test_nothing_is_copied_below_a_node_that_was_refused(driver: Driver) -> None:
+def test_nothing_is_backed_up_below_a_node_whose_backup_was_refused(driver: Driver) -> None:
     with small_host(driver, pages=4) as (small, receipt):
         use(small, [1, 2, 3])
         use(small, [1, 2, 3, 4])
@@ -220,7 +220,7 @@ def test_nothing_is_copied_below_a_node_that_was_refused(driver: Driver) -> None
 
 
 @clause("HOST-2", "FLOW-4", write_policies=THROUGH, executors=STEPPED)
-def test_nothing_is_copied_below_a_node_that_failed_too_often(driver: Driver) -> None:
+def test_nothing_is_backed_up_below_a_node_whose_backup_failed_too_often(driver: Driver) -> None:
     for attempt in range(3):
         put(driver, [1])
         assert fail_pending(driver) == 1, (
@@ -236,7 +236,7 @@ def test_nothing_is_copied_below_a_node_that_failed_too_often(driver: Driver) ->
 
 
 @clause("HOST-2", write_policies=FORWARD)
-def test_a_refused_copy_is_tried_again_with_the_next_use(driver: Driver) -> None:
+def test_a_refused_backup_is_retried_with_the_next_use(driver: Driver) -> None:
     with small_host(driver, pages=3) as (small, receipt):
         use(small, [1, 2])
         use(small, [1, 2, 3])
@@ -251,7 +251,7 @@ def test_a_refused_copy_is_tried_again_with_the_next_use(driver: Driver) -> None
 
 
 @clause("HOST-2", write_policies=FORWARD, components=(MAMBA,))
-def test_without_room_for_its_state_nothing_of_a_node_is_copied(driver: Driver) -> None:
+def test_a_node_is_not_backed_up_without_room_for_its_state(driver: Driver) -> None:
     with small_host(driver, pages=8, states=1) as (small, receipt):
         before = free_host_slots(small)
         use(small, [1, 2])
@@ -262,7 +262,7 @@ def test_without_room_for_its_state_nothing_of_a_node_is_copied(driver: Driver) 
 
 
 @clause("HOST-2", write_policies=FORWARD, components=(SWA,))
-def test_without_room_for_its_window_nothing_of_a_node_is_copied(driver: Driver) -> None:
+def test_a_node_is_not_backed_up_without_room_for_its_swa_data(driver: Driver) -> None:
     capacity = capacity_for(driver.config, pages=8, states=8) | {SWA: 3 * driver.config.page_size}
     with host_variant(driver, host={"capacity_tokens": capacity}) as small:
         use(small, [8, 9])

@@ -19,7 +19,7 @@ BACK = [WritePolicy.WRITE_BACK]
 
 
 @clause("HOST-1", write_policies=THROUGH)
-def test_write_through_copies_what_an_insert_brought(driver: Driver) -> None:
+def test_write_through_backs_up_what_an_insert_added(driver: Driver) -> None:
     insert_fresh(driver, [1, 2])
     assert backed_up(driver) == prefixes(1, 2), f"HOST-1: its first use was the insert, got {host_slots(driver, FULL)}"
     insert_fresh(driver, [1, 3])
@@ -28,7 +28,7 @@ def test_write_through_copies_what_an_insert_brought(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=THROUGH, executors=STEPPED)
-def test_the_insert_itself_asks_for_the_copy(driver: Driver) -> None:
+def test_an_insert_queues_the_backup_itself(driver: Driver) -> None:
     insert_fresh(driver, [1, 2])
     assert queued_backups(driver) == 1, (
         f"HOST-1: an insert asks for the backup at once, under way are {queued_backups(driver)}"
@@ -37,7 +37,7 @@ def test_the_insert_itself_asks_for_the_copy(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=SELECTIVE)
-def test_selective_leaves_a_first_request_on_the_device(driver: Driver) -> None:
+def test_selective_does_not_back_up_after_the_first_request(driver: Driver) -> None:
     put(driver, [1, 2])
     assert not backed_up(driver), f"HOST-1: nobody asked for it again, yet copied is {host_slots(driver, FULL)}"
     put(driver, [1, 2])
@@ -45,7 +45,7 @@ def test_selective_leaves_a_first_request_on_the_device(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=SELECTIVE, executors=STEPPED)
-def test_an_insert_asks_for_what_its_request_hit(driver: Driver) -> None:
+def test_an_insert_queues_the_backup_of_the_nodes_that_its_request_hit(driver: Driver) -> None:
     put(driver, [1, 2])
     put(driver, [1, 2, 3])
     assert queued_backups(driver) == 1, (
@@ -56,7 +56,7 @@ def test_an_insert_asks_for_what_its_request_hit(driver: Driver) -> None:
 
 
 @clause("HOST-1", "MATCH-9", write_policies=SELECTIVE, executors=STEPPED)
-def test_a_match_asks_for_a_copy_with_the_next_step(driver: Driver) -> None:
+def test_a_match_queues_a_backup_in_the_next_step(driver: Driver) -> None:
     put(driver, [1, 2])
     driver.drain()
     match_prompt(driver, [1, 2])
@@ -69,7 +69,7 @@ def test_a_match_asks_for_a_copy_with_the_next_step(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=SELECTIVE)
-def test_selective_counts_to_its_threshold(driver: Driver) -> None:
+def test_selective_backs_up_when_the_hits_reach_the_threshold(driver: Driver) -> None:
     for threshold in (1, 2, 3):
         with host_variant(driver, host={"selective_hits": threshold}) as selective:
             put(selective, [1, 2])
@@ -94,7 +94,7 @@ def test_selective_counts_the_hits_of_each_node(driver: Driver) -> None:
 
 
 @clause("HOST-1", "EVICT-2", write_policies=SELECTIVE)
-def test_a_request_that_ends_inside_a_node_hits_that_part(driver: Driver) -> None:
+def test_a_request_that_ends_inside_a_node_hits_the_part_before(driver: Driver) -> None:
     insert_fresh(driver, [1, 2, 3])
     match_prompt(driver, [1, 2, 9])
     # With MAMBA there is no state where the two part, so that nothing was hit.
@@ -103,7 +103,7 @@ def test_a_request_that_ends_inside_a_node_hits_that_part(driver: Driver) -> Non
 
 
 @clause("HOST-1", "EVICT-2", write_policies=SELECTIVE)
-def test_a_copy_does_not_begin_the_count_anew(driver: Driver) -> None:
+def test_a_backup_does_not_reset_the_hit_count(driver: Driver) -> None:
     put(driver, [1, 2])
     for request in range(1, 5):
         match_prompt(driver, [1, 2])
@@ -113,7 +113,7 @@ def test_a_copy_does_not_begin_the_count_anew(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=SELECTIVE)
-def test_the_chunks_of_a_prefill_are_no_hits(driver: Driver) -> None:
+def test_the_chunks_of_a_prefill_are_not_counted_as_hits(driver: Driver) -> None:
     insert_fresh(driver, [1, 2])
     for _ in range(3):
         find(driver, [1, 2])
@@ -124,7 +124,7 @@ def test_the_chunks_of_a_prefill_are_no_hits(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=BACK)
-def test_write_back_copies_nothing_before_it_must_leave(driver: Driver) -> None:
+def test_write_back_backs_up_nothing_before_an_eviction(driver: Driver) -> None:
     put(driver, [1, 2])
     put(driver, [1, 2, 3])
     match_prompt(driver, [1, 2, 3], requests=5)
@@ -136,7 +136,7 @@ def test_write_back_copies_nothing_before_it_must_leave(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=BACK)
-def test_write_back_copies_what_leaves_and_no_more(driver: Driver) -> None:
+def test_write_back_backs_up_only_the_victims(driver: Driver) -> None:
     for pages in ([1], [2], [3]):
         put(driver, pages)
     driver.evict(FULL, 1)
@@ -145,7 +145,7 @@ def test_write_back_copies_what_leaves_and_no_more(driver: Driver) -> None:
 
 
 @clause("HOST-1", write_policies=BACK)
-def test_making_room_for_a_request_writes_back(driver: Driver) -> None:
+def test_an_allocation_that_evicts_writes_back(driver: Driver) -> None:
     put(driver, [1])
     slots = driver.allocate(min(count for name, count in driver.config.capacity_tokens.items() if name != MAMBA))
     assert slots is not None, "EVICT-1: nothing is locked, all of the device can be had"

@@ -41,7 +41,7 @@ def test_the_state_of_an_inner_node_leaves_a_tombstone(driver: Driver) -> None:
 
 
 @clause("EVICT-4")
-def test_what_ranks_higher_stays_on_an_inner_node(driver: Driver) -> None:
+def test_an_inner_node_keeps_the_components_of_higher_rank(driver: Driver) -> None:
     for component in (MAMBA, SWA):
         make_tombstone(driver, component)
         left = present(driver, *TOMBSTONE)
@@ -51,12 +51,12 @@ def test_what_ranks_higher_stays_on_an_inner_node(driver: Driver) -> None:
 
 
 @clause("EVICT-3", components=(SWA,), bigram=True)
-def test_a_leaf_goes_as_a_whole_with_its_swa_data(driver: Driver) -> None:
+def test_a_leaf_is_evicted_in_full_with_its_swa_data(driver: Driver) -> None:
     leaf_goes_as_a_whole(driver, SWA)
 
 
 @clause("EVICT-3", components=(MAMBA,))
-def test_a_leaf_goes_as_a_whole_with_its_state(driver: Driver) -> None:
+def test_a_leaf_is_evicted_in_full_with_its_state(driver: Driver) -> None:
     leaf_goes_as_a_whole(driver, MAMBA)
 
 
@@ -71,7 +71,7 @@ def leaf_goes_as_a_whole(driver: Driver, component: str) -> None:
 
 
 @clause("EVICT-3", components=(SWA,), bigram=True)
-def test_the_last_window_of_a_prompt_that_nobody_reads_takes_its_leaf(driver: Driver) -> None:
+def test_evicting_the_last_window_of_an_unlocked_prompt_evicts_its_leaf(driver: Driver) -> None:
     put(driver, longer_prompt(driver))
     evict_all(driver, SWA)
     left = {pages for component in driver.config.components for pages in device_slots(driver, component)}
@@ -79,7 +79,7 @@ def test_the_last_window_of_a_prompt_that_nobody_reads_takes_its_leaf(driver: Dr
 
 
 @clause("EVICT-5", components=(SWA,))
-def test_a_victim_in_the_middle_leaves_those_below_in_place(driver: Driver) -> None:
+def test_evicting_an_inner_node_keeps_the_nodes_below_it(driver: Driver) -> None:
     make_tombstone(driver, SWA)
     pages = longer_prompt(driver)
     receipt = lock(driver, pages)
@@ -91,7 +91,7 @@ def test_a_victim_in_the_middle_leaves_those_below_in_place(driver: Driver) -> N
 
 
 @clause("EVICT-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_full_data_goes_from_the_leaves_up(driver: Driver) -> None:
+def test_full_data_is_evicted_from_the_leaves_up(driver: Driver) -> None:
     for count in range(1, 6):
         put(driver, range(1, count + 1))
     for count in range(4, 0, -1):

@@ -30,12 +30,12 @@ def require_empty(driver: Driver, why: str) -> None:
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
-def test_an_swa_tombstone_goes_with_its_last_child(driver: Driver) -> None:
+def test_an_swa_tombstone_is_removed_with_its_last_child(driver: Driver) -> None:
     goes_with_its_last_child(driver, SWA)
 
 
 @clause("EVICT-6", components=(MAMBA,))
-def test_a_mamba_tombstone_goes_with_its_last_child(driver: Driver) -> None:
+def test_a_mamba_tombstone_is_removed_with_its_last_child(driver: Driver) -> None:
     goes_with_its_last_child(driver, MAMBA)
 
 
@@ -55,7 +55,7 @@ def goes_with_its_last_child(driver: Driver, component: str) -> None:
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
-def test_tombstones_go_up_to_the_first_whole_node(driver: Driver) -> None:
+def test_tombstones_are_removed_up_to_the_first_node_with_all_components(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2, 3, 4], passed=3)
     for pages in ([1, 2], [1, 2, 3]):
@@ -68,7 +68,7 @@ def test_tombstones_go_up_to_the_first_whole_node(driver: Driver) -> None:
 
 
 @clause("EVICT-6", components=(MAMBA,))
-def test_nodes_without_a_state_go_up_to_the_first_that_has_one(driver: Driver) -> None:
+def test_nodes_without_a_state_are_removed_up_to_the_first_that_has_one(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2, 3, 4])
     for pages in ([1, 2], [1, 2, 3]):
@@ -79,12 +79,12 @@ def test_nodes_without_a_state_go_up_to_the_first_that_has_one(driver: Driver) -
 
 
 @clause("EVICT-6", "LOCK-5", components=(SWA,))
-def test_a_locked_swa_tombstone_goes_with_its_last_lock(driver: Driver) -> None:
+def test_a_locked_swa_tombstone_is_removed_with_its_last_lock(driver: Driver) -> None:
     goes_with_its_last_lock(driver, SWA)
 
 
 @clause("EVICT-6", "LOCK-5", components=(MAMBA,))
-def test_a_locked_mamba_tombstone_goes_with_its_last_lock(driver: Driver) -> None:
+def test_a_locked_mamba_tombstone_is_removed_with_its_last_lock(driver: Driver) -> None:
     goes_with_its_last_lock(driver, MAMBA)
 
 
@@ -100,12 +100,12 @@ def goes_with_its_last_lock(driver: Driver, component: str) -> None:
 
 
 @clause("EVICT-6", "EVICT-3", components=(SWA,))
-def test_swa_data_of_a_leaf_that_others_read_can_be_evicted(driver: Driver) -> None:
+def test_swa_data_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Driver) -> None:
     part_of_a_locked_leaf(driver, SWA)
 
 
 @clause("EVICT-6", "EVICT-3", components=(MAMBA,))
-def test_the_state_of_a_leaf_that_others_read_can_be_evicted(driver: Driver) -> None:
+def test_a_state_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Driver) -> None:
     part_of_a_locked_leaf(driver, MAMBA)
 
 
@@ -126,7 +126,7 @@ def part_of_a_locked_leaf(driver: Driver, component: str) -> None:
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
-def test_a_revived_leaf_stays_when_its_lock_goes(driver: Driver) -> None:
+def test_a_recomputed_leaf_stays_when_its_lock_is_released(driver: Driver) -> None:
     receipt = childless(driver, SWA)
     recompute(driver)
     driver.unlock(receipt)
@@ -137,7 +137,7 @@ def test_a_revived_leaf_stays_when_its_lock_goes(driver: Driver) -> None:
 
 @clause("EVICT-1", "EVICT-6", needs=[Capability.SIZES], components=(SWA,), page_sizes=[1, 16])
 @pytest.mark.parametrize("asked", [FULL, SWA])
-def test_one_sweep_over_many_tombstones_ends(driver: Driver, asked: str) -> None:
+def test_one_eviction_removes_many_tombstones(driver: Driver, asked: str) -> None:
     for first in (10, 20):
         insert_fresh(driver, [first, first + 1, first + 2, first + 3], passed=3)
         for count in (1, 2):

@@ -49,7 +49,7 @@ def test_namespaces_whose_hashes_collide_do_not_find_each_other(driver: Driver) 
 
 
 @clause("SEC-2", needs=[Capability.HASHES], bigram=True)
-def test_changes_that_cancel_out_in_a_weak_hash_are_seen(driver: Driver) -> None:
+def test_changes_that_cancel_out_in_a_weak_hash_are_detected(driver: Driver) -> None:
     tokens = [5_000_000 + offset for offset in range(2 * driver.config.page_size + 1)]
     driver.put(driver.key(tokens))
     hashes = set(driver.adapter.page_hashes(driver.key(tokens)))

@@ -65,7 +65,7 @@ SENSELESS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 
 @clause("COMP-2")
 @pytest.mark.parametrize(("changes", "word"), SENSELESS.values(), ids=SENSELESS.keys())
-def test_what_cannot_be_served_is_refused(
+def test_a_configuration_that_makes_no_sense_is_refused(
     adapter_type: type[CacheAdapter], changes: Mapping[str, Any], word: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refusal:
@@ -86,7 +86,7 @@ VERBS_OF: Mapping[Capability, tuple[str, ...]] = {
 
 
 @clause("COMP-1")
-def test_what_is_declared_is_there(adapter_type: type[CacheAdapter]) -> None:
+def test_an_adapter_implements_the_verbs_of_its_capabilities(adapter_type: type[CacheAdapter]) -> None:
     verbs = {
         verb for capability, names in VERBS_OF.items() if capability in adapter_type.capabilities for verb in names
     }

@@ -14,7 +14,7 @@ from .tree_view import device_slots, host_slots, nodes, prefixes
 
 
 @clause("EVICT-7", "FLOW-8")
-def test_what_has_a_copy_is_demoted_whichever_component_is_evicted(driver: Driver) -> None:
+def test_a_node_with_a_copy_is_demoted_whichever_component_is_evicted(driver: Driver) -> None:
     pages = key_of(driver, [1, 2])
     for component in driver.config.components:
         driver.reset()
@@ -30,7 +30,7 @@ def test_what_has_a_copy_is_demoted_whichever_component_is_evicted(driver: Drive
 
 
 @clause("EVICT-7", "POOL-1")
-def test_a_demotion_frees_what_the_device_held_and_moves_nothing_on_the_host(driver: Driver) -> None:
+def test_a_demotion_frees_the_device_slots_and_moves_no_host_slot(driver: Driver) -> None:
     put_on_both(driver, [1, 2], [3])
     below = {component: host_slots(driver, component) for component in driver.config.components}
     evict_all(driver)
@@ -41,7 +41,7 @@ def test_a_demotion_frees_what_the_device_held_and_moves_nothing_on_the_host(dri
 
 
 @clause("POOL-5", "EVICT-7", components=(SWA,), needs=[Capability.HOST])
-def test_slots_of_what_was_demoted_have_no_partners_left(driver: Driver) -> None:
+def test_slots_of_a_demoted_node_have_no_partners(driver: Driver) -> None:
     put_on_both(driver, [1, 2])
     old = driver.match(key_of(driver, [1, 2]), chunked=True).device_indices
     evict_all(driver)
@@ -101,7 +101,7 @@ def test_a_node_whose_children_are_on_the_host_alone_is_a_leaf_of_the_device(dri
 
 
 @clause("EVICT-5", "EVICT-7")
-def test_demotions_go_from_the_leaves_up(driver: Driver) -> None:
+def test_nodes_are_demoted_from_the_leaves_up(driver: Driver) -> None:
     chain = (1, 2, 3, 4)
     put_on_both(driver, *(chain[:count] for count in range(1, 5)))
     for count in (3, 2, 1, 0):
@@ -114,7 +114,7 @@ def test_demotions_go_from_the_leaves_up(driver: Driver) -> None:
 
 
 @clause("EVICT-2", needs=[Capability.HOST], page_sizes=[16])
-def test_the_use_of_a_demoted_node_is_its_parents(driver: Driver) -> None:
+def test_a_use_of_a_demoted_node_counts_as_a_use_of_its_parent(driver: Driver) -> None:
     put_on_both(driver, [1], [7], [1, 2])
     for pages in ([7], [1, 2]):
         driver.match(key_of(driver, pages))
@@ -131,7 +131,7 @@ def test_the_use_of_a_demoted_node_is_its_parents(driver: Driver) -> None:
 
 
 @clause("EVICT-7", executors=[ExecutorKind.STEPPED], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_has_no_copy_is_removed(driver: Driver) -> None:
+def test_a_node_without_a_copy_is_removed(driver: Driver) -> None:
     put(driver, [1, 2])
     driver.step()
     for one in driver.pending():

@@ -46,7 +46,7 @@ def test_the_log_gives_the_residency_after_each_verb(driver: Driver) -> None:
 
 
 @clause("EVENT-1", needs=[Capability.REQUESTS], bigram=True)
-def test_the_log_gives_the_residency_through_the_life_of_requests(driver: Driver) -> None:
+def test_the_log_gives_the_residency_while_requests_run(driver: Driver) -> None:
     prompt = driver.prompt(range(1, 5 + window_pages(driver.config)))
     for end in (driver.finish, driver.abort):
         admission = driver.admit(driver.key(prompt))
@@ -102,7 +102,7 @@ def test_a_tombstone_is_reported_for_its_component_alone(driver: Driver) -> None
 
 
 @clause("EVENT-2", needs=[Capability.NAMESPACES, Capability.HASHES, Capability.SNAPSHOT], bigram=True)
-def test_events_of_two_namespaces_can_be_told_apart(driver: Driver) -> None:
+def test_events_name_their_namespace(driver: Driver) -> None:
     tokens = driver.prompt([1, 2])
     blocks: dict[Namespace, set[str]] = {}
     for namespace in (SHARED, OTHER):
@@ -116,7 +116,7 @@ def test_events_of_two_namespaces_can_be_told_apart(driver: Driver) -> None:
 
 
 @clause("EVENT-2", needs=[Capability.NAMESPACES, Capability.HASHES, Capability.SNAPSHOT], bigram=True)
-def test_what_one_namespace_loses_is_not_reported_of_the_other(driver: Driver) -> None:
+def test_an_eviction_in_one_namespace_is_not_reported_for_another(driver: Driver) -> None:
     key, other = key_of(driver, [1, 2]), driver.key(driver.prompt([1, 2]), OTHER)
     driver.put(key)
     driver.put(other)

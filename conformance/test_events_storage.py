@@ -52,7 +52,7 @@ def test_nothing_is_reported_before_storage_has_it(driver: Driver) -> None:
 
 
 @clause("EVENT-1", needs=NEEDS)
-def test_what_is_reported_as_stored_is_in_storage(driver: Driver) -> None:
+def test_blocks_that_are_reported_as_stored_are_in_storage(driver: Driver) -> None:
     put_in_storage(driver, *PREFIXES)
     for component in driver.config.components:
         told = {block for event in reported(driver) if event.component == component for block in event.blocks}
@@ -61,7 +61,7 @@ def test_what_is_reported_as_stored_is_in_storage(driver: Driver) -> None:
 
 
 @clause("EVENT-1", needs=NEEDS)
-def test_what_came_from_storage_is_reported_on_the_host(driver: Driver) -> None:
+def test_prefetched_blocks_are_reported_on_the_host(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     for component in driver.config.components:
@@ -98,7 +98,7 @@ def test_bytes_are_counted_in_each_direction_for_all_pools(driver: Driver) -> No
 
 
 @clause("EVENT-2", needs=COUNTED)
-def test_what_is_not_moved_is_not_counted(driver: Driver) -> None:
+def test_a_prefetch_that_brings_nothing_counts_no_bytes(driver: Driver) -> None:
     put_in_storage_alone(driver, PAIR)
     put(driver, PAIR)
     evict_all(driver, FULL)

@@ -80,7 +80,7 @@ def test_the_log_gives_the_residency_of_each_tier_after_each_verb(driver: Driver
 
 
 @clause("EVENT-1", "FLOW-2", write_policies=THROUGH)
-def test_a_copy_is_reported_when_it_is_there_and_not_before(driver: Driver) -> None:
+def test_a_backup_is_reported_when_a_step_takes_it_over(driver: Driver) -> None:
     put(driver, WHOLE)
     seen = len(driver.adapter.events())
     driver.step()
@@ -93,7 +93,7 @@ def test_a_copy_is_reported_when_it_is_there_and_not_before(driver: Driver) -> N
 
 
 @clause("EVENT-1", "FLOW-3")
-def test_a_load_is_reported_when_it_is_there_and_one_that_fails_is_not(driver: Driver) -> None:
+def test_a_load_is_reported_when_a_step_takes_it_over_and_not_if_it_fails(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     seen = len(driver.adapter.events())
     for is_failure in (True, False):
@@ -112,7 +112,7 @@ def test_a_load_is_reported_when_it_is_there_and_one_that_fails_is_not(driver: D
 
 
 @clause("EVENT-1", needs=ON_HOST, page_sizes=[16])
-def test_a_demotion_is_reported_of_the_device_alone(driver: Driver) -> None:
+def test_a_demotion_is_reported_for_the_device_alone(driver: Driver) -> None:
     put_on_both(driver, WHOLE)
     seen = len(driver.adapter.events())
     evict_all(driver)
@@ -151,7 +151,7 @@ def test_a_child_is_reported_under_its_parents_hashes_before_these_are_copied(dr
 
 
 @clause("EVENT-2", needs=[Capability.HOST, Capability.NAMESPACES, Capability.HASHES], page_sizes=[16])
-def test_copies_of_two_namespaces_can_be_told_apart(driver: Driver) -> None:
+def test_events_of_host_copies_name_their_namespace(driver: Driver) -> None:
     for namespace in (SHARED, OTHER):
         for _ in range(2):
             driver.put(driver.key(driver.prompt(WHOLE), namespace))

@@ -18,7 +18,7 @@ WHOLE = (1, 2, 3, 4)
 
 
 @clause("EVENT-2", "FLOW-6", needs=[Capability.COUNTERS])
-def test_the_bytes_of_each_direction_are_those_that_were_moved(driver: Driver) -> None:
+def test_the_bytes_counted_for_each_direction_are_the_bytes_moved(driver: Driver) -> None:
     expected = dict.fromkeys(TransferKind, 0)
     put_and_back_up(driver, WHOLE[:2])
     expected[TransferKind.BACKUP] = bytes_on_host(driver)

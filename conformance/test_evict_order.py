@@ -53,7 +53,7 @@ SIBLINGS = {
 
 
 @clause("EVICT-2", policies=ALL_POLICIES, needs=[Capability.SNAPSHOT])
-def test_leaves_go_in_the_order_of_the_policy(driver: Driver) -> None:
+def test_leaves_are_evicted_in_the_order_of_the_policy(driver: Driver) -> None:
     put(driver, [1], priority=2)
     put(driver, [2], priority=0)
     put(driver, [3], priority=1)
@@ -99,7 +99,7 @@ CHAINS: dict[EvictionPolicy, list[Pages]] = {
 
 
 @clause("EVICT-2", policies=ALL_POLICIES, needs=[Capability.SNAPSHOT])
-def test_inner_nodes_wait_whatever_the_policy_says_of_them(driver: Driver) -> None:
+def test_inner_nodes_are_not_evicted_before_their_children(driver: Driver) -> None:
     put(driver, [1], priority=1)
     put(driver, [1, 2], priority=1)
     put(driver, [7], priority=0)
@@ -120,7 +120,7 @@ TRIPLETS: dict[EvictionPolicy, list[Pages]] = {
 
 
 @clause("EVICT-2", policies=ALL_POLICIES, needs=[Capability.SNAPSHOT])
-def test_a_locked_leaf_is_passed_over_and_has_its_place_again(driver: Driver) -> None:
+def test_a_locked_leaf_is_skipped_and_returns_to_its_place_when_released(driver: Driver) -> None:
     anchors: dict[Pages, Handle] = {}
     for page in (1, 2, 3):
         put(driver, [page], priority=page)
@@ -136,7 +136,7 @@ def test_a_locked_leaf_is_passed_over_and_has_its_place_again(driver: Driver) ->
 
 
 @clause("EVICT-2", policies=[LFU, SLRU], needs=[Capability.SNAPSHOT])
-def test_a_request_that_looks_again_is_no_new_hit(driver: Driver) -> None:
+def test_a_chunked_request_that_matches_again_is_not_a_new_hit(driver: Driver) -> None:
     for page in (1, 2):
         put(driver, [page])
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_later_insert_raises_the_priority_and_never_lowers_it(driver: Driver) 
 
 
 @clause("EVICT-2", needs=[Capability.SNAPSHOT])
-def test_whoever_reads_the_whole_uses_its_beginning(driver: Driver) -> None:
+def test_a_hit_of_a_prompt_is_a_use_of_its_prefixes(driver: Driver) -> None:
     for pages in ([1], [1, 2], [3]):
         put(driver, pages)
     use(driver, 1, 2)
@@ -165,7 +165,7 @@ def test_whoever_reads_the_whole_uses_its_beginning(driver: Driver) -> None:
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT])
 @pytest.mark.parametrize("insert", [put, insert_fresh])
-def test_an_insert_of_what_is_there_is_a_use(driver: Driver, insert: Callable[[Driver, list[int]], object]) -> None:
+def test_an_insert_of_a_cached_prompt_is_a_use(driver: Driver, insert: Callable[[Driver, list[int]], object]) -> None:
     for page in (1, 2, 3):
         put(driver, [page])
     insert(driver, [1])

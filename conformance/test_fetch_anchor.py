@@ -22,7 +22,7 @@ STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
 
 @STAGES
 @clause("FETCH-2", "LOCK-7", needs=STEPPED_STORAGE)
-def test_the_anchor_stays_until_the_fetch_has_ended(driver: Driver, stage: Stage) -> None:
+def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: Stage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
     evict_all(driver)
@@ -38,7 +38,7 @@ def test_the_anchor_stays_until_the_fetch_has_ended(driver: Driver, stage: Stage
 
 @STAGES
 @clause("FETCH-2", "FETCH-8", needs=STEPPED_STORAGE)
-def test_an_abort_lets_go_of_the_anchor_at_once(driver: Driver, stage: Stage) -> None:
+def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: Stage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
     driver.abort_prefetch(ticket)
@@ -61,7 +61,7 @@ def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) ->
 
 
 @clause("FETCH-2", "FETCH-9", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_comes_waits_for_the_copy_of_its_anchor(driver: Driver) -> None:
+def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: Driver) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     put(driver, PAIR)
     ticket = begin_prefetch(driver, PROMPT)
@@ -83,7 +83,7 @@ def test_what_comes_waits_for_the_copy_of_its_anchor(driver: Driver) -> None:
 
 
 @clause("FETCH-2", "FLOW-3", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
-def test_when_the_copy_of_the_anchor_fails_nothing_comes(driver: Driver) -> None:
+def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Driver) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     put(driver, PAIR)
     ticket = begin_prefetch(driver, PROMPT)

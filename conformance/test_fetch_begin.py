@@ -27,7 +27,7 @@ LIMITED = "prefetches_limited"
 
 
 @clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
-def test_below_the_threshold_nothing_is_fetched(driver: Driver) -> None:
+def test_a_prefetch_below_the_threshold_is_refused(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     threshold = storage_config(driver).extra.prefetch_threshold // driver.config.page_size
     for count in range(len(PROMPT)):
@@ -40,7 +40,7 @@ def test_below_the_threshold_nothing_is_fetched(driver: Driver) -> None:
 
 
 @clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
-def test_the_threshold_counts_what_the_tree_lacks(driver: Driver) -> None:
+def test_the_threshold_counts_the_pages_that_the_tree_lacks(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     assert prefetch(driver, PROMPT[:3]) == 3, "FETCH-4: three pages are in storage"
     ticket = driver.prefetch(key_of(driver, PROMPT))
@@ -48,14 +48,14 @@ def test_the_threshold_counts_what_the_tree_lacks(driver: Driver) -> None:
 
 
 @clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
-def test_below_the_threshold_nothing_comes(driver: Driver) -> None:
+def test_a_prefetch_brings_nothing_if_storage_has_less_than_the_threshold(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT[:1])
     came = prefetch(driver, PROMPT)
     assert came == 0, f"FETCH-1: four pages are wanted, storage has one, which is below the threshold; {came} came"
 
 
 @clause("FETCH-1")
-def test_of_what_the_tree_has_nothing_is_fetched(driver: Driver) -> None:
+def test_a_prefetch_of_a_cached_prompt_is_refused(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     for pages in (PROMPT, (), PROMPT[:0]):
         ticket = driver.prefetch(key_of(driver, pages))
@@ -65,7 +65,7 @@ def test_of_what_the_tree_has_nothing_is_fetched(driver: Driver) -> None:
 
 
 @clause("FETCH-1", needs=[Capability.COUNTERS])
-def test_at_the_limit_nothing_is_fetched_until_somebody_is_done(driver: Driver) -> None:
+def test_at_the_limit_a_prefetch_is_refused_until_another_has_ended(driver: Driver) -> None:
     tickets = at_the_limit(driver)
     for _ in range(3):
         assert driver.prefetch(key_of(driver, (99,))) is None, "FETCH-1: the limit is reached"
@@ -83,7 +83,7 @@ def test_at_the_limit_nothing_is_fetched_until_somebody_is_done(driver: Driver) 
 
 
 @clause("FETCH-1", "EVICT-9")
-def test_a_reset_gives_the_limit_back(driver: Driver) -> None:
+def test_a_reset_frees_the_limit(driver: Driver) -> None:
     at_the_limit(driver)
     driver.reset()
     for ticket in at_the_limit(driver):
@@ -103,7 +103,7 @@ def test_prefetches_that_ended_do_not_count(driver: Driver) -> None:
 
 
 @clause("FETCH-1", page_sizes=[16])
-def test_one_that_wants_more_than_the_limit_never_begins(driver: Driver) -> None:
+def test_a_prefetch_larger_than_the_limit_is_refused(driver: Driver) -> None:
     page = driver.config.page_size
     with storage_variant(driver, storage={"limit_tokens": 3 * page}) as narrow:
         put_in_storage_alone(narrow, PROMPT)
@@ -125,7 +125,7 @@ def test_a_prefetch_that_was_refused_holds_nothing(driver: Driver) -> None:
 
 
 @clause("FETCH-1", "FETCH-4")
-def test_what_storage_does_not_have_ends_with_nothing(driver: Driver) -> None:
+def test_a_prefetch_of_a_prompt_that_storage_lacks_brings_nothing(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     assert prefetch(driver, OTHER) == 0, "FETCH-4: nothing of this prompt is in storage"
     assert not slots_held_by_prefetches(driver), f"FETCH-8: nothing came, held are {slots_held_by_prefetches(driver)}"

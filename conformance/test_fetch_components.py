@@ -37,7 +37,7 @@ def reads(driver: Driver) -> list[tuple[Pool, list[int]]]:
 
 
 @clause("FETCH-5", page_sizes=[16])
-def test_kv_comes_first_and_the_rest_follows_the_prefix(driver: Driver) -> None:
+def test_kv_is_read_first_and_the_other_pools_for_the_prefix_that_was_read(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     assert prefetch(driver, (*PROMPT[:3], 9)) == 3, "FETCH-4: three pages are in storage"
     window = list(range(max(0, 3 - window_pages(driver.config)), 3))
@@ -49,7 +49,7 @@ def test_kv_comes_first_and_the_rest_follows_the_prefix(driver: Driver) -> None:
 
 
 @clause("FETCH-5", page_sizes=[16])
-def test_of_a_prefix_without_kv_nothing_else_is_asked_for(driver: Driver) -> None:
+def test_without_kv_no_other_pool_is_read(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     store(driver).spoil(object_keys(driver, Pool.KV, PROMPT)[:1])
@@ -59,7 +59,7 @@ def test_of_a_prefix_without_kv_nothing_else_is_asked_for(driver: Driver) -> Non
 
 
 @clause("FETCH-5", "FETCH-6", page_sizes=[16], components=(SWA, MAMBA))
-def test_when_less_is_hit_the_window_and_the_state_are_those_of_its_end(driver: Driver) -> None:
+def test_the_window_and_the_state_are_read_at_the_end_of_the_readable_prefix(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin_prefetch(driver, PROMPT)
     store(driver).spoil(object_keys(driver, Pool.KV, PROMPT)[3:])
@@ -74,7 +74,7 @@ def test_when_less_is_hit_the_window_and_the_state_are_those_of_its_end(driver: 
 
 
 @clause("FETCH-5", sidecars=(INDEXER,))
-def test_kv_without_its_sidecar_is_of_no_use(driver: Driver) -> None:
+def test_kv_pages_without_their_sidecar_are_not_used(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     for lost in range(len(PROMPT)):
         came, expected = prefetch_without(driver, PROMPT, Pool.INDEXER, lost)
@@ -82,7 +82,7 @@ def test_kv_without_its_sidecar_is_of_no_use(driver: Driver) -> None:
 
 
 @clause("FETCH-6", components=(SWA,), page_sizes=[16])
-def test_a_window_is_fetched_whole_or_not_at_all(driver: Driver) -> None:
+def test_a_window_is_prefetched_in_full_or_not_at_all(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all is in storage"
     window = window_pages(driver.config)
@@ -92,7 +92,7 @@ def test_a_window_is_fetched_whole_or_not_at_all(driver: Driver) -> None:
 
 
 @clause("FETCH-6", components=(SWA,), page_sizes=[16])
-def test_where_a_page_of_the_window_is_lost_none_of_it_is_kept(driver: Driver) -> None:
+def test_a_window_with_an_unreadable_page_is_freed(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     for lost in range(len(PROMPT) - window_pages(driver.config), len(PROMPT)):
         came, expected = prefetch_without(driver, PROMPT, Pool.SWA, lost)
@@ -103,7 +103,7 @@ def test_where_a_page_of_the_window_is_lost_none_of_it_is_kept(driver: Driver) -
 
 
 @clause("FETCH-6", components=(SWA,), page_sizes=[16])
-def test_past_a_match_a_stretch_shorter_than_a_window_needs_only_itself(driver: Driver) -> None:
+def test_past_a_match_a_prefetch_shorter_than_the_window_reads_only_its_own_pages(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     assert prefetch(driver, PROMPT[:3]) == 3, "FETCH-4: the beginning comes first"
     before = len(reads(driver))
@@ -114,7 +114,7 @@ def test_past_a_match_a_stretch_shorter_than_a_window_needs_only_itself(driver: 
 
 
 @clause("FETCH-6", components=(MAMBA,))
-def test_a_state_is_fetched_at_the_exact_end(driver: Driver) -> None:
+def test_a_state_is_prefetched_only_at_the_end_of_the_prefix(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT[:2], PROMPT)
     for wanted, expected in ((PROMPT[:1], 0), (PROMPT[:3], 2), (PROMPT, 4)):
         driver.reset()
@@ -124,7 +124,7 @@ def test_a_state_is_fetched_at_the_exact_end(driver: Driver) -> None:
 
 
 @clause("FETCH-6", components=(MAMBA,), page_sizes=[16])
-def test_where_the_state_is_lost_an_earlier_one_serves(driver: Driver) -> None:
+def test_an_unreadable_state_is_replaced_by_an_earlier_one(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT[:2], PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     store(driver).spoil([object_keys(driver, Pool.MAMBA, PROMPT)[3]])
@@ -135,7 +135,7 @@ def test_where_the_state_is_lost_an_earlier_one_serves(driver: Driver) -> None:
 
 
 @clause("FETCH-5", "FETCH-3", needs=STEPPED, sidecars=(INDEXER,), page_sizes=[16])
-def test_a_fetch_has_not_ended_while_a_sidecar_is_pending(driver: Driver) -> None:
+def test_a_prefetch_has_not_ended_while_a_sidecar_is_pending(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()

@@ -74,7 +74,7 @@ ENDS = pytest.mark.parametrize("end", [abort, lose, finish, reset, reset_unread]
 @ENDS
 @STAGES
 @clause("FETCH-8", "FLOW-7", "EVICT-9", "POOL-1", needs=STEPPED, page_sizes=[16])
-def test_nothing_is_left_of_a_fetch(driver: Driver, stage: Stage, end: End) -> None:
+def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: Stage, end: End) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     prefetch(driver, PAIR)
     ticket = begin_prefetch(driver, PROMPT)
@@ -90,7 +90,7 @@ def test_nothing_is_left_of_a_fetch(driver: Driver, stage: Stage, end: End) -> N
 
 @STAGES
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, page_sizes=[16])
-def test_what_is_written_late_harms_nobody(driver: Driver, stage: Stage) -> None:
+def test_late_writes_of_an_aborted_prefetch_overwrite_nothing(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -106,7 +106,7 @@ def test_what_is_written_late_harms_nobody(driver: Driver, stage: Stage) -> None
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, page_sizes=[16])
-def test_an_aborted_fetch_keeps_its_pages_until_the_batch_has_ended(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_its_pages_until_the_batch_has_ended(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()
@@ -128,18 +128,18 @@ def test_an_aborted_fetch_keeps_its_pages_until_the_batch_has_ended(driver: Driv
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, components=(SWA,), page_sizes=[16])
-def test_an_aborted_fetch_keeps_the_window_until_it_is_written(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_the_window_until_it_is_written(driver: Driver) -> None:
     require_kept_until_written(driver, SWA)
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, components=(MAMBA,), page_sizes=[16])
-def test_an_aborted_fetch_keeps_the_state_until_it_is_written(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_the_state_until_it_is_written(driver: Driver) -> None:
     require_kept_until_written(driver, MAMBA)
 
 
 @STAGES
 @clause("FETCH-8", "EVICT-9", needs=STEPPED, page_sizes=[16])
-def test_a_cache_that_is_closed_in_the_middle_leaves_storage_as_it_is(driver: Driver, stage: Stage) -> None:
+def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, PROMPT)
     begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -150,7 +150,7 @@ def test_a_cache_that_is_closed_in_the_middle_leaves_storage_as_it_is(driver: Dr
 
 @STAGES
 @clause("EVICT-9", "FETCH-8", needs=STEPPED, page_sizes=[16])
-def test_after_a_reset_the_old_fetch_does_nothing(driver: Driver, stage: Stage) -> None:
+def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, PROMPT)
     begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -164,7 +164,7 @@ def test_after_a_reset_the_old_fetch_does_nothing(driver: Driver, stage: Stage) 
 
 
 @clause("FETCH-8", "FLOW-4", needs=STEPPED, page_sizes=[16])
-def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> None:
+def test_many_failed_prefetches_leave_the_host_free(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     contents = dict(store(driver).objects)
     ends = (abort, lose, partial(reset))
@@ -181,7 +181,7 @@ def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> No
 
 
 @clause("FLOW-4", "FETCH-8", needs=STEPPED, page_sizes=[16])
-def test_a_ticket_ends_once(driver: Driver) -> None:
+def test_a_ticket_that_has_ended_is_refused(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     first, second = begin_prefetch(driver, PROMPT), begin_prefetch(driver, PAIR)
     driver.abort_prefetch(second)

@@ -32,7 +32,7 @@ AGES_S = 1e9
 
 
 @clause("FETCH-3", stop_policies=WAITING)
-def test_wait_complete_waits_until_all_has_come(driver: Driver) -> None:
+def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     moments = 0
@@ -64,7 +64,7 @@ def test_best_effort_does_not_wait(driver: Driver) -> None:
 
 
 @clause("FETCH-3", stop_policies=BEST_EFFORT, page_sizes=[16])
-def test_what_was_cut_short_goes_on_holding_the_pages_that_are_written(driver: Driver) -> None:
+def test_a_cut_prefetch_keeps_the_pages_that_are_being_written(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()
@@ -80,7 +80,7 @@ def test_what_was_cut_short_goes_on_holding_the_pages_that_are_written(driver: D
 
 
 @clause("FETCH-3", "FLOW-11", stop_policies=TIMEOUT)
-def test_timeout_waits_its_time_and_no_longer(driver: Driver) -> None:
+def test_timeout_waits_for_its_time_and_no_longer(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     tier, page = storage_config(driver), driver.config.page_size
     for pages in range(1, len(PROMPT) + 1):
@@ -94,7 +94,7 @@ def test_timeout_waits_its_time_and_no_longer(driver: Driver) -> None:
 
 
 @clause("FLOW-11", "FETCH-3", stop_policies=TIMEOUT)
-def test_a_long_prompt_is_not_waited_for_longer_than_the_cap(driver: Driver) -> None:
+def test_the_wait_for_a_long_prompt_is_capped(driver: Driver) -> None:
     tier, page = storage_config(driver), driver.config.page_size
     pages = tier.limit_tokens // page
     linear_s = tier.extra.prefetch_timeout_base + pages * page * tier.extra.prefetch_timeout_per_ki_token / 1024
@@ -108,14 +108,14 @@ def test_a_long_prompt_is_not_waited_for_longer_than_the_cap(driver: Driver) -> 
 
 
 @clause("FETCH-3", stop_policies=TIMEOUT)
-def test_a_fetch_that_has_ended_is_not_waited_for(driver: Driver) -> None:
+def test_timeout_does_not_wait_for_a_prefetch_that_has_ended(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"FETCH-3: all has come before its time, {came} pages are said"
 
 
 @clause("FETCH-3", stop_policies=NOT_BEST_EFFORT, sidecars=("indexer",), page_sizes=[16])
-def test_a_sidecar_that_is_pending_is_waited_for_as_long_as_the_rest(driver: Driver) -> None:
+def test_a_pending_sidecar_is_waited_for_as_long_as_kv(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()
@@ -137,7 +137,7 @@ def test_a_sidecar_that_is_pending_is_waited_for_as_long_as_the_rest(driver: Dri
 @clause(
     "FETCH-3", "FETCH-5", page_sizes=[1], write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.STEPPED_STORAGE]
 )
-def test_cut_short_leaves_the_batches_that_have_come(driver: Driver) -> None:
+def test_a_cut_prefetch_keeps_the_batches_that_were_read(driver: Driver) -> None:
     with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
         put_in_storage_alone(long, LONG)
         for batches in range(4):
@@ -155,7 +155,7 @@ def test_cut_short_leaves_the_batches_that_have_come(driver: Driver) -> None:
 
 
 @clause("FETCH-3", "FETCH-6", stop_policies=BEST_EFFORT, components=(SWA, MAMBA), page_sizes=[16])
-def test_cut_short_brings_all_or_nothing_where_a_window_or_a_state_is_needed(driver: Driver) -> None:
+def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     batches = 4
     for done in range(batches + 1):

@@ -19,7 +19,7 @@ WHOLE = (1, 2, 3)
 
 
 @clause("FLOW-2", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_copy_is_on_the_host_when_all_its_layers_are_and_it_was_taken_over(driver: Driver) -> None:
+def test_a_backup_is_on_the_host_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
     put(driver, WHOLE)
     driver.step()
     backup = pending_transfer(driver, TransferKind.BACKUP)
@@ -36,7 +36,7 @@ def test_a_copy_is_on_the_host_when_all_its_layers_are_and_it_was_taken_over(dri
 
 
 @clause("FLOW-2")
-def test_a_load_is_on_the_device_when_all_its_layers_are_and_it_was_taken_over(driver: Driver) -> None:
+def test_a_load_is_on_the_device_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     load = start_load(driver, WHOLE)
     transfer = pending_transfer(driver, TransferKind.LOAD)
@@ -71,7 +71,7 @@ def test_a_transfer_that_has_ended_does_not_end_again(driver: Driver) -> None:
 
 
 @clause("FLOW-4")
-def test_a_load_is_given_up_once(driver: Driver) -> None:
+def test_a_load_is_claimed_or_abandoned_once(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     for end in (driver.claim, driver.abandon):
         load = start_load(driver, WHOLE)
@@ -86,7 +86,7 @@ def test_a_load_is_given_up_once(driver: Driver) -> None:
 
 
 @clause("FLOW-4")
-def test_a_load_goes_on_and_ends_once(driver: Driver) -> None:
+def test_a_load_becomes_done_once_and_stays_done(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     assert driver.load_phase(load.ticket) is TransferPhase.QUEUED, "FLOW-4: a load begins with the next step"
@@ -99,7 +99,7 @@ def test_a_load_goes_on_and_ends_once(driver: Driver) -> None:
 
 
 @clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_bytes_count_when_a_transfer_is_taken_over_and_once(driver: Driver) -> None:
+def test_bytes_of_a_backup_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
     put(driver, WHOLE)
     counts = [bytes_moved(driver, TransferKind.BACKUP)]
     driver.step()
@@ -113,7 +113,7 @@ def test_bytes_count_when_a_transfer_is_taken_over_and_once(driver: Driver) -> N
 
 
 @clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS])
-def test_bytes_loaded_count_when_a_load_is_taken_over_and_once(driver: Driver) -> None:
+def test_bytes_of_a_load_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = bytes_moved(driver, TransferKind.LOAD)
     load = start_load(driver, WHOLE)

@@ -40,7 +40,7 @@ def test_a_backup_that_always_fails_is_tried_three_times(driver: Driver) -> None
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_backup_that_failed_once_is_made_with_the_next_use(driver: Driver) -> None:
+def test_a_backup_that_failed_once_is_retried_with_the_next_use(driver: Driver) -> None:
     put(driver, WHOLE)
     driver.step()
     driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
@@ -51,7 +51,7 @@ def test_a_backup_that_failed_once_is_made_with_the_next_use(driver: Driver) -> 
 
 
 @clause("FLOW-4", needs=[Capability.SIZES], page_sizes=[16])
-def test_when_the_device_is_somebody_elses_nothing_is_loaded_until_it_is_given_back(driver: Driver) -> None:
+def test_nothing_is_loaded_while_callers_hold_the_whole_device(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     mine = allocate_all(driver)
@@ -66,7 +66,7 @@ def test_when_the_device_is_somebody_elses_nothing_is_loaded_until_it_is_given_b
 
 
 @clause("FLOW-4", components=(MAMBA,), page_sizes=[16])
-def test_when_no_state_slot_can_be_had_nothing_is_loaded_until_there_is_one(driver: Driver) -> None:
+def test_nothing_is_loaded_while_callers_hold_all_states(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     states = list(iter(driver.allocate_state, None))
@@ -79,7 +79,7 @@ def test_when_no_state_slot_can_be_had_nothing_is_loaded_until_there_is_one(driv
 
 
 @clause("FLOW-4", "LOCK-5")
-def test_when_all_is_locked_on_both_tiers_every_verb_gives_a_plain_answer(driver: Driver) -> None:
+def test_when_everything_is_locked_on_both_tiers_no_verb_raises(driver: Driver) -> None:
     put_on_both(driver, WHOLE)
     on_device, on_host = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
     for component in driver.config.components:
@@ -98,7 +98,7 @@ def test_when_all_is_locked_on_both_tiers_every_verb_gives_a_plain_answer(driver
 
 
 @clause("FLOW-4", needs=[Capability.REQUESTS], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_acknowledgements_are_taken_while_requests_only_decode(driver: Driver) -> None:
+def test_backups_are_acknowledged_while_requests_only_decode(driver: Driver) -> None:
     driver.finish(admit(driver, WHOLE).request)
     decoding = admit(driver, [8])
     driver.step()

@@ -27,7 +27,7 @@ def put_links(driver: Driver) -> None:
 
 
 @clause("FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_of_a_backup_that_fails_the_parts_before_the_failure_are_on_the_host(driver: Driver) -> None:
+def test_a_failed_backup_leaves_the_parts_before_the_failure_on_the_host(driver: Driver) -> None:
     done, parts = 0, 1
     while done < parts:
         driver.reset()
@@ -47,7 +47,7 @@ def test_of_a_backup_that_fails_the_parts_before_the_failure_are_on_the_host(dri
 
 
 @clause("FLOW-3", page_sizes=[16])
-def test_of_a_load_that_fails_the_parts_before_the_failure_are_on_the_device(driver: Driver) -> None:
+def test_a_failed_load_leaves_the_parts_before_the_failure_on_the_device(driver: Driver) -> None:
     done, parts = 0, 1
     while done < parts:
         driver.reset()
@@ -70,7 +70,7 @@ def test_of_a_load_that_fails_the_parts_before_the_failure_are_on_the_device(dri
 
 
 @clause("FLOW-3", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_copy_that_arrives_below_one_that_failed_does_not_count(driver: Driver) -> None:
+def test_a_backup_below_a_failed_one_does_not_count(driver: Driver) -> None:
     for pages in LINKS[:2]:
         put(driver, pages)
         driver.step()
@@ -90,7 +90,7 @@ def test_a_copy_that_arrives_below_one_that_failed_does_not_count(driver: Driver
 
 
 @clause("FLOW-3", "FLOW-4", page_sizes=[16])
-def test_of_two_loads_in_one_transfer_the_first_may_be_done_and_the_second_fail(driver: Driver) -> None:
+def test_one_transfer_can_complete_one_load_and_fail_another(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [8, 9])
     first, second = queue_load(driver, [1, 2]), queue_load(driver, [8, 9])
     of_first = len(transfer_views(driver, TransferKind.LOAD)) // 2
@@ -121,12 +121,12 @@ def alone_and_failed(driver: Driver, component: str) -> None:
 
 
 @clause("FLOW-3", components=(SWA,))
-def test_a_load_of_swa_data_alone_that_fails_leaves_nothing(driver: Driver) -> None:
+def test_a_failed_load_of_swa_data_alone_leaves_nothing(driver: Driver) -> None:
     alone_and_failed(driver, SWA)
 
 
 @clause("FLOW-3", components=(MAMBA,))
-def test_a_load_of_a_state_alone_that_fails_leaves_nothing(driver: Driver) -> None:
+def test_a_failed_load_of_a_state_alone_leaves_nothing(driver: Driver) -> None:
     alone_and_failed(driver, MAMBA)
 
 

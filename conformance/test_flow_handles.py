@@ -54,7 +54,7 @@ CHANGES = pytest.mark.parametrize("change", [split, grow, branch, come_and_go], 
 
 @clause("FLOW-5", "FLOW-10", page_sizes=[16])
 @CHANGES
-def test_a_handle_is_good_for_the_whole_prompt_whatever_was_cut_or_added(driver: Driver, change: Change) -> None:
+def test_a_handle_loads_the_whole_prompt_after_the_tree_changed(driver: Driver, change: Change) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     found = driver.match(key)
@@ -72,7 +72,9 @@ def test_a_handle_is_good_for_the_whole_prompt_whatever_was_cut_or_added(driver:
 @clause("FLOW-5", "FLOW-4", page_sizes=[16])
 @CHANGES
 @STAGES
-def test_a_load_is_whole_whatever_was_cut_or_added_meanwhile(driver: Driver, stage: Stage, change: Change) -> None:
+def test_a_load_brings_the_whole_prompt_if_the_tree_changes_meanwhile(
+    driver: Driver, stage: Stage, change: Change
+) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -83,7 +85,7 @@ def test_a_load_is_whole_whatever_was_cut_or_added_meanwhile(driver: Driver, sta
 
 
 @clause("FLOW-5", page_sizes=[16])
-def test_a_handle_of_what_left_both_tiers_is_refused(driver: Driver) -> None:
+def test_a_handle_of_a_node_that_left_both_tiers_is_refused(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     handle = driver.match(key_of(driver, WHOLE)).best_match
     evict_host(driver)
@@ -93,7 +95,7 @@ def test_a_handle_of_what_left_both_tiers_is_refused(driver: Driver) -> None:
 
 
 @clause("FLOW-5", "EVICT-9", page_sizes=[16])
-def test_a_handle_of_an_earlier_life_is_refused(driver: Driver) -> None:
+def test_a_handle_from_before_a_reset_is_refused(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     handle = driver.match(key_of(driver, WHOLE)).best_match
     driver.reset()
@@ -103,7 +105,7 @@ def test_a_handle_of_an_earlier_life_is_refused(driver: Driver) -> None:
 
 
 @clause("FLOW-5", "HOST-5", page_sizes=[16])
-def test_what_was_computed_since_it_was_found_is_not_loaded(driver: Driver) -> None:
+def test_pages_computed_since_the_match_are_not_loaded(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     found = driver.match(key)
@@ -116,7 +118,7 @@ def test_what_was_computed_since_it_was_found_is_not_loaded(driver: Driver) -> N
 
 
 @clause("FLOW-5", "FLOW-10", page_sizes=[16])
-def test_of_what_was_found_only_what_the_device_lost_is_loaded(driver: Driver) -> None:
+def test_a_load_brings_what_left_the_device_since_the_match(driver: Driver) -> None:
     put_on_both(driver, WHOLE[:2], WHOLE)
     key, size = key_of(driver, WHOLE), driver.config.page_size
     driver.evict(FULL, 1)

@@ -36,7 +36,7 @@ def hits_after_loads(driver: Driver) -> dict[tuple[int, ...], int]:
 
 
 @clause("FLOW-8", page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH], executors=[ExecutorKind.STEPPED])
-def test_every_prefix_hits_as_far_whatever_was_evicted_on_the_device(driver: Driver) -> None:
+def test_every_prefix_hits_as_far_as_before_after_an_eviction_on_the_device(driver: Driver) -> None:
     for count in range(1, 3):
         for order in permutations(driver.config.components, count):
             driver.reset()
@@ -48,7 +48,7 @@ def test_every_prefix_hits_as_far_whatever_was_evicted_on_the_device(driver: Dri
 
 
 @clause("FLOW-8", needs=[Capability.SIZES])
-def test_every_prefix_hits_as_far_when_somebody_else_took_the_device(driver: Driver) -> None:
+def test_every_prefix_hits_as_far_as_before_after_an_allocation_took_the_device(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     before = hits(driver)
     slots = allocate_all(driver)
@@ -60,7 +60,7 @@ def test_every_prefix_hits_as_far_when_somebody_else_took_the_device(driver: Dri
 
 
 @clause("FLOW-8", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_was_backed_up_is_whole_for_each_component(driver: Driver) -> None:
+def test_a_backup_covers_each_component(driver: Driver) -> None:
     put_and_back_up(driver, *PROMPTS)
     for component in driver.config.components:
         lost = device_slots(driver, component).keys() - host_slots(driver, component).keys()
@@ -68,7 +68,7 @@ def test_what_was_backed_up_is_whole_for_each_component(driver: Driver) -> None:
 
 
 @clause("FLOW-10", layouts=True, write_policies=WritePolicy)
-def test_a_hit_on_the_host_is_delivered(driver: Driver) -> None:
+def test_a_hit_on_the_host_is_loaded(driver: Driver) -> None:
     put_on_host(driver, *PROMPTS)
     for pages in PREFIXES:
         key = key_of(driver, pages)
@@ -80,7 +80,7 @@ def test_a_hit_on_the_host_is_delivered(driver: Driver) -> None:
 
 
 @clause("FLOW-10", "FLOW-5")
-def test_a_hit_that_left_the_host_since_is_not_delivered_by_half(driver: Driver) -> None:
+def test_a_hit_that_left_the_host_in_part_is_not_loaded(driver: Driver) -> None:
     for component in driver.config.components:
         driver.reset()
         put_on_host(driver, [1, 2])
@@ -99,7 +99,7 @@ def test_a_hit_that_left_the_host_since_is_not_delivered_by_half(driver: Driver)
 
 
 @clause("FLOW-10", "LOCK-7")
-def test_a_hit_that_is_locked_on_the_host_can_be_relied_on(driver: Driver) -> None:
+def test_a_hit_that_is_locked_on_the_host_can_be_loaded(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [3])
     key = key_of(driver, [1, 2])
     found = driver.match(key)
@@ -116,7 +116,7 @@ def test_a_hit_that_is_locked_on_the_host_can_be_relied_on(driver: Driver) -> No
 
 
 @clause("FLOW-10", needs=[Capability.SIZES])
-def test_what_was_loaded_stays_until_it_is_claimed(driver: Driver) -> None:
+def test_loaded_pages_stay_until_the_load_is_claimed(driver: Driver) -> None:
     put_on_host(driver, [1, 2])
     key = key_of(driver, [1, 2])
     load = driver.load_back(key, driver.match(key))

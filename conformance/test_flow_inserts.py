@@ -21,7 +21,9 @@ WHOLE = (1, 2, 3)
 
 @clause("INS-3", "FLOW-1", "FLOW-5", page_sizes=[16])
 @STAGES
-def test_an_insert_over_a_load_takes_the_fresh_slots_and_readers_keep_theirs(driver: Driver, stage: Stage) -> None:
+def test_an_insert_over_a_load_keeps_its_own_slots_and_readers_keep_the_loaded_ones(
+    driver: Driver, stage: Stage
+) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -39,7 +41,7 @@ def test_an_insert_over_a_load_takes_the_fresh_slots_and_readers_keep_theirs(dri
 
 
 @clause("FLOW-10", "FLOW-3", "INS-3", page_sizes=[16])
-def test_an_insert_over_a_load_that_fails_keeps_its_own_and_the_load_says_that_it_failed(driver: Driver) -> None:
+def test_an_insert_over_a_failed_load_keeps_its_own_slots_and_the_load_fails(driver: Driver) -> None:
     """Who waits may have read the promised slots already, and they never got their bytes."""
     put_on_host(driver, WHOLE)
     load = start_load(driver, WHOLE)
@@ -56,7 +58,7 @@ def test_an_insert_over_a_load_that_fails_keeps_its_own_and_the_load_says_that_i
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
 @STAGES
-def test_an_insert_over_the_beginning_of_a_load_leaves_the_rest_to_it(driver: Driver, stage: Stage) -> None:
+def test_an_insert_over_the_first_pages_of_a_load_leaves_the_others_to_the_load(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -72,7 +74,7 @@ def test_an_insert_over_the_beginning_of_a_load_leaves_the_rest_to_it(driver: Dr
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
 @STAGES
-def test_an_insert_below_a_load_is_whole_when_it_has_ended(driver: Driver, stage: Stage) -> None:
+def test_an_insert_below_a_load_hits_in_full_when_the_load_has_ended(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -106,19 +108,19 @@ def computed_while_it_is_loaded(driver: Driver, stage: Stage, component: str) ->
 
 @clause("INS-4", "FLOW-6", components=(SWA,), page_sizes=[16])
 @STAGES
-def test_swa_data_that_is_computed_while_it_is_loaded_is_there_once(driver: Driver, stage: Stage) -> None:
+def test_swa_data_that_is_computed_while_it_is_loaded_is_cached_once(driver: Driver, stage: Stage) -> None:
     computed_while_it_is_loaded(driver, stage, SWA)
 
 
 @clause("INS-3", "FLOW-6", components=(MAMBA,), page_sizes=[16])
 @STAGES
-def test_a_state_that_is_computed_while_it_is_loaded_is_there_once(driver: Driver, stage: Stage) -> None:
+def test_a_state_that_is_computed_while_it_is_loaded_is_cached_once(driver: Driver, stage: Stage) -> None:
     computed_while_it_is_loaded(driver, stage, MAMBA)
 
 
 @clause("FLOW-10", "FLOW-5", components=(SWA,), page_sizes=[16])
 @STAGES
-def test_a_load_brings_the_window_that_an_insert_over_it_had_passed(driver: Driver, stage: Stage) -> None:
+def test_a_load_brings_the_window_that_an_insert_over_it_lacked(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -138,7 +140,7 @@ def test_a_load_brings_the_state_that_an_insert_over_it_lacked(driver: Driver, s
 
 @clause("FLOW-6", "FLOW-4", needs=[Capability.COUNTERS], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
 @STAGES
-def test_what_is_being_backed_up_is_not_queued_again(driver: Driver, stage: Stage) -> None:
+def test_a_backup_under_way_is_not_queued_again(driver: Driver, stage: Stage) -> None:
     put(driver, WHOLE)
     expected = len(transfer_views(driver, TransferKind.BACKUP))
     stage(driver, TransferKind.BACKUP)

@@ -69,17 +69,17 @@ def loaded_under_a_lock(driver: Driver, component: str) -> None:
 
 
 @clause("LOCK-4", "LOCK-5", "EVICT-3", components=(SWA,), needs=HOST)
-def test_swa_data_that_was_loaded_under_a_lock_can_go_and_the_leaf_stays(driver: Driver) -> None:
+def test_swa_data_that_was_loaded_under_a_lock_can_be_evicted_and_the_leaf_stays(driver: Driver) -> None:
     loaded_under_a_lock(driver, SWA)
 
 
 @clause("LOCK-4", "LOCK-5", "EVICT-3", components=(MAMBA,), needs=HOST)
-def test_a_state_that_was_loaded_under_a_lock_can_go_and_the_leaf_stays(driver: Driver) -> None:
+def test_a_state_that_was_loaded_under_a_lock_can_be_evicted_and_the_leaf_stays(driver: Driver) -> None:
     loaded_under_a_lock(driver, MAMBA)
 
 
 @clause("LOCK-5", "LOCK-2", needs=HOST)
-def test_what_is_locked_on_the_device_stays_there_when_the_host_loses_its_copy(driver: Driver) -> None:
+def test_locked_device_data_stays_when_the_host_loses_its_copy(driver: Driver) -> None:
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
     receipt = lock(driver, longer_prompt(driver))
     before, locked = device_slots(driver, FULL), device_locks(driver)

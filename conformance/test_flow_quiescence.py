@@ -93,14 +93,14 @@ LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split,
 
 @clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16], write_policies=WritePolicy)
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
-def test_nothing_is_left_of_a_life(driver: Driver, life: Callable[[Driver], None]) -> None:
+def test_a_sequence_of_operations_leaves_nothing_held(driver: Driver, life: Callable[[Driver], None]) -> None:
     life(driver)
     require_all_evictable(driver, life.__name__)
 
 
 @clause("FLOW-7", "FLOW-3", needs=[Capability.SIZES], page_sizes=[16])
 @pytest.mark.parametrize("kind", list(TransferKind), ids=lambda kind: kind.value)
-def test_nothing_is_left_when_every_transfer_fails(driver: Driver, kind: TransferKind) -> None:
+def test_failed_transfers_leave_nothing_held(driver: Driver, kind: TransferKind) -> None:
     if kind is TransferKind.LOAD:
         put_on_host(driver, WHOLE)
         load = queue_load(driver, WHOLE)
@@ -119,7 +119,7 @@ def test_nothing_is_left_when_every_transfer_fails(driver: Driver, kind: Transfe
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
 @STAGES
-def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Driver, stage: Stage) -> None:
+def test_a_request_aborted_while_it_waits_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     admission = driver.admit(key_of(driver, [*WHOLE, 4]))
     assert admission is not None, "REQ-5: a request of four pages fits"
@@ -131,7 +131,7 @@ def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Dri
 
 @clause("FLOW-7", "FLOW-3", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
 @pytest.mark.parametrize("end", ["abort", "resume and finish"])
-def test_nothing_is_left_of_a_request_whose_load_failed(driver: Driver, end: str) -> None:
+def test_a_request_whose_load_failed_leaves_nothing_held(driver: Driver, end: str) -> None:
     put_on_host(driver, WHOLE)
     admission = driver.admit(key_of(driver, [*WHOLE, 4]))
     assert admission is not None, "REQ-5: a request of four pages fits"

@@ -18,7 +18,7 @@ BACK = [WritePolicy.WRITE_BACK]
 
 
 @clause("FLOW-1", "EVICT-7", write_policies=BACK)
-def test_a_load_evicts_and_backs_up_and_its_own_source_stays(driver: Driver) -> None:
+def test_a_load_that_evicts_and_backs_up_keeps_its_own_source(driver: Driver) -> None:
     config = driver.config
     with host_variant(
         driver, capacity_tokens=capacity_for(config, 4, 2), host={"capacity_tokens": capacity_for(config, 4, 2)}
@@ -51,7 +51,7 @@ def test_a_load_is_refused_when_only_its_own_source_could_make_room(driver: Driv
 
 
 @clause("FLOW-1", "EVICT-7", write_policies=BACK)
-def test_a_sweep_over_two_nodes_does_not_write_both_to_one_place(driver: Driver) -> None:
+def test_an_eviction_of_two_nodes_does_not_back_both_up_to_the_same_slots(driver: Driver) -> None:
     config = driver.config
     with host_variant(driver, host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
         for pages in NEWER:
@@ -65,7 +65,7 @@ def test_a_sweep_over_two_nodes_does_not_write_both_to_one_place(driver: Driver)
 
 
 @clause("FLOW-1", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_backup_does_not_take_the_place_of_what_is_being_loaded(driver: Driver) -> None:
+def test_a_backup_does_not_evict_the_source_of_a_load(driver: Driver) -> None:
     config = driver.config
     with host_variant(driver, host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
         put_on_host(tiny, WANTED)
@@ -81,7 +81,7 @@ def test_a_backup_does_not_take_the_place_of_what_is_being_loaded(driver: Driver
 
 
 @clause("FLOW-1", "FLOW-5", page_sizes=[16])
-def test_the_device_part_of_a_path_stays_while_the_rest_is_loaded(driver: Driver) -> None:
+def test_the_device_anchor_stays_while_the_rest_is_loaded(driver: Driver) -> None:
     put_on_host(driver, WANTED[:1], WANTED)
     driver.load(key_of(driver, WANTED[:1]))
     anchor = device_slots(driver, FULL)
@@ -101,7 +101,7 @@ def test_the_device_part_of_a_path_stays_while_the_rest_is_loaded(driver: Driver
 
 
 @clause("FLOW-5", "EVICT-7", write_policies=BACK)
-def test_what_anchors_a_load_from_the_host_is_on_the_device_alone(driver: Driver) -> None:
+def test_an_anchor_without_a_host_copy_stays_during_a_load(driver: Driver) -> None:
     for pages in (WANTED[:1], WANTED):
         put(driver, pages)
     receipt = lock(driver, WANTED[:1])

@@ -47,7 +47,7 @@ def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
 @clause("FLOW-6", "HOST-4", needs=[Capability.COUNTERS], page_sizes=[16])
 @PAIRS
 @STAGES
-def test_what_two_loads_need_is_loaded_once(
+def test_pages_that_two_loads_need_are_loaded_once(
     driver: Driver, stage: Stage, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     put_on_host(driver, SHORT, LONG, BRANCH)
@@ -72,7 +72,7 @@ def test_what_two_loads_need_is_loaded_once(
 
 @clause("FLOW-6", "HOST-5")
 @STAGES
-def test_a_load_that_shares_all_needs_no_room(driver: Driver, stage: Stage) -> None:
+def test_a_load_that_shares_all_its_pages_needs_no_slots(driver: Driver, stage: Stage) -> None:
     with host_variant(driver, capacity_tokens=capacity_for(driver.config, len(LONG), 1 + 1)) as tiny:
         put_on_host(tiny, LONG)
         one = queue_load(tiny, LONG)
@@ -91,7 +91,7 @@ def test_a_load_that_shares_all_needs_no_room(driver: Driver, stage: Stage) -> N
 @clause("FLOW-6", "FLOW-4", page_sizes=[16])
 @PAIRS
 @STAGES
-def test_a_load_that_is_abandoned_goes_on_for_another(
+def test_an_abandoned_load_continues_for_another_one(
     driver: Driver, stage: Stage, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     put_on_host(driver, SHORT, LONG, BRANCH)
@@ -111,7 +111,7 @@ def test_a_load_that_is_abandoned_goes_on_for_another(
 
 @clause("FLOW-6", "FLOW-7")
 @STAGES
-def test_a_load_that_everybody_abandoned_arrives_and_can_be_evicted(driver: Driver, stage: Stage) -> None:
+def test_a_load_that_all_have_abandoned_completes_and_can_be_evicted(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, SHORT, LONG)
     loads = [queue_load(driver, LONG)]
     stage(driver, TransferKind.LOAD)
@@ -127,7 +127,7 @@ def test_a_load_that_everybody_abandoned_arrives_and_can_be_evicted(driver: Driv
 
 
 @clause("FLOW-6", "FLOW-3")
-def test_when_the_shared_part_fails_both_fail_and_nothing_below_it_is_there(driver: Driver) -> None:
+def test_if_the_shared_part_fails_both_loads_fail_and_nothing_below_it_is_cached(driver: Driver) -> None:
     put_on_host(driver, SHORT, LONG)
     one = start_load(driver, SHORT)
     other = start_load(driver, LONG)
@@ -147,7 +147,7 @@ def test_when_the_shared_part_fails_both_fail_and_nothing_below_it_is_there(driv
 
 
 @clause("FLOW-6", "FLOW-2")
-def test_what_ended_before_the_part_above_it_waits_for_that_and_is_delivered(driver: Driver) -> None:
+def test_a_part_that_ends_before_the_part_above_it_is_delivered_after_it(driver: Driver) -> None:
     put_on_host(driver, SHORT, LONG)
     loads = [start_load(driver, pages) for pages in (SHORT, LONG)]
     first, second = driver.pending()
@@ -164,7 +164,7 @@ def test_what_ended_before_the_part_above_it_waits_for_that_and_is_delivered(dri
 
 
 @clause("FLOW-6", "FLOW-3", components=(SWA,), write_policies=[WritePolicy.WRITE_THROUGH])
-def test_when_shared_swa_data_fails_who_needs_it_fails(driver: Driver) -> None:
+def test_if_shared_swa_data_fails_both_loads_fail(driver: Driver) -> None:
     others = "H" * (len(driver.config.components) - 1)
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, 2)) as two_tiers:
         build_residency(two_tiers, ("BBB"[: 1 + len(others)], "B" + others, "B" + others))
@@ -181,7 +181,7 @@ def test_when_shared_swa_data_fails_who_needs_it_fails(driver: Driver) -> None:
 
 
 @clause("FLOW-6", "FLOW-3")
-def test_when_the_part_of_one_fails_the_other_is_done(driver: Driver) -> None:
+def test_if_the_part_of_one_load_fails_the_other_load_is_done(driver: Driver) -> None:
     put_on_host(driver, SHORT, LONG)
     one = start_load(driver, SHORT)
     other = start_load(driver, LONG)
@@ -198,7 +198,7 @@ def test_when_the_part_of_one_fails_the_other_is_done(driver: Driver) -> None:
 
 
 @clause("FLOW-6")
-def test_what_has_arrived_is_not_loaded_again(driver: Driver) -> None:
+def test_loaded_pages_are_not_loaded_again(driver: Driver) -> None:
     put_on_host(driver, LONG)
     load, key = queue_load(driver, LONG), key_of(driver, LONG)
     driver.drain()
@@ -210,7 +210,7 @@ def test_what_has_arrived_is_not_loaded_again(driver: Driver) -> None:
 
 @clause("FLOW-6", "FLOW-7", "INS-3")
 @STAGES
-def test_slots_that_two_read_are_kept_until_both_are_done(driver: Driver, stage: Stage) -> None:
+def test_slots_that_two_loads_share_are_kept_until_both_are_claimed(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, LONG)
     loads = [queue_load(driver, LONG)]
     stage(driver, TransferKind.LOAD)

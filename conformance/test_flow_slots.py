@@ -34,7 +34,7 @@ def overwrite(driver: Driver) -> Slots:
 
 @clause("FLOW-1", write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.SIZES])
 @STAGES
-def test_what_is_being_backed_up_stays_under_all_pressure(driver: Driver, stage: Stage) -> None:
+def test_data_that_is_being_backed_up_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
     put(driver, WHOLE)
     stage(driver, TransferKind.BACKUP)
     before, there = ends(driver, TransferKind.BACKUP), device_slots(driver, FULL)
@@ -52,7 +52,7 @@ def test_what_is_being_backed_up_stays_under_all_pressure(driver: Driver, stage:
 
 @clause("FLOW-1", needs=[Capability.SIZES])
 @STAGES
-def test_what_is_being_loaded_stays_under_all_pressure(driver: Driver, stage: Stage) -> None:
+def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE, [8, 9])
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)

@@ -63,7 +63,7 @@ def test_a_prompt_hits_as_far_after_its_eviction_as_after_a_restart(driver: Driv
 
 
 @clause("FLOW-9", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_left_the_host_alone_still_counts_as_persisted(driver: Driver) -> None:
+def test_a_node_that_left_the_host_alone_still_counts_as_stored(driver: Driver) -> None:
     put(driver, PAIR)
     driver.drain()
     evict_host(driver)
@@ -74,7 +74,7 @@ def test_what_left_the_host_alone_still_counts_as_persisted(driver: Driver) -> N
 
 
 @clause("FLOW-9", needs=[Capability.STEPPED_STORAGE], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_left_the_host_before_storage_had_it_is_lost_with_all_below(driver: Driver) -> None:
+def test_a_node_evicted_before_storage_had_it_is_lost_with_its_descendants(driver: Driver) -> None:
     store(driver).faults.refused = set(object_keys(driver, Pool.KV, PROMPT))
     put(driver, PAIR)
     put(driver, PROMPT)
@@ -89,7 +89,7 @@ def test_what_left_the_host_before_storage_had_it_is_lost_with_all_below(driver:
 
 
 @clause("FLOW-9", write_policies=[WritePolicy.WRITE_BACK])
-def test_with_write_back_what_is_in_storage_has_no_gap_at_any_moment(driver: Driver) -> None:
+def test_with_write_back_stored_prefixes_never_have_a_gap(driver: Driver) -> None:
     for pages in BRANCHES:
         put(driver, pages)
     for _ in range(len(BRANCHES) * 4):
@@ -104,7 +104,7 @@ def test_with_write_back_what_is_in_storage_has_no_gap_at_any_moment(driver: Dri
 
 @pytest.mark.parametrize("lives", [1, 2, 3])
 @clause("FLOW-9", "FETCH-9")
-def test_one_life_goes_on_with_what_another_left(driver: Driver, lives: int) -> None:
+def test_a_restarted_cache_uses_what_earlier_ones_stored(driver: Driver, lives: int) -> None:
     long = tuple(range(1, lives + 2))
     for count in range(2, len(long) + 1):
         pages = long[:count]
@@ -118,7 +118,7 @@ def test_one_life_goes_on_with_what_another_left(driver: Driver, lives: int) -> 
 
 
 @clause("FLOW-9", "EVICT-9", needs=[Capability.STEPPED_STORAGE], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
+def test_a_reset_cancels_what_is_being_stored(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
@@ -135,7 +135,7 @@ def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
 
 
 @clause("FLOW-9", "FETCH-4")
-def test_each_beginning_is_found_where_it_can_be_used(driver: Driver) -> None:
+def test_each_stored_prefix_can_be_prefetched(driver: Driver) -> None:
     put_in_storage(driver, *PREFIXES)
     driver.restart()
     found = gains(driver, PREFIXES)

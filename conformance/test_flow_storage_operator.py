@@ -54,7 +54,7 @@ STEPPED = [Capability.STEPPED_STORAGE]
 @OPERATIONS
 @STAGES
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16])
-def test_nothing_is_done_while_a_fetch_is_open(driver: Driver, stage: Stage, operation: Operation) -> None:
+def test_an_operator_is_refused_while_a_prefetch_is_open(driver: Driver, stage: Stage, operation: Operation) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -66,7 +66,9 @@ def test_nothing_is_done_while_a_fetch_is_open(driver: Driver, stage: Stage, ope
 
 @OPERATIONS
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16])
-def test_nothing_is_done_while_an_aborted_fetch_is_written(driver: Driver, operation: Operation) -> None:
+def test_an_operator_is_refused_while_storage_writes_for_an_aborted_prefetch(
+    driver: Driver, operation: Operation
+) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()
@@ -80,7 +82,7 @@ def test_nothing_is_done_while_an_aborted_fetch_is_written(driver: Driver, opera
 
 @OPERATIONS
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_nothing_is_done_while_something_goes_to_storage(driver: Driver, operation: Operation) -> None:
+def test_an_operator_is_refused_while_a_node_is_being_stored(driver: Driver, operation: Operation) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
@@ -91,7 +93,7 @@ def test_nothing_is_done_while_something_goes_to_storage(driver: Driver, operati
 
 
 @clause("FLOW-12", page_sizes=[16])
-def test_without_a_backend_the_cache_does_without_storage(driver: Driver) -> None:
+def test_without_a_backend_the_host_tier_still_works(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     assert driver.detach_storage(), "FLOW-12: nothing is under way"
     assert not driver.detach_storage(), "FLOW-12: none is attached"
@@ -107,7 +109,7 @@ def test_without_a_backend_the_cache_does_without_storage(driver: Driver) -> Non
 
 
 @clause("FLOW-12", page_sizes=[16])
-def test_what_is_attached_again_serves_again(driver: Driver) -> None:
+def test_a_reattached_backend_serves_prefetches(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     assert not driver.attach_storage(), "FLOW-12: it is attached already"
     for _ in range(3):
@@ -121,7 +123,7 @@ def test_what_is_attached_again_serves_again(driver: Driver) -> None:
 
 
 @clause("FLOW-12", "FETCH-9", page_sizes=[16])
-def test_after_a_clear_what_is_used_goes_to_storage_again(driver: Driver) -> None:
+def test_after_a_clear_used_nodes_are_stored_again(driver: Driver) -> None:
     for forget in (clear, reattach_to_nothing):
         put_in_storage(driver, PAIR)
         assert forget(driver), "FLOW-12: nothing is under way"
@@ -148,7 +150,7 @@ def test_a_clear_removes_the_objects_of_this_cache_alone(driver: Driver) -> None
 
 
 @clause("FLOW-12", "STORE-3", page_sizes=[16])
-def test_a_clear_that_fails_is_an_answer_and_changes_nothing(driver: Driver) -> None:
+def test_a_failed_clear_returns_false_and_changes_nothing(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     store(driver).faults.raising = {"clear"}
     assert not driver.clear_storage(), "FLOW-12: the backend raises, and nothing was removed"
@@ -159,7 +161,7 @@ def test_a_clear_that_fails_is_an_answer_and_changes_nothing(driver: Driver) -> 
 
 
 @clause("STORE-11", page_sizes=[16])
-def test_a_backend_that_does_not_exist_is_refused_by_name(driver: Driver) -> None:
+def test_a_backend_that_does_not_exist_is_refused_with_its_name(driver: Driver) -> None:
     for backend in ("no such backend", "no_such_module:Backend", "hicache.config:CacheConfig", "json:NoSuchClass"):
         name = backend.rpartition(":")[2]
         with (
@@ -170,14 +172,14 @@ def test_a_backend_that_does_not_exist_is_refused_by_name(driver: Driver) -> Non
 
 
 @clause("STORE-11", page_sizes=[16])
-def test_options_go_to_the_backend_which_refuses_what_it_does_not_know(driver: Driver) -> None:
+def test_options_are_passed_to_the_backend_which_refuses_unknown_ones(driver: Driver) -> None:
     for options, wrong in (({"store": 7}, "store"), ({}, "store"), ({"store": "s", "colour": "red"}, "colour")):
         with pytest.raises(ConfigurationError, match=wrong), storage_variant(driver, extra={"options": options}):
             pass
 
 
 @clause("STORE-9", page_sizes=[16])
-def test_pages_go_straight_from_and_to_the_memory_of_the_host_tier(driver: Driver) -> None:
+def test_pages_are_read_and_written_in_the_memory_of_the_host_tier(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     moved = store(driver).moved_pieces

@@ -35,7 +35,7 @@ def arriving(driver: Driver, tokens: list[int]) -> Key:
 
 
 @clause("REQ-3", "FETCH-4", needs=REQUESTS)
-def test_a_request_goes_on_with_what_was_fetched(driver: Driver) -> None:
+def test_a_request_uses_what_was_prefetched(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     tokens = [*driver.prompt(PROMPT), 7]
     ticket = driver.prefetch(arriving(driver, tokens))
@@ -55,7 +55,7 @@ def test_a_request_goes_on_with_what_was_fetched(driver: Driver) -> None:
 
 
 @clause("FETCH-4", "FLOW-10", needs=REQUESTS)
-def test_of_a_prompt_of_whole_pages_as_much_is_fetched_as_admission_can_use(driver: Driver) -> None:
+def test_a_prefetch_brings_only_the_pages_that_admission_can_use(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     tokens = driver.prompt(PROMPT)
     ticket = driver.prefetch(arriving(driver, tokens))
@@ -74,7 +74,7 @@ def test_of_a_prompt_of_whole_pages_as_much_is_fetched_as_admission_can_use(driv
 
 @STAGES
 @clause("REQ-2", "FETCH-8", needs=[*REQUESTS, Capability.STEPPED, Capability.SIZES], page_sizes=[16])
-def test_a_request_that_is_gone_while_it_is_fetched_for_leaves_nothing(driver: Driver, stage: Stage) -> None:
+def test_a_request_aborted_during_its_prefetch_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -85,7 +85,7 @@ def test_a_request_that_is_gone_while_it_is_fetched_for_leaves_nothing(driver: D
 
 @STAGES
 @clause("REQ-2", "FETCH-4", needs=[*REQUESTS, Capability.STEPPED, Capability.SIZES], page_sizes=[16])
-def test_a_request_that_does_not_wait_takes_nothing_from_the_fetch(driver: Driver, stage: Stage) -> None:
+def test_a_request_admitted_before_its_prefetch_ends_uses_none_of_it(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -102,7 +102,7 @@ def test_a_request_that_does_not_wait_takes_nothing_from_the_fetch(driver: Drive
 
 @pytest.mark.parametrize("pages", [1, 2, 3])
 @clause("FETCH-6", "FETCH-4", components=("swa",), page_sizes=[16])
-def test_windows_of_any_length_come_back(driver: Driver, pages: int) -> None:
+def test_windows_of_any_length_are_prefetched(driver: Driver, pages: int) -> None:
     with storage_variant(driver, sliding_window_size=window_tokens(driver.config, pages)) as other:
         put_in_storage_alone(other, *PREFIXES)
         for wanted in PREFIXES:
@@ -114,7 +114,7 @@ def test_windows_of_any_length_come_back(driver: Driver, pages: int) -> None:
 
 
 @clause("REQ-2", "FLOW-4", needs=[*REQUESTS, Capability.SIZES], page_sizes=[16])
-def test_a_full_device_does_not_keep_anything_from_coming_to_the_host(driver: Driver) -> None:
+def test_a_full_device_does_not_stop_a_prefetch(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     put(driver, OTHER)
     receipt = driver.lock(driver.match(key_of(driver, OTHER)).device_anchor)

@@ -26,7 +26,7 @@ DEPTH = 10_000
 
 
 @clause("KEY-4", bigram=True)
-def test_page_hashes_are_the_chain_that_everyone_computes(driver: Driver) -> None:
+def test_page_hashes_are_the_hash_chain_of_the_contract(driver: Driver) -> None:
     config = driver.config
     tokens = [WIDE[i % len(WIDE)] for i in range(5 * config.page_size - 1)]
     expected = page_hash_chain(tokens, config.page_size, bigram=config.bigram)
@@ -96,7 +96,7 @@ def test_each_part_of_a_split_node_has_one_hash_per_page(driver: Driver) -> None
 
 
 @clause("KEY-6", bigram=True)
-def test_page_hashes_come_in_a_fresh_list(driver: Driver) -> None:
+def test_page_hashes_are_returned_in_a_new_list(driver: Driver) -> None:
     key, longer = key_of(driver, [1, 2, 3]), key_of(driver, [1, 2, 3, 4])
     driver.put(key)
     first = driver.adapter.page_hashes(key)

@@ -26,7 +26,7 @@ def test_a_request_counts_at_every_node_of_its_path(driver: Driver) -> None:
 
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS], bigram=True)
-def test_a_chunked_request_that_looks_again_does_not_count(driver: Driver) -> None:
+def test_a_chunked_request_that_matches_again_is_not_counted(driver: Driver) -> None:
     insert_fresh(driver, [1])
     insert_fresh(driver, [1, 2])
     driver.match(key_of(driver, [1, 2]))
@@ -50,7 +50,7 @@ def test_a_match_inside_a_node_counts_for_the_part_that_matched(driver: Driver) 
 
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS], bigram=True)
-def test_who_finds_nothing_counts_nowhere(driver: Driver) -> None:
+def test_a_match_that_finds_nothing_is_not_counted(driver: Driver) -> None:
     insert_fresh(driver, [1])
     for pages in ([], [2], [2, 1]):
         driver.match(key_of(driver, pages))
@@ -58,7 +58,7 @@ def test_who_finds_nothing_counts_nowhere(driver: Driver) -> None:
 
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS])
-def test_hits_of_a_child_that_went_stay_with_its_parent(driver: Driver) -> None:
+def test_the_parent_keeps_the_hits_of_an_evicted_child(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])
     for _ in range(3):

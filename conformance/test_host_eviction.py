@@ -16,7 +16,7 @@ LEAVES = (1, 2, 3, 4)
 
 
 @clause("EVICT-8", "EVICT-5")
-def test_what_is_on_the_host_goes_from_the_leaves_up(driver: Driver) -> None:
+def test_the_host_evicts_from_the_leaves_up(driver: Driver) -> None:
     put_on_host(driver, *(CHAIN[:count] for count in range(1, len(CHAIN) + 1)))
     for count in range(len(CHAIN) - 1, -1, -1):
         driver.evict_host(FULL, 1)
@@ -41,7 +41,7 @@ def test_a_node_with_a_child_on_the_host_stays_however_old_it_is(driver: Driver)
 
 
 @clause("EVICT-8")
-def test_a_leaf_leaves_the_host_with_all_that_it_has_there(driver: Driver) -> None:
+def test_a_leaf_leaves_the_host_with_all_its_components(driver: Driver) -> None:
     for component in driver.config.components:
         driver.reset()
         put_on_host(driver, [1], [2])
@@ -56,7 +56,7 @@ def test_a_leaf_leaves_the_host_with_all_that_it_has_there(driver: Driver) -> No
 
 
 @clause("EVICT-8", "EVICT-1")
-def test_as_much_leaves_the_host_as_was_asked_for(driver: Driver) -> None:
+def test_a_host_eviction_frees_the_whole_pages_that_were_asked_for(driver: Driver) -> None:
     for component in driver.config.components:
         size = unit(driver, component)
         for asked in sorted({0, 1, size + 1, 3 * size}):
@@ -73,7 +73,7 @@ def test_as_much_leaves_the_host_as_was_asked_for(driver: Driver) -> None:
 
 
 @clause("EVICT-8", page_sizes=[16])
-def test_what_is_on_the_host_alone_goes_before_copies(driver: Driver) -> None:
+def test_the_host_evicts_nodes_without_device_data_before_copies(driver: Driver) -> None:
     for component in driver.config.components:
         driver.reset()
         put_on_host(driver, [1], [2], [3])
@@ -89,7 +89,7 @@ def test_what_is_on_the_host_alone_goes_before_copies(driver: Driver) -> None:
 
 
 @clause("EVICT-8")
-def test_a_copy_goes_and_the_device_keeps_its_data(driver: Driver) -> None:
+def test_evicting_a_host_copy_leaves_the_device_unchanged(driver: Driver) -> None:
     put_on_both(driver, [1, 2], [3])
     before = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
     for component in reversed(driver.config.components):
@@ -101,7 +101,7 @@ def test_a_copy_goes_and_the_device_keeps_its_data(driver: Driver) -> None:
 
 
 @clause("EVICT-8", "EVICT-6")
-def test_one_eviction_takes_all_that_is_on_the_host_alone(driver: Driver) -> None:
+def test_one_eviction_can_empty_the_host(driver: Driver) -> None:
     for component in driver.config.components:
         driver.reset()
         put_on_host(driver, [1], [1, 2, 3], [1, 2, 4], [5, 6])
@@ -114,7 +114,7 @@ def test_one_eviction_takes_all_that_is_on_the_host_alone(driver: Driver) -> Non
 
 
 @clause("EVICT-6", "EVICT-8", components=(MAMBA,))
-def test_an_ancestor_without_a_state_goes_with_its_last_child(driver: Driver) -> None:
+def test_an_ancestor_without_a_state_is_removed_with_its_last_child(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [7])
     driver.match(key_of(driver, [1, 9]), chunked=True)
     assert (1,) in nodes(driver), f"MATCH-8: the match that ended after page 1 splits there: {nodes(driver).keys()}"

@@ -80,7 +80,7 @@ def test_a_state_that_left_the_host_is_backed_up_again(driver: Driver) -> None:
 
 
 @clause("EVICT-8", "EVICT-5")
-def test_a_copy_of_full_data_takes_all_of_its_node_from_the_host(driver: Driver) -> None:
+def test_evicting_full_data_from_the_host_evicts_all_components_of_the_node(driver: Driver) -> None:
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
     on_device = {component: device_slots(driver, component) for component in driver.config.components}
     driver.evict_host(FULL, 1)

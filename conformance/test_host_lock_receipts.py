@@ -80,7 +80,7 @@ def everything(driver: Driver) -> None:
     [split, branch, demote, come_back, compute_again, press, share, everything],
     ids=lambda each: each.__name__,
 )
-def test_a_release_undoes_its_host_lock_alone(driver: Driver, disturb: Disturb) -> None:
+def test_a_release_undoes_only_its_own_host_lock(driver: Driver, disturb: Disturb) -> None:
     put_on_both(driver, SHORT, LONG)
     long = driver.lock_host(best_match(driver, LONG))
     with_long = host_locks(driver)
@@ -149,7 +149,7 @@ def test_a_host_receipt_of_another_cache_is_refused(driver: Driver) -> None:
 
 
 @clause("LOCK-2", "LOCK-7", components=(SWA,))
-def test_a_temporary_host_lock_leaves_the_window_of_another(driver: Driver) -> None:
+def test_a_temporary_host_lock_leaves_the_window_of_another_lock(driver: Driver) -> None:
     put_on_both(driver, SHORT, LONG)
     receipt = driver.lock_host(best_match(driver, SHORT))
     before = host_locks(driver)
@@ -184,10 +184,10 @@ COPYING = (WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE)
 
 
 @clause("LOCK-3", "LOCK-7", components=(SWA,), write_policies=COPYING)
-def test_swa_that_the_host_lacked_when_it_was_locked_stays_skipped(driver: Driver) -> None:
+def test_swa_data_that_a_host_lock_skipped_stays_unlocked(driver: Driver) -> None:
     revived_before_release(driver, SWA)
 
 
 @clause("LOCK-3", "LOCK-7", components=(MAMBA,), write_policies=COPYING)
-def test_a_state_that_the_host_lacked_when_it_was_locked_stays_skipped(driver: Driver) -> None:
+def test_a_state_that_a_host_lock_skipped_stays_unlocked(driver: Driver) -> None:
     revived_before_release(driver, MAMBA)

@@ -40,7 +40,7 @@ def test_a_host_lock_holds_one_node_the_window_and_one_state(driver: Driver, sce
 
 
 @clause("LOCK-7")
-def test_locks_of_the_two_tiers_are_counted_apart(driver: Driver) -> None:
+def test_locks_of_the_two_tiers_are_counted_separately(driver: Driver) -> None:
     put_on_both(driver, SHORT)
     on_device = [lock(driver, SHORT), lock(driver, SHORT)]
     with_device = device_locks(driver), host_locks(driver)
@@ -56,7 +56,7 @@ def test_locks_of_the_two_tiers_are_counted_apart(driver: Driver) -> None:
 
 
 @clause("LOCK-7", "LOCK-4", needs=[Capability.SIZES])
-def test_the_first_host_lock_and_the_last_release_move_the_sizes(driver: Driver) -> None:
+def test_the_first_host_lock_and_the_last_release_change_the_sizes(driver: Driver) -> None:
     put_on_both(driver, SHORT)
     sizes = [_host_sizes(driver)]
     receipts = []
@@ -74,7 +74,7 @@ def test_the_first_host_lock_and_the_last_release_move_the_sizes(driver: Driver)
 
 @clause("LOCK-7", "LOCK-5", "EVICT-8")
 @SCENES
-def test_what_is_locked_on_the_host_stays_there(driver: Driver, scene: Scene) -> None:
+def test_locked_host_data_stays_on_the_host(driver: Driver, scene: Scene) -> None:
     scene(driver, SHORT)
     receipt = driver.lock_host(best_match(driver, SHORT))
     before = _locked_slots(driver)
@@ -87,7 +87,7 @@ def test_what_is_locked_on_the_host_stays_there(driver: Driver, scene: Scene) ->
 
 
 @clause("LOCK-7", "EVICT-8")
-def test_a_host_lock_takes_a_node_out_of_the_order_and_its_release_puts_it_back(driver: Driver) -> None:
+def test_a_host_lock_removes_a_node_from_the_eviction_order_until_its_release(driver: Driver) -> None:
     for component in driver.config.components:
         driver.reset()
         put_on_host(driver, [1], [2], [3])
@@ -107,7 +107,7 @@ def test_a_host_lock_takes_a_node_out_of_the_order_and_its_release_puts_it_back(
 
 
 @clause("LOCK-7", "EVICT-7")
-def test_a_host_lock_does_not_hold_what_is_on_the_device(driver: Driver) -> None:
+def test_a_host_lock_does_not_lock_device_data(driver: Driver) -> None:
     put_on_both(driver, SHORT)
     receipt = driver.lock_host(best_match(driver, SHORT))
     evict_all(driver)
@@ -119,7 +119,7 @@ def test_a_host_lock_does_not_hold_what_is_on_the_device(driver: Driver) -> None
 
 
 @clause("LOCK-7", "FLOW-5", executors=[ExecutorKind.STEPPED])
-def test_a_node_that_has_no_host_copy_is_not_removed_either(driver: Driver) -> None:
+def test_a_host_lock_keeps_a_node_without_a_host_copy(driver: Driver) -> None:
     put(driver, SHORT)
     receipt = driver.lock_host(find(driver, SHORT))
     driver.step()
@@ -143,7 +143,7 @@ def test_a_node_that_has_no_host_copy_is_not_removed_either(driver: Driver) -> N
 
 
 @clause("LOCK-7")
-def test_a_dead_node_cannot_be_locked_on_the_host(driver: Driver) -> None:
+def test_a_removed_node_cannot_be_locked_on_the_host(driver: Driver) -> None:
     put_on_host(driver, SHORT)
     handle = best_match(driver, SHORT)
     evict_host(driver, FULL)
@@ -152,7 +152,7 @@ def test_a_dead_node_cannot_be_locked_on_the_host(driver: Driver) -> None:
 
 
 @clause("LOCK-1", "FLOW-5")
-def test_what_is_on_the_host_alone_cannot_be_locked_on_the_device(driver: Driver) -> None:
+def test_a_node_on_the_host_alone_cannot_be_locked_on_the_device(driver: Driver) -> None:
     put_on_host(driver, SHORT)
     handle = best_match(driver, SHORT)
     with refused(driver, "LOCK-1", "a device lock on a node that is on the host alone"):

@@ -13,7 +13,7 @@ from .tree_view import device_slots, free_slots, nodes, residency
 
 
 @clause("INS-1", bigram=True)
-def test_an_insert_tells_how_much_was_present(driver: Driver) -> None:
+def test_an_insert_returns_how_much_was_present(driver: Driver) -> None:
     page = driver.config.page_size
     results = [put(driver, pages) for pages in ([1], [1, 2, 3], [1, 2, 3])]
     lengths = [(result.prefix_length, result.accepted_length) for result in results]
@@ -22,7 +22,7 @@ def test_an_insert_tells_how_much_was_present(driver: Driver) -> None:
 
 
 @clause("INS-1", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_is_not_present_becomes_a_leaf_of_the_given_slots(driver: Driver) -> None:
+def test_new_pages_become_a_leaf_with_the_given_slots(driver: Driver) -> None:
     page = driver.config.page_size
     put(driver, [1])
     own = insert_fresh(driver, [1, 2, 3])

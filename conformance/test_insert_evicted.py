@@ -38,7 +38,7 @@ def require_room(driver: Driver, pages: int, states: int) -> None:
 
 
 @clause("INS-3")
-def test_an_evicted_prompt_takes_the_fresh_slots(driver: Driver) -> None:
+def test_an_insert_over_an_evicted_prompt_uses_its_own_slots(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = below(driver)
     own = insert_fresh(driver, WHOLE)
@@ -55,7 +55,7 @@ def test_an_evicted_prompt_takes_the_fresh_slots(driver: Driver) -> None:
 
 
 @clause("INS-3", needs=[Capability.COUNTERS])
-def test_what_the_host_has_is_not_copied_again(driver: Driver) -> None:
+def test_a_node_with_a_host_copy_is_not_backed_up_again(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = driver.adapter.counters()["bytes_backed_up"]
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_what_the_host_has_is_not_copied_again(driver: Driver) -> None:
 
 
 @clause("INS-3", "INS-1")
-def test_an_insert_goes_on_below_what_was_evicted(driver: Driver) -> None:
+def test_an_insert_continues_below_evicted_nodes(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     longer = (*WHOLE, 4, 5)
     own = insert_fresh(driver, longer)
@@ -77,7 +77,7 @@ def test_an_insert_goes_on_below_what_was_evicted(driver: Driver) -> None:
 
 
 @clause("INS-3", "INS-1")
-def test_of_a_prompt_that_the_device_has_in_part_the_rest_is_taken(driver: Driver) -> None:
+def test_an_insert_adds_the_pages_that_the_device_lacks(driver: Driver) -> None:
     put_on_host(driver, [1], WHOLE)
     driver.load(key_of(driver, [1]))
     there = device_slots(driver, FULL)
@@ -92,7 +92,7 @@ def test_of_a_prompt_that_the_device_has_in_part_the_rest_is_taken(driver: Drive
 
 
 @clause("INS-3", "INS-8")
-def test_an_insert_that_ends_inside_an_evicted_node_takes_its_beginning(driver: Driver) -> None:
+def test_an_insert_that_ends_inside_an_evicted_node_restores_its_first_pages(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = below(driver)
     own = insert_fresh(driver, WHOLE[:2])
@@ -111,7 +111,7 @@ def test_an_insert_that_ends_inside_an_evicted_node_takes_its_beginning(driver: 
 
 @clause("INS-3", "INS-4", components=(SWA,), page_sizes=[16])
 @pytest.mark.parametrize("passed", range(4))
-def test_an_evicted_node_takes_swa_data_of_the_requests_window_alone(driver: Driver, passed: int) -> None:
+def test_an_insert_over_an_evicted_node_restores_swa_data_of_its_window_alone(driver: Driver, passed: int) -> None:
     pages = tuple(range(1, 4 + window_pages(driver.config)))
     put_on_host(driver, pages)
     before = host_slots(driver, SWA)

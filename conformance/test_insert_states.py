@@ -76,7 +76,7 @@ def test_a_leaf_without_a_state_is_not_created(driver: Driver, present: list[int
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
-def test_a_state_lies_at_its_end_and_nowhere_else(driver: Driver) -> None:
+def test_a_state_is_valid_only_at_its_own_end(driver: Driver) -> None:
     put(driver, [1, 2, 3, 4])
     for count in range(1, 4):
         driver.match(key_of(driver, [1, 2, 3, 4][:count]))

@@ -26,7 +26,7 @@ def put_behind_tombstone(driver: Driver) -> list[int]:
 
 @clause("INS-4", needs=[Capability.SNAPSHOT], bigram=True)
 @pytest.mark.parametrize("passed", range(5))
-def test_a_tombstone_gets_back_what_lies_in_the_window(driver: Driver, passed: int) -> None:
+def test_an_insert_restores_the_swa_data_inside_its_window(driver: Driver, passed: int) -> None:
     pages = put_behind_tombstone(driver)
     before = device_slots(driver, SWA).keys()
     assert before == prefixes(*pages) - prefixes(*LONG), f"INS-6: SWA data in the window alone, got {before}"
@@ -76,7 +76,7 @@ def test_the_slots_of_a_restoring_insert_have_one_owner_each(driver: Driver) -> 
 
 
 @clause("INS-4", "LOCK-5", needs=[Capability.SNAPSHOT])
-def test_restoring_moves_no_slot_that_somebody_reads(driver: Driver) -> None:
+def test_restoring_moves_no_locked_slot(driver: Driver) -> None:
     handle = make_tombstone(driver, SWA)
     receipt = driver.lock(handle)
     before = {prefix: device_slots(driver, FULL)[prefix] for prefix in prefixes(*TOMBSTONE)}
@@ -87,7 +87,7 @@ def test_restoring_moves_no_slot_that_somebody_reads(driver: Driver) -> None:
 
 
 @clause("INS-4", "INS-2", needs=[Capability.SNAPSHOT])
-def test_data_that_is_there_is_not_replaced(driver: Driver) -> None:
+def test_cached_data_is_not_replaced(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
     for passed in (0, 1, 2):
@@ -120,7 +120,7 @@ def test_a_leaf_outside_the_window_is_not_created(driver: Driver, present: list[
 
 @clause("INS-6", needs=[Capability.SNAPSHOT])
 @pytest.mark.parametrize("passed", range(1, 5))
-def test_a_leaf_is_cut_where_the_window_begins(driver: Driver, passed: int) -> None:
+def test_a_leaf_is_split_where_the_window_begins(driver: Driver, passed: int) -> None:
     pages = [1, 2, 3, 4, 5]
     put(driver, pages, passed=passed)
     expected = prefixes(*pages) - prefixes(*pages[:passed])

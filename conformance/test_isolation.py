@@ -62,7 +62,7 @@ def test_no_two_namespaces_have_a_page_hash_in_common(driver: Driver) -> None:
 
 
 @clause("SEC-1", needs=[Capability.EVENTS])
-def test_no_two_namespaces_are_taken_for_one_another(adapter_type: type[CacheAdapter]) -> None:
+def test_no_two_namespaces_share_slots_or_blocks(adapter_type: type[CacheAdapter]) -> None:
     driver = open_standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: 2 * len(ALIKE)})
     tokens = driver.prompt([1, 2])
     taken: set[int] = set()
@@ -81,7 +81,7 @@ def test_no_two_namespaces_are_taken_for_one_another(adapter_type: type[CacheAda
 
 @clause("SEC-3", bigram=True)
 @pytest.mark.parametrize("field", ["lora", "salt", "tenant"])
-def test_with_the_same_name_the_hit_is_there_and_with_another_it_is_not(driver: Driver, field: str) -> None:
+def test_only_the_same_namespace_finds_a_prompt(driver: Driver, field: str) -> None:
     same, other = (replace(SHARED, **{field: value}) for value in ("a", "b"))
     tokens = driver.prompt([1, 2])
     driver.put(driver.key(tokens, same))
@@ -92,7 +92,7 @@ def test_with_the_same_name_the_hit_is_there_and_with_another_it_is_not(driver: 
 
 
 @clause("SEC-3", needs=[Capability.SNAPSHOT, Capability.EVENTS], bigram=True)
-def test_another_salt_sees_nothing_and_leaves_no_trace(driver: Driver) -> None:
+def test_a_match_with_another_salt_finds_nothing_and_changes_nothing(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     before, events = snapshot_values(driver.snapshot()), tuple(driver.adapter.events())
     other = Namespace(lora=None, salt="other", tenant=None)
@@ -106,7 +106,7 @@ def test_another_salt_sees_nothing_and_leaves_no_trace(driver: Driver) -> None:
 
 
 @clause("SEC-3", needs=[Capability.REQUESTS], bigram=True)
-def test_a_request_with_another_salt_computes_all_itself(driver: Driver) -> None:
+def test_a_request_with_another_salt_gets_no_cached_tokens(driver: Driver) -> None:
     put(driver, [1, 2])
     for namespace, expected in ((SHARED, 2 * driver.config.page_size), (Namespace(None, "other", None), 0)):
         admission = driver.admit(driver.key([*driver.prompt([1, 2]), 7], namespace))

@@ -37,7 +37,7 @@ def require_nothing(found: MatchResult, namespace: Namespace) -> None:
 
 @clause("SEC-3", "KEY-2", needs=HOST, page_sizes=[16])
 @pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on both tiers", "on the host"])
-def test_another_salt_sees_nothing_on_either_tier(driver: Driver, scene: Callable[..., None]) -> None:
+def test_another_salt_finds_nothing_on_either_tier(driver: Driver, scene: Callable[..., None]) -> None:
     scene(driver, WHOLE)
     for namespace in OTHERS:
         key = driver.key(driver.prompt(WHOLE), namespace)
@@ -51,7 +51,7 @@ def test_another_salt_sees_nothing_on_either_tier(driver: Driver, scene: Callabl
 
 @clause("SEC-3", "FLOW-6", needs=[Capability.NAMESPACES], page_sizes=[16])
 @STAGES
-def test_another_salt_sees_nothing_of_what_is_being_loaded(driver: Driver, stage: Stage) -> None:
+def test_another_salt_finds_nothing_of_a_load_under_way(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -67,7 +67,7 @@ def test_another_salt_sees_nothing_of_what_is_being_loaded(driver: Driver, stage
 
 
 @clause("KEY-2", "SEC-3", needs=HOST, page_sizes=[16])
-def test_two_namespaces_have_copies_of_their_own(driver: Driver) -> None:
+def test_each_namespace_has_its_own_host_copies(driver: Driver) -> None:
     other = driver.key(driver.prompt(WHOLE), OTHERS[0])
     put_on_host(driver, WHOLE)
     for _ in range(2):

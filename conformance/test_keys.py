@@ -65,7 +65,7 @@ def test_namespaces_share_no_node_no_slot_and_no_hash(driver: Driver) -> None:
 
 
 @clause("KEY-2", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_one_namespace_loses_the_other_keeps(driver: Driver) -> None:
+def test_an_eviction_in_one_namespace_leaves_the_other_unchanged(driver: Driver) -> None:
     tokens = driver.prompt([1, 2])
     driver.put(driver.key(tokens, SHARED))
     driver.put(driver.key(tokens, OTHER))

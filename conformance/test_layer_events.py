@@ -48,7 +48,7 @@ def take(driver: Driver, load: LoadBack) -> None:
 
 
 @clause("HOST-6")
-def test_nothing_may_be_read_before_it_has_begun(driver: Driver) -> None:
+def test_no_layer_is_ready_before_the_load_has_started(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = queue_load(driver, PAGES)
     assert not counted(ready(driver, load.ticket)), f"HOST-6: it is queued, and ready is {ready(driver, load.ticket)}"
@@ -58,7 +58,7 @@ def test_nothing_may_be_read_before_it_has_begun(driver: Driver) -> None:
 
 
 @clause("HOST-6", "HOST-9", layouts=True)
-def test_each_layer_that_arrived_may_be_read(driver: Driver) -> None:
+def test_each_layer_is_ready_when_it_has_moved(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
     transfer = pending_transfer(driver, TransferKind.LOAD)
@@ -104,7 +104,7 @@ def test_the_events_cover_each_pool_of_the_stack(driver: Driver) -> None:
 
 
 @clause("HOST-6", "FLOW-4")
-def test_all_may_be_read_after_the_end_and_until_the_claim(driver: Driver) -> None:
+def test_all_layers_are_ready_from_the_end_of_the_load_to_its_claim(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
     driver.complete_all()
@@ -117,7 +117,7 @@ def test_all_may_be_read_after_the_end_and_until_the_claim(driver: Driver) -> No
 
 
 @clause("HOST-6")
-def test_a_load_waits_for_its_own_layers_and_not_for_those_before_it(driver: Driver) -> None:
+def test_the_layers_of_an_earlier_load_do_not_make_a_later_one_ready(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     first = start_load(driver, PAGES)
     driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
@@ -130,7 +130,7 @@ def test_a_load_waits_for_its_own_layers_and_not_for_those_before_it(driver: Dri
 
 
 @clause("HOST-6")
-def test_of_two_loads_under_way_each_has_its_own_events(driver: Driver) -> None:
+def test_each_load_under_way_has_its_own_events(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     first, second = start_load(driver, PAGES), start_load(driver, OTHER)
     older, younger = driver.pending()
@@ -147,7 +147,7 @@ def test_of_two_loads_under_way_each_has_its_own_events(driver: Driver) -> None:
 
 
 @clause("HOST-6")
-def test_loads_that_start_together_may_be_read_together(driver: Driver) -> None:
+def test_loads_that_start_together_are_ready_together(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     loads = [queue_load(driver, PAGES), queue_load(driver, OTHER)]
     driver.step()
@@ -162,7 +162,7 @@ def test_loads_that_start_together_may_be_read_together(driver: Driver) -> None:
 
 
 @clause("HOST-6", "FLOW-6")
-def test_who_shares_a_load_waits_for_all_that_it_needs(driver: Driver) -> None:
+def test_a_load_that_shares_another_is_ready_when_all_its_own_layers_have_moved(driver: Driver) -> None:
     longer = (*PAGES, 3)
     put_on_host(driver, PAGES, longer)
     short = start_load(driver, PAGES)

@@ -22,7 +22,7 @@ STEPPED = (ExecutorKind.STEPPED,)
 
 @clause("REQ-2", needs=LOOKING, executors=STEPPED)
 @STAGES
-def test_an_abort_gives_everything_back_however_far_the_load_has_come(driver: Driver, stage: Stage) -> None:
+def test_an_abort_releases_everything_at_each_stage_of_the_load(driver: Driver, stage: Stage) -> None:
     admission = admit_waiting(driver)
     stage(driver, admission)
     driver.abort(admission.request)
@@ -33,7 +33,7 @@ def test_an_abort_gives_everything_back_however_far_the_load_has_come(driver: Dr
 
 
 @clause("REQ-2", needs=LOOKING)
-def test_an_abort_gives_everything_back_whenever_it_comes(driver: Driver) -> None:
+def test_an_abort_releases_everything_after_any_number_of_steps(driver: Driver) -> None:
     for steps in range(4):
         driver.reset()
         admission = admit_waiting(driver)
@@ -49,7 +49,7 @@ def test_an_abort_gives_everything_back_whenever_it_comes(driver: Driver) -> Non
 
 @clause("REQ-2", "FLOW-6", needs=LOOKING, executors=STEPPED, page_sizes=[1])
 @STAGES
-def test_an_abort_leaves_the_load_to_others_who_wait_for_it(driver: Driver, stage: Stage) -> None:
+def test_an_abort_does_not_stop_a_load_that_another_request_waits_for(driver: Driver, stage: Stage) -> None:
     first = admit_waiting(driver)
     second = admit(driver, PROMPT, tail=1)
     assert second.loading, f"FLOW-6: {CACHED} is being loaded, and the second request got {second}"
@@ -63,7 +63,7 @@ def test_an_abort_leaves_the_load_to_others_who_wait_for_it(driver: Driver, stag
 
 
 @clause("REQ-2", "INS-3", needs=LOOKING, executors=STEPPED)
-def test_slots_that_the_tree_did_not_take_stay_for_others_who_read_them(driver: Driver) -> None:
+def test_loaded_slots_outside_the_tree_stay_for_other_readers(driver: Driver) -> None:
     first = admit_waiting(driver)
     second = admit(driver, PROMPT, tail=1)
     driver.step()

@@ -105,7 +105,7 @@ def test_a_request_that_was_refused_is_admitted_when_others_have_finished(driver
 
 
 @clause("REQ-5", "FLOW-4", needs=LOOKING, executors=STEPPED)
-def test_a_request_that_fits_an_empty_cache_gets_in_wherever_its_prefix_lies(driver: Driver) -> None:
+def test_a_request_that_fits_an_empty_cache_is_admitted_whichever_tier_has_its_prefix(driver: Driver) -> None:
     with host_variant(driver, capacity_tokens=capacity_for(driver.config, PAGES, 1)) as tiny:
         put_on_host(tiny, CACHED)
         for _ in range(3):
@@ -129,7 +129,7 @@ def require_served(driver: Driver) -> None:
 
 
 @clause("REQ-5", "REQ-2", needs=LOOKING, executors=STEPPED)
-def test_a_request_that_is_refused_again_and_again_costs_nothing(driver: Driver) -> None:
+def test_repeated_refusals_of_a_request_take_no_slots(driver: Driver) -> None:
     put_on_host(driver, CACHED)
     other = admit(driver, [9])
     with leave_only(driver, FULL, PAGES - 1):

@@ -49,7 +49,7 @@ def require_load(driver: Driver, pages: Sequence[int], expected: ExpectedMatch, 
 
 
 @clause("HOST-4", "HOST-5", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
-def test_a_load_brings_in_what_is_on_the_host_alone_and_needed(driver: Driver) -> None:
+def test_a_load_brings_exactly_the_host_hits_of_the_residency_cases(driver: Driver) -> None:
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, WINDOW_PAGES)) as two_tiers:
         for case in residency_cases(two_tiers):
             build_residency(two_tiers, case.residency)
@@ -59,7 +59,7 @@ def test_a_load_brings_in_what_is_on_the_host_alone_and_needed(driver: Driver) -
 
 @clause("HOST-4", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_the_oracle_finds_is_loaded(driver: Driver, seed: int) -> None:
+def test_a_load_brings_exactly_the_host_hits_of_the_oracle(driver: Driver, seed: int) -> None:
     rng = Random(seed)
     for _ in range(RANDOM_RESIDENCIES):
         residency = random_residency(rng, driver.config.components)

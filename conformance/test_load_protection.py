@@ -35,7 +35,7 @@ def evict_both(driver: Driver) -> None:
 
 @clause("HOST-4", "LOCK-5", needs=LOOKING, executors=STEPPED)
 @STAGES
-def test_nothing_that_a_load_needs_goes_meanwhile(driver: Driver, stage: Stage) -> None:
+def test_the_anchor_and_the_source_of_a_load_are_not_evicted(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, PARENT, CHILD)
     driver.load(key_of(driver, PARENT))
     load = queue_load(driver, CHILD)
@@ -55,7 +55,7 @@ def test_nothing_that_a_load_needs_goes_meanwhile(driver: Driver, stage: Stage) 
 
 @clause("HOST-4", needs=LOOKING)
 @ENDS
-def test_what_was_loaded_stays_until_the_load_is_claimed(driver: Driver, end: End) -> None:
+def test_loaded_pages_stay_until_the_load_is_claimed(driver: Driver, end: End) -> None:
     put_on_host(driver, CHILD)
     load = queue_load(driver, CHILD)
     driver.drain()
@@ -73,7 +73,7 @@ def test_what_was_loaded_stays_until_the_load_is_claimed(driver: Driver, end: En
 @clause("HOST-4", "LOCK-6", needs=LOOKING)
 @ENDS
 @pytest.mark.parametrize("first", [PARENT, CHILD], ids=["short first", "long first"])
-def test_loads_of_one_path_protect_it_each(driver: Driver, first: list[int], end: End) -> None:
+def test_each_load_of_a_path_protects_it(driver: Driver, first: list[int], end: End) -> None:
     put_on_host(driver, PARENT, CHILD)
     loads = {len(pages): queue_load(driver, pages) for pages in (PARENT, CHILD)}
     driver.drain()

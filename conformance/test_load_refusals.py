@@ -54,7 +54,7 @@ def test_a_load_of_fewer_tokens_than_the_threshold_is_refused(driver: Driver) ->
 
 
 @clause("HOST-5", needs=LOOKING, load_back_threshold=True)
-def test_the_threshold_counts_what_is_loaded_and_not_what_is_there(driver: Driver) -> None:
+def test_the_threshold_counts_only_the_tokens_to_load(driver: Driver) -> None:
     threshold = host_config(driver.config).load_back_threshold_tokens // driver.config.page_size
     parent = list(range(1, threshold + 1))
     few, enough = [*parent, 21], [*parent, *range(31, 31 + threshold)]
@@ -90,7 +90,7 @@ WITHOUT_FULL: Mapping[tuple[str, ...], Sequence[Residency]] = {
 
 
 @clause("HOST-5", needs=LOOKING, components=(SWA, MAMBA), load_back_threshold=True)
-def test_no_threshold_holds_back_what_is_loaded_alone(driver: Driver) -> None:
+def test_the_threshold_does_not_apply_to_a_load_without_full_data(driver: Driver) -> None:
     require_loaded_alone(driver, quota=None)
 
 
@@ -143,7 +143,7 @@ def require_room_for_all_or_nothing(driver: Driver, component: str, need: int) -
 
 
 @clause("HOST-5", "EVICT-1", needs=LOOKING)
-def test_room_for_a_load_is_made_by_evicting_others(driver: Driver) -> None:
+def test_a_load_evicts_other_nodes(driver: Driver) -> None:
     put_on_host(driver, [1, 2, 3])
     receipt = driver.lock_host(best_match(driver, [1, 2, 3]))
     for first in (20, 30, 40):
@@ -155,7 +155,7 @@ def test_room_for_a_load_is_made_by_evicting_others(driver: Driver) -> None:
 
 
 @clause("HOST-5", "EVICT-1", needs=LOOKING, components=(MAMBA,))
-def test_room_for_a_state_is_made_by_evicting_another(driver: Driver) -> None:
+def test_a_load_evicts_another_state(driver: Driver) -> None:
     put_on_host(driver, [1, 2, 3])
     receipt = driver.lock_host(best_match(driver, [1, 2, 3]))
     for page in range(20, 20 + driver.config.capacity_tokens[MAMBA]):
@@ -167,7 +167,7 @@ def test_room_for_a_state_is_made_by_evicting_another(driver: Driver) -> None:
 
 
 @clause("HOST-5", "HOST-4", needs=LOOKING)
-def test_room_for_a_load_is_never_made_by_evicting_its_anchor(driver: Driver) -> None:
+def test_a_load_does_not_evict_its_anchor(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [1, 2, 3, 4])
     require_loaded(driver, [1, 2])
     receipt = lock(driver, [1, 2])

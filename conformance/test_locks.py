@@ -39,7 +39,7 @@ def test_a_lock_holds_the_path_the_window_and_the_state(driver: Driver) -> None:
 
 
 @clause("LOCK-1", components=(SWA,))
-def test_a_prompt_shorter_than_the_window_is_held_to_the_root(driver: Driver) -> None:
+def test_a_lock_on_a_prompt_shorter_than_the_window_holds_swa_to_the_root(driver: Driver) -> None:
     pages = tuple(range(1, max(2, window_pages(driver.config))))
     put(driver, pages)
     receipt = lock(driver, pages)
@@ -59,7 +59,7 @@ def test_a_lock_on_the_root_holds_nothing(driver: Driver) -> None:
 
 
 @clause("LOCK-1", needs=[Capability.SNAPSHOT])
-def test_a_node_that_is_gone_cannot_be_locked(driver: Driver) -> None:
+def test_a_removed_node_cannot_be_locked(driver: Driver) -> None:
     put(driver, [1])
     handle = find(driver, [1])
     evict_all(driver)
@@ -68,7 +68,7 @@ def test_a_node_that_is_gone_cannot_be_locked(driver: Driver) -> None:
 
 
 @clause("LOCK-4", bigram=True)
-def test_first_lock_and_last_release_move_the_sizes_once(driver: Driver) -> None:
+def test_the_first_lock_and_the_last_release_change_the_sizes_once(driver: Driver) -> None:
     size, window = driver.config.page_size, window_pages(driver.config)
     pages = tuple(range(1, window + 3))
     put(driver, pages)
@@ -104,7 +104,7 @@ def test_a_shared_path_is_counted_once(driver: Driver) -> None:
 
 
 @clause("LOCK-5", bigram=True)
-def test_what_is_locked_survives_any_eviction(driver: Driver) -> None:
+def test_locked_data_survives_any_eviction(driver: Driver) -> None:
     pages = [1, 2, 3]
     put(driver, [1])
     put(driver, pages)
@@ -120,7 +120,7 @@ def test_what_is_locked_survives_any_eviction(driver: Driver) -> None:
 
 
 @clause("LOCK-5", "POOL-3", needs=[Capability.SIZES], bigram=True)
-def test_what_is_locked_survives_any_allocation(driver: Driver) -> None:
+def test_locked_data_survives_any_allocation(driver: Driver) -> None:
     pages, size = [1, 2, 3], driver.config.page_size
     put(driver, pages)
     receipt = lock(driver, pages)

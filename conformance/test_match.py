@@ -98,7 +98,7 @@ def test_best_match_and_device_anchor_are_one_node(driver: Driver) -> None:
 
 
 @clause("MATCH-7", bigram=True)
-def test_the_walk_ends_before_what_was_evicted(driver: Driver) -> None:
+def test_a_match_ends_before_an_evicted_node(driver: Driver) -> None:
     put(driver, [1, 2])
     put(driver, [1, 2, 3])
     driver.evict(FULL, driver.config.page_size)
@@ -110,7 +110,7 @@ def test_the_walk_ends_before_what_was_evicted(driver: Driver) -> None:
 
 
 @clause("MATCH-8", needs=[Capability.SNAPSHOT], bigram=True)
-def test_a_match_inside_a_node_makes_its_end_a_node(driver: Driver) -> None:
+def test_a_match_that_ends_inside_a_node_splits_it(driver: Driver) -> None:
     put(driver, [1, 2, 3, 4, 5, 6])
     for boundary in ((1, 2, 3), (1,), (1, 2, 3, 4, 5)):
         hit_pages(driver, [*boundary, 9])
@@ -129,7 +129,7 @@ def test_a_match_that_ends_inside_a_page_ends_before_it(driver: Driver) -> None:
 
 
 @clause("MATCH-8", needs=[Capability.SNAPSHOT, Capability.SIZES], bigram=True)
-def test_a_lock_on_a_match_inside_a_node_holds_what_was_found_and_no_more(driver: Driver) -> None:
+def test_a_lock_on_a_match_inside_a_node_holds_only_what_was_found(driver: Driver) -> None:
     pool = free_slots(driver.snapshot())
     put(driver, [1, 2, 3, 4])
     found = driver.match(key_of(driver, [1, 2, 9]))

@@ -28,7 +28,7 @@ def test_the_window_run_counts_across_a_node_without_a_state(driver: Driver, cut
 
 
 @clause("MATCH-15")
-def test_a_tombstone_without_a_state_sets_the_run_back(driver: Driver) -> None:
+def test_a_tombstone_without_a_state_resets_the_window_run(driver: Driver) -> None:
     # Two pages, two tombstones without a state, two pages: each component must see the middle to know that the last two
     # pages are all that the window has.
     wide = open_with_window(driver, WINDOW)
@@ -42,7 +42,7 @@ def test_a_tombstone_without_a_state_sets_the_run_back(driver: Driver) -> None:
 
 @clause("MATCH-15")
 @pytest.mark.parametrize(("passed", "expected"), [(2, 5), (3, 0)])
-def test_a_state_counts_only_where_the_window_does(driver: Driver, passed: int, expected: int) -> None:
+def test_a_state_is_valid_only_with_its_window(driver: Driver, passed: int, expected: int) -> None:
     wide = open_with_window(driver, WINDOW)
     put(wide, [1, 2, 3, 4, 5], passed=passed)
     found = hit_pages(wide, [1, 2, 3, 4, 5])
@@ -50,7 +50,7 @@ def test_a_state_counts_only_where_the_window_does(driver: Driver, passed: int, 
 
 
 @clause("MATCH-15")
-def test_the_deepest_node_that_all_accept_is_found_past_one_that_some_refuse(driver: Driver) -> None:
+def test_a_match_finds_the_deepest_node_that_all_components_accept(driver: Driver) -> None:
     # After 2 pages all agree; after 4 only the window is there; after 5, without a state as well; after 7 all agree.
     wide = open_with_window(driver, 1)
     put(wide, [1, 2])
@@ -62,7 +62,9 @@ def test_the_deepest_node_that_all_accept_is_found_past_one_that_some_refuse(dri
 
 @clause("MATCH-15", "MATCH-13")
 @pytest.mark.parametrize(("shared", "expected"), [(4, None), (5, 5)])
-def test_a_state_is_asked_for_only_where_the_window_is_there(driver: Driver, shared: int, expected: int | None) -> None:
+def test_a_state_is_requested_only_where_the_window_is_cached(
+    driver: Driver, shared: int, expected: int | None
+) -> None:
     wide = open_with_window(driver, WINDOW)
     put(wide, [1, 2, 3, 4, 5, 6], passed=2)
     found = wide.match(key_of(wide, [*range(1, shared + 1), 9])).branching_seqlen

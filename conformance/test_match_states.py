@@ -29,7 +29,7 @@ def test_a_match_ends_at_the_deepest_state(driver: Driver) -> None:
 
 
 @clause("MATCH-4", needs=[Capability.SNAPSHOT])
-def test_an_evicted_state_is_of_no_use_until_it_is_back(driver: Driver) -> None:
+def test_no_match_ends_at_an_evicted_state_until_it_is_recomputed(driver: Driver) -> None:
     make_tombstone(driver, MAMBA)
     longer = longer_prompt(driver)
     for prompt, expected in {TOMBSTONE: 0, (*TOMBSTONE, 99): 0, tuple(longer): len(longer)}.items():
@@ -41,7 +41,7 @@ def test_an_evicted_state_is_of_no_use_until_it_is_back(driver: Driver) -> None:
 
 
 @clause("MATCH-11", needs=[Capability.SNAPSHOT])
-def test_writing_to_a_forked_state_leaves_the_trees_state_alone(driver: Driver) -> None:
+def test_writing_to_a_forked_state_leaves_the_trees_state_unchanged(driver: Driver) -> None:
     key = key_of(driver, [1, 2])
     put(driver, [1, 2])
     found = driver.match(key)
@@ -57,7 +57,7 @@ def test_writing_to_a_forked_state_leaves_the_trees_state_alone(driver: Driver) 
 
 
 @clause("MATCH-11", needs=[Capability.REQUESTS])
-def test_requests_that_continue_from_one_state_do_not_disturb_it(driver: Driver) -> None:
+def test_requests_that_continue_from_one_state_do_not_change_it(driver: Driver) -> None:
     put(driver, [1, 2])
     running = [_admitted(driver, [*driver.prompt([1, 2]), token]) for token in (7, 8)]
     assert running[0].state != running[1].state, f"MATCH-11: two requests share state {running[0].state}"
@@ -69,7 +69,7 @@ def test_requests_that_continue_from_one_state_do_not_disturb_it(driver: Driver)
 
 
 @clause("MATCH-11", needs=[Capability.SNAPSHOT])
-def test_room_for_a_copy_is_never_made_by_evicting_its_source(driver: Driver) -> None:
+def test_a_fork_does_not_evict_its_source(driver: Driver) -> None:
     put(driver, [1, 2])
     oldest = find(driver, [1, 2])
     for page in range(11, 10 + driver.config.capacity_tokens[MAMBA]):
@@ -79,7 +79,7 @@ def test_room_for_a_copy_is_never_made_by_evicting_its_source(driver: Driver) ->
 
 
 @clause("MATCH-11", needs=[Capability.SNAPSHOT])
-def test_no_copy_is_given_when_no_slot_is_left_for_it(driver: Driver) -> None:
+def test_a_fork_without_a_free_slot_is_none(driver: Driver) -> None:
     put(driver, [1, 2])
     anchor = find(driver, [1, 2])
     states = [driver.allocate_state() for _ in range(driver.config.capacity_tokens[MAMBA] - 1)]
@@ -92,7 +92,7 @@ def test_no_copy_is_given_when_no_slot_is_left_for_it(driver: Driver) -> None:
 
 @clause("MATCH-11")
 @pytest.mark.parametrize("layout", list(Layout))
-def test_a_copy_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> None:
+def test_a_fork_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> None:
     other = open_variant(driver, layout=layout)
     put(other, [1])
     fork = _forked(other, find(other, [1]))
@@ -102,7 +102,7 @@ def test_a_copy_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> No
 
 @clause("MATCH-13", page_sizes=[1, 16])
 @pytest.mark.parametrize(("chunk_pages", "expected_pages"), [(1, 5), (2, 4), (3, 3), (4, 4), (6, None)])
-def test_a_state_should_be_kept_at_the_last_chunk_that_others_reach(
+def test_branching_seqlen_is_the_last_chunk_boundary_of_the_shared_prefix(
     driver: Driver, chunk_pages: int, expected_pages: int | None
 ) -> None:
     page = driver.config.page_size
@@ -124,7 +124,7 @@ def test_a_chunk_need_not_be_whole_pages(driver: Driver) -> None:
 
 
 @clause("MATCH-13")
-def test_no_state_is_asked_for_where_it_would_not_match_further(driver: Driver) -> None:
+def test_branching_seqlen_is_none_where_a_state_would_not_extend_the_match(driver: Driver) -> None:
     chunked = open_variant(driver, mamba_chunk_size=2 * driver.config.page_size)
     put(chunked, [1, 2, 3, 4])
     put(chunked, [1, 2, 3, 4, 5, 6])

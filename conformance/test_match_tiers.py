@@ -27,7 +27,7 @@ RANDOM_RESIDENCIES = 5
 
 
 @clause("MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
-def test_the_anchor_and_the_hits_past_it_are_those_worked_out_by_hand(driver: Driver) -> None:
+def test_a_match_finds_the_anchor_and_the_host_hits_of_the_residency_cases(driver: Driver) -> None:
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, WINDOW_PAGES)) as two_tiers:
         for case in residency_cases(two_tiers):
             build_residency(two_tiers, case.residency)
@@ -64,7 +64,7 @@ def test_a_match_moves_nothing_between_the_tiers(driver: Driver) -> None:
 
 
 @clause("MATCH-7", needs=LOOKING)
-def test_what_left_both_tiers_is_found_no_more(driver: Driver) -> None:
+def test_a_node_that_left_both_tiers_is_not_found(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [1, 2, 3, 4])
     handle = best_match(driver, [1, 2, 3, 4])
     for expected in (2, 0):
@@ -81,7 +81,7 @@ def test_what_left_both_tiers_is_found_no_more(driver: Driver) -> None:
 
 
 @clause("MATCH-13", needs=LOOKING)
-def test_with_a_host_tier_nobody_is_told_where_to_keep_a_state(driver: Driver) -> None:
+def test_with_a_host_tier_branching_seqlen_is_none(driver: Driver) -> None:
     page = driver.config.page_size
     with host_variant(driver, mamba_chunk_size=page) as chunked:
         put(chunked, [1, 2, 3, 4, 5, 6])

@@ -46,7 +46,7 @@ def test_a_run_shorter_than_the_window_counts_when_it_reaches_the_root(driver: D
 
 @clause("MATCH-3", page_sizes=[1, 16], bigram=True)
 @pytest.mark.parametrize(("tail", "expected"), [(1, 2), (2, 2), (3, 7), (4, 8)])
-def test_a_tombstone_sets_the_run_back_to_zero(driver: Driver, tail: int, expected: int) -> None:
+def test_a_tombstone_resets_the_run_to_zero(driver: Driver, tail: int, expected: int) -> None:
     # Two pages with data, two without, and a tail with data: the first two don't count for the tail's window of three.
     wide = open_variant(driver, sliding_window_size=3 * driver.config.page_size)
     put(wide, [1, 2])
@@ -57,7 +57,7 @@ def test_a_tombstone_sets_the_run_back_to_zero(driver: Driver, tail: int, expect
 
 
 @clause("MATCH-3", needs=[Capability.SNAPSHOT], bigram=True)
-def test_evicted_window_data_ends_a_match_until_it_is_back(driver: Driver) -> None:
+def test_evicted_window_data_ends_a_match_until_it_is_recomputed(driver: Driver) -> None:
     make_tombstone(driver, SWA)
     longer = longer_prompt(driver)
     assert hit_pages(driver, TOMBSTONE) == 0, f"MATCH-3: {TOMBSTONE} lost its window"
@@ -68,7 +68,7 @@ def test_evicted_window_data_ends_a_match_until_it_is_back(driver: Driver) -> No
 
 
 @clause("MATCH-3", needs=[Capability.SNAPSHOT], bigram=True)
-def test_window_data_is_no_use_without_the_full_data_before_it(driver: Driver) -> None:
+def test_window_data_without_the_full_data_before_it_is_not_matched(driver: Driver) -> None:
     prompt = list(range(1, GONE + window_pages(driver.config) + 1))
     put(driver, prompt, passed=GONE)
     driver.evict(FULL, driver.config.capacity_tokens[FULL])
@@ -80,7 +80,7 @@ def test_window_data_is_no_use_without_the_full_data_before_it(driver: Driver) -
 @pytest.mark.parametrize("differs", [False, True], ids=["again", "other end"])
 @pytest.mark.parametrize("is_bigram", [False, True], ids=["tokens", "bigrams"])
 @pytest.mark.parametrize("page", [1, 3, 16, 64])
-def test_what_a_long_request_leaves_is_found_up_to_its_last_page(
+def test_the_prompt_of_a_long_request_is_found_up_to_its_last_page(
     adapter_type: type[CacheAdapter], page: int, is_bigram: bool, differs: bool
 ) -> None:
     # A prompt of whole pages ends inside its last one, as a request computes its last token itself. A request that went

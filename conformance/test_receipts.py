@@ -64,7 +64,7 @@ Disturb = Callable[[Driver], None]
 
 @clause("LOCK-2", page_sizes=[1, 16])
 @pytest.mark.parametrize("disturb", [split, branch, grow, evict, duplicate, share], ids=lambda each: each.__name__)
-def test_a_release_undoes_its_lock_alone(driver: Driver, disturb: Disturb) -> None:
+def test_a_release_undoes_only_its_own_lock(driver: Driver, disturb: Disturb) -> None:
     lock_disturb_release(driver, disturb)
 
 
@@ -135,17 +135,17 @@ def restored_before_release(driver: Driver, component: str) -> None:
 
 
 @clause("LOCK-3", components=(SWA,), bigram=True)
-def test_an_swa_tombstone_that_was_skipped_stays_skipped(driver: Driver) -> None:
+def test_swa_data_that_a_lock_skipped_stays_unlocked(driver: Driver) -> None:
     restored_before_release(driver, SWA)
 
 
 @clause("LOCK-3", components=(MAMBA,))
-def test_a_mamba_tombstone_that_was_skipped_stays_skipped(driver: Driver) -> None:
+def test_a_state_that_a_lock_skipped_stays_unlocked(driver: Driver) -> None:
     restored_before_release(driver, MAMBA)
 
 
 @clause("LOCK-3", "LOCK-2", components=(SWA,))
-def test_a_window_that_a_tombstone_cut_short_stays_short(driver: Driver) -> None:
+def test_a_window_lock_that_a_tombstone_shortened_stays_short(driver: Driver) -> None:
     put(driver, longer_prompt(driver)[:3])
     behind = find(driver, longer_prompt(driver)[:3])
     make_tombstone(driver, SWA)

@@ -24,7 +24,7 @@ def test_a_matched_leaf_is_evicted_last(driver: Driver) -> None:
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_lies_below_the_match_stays_as_old_as_it_was(driver: Driver) -> None:
+def test_nodes_below_the_match_are_not_refreshed(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])
     put(driver, [3])
@@ -35,7 +35,7 @@ def test_what_lies_below_the_match_stays_as_old_as_it_was(driver: Driver) -> Non
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
-def test_a_matched_chain_goes_from_its_end(driver: Driver) -> None:
+def test_a_matched_chain_is_evicted_from_its_end(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])
     put(driver, [3])
@@ -46,7 +46,7 @@ def test_a_matched_chain_goes_from_its_end(driver: Driver) -> None:
 
 
 @clause("MATCH-10", components=[MAMBA], needs=[Capability.SNAPSHOT])
-def test_of_states_that_were_used_together_the_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
+def test_the_matched_state_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
     for pages in ([1], [1, 2], [1, 2, 3], [9]):
         put(driver, pages)
     find(driver, [1, 2, 3])
@@ -66,7 +66,7 @@ def test_a_match_refreshes_no_state_below_it(driver: Driver) -> None:
 
 
 @clause("MATCH-10", components=[SWA], needs=[Capability.SNAPSHOT], bigram=True)
-def test_of_window_data_that_was_used_together_the_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
+def test_the_matched_window_data_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
     wide = open_with_window(driver, 3)
     for pages in ([1], [1, 2], [1, 2, 3], [9]):
         put(wide, pages)
@@ -77,7 +77,7 @@ def test_of_window_data_that_was_used_together_the_nearest_to_the_root_is_the_ol
 
 
 @clause("MATCH-10", components=[SWA], needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_the_window_has_left_is_not_refreshed(driver: Driver) -> None:
+def test_data_before_the_window_is_not_refreshed(driver: Driver) -> None:
     longer = list(range(1, 2 + window_pages(driver.config)))
     put(driver, [1])
     put(driver, longer)

@@ -104,7 +104,7 @@ STAGES: tuple[Stage, ...] = (
 
 @clause("REQ-2", needs=LOOKING, page_sizes=[1, 16], bigram=True)
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
-def test_an_abort_gives_everything_back(driver: Driver, stage: Stage) -> None:
+def test_an_abort_releases_everything(driver: Driver, stage: Stage) -> None:
     admission = stage(driver)
     before = device_slots(driver, FULL).keys()
     driver.abort(admission.request)

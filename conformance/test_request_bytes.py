@@ -26,7 +26,7 @@ def test_every_buffer_that_a_slot_owns_can_be_read(driver: Driver) -> None:
 
 
 @clause("REQ-3", needs=REQUESTS, page_sizes=[1, 16], bigram=True)
-def test_slots_that_served_other_prompts_before_hold_the_new_ones(driver: Driver) -> None:
+def test_reused_slots_hold_the_bytes_of_the_new_prompt(driver: Driver) -> None:
     hits = 0
     for round_number in range(2):
         for first in (10, 20, 30):
@@ -39,7 +39,7 @@ def test_slots_that_served_other_prompts_before_hold_the_new_ones(driver: Driver
 
 
 @clause("REQ-3", needs=REQUESTS, page_sizes=[1, 16, 64], bigram=True)
-def test_what_one_request_decodes_another_never_reads(driver: Driver) -> None:
+def test_a_request_does_not_read_what_another_decodes(driver: Driver) -> None:
     put(driver, [1, 2])
     admissions = {page: admit(driver, [1, 2, page]) for page in (7, 8)}
     for page, admission in admissions.items():
@@ -53,7 +53,7 @@ def test_what_one_request_decodes_another_never_reads(driver: Driver) -> None:
 
 
 @clause("REQ-3", needs=REQUESTS, page_sizes=[1, 16], bigram=True)
-def test_a_prefix_is_read_right_at_every_length(driver: Driver) -> None:
+def test_a_prefix_of_every_length_has_the_right_bytes(driver: Driver) -> None:
     pages = [1, 2, 3, 4, 5]
     put_prefixes(driver, pages)
     for count in range(1, 6):

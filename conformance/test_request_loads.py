@@ -28,7 +28,7 @@ ENDS = pytest.mark.parametrize("end", [Driver.finish, Driver.abort], ids=["finis
 
 @clause("FLOW-4", "REQ-2", needs=LOOKING, executors=STEPPED)
 @pytest.mark.parametrize("stage", [queued, running], ids=["queued", "running"])
-def test_a_request_does_not_go_on_before_its_load_has_ended(driver: Driver, stage: Stage) -> None:
+def test_a_request_does_not_resume_before_its_load_has_ended(driver: Driver, stage: Stage) -> None:
     admission = admit_waiting(driver)
     stage(driver, admission)
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_a_request_does_not_go_on_before_its_load_has_ended(driver: Driver, stag
 
 @clause("REQ-5", "FLOW-3", needs=LOOKING, executors=STEPPED)
 @ENDS
-def test_a_request_whose_load_failed_goes_on_with_what_the_device_had(driver: Driver, end: End) -> None:
+def test_a_request_whose_load_failed_resumes_with_its_device_hit(driver: Driver, end: End) -> None:
     admission = admit_waiting(driver)
     failed(driver, admission)
     ready = driver.resume(admission.request)
@@ -66,13 +66,13 @@ def test_a_request_whose_load_failed_goes_on_with_what_the_device_had(driver: Dr
 
 @clause("REQ-5", "POOL-3", needs=LOOKING, executors=STEPPED)
 @ENDS
-def test_without_full_slots_for_what_did_not_come_a_request_waits(driver: Driver, end: End) -> None:
+def test_a_request_whose_load_failed_waits_for_full_slots(driver: Driver, end: End) -> None:
     require_patience(driver, FULL, end)
 
 
 @clause("REQ-5", "POOL-3", needs=LOOKING, executors=STEPPED, components=(SWA,))
 @ENDS
-def test_without_swa_slots_for_what_did_not_come_a_request_waits(driver: Driver, end: End) -> None:
+def test_a_request_whose_load_failed_waits_for_swa_slots(driver: Driver, end: End) -> None:
     require_patience(driver, SWA, end)
 
 
@@ -98,7 +98,7 @@ def require_patience(driver: Driver, component: str, end: End) -> None:
 
 @clause("REQ-2", "REQ-5", needs=LOOKING, executors=STEPPED)
 @pytest.mark.parametrize("stage", BEFORE_RESUME, ids=lambda stage: stage.__name__)
-def test_what_a_request_shares_stays_while_it_waits_and_goes_when_it_is_aborted(driver: Driver, stage: Stage) -> None:
+def test_a_waiting_request_locks_its_device_hit_until_it_is_aborted(driver: Driver, stage: Stage) -> None:
     admission = admit_waiting(driver)
     stage(driver, admission)
     evict_all(driver)
@@ -113,7 +113,7 @@ def test_what_a_request_shares_stays_while_it_waits_and_goes_when_it_is_aborted(
 
 
 @clause("REQ-5", "FLOW-10", needs=LOOKING, executors=STEPPED)
-def test_slots_that_a_failed_load_gave_up_serve_the_request_that_waited(driver: Driver) -> None:
+def test_a_request_reuses_the_slots_of_its_failed_load(driver: Driver) -> None:
     admission = admit_waiting(driver)
     with leave_only(driver, FULL, 0):
         failed(driver, admission)

@@ -47,7 +47,7 @@ def test_two_requests_that_compute_one_prefix_read_the_same_slots(driver: Driver
 
 
 @clause("REQ-4", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_lies_past_the_chunk_stays_in_the_table(driver: Driver) -> None:
+def test_the_table_past_the_chunk_is_unchanged(driver: Driver) -> None:
     admission = admit(driver, PROMPT, tail=1)
     put(driver, PROMPT[:2])
     table = driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
@@ -58,7 +58,7 @@ def test_what_lies_past_the_chunk_stays_in_the_table(driver: Driver) -> None:
 
 
 @clause("REQ-4", bigram=True)
-def test_what_was_accepted_is_what_the_next_match_gives(driver: Driver) -> None:
+def test_the_next_match_returns_the_slots_of_the_table(driver: Driver) -> None:
     admission = admit(driver, PROMPT)
     for count in (1, 2, 4):
         table = driver.checkpoint(admission.request, tokens_in_pages(driver, count))
@@ -72,7 +72,7 @@ def test_what_was_accepted_is_what_the_next_match_gives(driver: Driver) -> None:
 
 @clause("REQ-4", "REQ-1", needs=[Capability.SNAPSHOT, Capability.SIZES], page_sizes=[1, 16])
 @pytest.mark.parametrize("order", [*permutations(range(3))], ids=str)
-def test_requests_that_part_keep_one_copy_in_any_order(driver: Driver, order: tuple[int, ...]) -> None:
+def test_diverging_requests_keep_one_copy_of_their_prefix_in_any_order(driver: Driver, order: tuple[int, ...]) -> None:
     prompts = [PROMPT, [*PROMPT[:2], 7], PROMPT[:3]]
     admissions: list[Admission] = [admit(driver, pages) for pages in prompts]
     for number in order:
@@ -83,7 +83,7 @@ def test_requests_that_part_keep_one_copy_in_any_order(driver: Driver, order: tu
 
 
 @clause("REQ-4", needs=[Capability.SNAPSHOT, Capability.SIZES], page_sizes=[3, 16, 64], bigram=True)
-def test_a_page_that_prompts_share_in_part_is_kept_by_nobody(driver: Driver) -> None:
+def test_a_page_that_prompts_share_in_part_is_not_cached(driver: Driver) -> None:
     opening = driver.prompt([1, 2])
     admissions = [driver.admit(driver.key([*opening, 500, last])) for last in (501, 502)]
     for admission in admissions:

@@ -40,7 +40,7 @@ def test_a_request_decodes_further_than_its_window(driver: Driver) -> None:
 
 @clause("REQ-3", "INS-6", needs=LOOKING, components=(SWA,), page_sizes=[1, 16, 64], bigram=True)
 @pytest.mark.parametrize("chunk", [1, 5])
-def test_what_the_window_has_left_is_cached_as_a_tombstone(driver: Driver, chunk: int) -> None:
+def test_pages_before_the_window_are_cached_as_tombstones(driver: Driver, chunk: int) -> None:
     admission = admit(driver, LONG[:chunk])
     driver.checkpoint(admission.request, tokens_in_pages(driver, chunk))
     decode(driver, admission, LONG[chunk:12])
@@ -60,7 +60,7 @@ def test_what_the_window_has_left_is_cached_as_a_tombstone(driver: Driver, chunk
 
 
 @clause("REQ-4", "REQ-3", needs=LOOKING, components=(SWA,), bigram=True)
-def test_what_was_inserted_hits_at_once_however_long_it_is(driver: Driver) -> None:
+def test_an_inserted_prompt_of_any_length_hits_at_once(driver: Driver) -> None:
     admission = admit(driver, LONG[:1])
     for count in range(2, 10):
         decode(driver, admission, LONG[count - 1 : count])
@@ -73,7 +73,7 @@ def test_what_was_inserted_hits_at_once_however_long_it_is(driver: Driver) -> No
 
 @clause("REQ-4", "REQ-3", needs=LOOKING, components=(SWA,), bigram=True)
 @pytest.mark.parametrize("pages", [3, 6])
-def test_one_token_further_the_last_window_is_still_there(driver: Driver, pages: int) -> None:
+def test_the_last_window_stays_one_token_past_the_last_page(driver: Driver, pages: int) -> None:
     admission = admit(driver, LONG[:pages])
     assert driver.extend(admission.request, [7]) is not None, "REQ-5: there is room for one token more"
     driver.checkpoint(admission.request, tokens_in_pages(driver, pages))
@@ -84,7 +84,7 @@ def test_one_token_further_the_last_window_is_still_there(driver: Driver, pages:
 
 
 @clause("LOCK-8", "EVICT-4", needs=LOOKING, components=(SWA,), bigram=True)
-def test_pressure_on_the_window_leaves_a_long_request_intact(driver: Driver) -> None:
+def test_evictions_of_swa_data_leave_a_running_request_intact(driver: Driver) -> None:
     admission = admit(driver, LONG[:4])
     driver.checkpoint(admission.request, tokens_in_pages(driver, 4))
     for page in LONG[4:12]:

@@ -32,7 +32,7 @@ def test_a_reset_frees_everything_that_the_tree_holds(driver: Driver) -> None:
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT])
-def test_slots_that_callers_hold_stay_theirs(driver: Driver) -> None:
+def test_a_reset_keeps_the_slots_that_callers_hold(driver: Driver) -> None:
     live(driver)
     slots = driver.allocate(2 * driver.config.page_size)
     state = driver.allocate_state() if has(driver, MAMBA) else None
@@ -46,7 +46,7 @@ def test_slots_that_callers_hold_stay_theirs(driver: Driver) -> None:
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
-def test_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
+def test_receipts_from_before_a_reset_are_refused(driver: Driver) -> None:
     live(driver)
     old, of_root = lock(driver, [1, 2, 3]), lock(driver, [])
     driver.reset()
@@ -63,7 +63,7 @@ def test_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT])
-def test_handles_of_the_old_life_are_refused(driver: Driver) -> None:
+def test_handles_from_before_a_reset_are_refused(driver: Driver) -> None:
     live(driver)
     old = find(driver, [1, 2, 3])
     driver.reset()
@@ -76,7 +76,7 @@ def test_handles_of_the_old_life_are_refused(driver: Driver) -> None:
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
-def test_the_new_life_is_like_the_first(driver: Driver) -> None:
+def test_a_cache_after_a_reset_behaves_like_a_new_one(driver: Driver) -> None:
     pictures = []
     for _ in range(2):
         live(driver)

@@ -76,7 +76,7 @@ def test_a_completion_that_comes_after_a_reset_is_refused(driver: Driver) -> Non
 
 
 @clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
-def test_tickets_and_host_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
+def test_tickets_and_host_receipts_from_before_a_reset_are_refused(driver: Driver) -> None:
     put_on_host(driver, WHOLE, [8, 9])
     receipt = driver.lock_host(best_match(driver, WHOLE))
     done = queue_load(driver, WHOLE).ticket
@@ -100,7 +100,7 @@ def test_tickets_and_host_receipts_of_the_old_life_are_refused(driver: Driver) -
 
 
 @clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
-def test_a_reset_frees_what_is_locked_on_the_host_and_kept_for_readers(driver: Driver) -> None:
+def test_a_reset_frees_slots_that_are_host_locked_or_kept_for_readers(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     driver.lock_host(best_match(driver, WHOLE))
     queue_load(driver, WHOLE)
@@ -112,7 +112,7 @@ def test_a_reset_frees_what_is_locked_on_the_host_and_kept_for_readers(driver: D
 
 
 @clause("EVICT-9", needs=[Capability.HOST, Capability.SIZES], page_sizes=[16])
-def test_the_new_life_has_both_tiers(driver: Driver) -> None:
+def test_both_tiers_work_after_a_reset(driver: Driver) -> None:
     for pages in (WHOLE, (4, 5, 6), WHOLE):
         put_on_host(driver, pages)
         queue_load(driver, pages)

@@ -33,7 +33,7 @@ def test_a_sidecar_cannot_be_evicted_alone(driver: Driver) -> None:
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
-def test_sidecar_entries_stay_while_others_go(driver: Driver) -> None:
+def test_sidecar_entries_stay_while_other_slots_are_evicted(driver: Driver) -> None:
     put(driver, [1, 2])
     put(driver, [3, 4])
     slots = driver.match(key_of(driver, [1, 2])).device_indices
@@ -48,7 +48,7 @@ def test_sidecar_entries_stay_while_others_go(driver: Driver) -> None:
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
-def test_the_entries_of_slots_that_are_used_again_are_the_new_owners(driver: Driver) -> None:
+def test_reused_slots_have_the_sidecar_entries_of_their_new_owner(driver: Driver) -> None:
     room = {name: 2 if name == MAMBA else 2 * driver.config.page_size for name in driver.config.components}
     tiny = open_variant(driver, capacity_tokens=room)
     put(tiny, [1, 2])

@@ -61,7 +61,7 @@ def test_a_copy_holds_the_entries_of_its_slots(driver: Driver) -> None:
 
 
 @clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
-def test_entries_come_back_to_whatever_slots_a_load_gets(driver: Driver) -> None:
+def test_a_load_restores_the_entries_in_any_slots(driver: Driver) -> None:
     put_on_both(driver, PAGES)
     before = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
     evict_all(driver)
@@ -74,7 +74,7 @@ def test_entries_come_back_to_whatever_slots_a_load_gets(driver: Driver) -> None
 
 
 @clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
-def test_entries_survive_many_rounds_with_others_between(driver: Driver) -> None:
+def test_entries_survive_repeated_evictions_and_loads(driver: Driver) -> None:
     put_on_both(driver, PAGES)
     before = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
     for other in ([7, 8], [8, 7, 9], [9]):

@@ -17,7 +17,7 @@ from .tree_view import free_slots
 
 
 @clause("POOL-1", bigram=True)
-def test_what_is_free_and_what_is_cached_make_up_the_pool(driver: Driver) -> None:
+def test_free_and_cached_slots_make_up_the_pool(driver: Driver) -> None:
     pool = free_slots(driver.snapshot())
     put(driver, [1, 2, 3])
     put(driver, [1, 2, 4])
@@ -103,7 +103,7 @@ def test_an_array_of_slots_stays_as_it_is_when_others_are_given_back(driver: Dri
 
 
 @clause("POOL-2", bigram=True)
-def test_no_slot_is_handed_out_twice(driver: Driver) -> None:
+def test_no_slot_is_allocated_twice(driver: Driver) -> None:
     page = driver.config.page_size
     pages = min(driver.config.capacity_tokens[name] // page for name in (FULL, SWA) if has(driver, name))
     taken = [slots for _ in range(pages) if (slots := driver.allocate(page)) is not None]

@@ -136,7 +136,7 @@ def test_both_parts_keep_their_age(driver: Driver) -> None:
 
 @clause("INS-8", "KEY-1", page_sizes=[3, 16, 64], bigram=True)
 @pytest.mark.parametrize("page", [1, 2, 3])
-def test_keys_part_at_page_boundaries_only(driver: Driver, page: int) -> None:
+def test_nodes_are_split_at_page_boundaries_only(driver: Driver, page: int) -> None:
     tokens = driver.prompt([1, 2, 3])
     driver.put(driver.key(tokens))
     other = list(tokens)

@@ -127,7 +127,7 @@ def test_ranks_that_share_a_page_share_its_object(
 
 
 @clause("STORE-1", page_sizes=[16])
-def test_what_one_rank_of_an_mla_model_wrote_another_reads(driver: Driver) -> None:
+def test_a_rank_of_an_mla_model_reads_what_another_rank_wrote(driver: Driver) -> None:
     mla: dict[str, Any] = {"model": replace(DIVISIBLE, is_mla=True, kv_heads=1)}
     with storage_variant(driver, **mla, topology=replace(SINGLE_RANK, tp_size=2)) as writer:
         put_in_storage(writer, PROMPT)
@@ -161,7 +161,7 @@ def test_the_same_salt_reads_what_it_wrote(driver: Driver) -> None:
 
 
 @clause("STORE-1", page_sizes=[16])
-def test_pairs_are_written_and_read_by_one_chain(driver: Driver) -> None:
+def test_bigram_pages_are_written_and_read_under_the_same_keys(driver: Driver) -> None:
     if Capability.BIGRAM not in driver.adapter.capabilities:
         pytest.skip(f"{type(driver.adapter).__name__} has no keys of pairs")
     put_in_storage(driver, PROMPT)
@@ -174,7 +174,7 @@ def test_pairs_are_written_and_read_by_one_chain(driver: Driver) -> None:
 
 
 @clause("STORE-1", "KEY-4")
-def test_a_page_has_one_name_wherever_a_match_ends(driver: Driver) -> None:
+def test_a_page_has_one_key_wherever_a_match_ends(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT[:2], PROMPT)
     assert prefetch(driver, PROMPT[:2]) == 2, "FETCH-4: the beginning comes first"
     expected = expected_pages(driver, PROMPT, anchor=2)

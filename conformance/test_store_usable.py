@@ -29,7 +29,7 @@ def queries(driver: Driver) -> int:
 
 
 @clause("STORE-2", page_sizes=[16])
-def test_without_any_one_object_the_longest_usable_prefix_comes(driver: Driver) -> None:
+def test_without_any_one_object_the_longest_usable_prefix_is_prefetched(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     for pool in pools(driver):
         for page in range(len(PROMPT)):
@@ -42,7 +42,7 @@ def test_without_any_one_object_the_longest_usable_prefix_comes(driver: Driver) 
 
 
 @clause("STORE-2", page_sizes=[16])
-def test_without_any_two_objects_the_longest_usable_prefix_comes(driver: Driver) -> None:
+def test_without_any_two_objects_the_longest_usable_prefix_is_prefetched(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     names = [(pool, page) for pool in pools(driver) for page in range(1, len(PROMPT))]
     pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
@@ -56,7 +56,7 @@ def test_without_any_two_objects_the_longest_usable_prefix_comes(driver: Driver)
 
 
 @clause("STORE-2", page_sizes=[16])
-def test_how_far_a_prefix_can_be_used_is_asked_of_all_pools_at_once(driver: Driver) -> None:
+def test_one_query_asks_all_pools_for_the_usable_prefix(driver: Driver) -> None:
     put_in_storage_alone(driver, LONG[:1], LONG)
     kept = dict(store(driver).objects)
     for pool in pools(driver)[1:]:
@@ -71,7 +71,7 @@ def test_how_far_a_prefix_can_be_used_is_asked_of_all_pools_at_once(driver: Driv
 
 
 @clause("STORE-3", "FETCH-4", page_sizes=[16])
-def test_an_object_that_turns_out_to_be_damaged_is_no_data(driver: Driver) -> None:
+def test_a_damaged_object_is_a_miss(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     contents = dict(store(driver).objects)
     for pool in pools(driver):
@@ -86,7 +86,7 @@ def test_an_object_that_turns_out_to_be_damaged_is_no_data(driver: Driver) -> No
 
 
 @clause("STORE-3", page_sizes=[16])
-def test_an_object_of_another_length_is_no_data(driver: Driver) -> None:
+def test_an_object_of_another_length_is_a_miss(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     key = object_keys(driver, Pool.KV, PROMPT)[2]
     content = store(driver).objects[key]
@@ -98,7 +98,7 @@ def test_an_object_of_another_length_is_no_data(driver: Driver) -> None:
 
 
 @clause("STORE-3", "FETCH-9", page_sizes=[16])
-def test_what_was_damaged_is_written_anew_when_it_is_computed_again(driver: Driver) -> None:
+def test_a_damaged_object_is_written_again_after_recomputation(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     whole = {pool: object_keys(driver, pool, PROMPT) for pool in pools(driver)}
     for pool, keys in whole.items():
@@ -118,7 +118,7 @@ def test_what_was_damaged_is_written_anew_when_it_is_computed_again(driver: Driv
 
 
 @clause("STORE-3", page_sizes=[16])
-def test_a_backend_that_raises_has_nothing_and_takes_nothing(driver: Driver) -> None:
+def test_a_backend_that_raises_counts_as_a_miss_or_a_refusal(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     for verb in ("exists", "get"):
         store(driver).faults.raising = {verb}
@@ -136,7 +136,7 @@ def test_a_backend_that_raises_has_nothing_and_takes_nothing(driver: Driver) -> 
 
 
 @clause("STORE-5", page_sizes=[16])
-def test_what_is_in_storage_is_not_written_again(driver: Driver) -> None:
+def test_objects_in_storage_are_not_written_again(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     before = dict(store(driver).objects)
     put(driver, PROMPT)

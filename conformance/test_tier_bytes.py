@@ -68,7 +68,7 @@ def load_all(driver: Driver, prompts: Sequence[Pages]) -> None:
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT])
-def test_what_was_copied_is_on_the_host_as_on_the_device(driver: Driver) -> None:
+def test_a_host_copy_has_the_bytes_of_the_device(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     on_device, on_host = bytes_on(driver, Tier.DEVICE), bytes_on(driver, Tier.HOST)
     common = {place: data for place, data in on_host.items() if place in on_device}
@@ -77,7 +77,7 @@ def test_what_was_copied_is_on_the_host_as_on_the_device(driver: Driver) -> None
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
-def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Driver) -> None:
+def test_bytes_stay_equal_over_repeated_loads_to_other_slots(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     before, places = bytes_on(driver, Tier.DEVICE), [device_slots(driver, FULL)]
     for number in range(1, ROUNDS + 1):
@@ -96,7 +96,7 @@ def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Drive
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
-def test_bytes_come_back_equal_from_host_slots_that_others_used(driver: Driver) -> None:
+def test_bytes_stay_equal_in_reused_host_slots(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     before, places = bytes_on(driver, Tier.DEVICE), host_slots(driver, FULL)
     evict_all(driver)
@@ -126,10 +126,10 @@ def alone(driver: Driver, component: str) -> None:
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(SWA,))
-def test_swa_bytes_come_back_equal_when_they_alone_were_lost(driver: Driver) -> None:
+def test_swa_bytes_stay_equal_when_loaded_alone(driver: Driver) -> None:
     alone(driver, SWA)
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(MAMBA,))
-def test_a_state_comes_back_equal_when_it_alone_was_lost(driver: Driver) -> None:
+def test_a_state_stays_equal_when_loaded_alone(driver: Driver) -> None:
     alone(driver, MAMBA)

@@ -44,7 +44,7 @@ def test_giving_back_no_partner_changes_nothing(driver: Driver) -> None:
 
 
 @clause("POOL-5", bigram=True)
-def test_a_slot_that_is_used_again_has_a_partner_of_its_own(driver: Driver) -> None:
+def test_a_reused_slot_has_a_new_partner(driver: Driver) -> None:
     # Recycled FULL pages that kept the mapping of their last owner freed other requests' SWA pages twice.
     capacity = driver.config.capacity_tokens
     slots = _allocated(driver, 4)
@@ -60,7 +60,7 @@ def test_a_slot_that_is_used_again_has_a_partner_of_its_own(driver: Driver) -> N
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_slots_of_a_tombstone_have_no_partner_and_go_without_one(driver: Driver) -> None:
+def test_slots_of_a_tombstone_have_no_partner_and_are_freed_without_one(driver: Driver) -> None:
     pool = free_slots(driver.snapshot())
     pages = list(range(1, window_pages(driver.config) + 3))
     put(driver, pages, passed=2)

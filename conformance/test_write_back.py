@@ -32,7 +32,7 @@ def test_a_victim_is_backed_up_within_the_call_whichever_component_is_evicted(dr
 
 
 @clause("EVICT-7", "EVICT-5", write_policies=BACK)
-def test_a_child_goes_to_the_host_while_its_parent_stays_on_the_device(driver: Driver) -> None:
+def test_a_child_is_demoted_while_its_parent_stays_on_the_device(driver: Driver) -> None:
     chain = (1, 2, 3)
     for count in (1, 2, 3):
         put(driver, chain[:count])
@@ -91,7 +91,7 @@ def test_a_victim_whose_copy_failed_three_times_is_dropped(driver: Driver) -> No
 
 
 @clause("EVICT-7", "FLOW-4", write_policies=BACK)
-def test_what_is_larger_than_the_host_is_dropped_with_what_is_below_it(driver: Driver) -> None:
+def test_a_node_larger_than_the_host_is_dropped_with_its_descendants(driver: Driver) -> None:
     below = (*NEW, 5)
     with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, 1, 1)}) as small:
         put(small, NEW)
@@ -112,7 +112,7 @@ def test_what_is_larger_than_the_host_is_dropped_with_what_is_below_it(driver: D
 
 
 @clause("EVICT-7", "EVICT-8", write_policies=BACK)
-def test_copies_of_what_the_device_has_make_room_for_what_leaves_it(driver: Driver) -> None:
+def test_host_copies_of_device_data_are_evicted_for_new_backups(driver: Driver) -> None:
     with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, 2, 1)}) as small:
         put_on_host(small, OLD)
         put(small, NEW)
@@ -126,7 +126,7 @@ def test_copies_of_what_the_device_has_make_room_for_what_leaves_it(driver: Driv
 
 
 @clause("EVICT-7", "LOCK-2", "FLOW-3", write_policies=BACK, needs=[Capability.SIZES])
-def test_backups_of_an_eviction_leave_the_locks_of_others(driver: Driver) -> None:
+def test_backups_during_an_eviction_leave_the_locks_of_callers_unchanged(driver: Driver) -> None:
     put(driver, OLD)
     receipt = lock(driver, OLD)
     before = device_locks(driver), {name: size.protected for name, size in driver.adapter.sizes().items()}

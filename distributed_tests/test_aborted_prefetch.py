@@ -93,7 +93,7 @@ def aborts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 @clause("RANK-1", "FETCH-7", needs=STORAGE_NEEDS)
 @over(TP2, CP2_TP2, PP2_TP2)
-def test_nothing_is_left_of_a_prefetch_that_was_aborted(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_an_aborted_prefetch_leaves_nothing_held(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     for rank, found in enumerate(launch.values(aborts, adapter_type, configuration(adapter_type))):
         for way, left, came in found:
             assert (left, came) == ({}, len(PROMPT)), (

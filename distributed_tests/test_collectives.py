@@ -73,7 +73,7 @@ def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 @clause("RANK-2", needs=NEEDS)
 @over(*ALL_MESHES)
-def test_a_rank_that_leaves_out_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     begin, last = time.monotonic(), launch.mesh.topology(launch.mesh.ranks - 1)
     config = configuration(adapter_type, stop_policy=None)
     told = replace(launch, timeout_s=SILENCE_S).values(skips_a_step, adapter_type, config)
@@ -89,7 +89,7 @@ def test_a_rank_that_leaves_out_a_step_is_named(launch: Launch, adapter_type: ty
 
 @clause("RANK-4", needs=STORAGE_NEEDS)
 @over(PP2_TP2)
-def test_the_first_stage_says_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_the_first_stage_decides_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT)
     results = launch.values(waits, adapter_type, config)
     assert results == [[None, None, 0]] * len(results), (
@@ -100,9 +100,7 @@ def test_the_first_stage_says_when_a_prefetch_is_over(launch: Launch, adapter_ty
 
 @clause("RANK-2", needs=NEEDS)
 @over(TP2)
-def test_a_step_takes_as_many_collectives_whatever_a_rank_has_to_do(
-    launch: Launch, adapter_type: type[CacheAdapter]
-) -> None:
+def test_every_step_takes_the_same_number_of_collectives(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     heard = launch.values(steps_idle, adapter_type, configuration(adapter_type, stop_policy=None))
     assert len({tuple(one) for one in heard}) == 1, f"RANK-2: expected as many on each rank, got {heard}"
     assert all(heard[0]), f"RANK-2: expected each step to be agreed upon, also an idle one, got {heard[0]} collectives"

@@ -83,7 +83,7 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 @clause("RANK-1", "RANK-4", needs=NEEDS)
 @over(TP2, CP2_TP2, PP2_TP2)
-def test_a_copy_has_come_as_far_as_on_the_rank_where_it_failed(
+def test_a_backup_counts_as_far_as_on_the_rank_where_it_failed(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     results = launch.values(backs_up, adapter_type, configuration(adapter_type, stop_policy=None))
@@ -99,7 +99,7 @@ def test_a_copy_has_come_as_far_as_on_the_rank_where_it_failed(
 
 @clause("RANK-1", "RANK-4", needs=NEEDS)
 @over(TP2, CP2_TP2, PP2_TP2)
-def test_a_load_that_failed_on_one_rank_has_failed(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_load_that_failed_on_one_rank_has_failed_on_all(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     expected = (TransferPhase.FAILED.value, False, 4 * config.page_size)
     for rank, found in enumerate(launch.values(loads, adapter_type, config)):

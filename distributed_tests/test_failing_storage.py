@@ -117,7 +117,7 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
 
 @clause("RANK-1", "RANK-2", needs=MARKS_NEEDS)
 @over(TP2, PP2_TP2)
-def test_nothing_counts_as_persisted_that_one_rank_could_not_write(
+def test_a_node_that_one_rank_could_not_write_does_not_count_as_stored(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     for rank, found in enumerate(launch.values(persists, adapter_type, configuration(adapter_type))):
@@ -130,7 +130,9 @@ def test_nothing_counts_as_persisted_that_one_rank_could_not_write(
 
 @clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
 @over(TP2, PP2_TP2)
-def test_nothing_comes_that_one_rank_could_not_read(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_pages_that_one_rank_could_not_read_are_not_prefetched(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
     for rank, found in enumerate(launch.values(fetches, adapter_type, configuration(adapter_type))):
         for fault, meanwhile, afterwards in found:
             assert (meanwhile, afterwards) == (0, len(PROMPT)), (

@@ -57,7 +57,7 @@ def lives(
 
 @clause("FETCH-7", "RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
 @over(TP2, CP2_TP2)
-def test_the_order_of_tables_decides_nothing(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_the_order_of_mappings_changes_nothing(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
     results = launch.values(lives, adapter_type, config)
     tree, came, calls = results[0]

@@ -44,7 +44,7 @@ def reads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 @clause("HOST-6", "RANK-5", needs=(*NEEDS, Capability.BYTES))
 @over(PP2_TP2)
-def test_a_layer_is_read_once_it_has_come_on_this_stage(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_layer_is_ready_when_it_has_moved_on_its_own_stage(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(reads, adapter_type, configuration(adapter_type, stop_policy=None))
     for rank, (readable, layers) in enumerate(results):
         first, *_, last = readable

@@ -69,7 +69,9 @@ def on_all(several: Sequence[Presence]) -> Presence:
 
 @clause("RANK-1", "RANK-4", "FETCH-7", needs=STORAGE_NEEDS)
 @over(TP2, CP2_TP2, PP2_TP2)
-def test_all_ranks_bring_the_prefix_that_every_rank_can(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_all_ranks_prefetch_the_prefix_that_every_rank_can_read(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
     results = launch.values(fetches, adapter_type, configuration(adapter_type))
     for case in zip(*results, strict=True):
         words, _, _, window = case[0]

@@ -76,7 +76,7 @@ def smallest(config: CacheConfig) -> Capacities:
 
 @clause("RANK-7", "RANK-1", needs=(*NEEDS, Capability.REQUESTS, Capability.EVENTS))
 @over(TP2, CP2_TP2)
-def test_all_ranks_have_what_the_smallest_has_and_evict_the_same(
+def test_all_ranks_use_the_smallest_capacity_and_evict_the_same(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config = configuration(adapter_type, stop_policy=None)

@@ -49,7 +49,7 @@ def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
 
 @clause("RANK-8", needs=NEEDS)
 @over(*ALL_MESHES)
-def test_the_others_are_told_who_died_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_the_other_ranks_name_a_killed_rank_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     # Not recorded: what is told is what the cache itself finds out.
     outcomes = replace(launch, timeout_s=SILENCE_S, is_recorded=False).outcomes(loses_one, adapter_type, config)

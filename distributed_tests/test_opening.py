@@ -137,9 +137,7 @@ def opens_without_pages(
 
 @clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
 @over(TP2, PP2_TP2)
-def test_ranks_that_were_told_different_things_are_all_refused(
-    launch: Launch, adapter_type: type[CacheAdapter]
-) -> None:
+def test_ranks_with_different_configurations_are_all_refused(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     for rank, (found, came) in enumerate(launch.values(opens_differently, adapter_type, configuration(adapter_type))):
         for change, is_refused, words in found:
             assert is_refused, (
@@ -152,7 +150,7 @@ def test_ranks_that_were_told_different_things_are_all_refused(
 
 @clause("RANK-1", "RANK-8", needs=STORAGE_NEEDS)
 @over(TP2, CP2_TP2)
-def test_where_one_rank_cannot_open_its_storage_no_rank_has_a_cache(
+def test_if_one_rank_cannot_open_its_storage_no_rank_opens_a_cache(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config, failing = configuration(adapter_type), launch.mesh.ranks - 1

@@ -58,7 +58,7 @@ def steps_elsewhere(world: RankWorld, adapter_type: type[CacheAdapter], config: 
 
 @clause("RANK-6", needs=NEEDS)
 @over(*ALL_MESHES)
-def test_all_ranks_ask_for_the_same_groups_in_one_order(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_all_ranks_create_the_same_groups_in_the_same_order(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(opens, adapter_type, configuration(adapter_type, stop_policy=None))
     for rank, heard in enumerate(results):
         assert heard == results[0], f"RANK-6: rank 0 asks for {results[0]}, rank {rank} for {heard}"
@@ -66,7 +66,7 @@ def test_all_ranks_ask_for_the_same_groups_in_one_order(launch: Launch, adapter_
 
 @clause("RANK-3", needs=NEEDS)
 @over(TP2, CP2_TP2)
-def test_a_collective_says_where_its_tensor_is_to_be(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_collective_names_the_device_of_its_tensor(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(steps_elsewhere, adapter_type, configuration(adapter_type, stop_policy=None))
     expected = [{"gloo": "cpu", "nccl": "cuda"}[launch.backend]]
     for rank, devices in enumerate(results):

@@ -50,7 +50,7 @@ def offers(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 @clause("RANK-5", needs=(*NEEDS, Capability.BYTES))
 @over(*ALL_MESHES)
-def test_every_pool_is_divided_by_the_one_place_in_the_mesh(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_every_pool_is_divided_by_the_coordinates_in_the_mesh(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config, mesh = configuration(adapter_type, stop_policy=None), launch.mesh
     results = launch.values(measures, adapter_type, config)
     alone = adapter_type(config)

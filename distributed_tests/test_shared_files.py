@@ -49,7 +49,7 @@ def in_one_folder(config: CacheConfig, folder: Path) -> CacheConfig:
 
 @clause("RANK-6", "FETCH-7", needs=STORAGE_NEEDS)
 @over(TP2, CP2_TP2, PP2_TP2)
-def test_what_ranks_hold_alike_is_written_once_and_read_by_all(
+def test_pages_that_ranks_share_are_written_once_and_read_by_all(
     launch: Launch, adapter_type: type[CacheAdapter], tmp_path: Path
 ) -> None:
     config = in_one_folder(configuration(adapter_type), tmp_path / "pages")

@@ -52,7 +52,9 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
 
 @clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
 @over(TP2, CP2_TP2, PP2_TP2)
-def test_no_rank_keeps_a_sidecar_that_one_rank_has_not_whole(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_no_rank_keeps_a_sidecar_that_is_incomplete_on_one_rank(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
     config = configuration(adapter_type)
     if not {Component.SWA, Component.MAMBA} & set(config.components):
         pytest.skip(f"{config.name} has no component that is needed at the end of a prefix alone")

@@ -94,7 +94,7 @@ def fetches(
 
 @clause("RANK-1", "RANK-2", "RANK-4", needs=NEEDS)
 @over(*ALL_MESHES)
-def test_nobody_has_on_the_host_what_any_rank_has_not_copied(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_no_rank_has_a_backup_before_every_rank_has_it(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     results = launch.values(backs_up, adapter_type, config)
     expected = [(0, len(PAIR) * config.page_size)] * launch.mesh.ranks
@@ -106,7 +106,7 @@ def test_nobody_has_on_the_host_what_any_rank_has_not_copied(launch: Launch, ada
 
 @clause("RANK-1", "RANK-2", needs=NEEDS)
 @over(*ALL_MESHES)
-def test_a_load_has_ended_when_it_has_on_every_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_load_ends_when_it_has_ended_on_every_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     results = launch.values(loads, adapter_type, config, launch.mesh.ranks - 1)
     expected = (TransferPhase.RUNNING.value, TransferPhase.DONE.value)
@@ -117,7 +117,7 @@ def test_a_load_has_ended_when_it_has_on_every_rank(launch: Launch, adapter_type
 
 @clause("RANK-1", "RANK-2", needs=MARKS_NEEDS)
 @over(*ALL_MESHES)
-def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
+def test_a_node_counts_as_stored_when_every_rank_has_written_it(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     results = launch.values(persists, adapter_type, configuration(adapter_type), launch.mesh.ranks - 1)
@@ -129,7 +129,7 @@ def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
 @clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
 @pytest.mark.parametrize("kind", [StorageKind.QUERY, StorageKind.FETCH], ids=lambda kind: kind.value)
 @over(*ALL_MESHES)
-def test_a_prefetch_is_waited_for_until_every_rank_has_it(
+def test_a_prefetch_ends_when_every_rank_has_it(
     launch: Launch, adapter_type: type[CacheAdapter], kind: StorageKind
 ) -> None:
     config = configuration(adapter_type)

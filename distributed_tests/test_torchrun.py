@@ -15,7 +15,7 @@ from .skew import STORAGE_NEEDS
 
 
 @clause("RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
-def test_a_life_on_the_processes_of_torchrun(pytestconfig: pytest.Config) -> None:
+def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config) -> None:
     assert __package__ is not None, "the suite is a package"
     adapter, top = pytestconfig.getoption("--adapter"), Path(__file__).parents[__package__.count(".") + 1]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

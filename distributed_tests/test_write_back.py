@@ -63,7 +63,9 @@ def lives(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 @clause("RANK-1", "RANK-7", needs=NEEDS)
 @over(TP2, CP2_TP2, PP2_TP2)
-def test_what_one_rank_could_not_copy_stays_on_all(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_victim_that_one_rank_could_not_back_up_stays_on_all_ranks(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
     size = 2 * config.page_size
     expected = ((0, 1, 0, 0), (1, 0, size, size))

@@ -51,7 +51,7 @@ PAGES = 4
 @pytest.mark.parametrize(
     ("machine", "expected"), [(HostMachine, OF_LOADS), (LoadingMachine, OF_REQUESTS)], ids=["verbs", "requests"]
 )
-def test_a_search_meets_what_it_is_for(
+def test_a_search_meets_its_situations(
     adapter_type: type[CacheAdapter], machine: type[TierMachine], expected: set[Situation]
 ) -> None:
     opened = bind(machine, adapter_type, (Component.FULL.value,))
@@ -62,7 +62,7 @@ def test_a_search_meets_what_it_is_for(
 
 @clause(needs=NEEDS)
 @pytest.mark.parametrize("situation", WALKS, ids=lambda situation: situation.name.lower())
-def test_a_search_goes_on_from_each_situation(adapter_type: type[CacheAdapter], situation: Situation) -> None:
+def test_a_search_continues_from_each_situation(adapter_type: type[CacheAdapter], situation: Situation) -> None:
     walk = WALKS[situation]
     if Component.MAMBA in walk.components and Capability.MAMBA not in adapter_type.capabilities:
         pytest.skip(f"{adapter_type.__name__} does not declare MAMBA: {Capability.MAMBA.value}")

@@ -49,7 +49,7 @@ def test_any_order_of_verbs_and_answers_of_storage(
 
 
 @clause(needs=(*NEEDS, Capability.STEPPED))
-def test_a_search_meets_what_it_is_for(adapter_type: type[CacheAdapter]) -> None:
+def test_a_search_meets_its_situations(adapter_type: type[CacheAdapter]) -> None:
     met = Counter[Situation]()
     bound = {"adapter_type": adapter_type, "components": ("full",), "sidecars": (), "operations": []}
     bound |= {"executor": ExecutorKind.STEPPED, "met": met}

@@ -50,7 +50,7 @@ def test_capacity_is_bounded(small: Place) -> None:
 
 
 @clause("STORE-8")
-def test_files_stay_as_small_as_they_were_told(small: Place, tmp_path: Path) -> None:
+def test_files_stay_within_the_configured_capacity(small: Place, tmp_path: Path) -> None:
     room = ROOM * LARGE
     with closing(Place(small.subject, tmp_path, page_bytes=LARGE, capacity_bytes=room)) as place:
         store = StorageDriver(place, forgets=True)
@@ -61,7 +61,7 @@ def test_files_stay_as_small_as_they_were_told(small: Place, tmp_path: Path) -> 
 
 
 @clause("STORE-8")
-def test_a_page_finds_room_again_and_again(small: Place) -> None:
+def test_pages_can_be_written_repeatedly_at_the_capacity(small: Place) -> None:
     store = StorageDriver(small, forgets=True)
     for key in page_keys(3 * ROOM):
         assert store.set([key]) == store.get([key]), f"STORE-8: {key} was kept, and is there at once, or was refused"
@@ -72,7 +72,7 @@ def test_a_page_finds_room_again_and_again(small: Place) -> None:
 
 
 @clause("STORE-8")
-def test_capacity_is_bounded_after_it_was_opened_again(small: Place) -> None:
+def test_capacity_is_bounded_after_reopening(small: Place) -> None:
     store = StorageDriver(small, forgets=True)
     keys = page_keys(4 * ROOM)
     for begin in range(0, len(keys), 16):
@@ -83,7 +83,7 @@ def test_capacity_is_bounded_after_it_was_opened_again(small: Place) -> None:
 
 
 @clause("STORE-8")
-def test_a_page_larger_than_all_the_room_is_refused(small: Place) -> None:
+def test_a_page_larger_than_the_capacity_is_refused(small: Place) -> None:
     if not small.subject.counts_bytes:
         pytest.skip(f"the capacity of {small.subject.name} is told in pages of any size: none is too large")
     store = StorageDriver(small, page_size=(ROOM + 1) * PAGE, forgets=True)
@@ -105,7 +105,7 @@ def most_memory(act: Callable[[], list[bool]]) -> int:
 
 @clause("STORE-9")
 @pytest.mark.parametrize("pieces", [1, 32])
-def test_no_page_is_copied_on_its_way(place: Place, tmp_path: Path, pieces: int) -> None:
+def test_no_page_is_copied_in_memory(place: Place, tmp_path: Path, pieces: int) -> None:
     with closing(Place(place.subject, tmp_path, page_bytes=LARGE)) as large:
         backend = large.open(large.scope("a"))
         first, keys = page_keys(1, prompt=1), page_keys(16)

@@ -42,7 +42,7 @@ def test_a_writer_that_is_killed_leaves_whole_pages(
 
 @clause("STORE-4")
 @pytest.mark.parametrize("limit_bytes", [1000, 20_000, 300_000])
-def test_files_that_may_not_grow_hold_whole_pages(store: StorageDriver, writers: Writers, limit_bytes: int) -> None:
+def test_files_with_a_size_limit_hold_whole_pages(store: StorageDriver, writers: Writers, limit_bytes: int) -> None:
     if not reaches_others(store, writers):
         pytest.skip(f"what one process keeps in {store.place.subject.name}, no other can see")
     store.set(["before/0"])
@@ -61,9 +61,7 @@ def test_files_that_may_not_grow_hold_whole_pages(store: StorageDriver, writers:
 
 
 @clause("STORE-4", "STORE-8")
-def test_what_writers_leave_that_are_killed_within_a_page_does_not_pile_up(
-    backend: BackendSubject, tmp_path: Path, writers: Writers
-) -> None:
+def test_remains_of_killed_writers_do_not_accumulate(backend: BackendSubject, tmp_path: Path, writers: Writers) -> None:
     if not backend.is_on_disk:
         pytest.skip(f"no option of {backend.name} is a folder: there are no files that could pile up")
     with closing(Place(backend, tmp_path, page_bytes=LARGE)) as place:

@@ -39,7 +39,7 @@ def heals(store: StorageDriver) -> None:
 @clause("STORE-3")
 @pytest.mark.parametrize("is_open", [True, False], ids=["while open", "while closed"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_object_is_a_miss_and_can_be_written_anew(
+def test_a_damaged_object_is_a_miss_and_can_be_written_again(
     store: StorageDriver, damage: Callable[[Found], None], is_open: bool
 ) -> None:
     store.set(KEYS, 0)
@@ -72,7 +72,7 @@ def test_a_miss_by_damage_is_counted_and_the_others_are_read(store: StorageDrive
 @pytest.mark.parametrize(
     "damage", ["a flipped bit", "a file that ends within the page", "an empty file", "a file that is gone"]
 )
-def test_any_damaged_file_costs_objects_and_nothing_else(store: StorageDriver, damage: str) -> None:
+def test_any_damaged_file_causes_only_misses(store: StorageDriver, damage: str) -> None:
     store.set(KEYS, 0)
     found_page(store)
     store.instances[0].close()
@@ -95,7 +95,7 @@ def test_any_damaged_file_costs_objects_and_nothing_else(store: StorageDriver, d
 
 
 @clause("STORE-3")
-def test_files_that_were_removed_under_it_are_misses(store: StorageDriver) -> None:
+def test_removed_files_are_misses(store: StorageDriver) -> None:
     store.set(KEYS, 0)
     found_page(store)
     for path in files_of(store.place.directory):

@@ -35,7 +35,7 @@ def served(file: Path) -> Iterator[Metadata]:
 
 
 @clause("STORE-10")
-def test_the_pools_of_a_rank_never_meet(metadata: Metadata) -> None:
+def test_the_pools_of_a_rank_are_separate(metadata: Metadata) -> None:
     kv, mamba = metadata.of(0, "kv"), metadata.of(0, "mamba")
     kv.initialise(3)
     mamba.initialise(2)
@@ -53,7 +53,7 @@ def test_the_pools_of_a_rank_never_meet(metadata: Metadata) -> None:
 
 
 @clause("STORE-10")
-def test_ranks_never_meet(metadata: Metadata) -> None:
+def test_ranks_are_separate(metadata: Metadata) -> None:
     first, second = metadata.of(0, "kv"), metadata.of(1, "kv")
     first.initialise(2)
     assert second.ask("exists", keys=["a"]).status == 404, "STORE-10: another rank has no pages yet"
@@ -83,7 +83,7 @@ def test_a_page_is_not_visible_before_it_is_confirmed(metadata: Metadata) -> Non
 
 
 @clause("STORE-10")
-def test_no_page_is_handed_out_twice(metadata: Metadata) -> None:
+def test_no_page_is_reserved_twice(metadata: Metadata) -> None:
     metadata.initialise(4)
     metadata.keep("a")
     pages = [page for _, page in (*metadata.reserve("b", "c"), *metadata.reserve("d", "e"), *metadata.reserve("f"))]
@@ -95,7 +95,7 @@ def test_no_page_is_handed_out_twice(metadata: Metadata) -> None:
 
 
 @clause("STORE-10")
-def test_a_batch_keeps_what_it_was_told(metadata: Metadata) -> None:
+def test_a_batch_does_not_evict_its_own_keys(metadata: Metadata) -> None:
     metadata.initialise(3)
     metadata.keep("a", "b")
     found = metadata.reserve("a", "c", "d", "e")
@@ -118,7 +118,7 @@ def test_a_file_without_namespaces_is_read_as_kv(tmp_path: Path) -> None:
 
 @clause("STORE-10")
 @pytest.mark.usefixtures("metadata")
-def test_what_was_confirmed_is_there_after_a_restart_and_nothing_else(tmp_path: Path) -> None:
+def test_only_confirmed_pages_are_visible_after_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "metadata.json"
     with served(file) as first:
         first.of(0, "mamba").initialise(2)
@@ -140,7 +140,7 @@ def test_what_was_confirmed_is_there_after_a_restart_and_nothing_else(tmp_path: 
 @clause("STORE-10")
 @pytest.mark.usefixtures("metadata")
 @pytest.mark.parametrize("content", ["{broken", "[]", '{"0": {}}', '{"x": {}}', ""])
-def test_a_file_that_cannot_be_read_is_refused_and_stays(tmp_path: Path, content: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused_and_unchanged(tmp_path: Path, content: str) -> None:
     file = tmp_path / "metadata.json"
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=re.escape(str(file))):

@@ -16,7 +16,7 @@ from .names import LONGEST, MALFORMED, NEIGHBOURS, TRAVERSALS, page_keys
 
 
 @clause("KEY-2", "STORE-1")
-def test_scopes_never_meet(place: Place) -> None:
+def test_scopes_are_separate(place: Place) -> None:
     names = ("model", "model-1", "Model", "model_1", "model.1", "1", "x" * 150)
     stores = [StorageDriver(place, scope=name) for name in names]
     keys = page_keys(3)
@@ -28,7 +28,7 @@ def test_scopes_never_meet(place: Place) -> None:
 
 
 @clause("KEY-2", "STORE-1")
-def test_a_scope_and_the_first_segment_of_a_key_never_meet(place: Place) -> None:
+def test_a_scope_and_the_first_segment_of_a_key_are_separate(place: Place) -> None:
     short, long = StorageDriver(place, scope="a"), StorageDriver(place, scope="a-b")
     short.set(["b/c", "b", "a-b/c"], 0)
     assert long.has(["c", "b/c", "b"]) == [False] * 3, "STORE-1: scope and key are divided, whatever they hold"
@@ -49,9 +49,7 @@ RANKS = {
 @clause("STORE-1")
 @pytest.mark.parametrize("pool", ["kv", "indexer"])
 @pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
-def test_the_parts_of_a_page_that_ranks_hold_never_meet(
-    store: StorageDriver, ranks: tuple[str, ...], pool: str
-) -> None:
+def test_the_shards_of_a_page_are_separate_objects(store: StorageDriver, ranks: tuple[str, ...], pool: str) -> None:
     keys = [[f"{pool}.{rank}/{key.rpartition('/')[2]}" for key in page_keys(3)] for rank in ranks]
     for version, part in enumerate(keys):
         assert store.has(part) == [False] * 3, f"STORE-1: {ranks[version]} kept nothing, only {ranks[:version]} did"
@@ -61,7 +59,7 @@ def test_the_parts_of_a_page_that_ranks_hold_never_meet(
 
 
 @clause("STORE-1")
-def test_keys_never_meet(store: StorageDriver) -> None:
+def test_similar_keys_are_separate_objects(store: StorageDriver) -> None:
     keys = [*NEIGHBOURS, *LONGEST]
     for version, key in enumerate(keys):
         assert store.has([key]) == [False], f"STORE-1: {key} was not kept, only {keys[:version]}"

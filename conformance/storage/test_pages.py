@@ -26,7 +26,9 @@ CUTS = {
 @clause("STORE-3")
 @pytest.mark.parametrize("read", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("written", CUTS.values(), ids=CUTS)
-def test_pieces_are_the_caller_s_affair(store: StorageDriver, written: tuple[int, ...], read: tuple[int, ...]) -> None:
+def test_a_page_may_be_read_in_other_pieces_than_it_was_written(
+    store: StorageDriver, written: tuple[int, ...], read: tuple[int, ...]
+) -> None:
     keys = page_keys(3)
     store.set(keys, cuts=written)
     answers = store.get(keys, cuts=read)
@@ -35,7 +37,7 @@ def test_pieces_are_the_caller_s_affair(store: StorageDriver, written: tuple[int
 
 @clause("STORE-3")
 @pytest.mark.parametrize("count", [0, 1, 2, 127, BATCH_PAGES])
-def test_a_batch_of_any_size_comes_back(store: StorageDriver, count: int) -> None:
+def test_a_batch_of_any_size_is_read_back(store: StorageDriver, count: int) -> None:
     keys = page_keys(count)
     assert store.has(keys) == [False] * count, "STORE-3: nothing was kept yet"
     assert store.set(keys) == [True] * count, f"STORE-3: {count} pages find room"
@@ -44,7 +46,7 @@ def test_a_batch_of_any_size_comes_back(store: StorageDriver, count: int) -> Non
 
 
 @clause("STORE-3")
-def test_answers_stand_where_their_keys_stand(store: StorageDriver) -> None:
+def test_answers_are_in_the_order_of_the_keys(store: StorageDriver) -> None:
     keys = page_keys(40)
     kept = [page % 3 == 0 for page in range(40)]
     store.set([key for key, is_kept in zip(keys, kept, strict=True) if is_kept])
@@ -55,7 +57,7 @@ def test_answers_stand_where_their_keys_stand(store: StorageDriver) -> None:
 
 
 @clause("STORE-3")
-def test_any_number_of_keys_can_be_looked_for(store: StorageDriver) -> None:
+def test_has_takes_any_number_of_keys(store: StorageDriver) -> None:
     keys = page_keys(3000)
     store.set(keys[2990:])
     assert store.has(keys) == [False] * 2990 + [True] * 10, "STORE-3: the last ten of 3000 were kept"
@@ -109,7 +111,7 @@ def test_prefix_keys_change_nothing(store: StorageDriver) -> None:
 
 
 @clause("STORE-3")
-def test_what_is_counted_is_what_was_done(store: StorageDriver) -> None:
+def test_the_counters_match_the_operations(store: StorageDriver) -> None:
     keys = page_keys(4)
     store.set(keys[:2])
     store.set(keys[:3])

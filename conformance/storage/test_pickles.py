@@ -62,7 +62,7 @@ def test_no_verb_unpickles(store: StorageDriver, monkeypatch: pytest.MonkeyPatch
 
 
 @clause("SEC-6")
-def test_a_file_that_is_a_pickle_is_no_object(store: StorageDriver, trap: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_a_pickle_is_a_miss(store: StorageDriver, trap: bytes, tmp_path: Path) -> None:
     if not store.place.subject.is_on_disk:
         pytest.skip(f"no option of {store.place.subject.name} is a folder: there is no file to replace")
     keys = page_keys(3)

@@ -24,7 +24,7 @@ def test_setting_a_key_that_exists_writes_nothing(store: StorageDriver) -> None:
 
 
 @clause("STORE-5")
-def test_a_batch_may_hold_what_exists_and_what_does_not(store: StorageDriver) -> None:
+def test_a_batch_may_mix_existing_and_new_keys(store: StorageDriver) -> None:
     keys = page_keys(6)
     store.set(keys[::2], 0)
     assert store.set(keys, 1) == [True] * 6, "STORE-5: three exist, three find room"
@@ -32,7 +32,7 @@ def test_a_batch_may_hold_what_exists_and_what_does_not(store: StorageDriver) ->
 
 
 @clause("STORE-5")
-def test_a_key_may_stand_twice_in_a_batch(store: StorageDriver) -> None:
+def test_a_key_may_appear_twice_in_a_batch(store: StorageDriver) -> None:
     keys = page_keys(2)
     assert store.set([*keys, keys[0]]) == [True] * 3, "STORE-5: the second of two equal keys exists"
     assert store.get([keys[0], *keys]) == [True] * 3, "STORE-3: each of two equal keys is read"
@@ -75,7 +75,7 @@ def test_clear_of_an_empty_scope_removes_nothing(place: Place) -> None:
 
 
 @clause("STORE-7")
-def test_what_one_instance_clears_is_gone_for_all(store: StorageDriver) -> None:
+def test_a_clear_by_one_instance_applies_to_all(store: StorageDriver) -> None:
     store.open()
     keys = page_keys(4)
     store.set(keys, instance=0)
@@ -89,7 +89,7 @@ def test_what_one_instance_clears_is_gone_for_all(store: StorageDriver) -> None:
 
 
 @clause("STORE-4")
-def test_objects_outlive_the_instance(store: StorageDriver) -> None:
+def test_objects_are_kept_after_close(store: StorageDriver) -> None:
     keys = page_keys(20)
     store.set(keys)
     store.reopen()

@@ -147,7 +147,7 @@ def require_told(launch: Launch, adapter_type: type[CacheAdapter], config: Cache
 
 @clause("RANK-8", needs=(*NEEDS, Capability.REQUESTS))
 @over(TP2, PP2_TP2)
-def test_ranks_that_step_are_told_who_is_silent(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_step_names_the_unresponsive_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     require_told(launch, adapter_type, configuration(adapter_type, stop_policy=None), in_step)
 
 
@@ -156,7 +156,7 @@ def test_ranks_that_step_are_told_who_is_silent(launch: Launch, adapter_type: ty
     "prepare", [in_eviction, in_admission, in_extension, in_load], ids=lambda prepare: prepare.__name__
 )
 @over(TP2)
-def test_ranks_that_make_room_are_told_who_is_silent(
+def test_an_eviction_names_the_unresponsive_rank(
     launch: Launch, adapter_type: type[CacheAdapter], prepare: object
 ) -> None:
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
@@ -166,5 +166,5 @@ def test_ranks_that_make_room_are_told_who_is_silent(
 
 @clause("RANK-8", needs=STORAGE_NEEDS)
 @over(TP2)
-def test_ranks_that_wait_for_storage_are_told_who_is_silent(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_a_prefetch_check_names_the_unresponsive_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     require_told(launch, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT), in_check)

@@ -57,7 +57,7 @@ def test_each_chunk_is_cached_and_protected(driver: Driver) -> None:
 
 
 @clause("REQ-1", needs=LOOKING, components=(SWA,))
-def test_the_window_moves_on_with_the_chunks(driver: Driver) -> None:
+def test_the_window_moves_with_the_chunks(driver: Driver) -> None:
     admission = admit(driver, PROMPT)
     driver.checkpoint(admission.request, tokens_in_pages(driver, 1))
     driver.checkpoint(admission.request, tokens_in_pages(driver, 6))
@@ -95,7 +95,7 @@ def test_a_checkpoint_without_progress_changes_nothing(driver: Driver) -> None:
 
 
 @clause("REQ-1", needs=LOOKING, bigram=True)
-def test_the_slots_of_two_requests_for_one_prompt_are_kept_once(driver: Driver) -> None:
+def test_two_requests_for_one_prompt_keep_one_copy(driver: Driver) -> None:
     admissions = [admit(driver, PROMPT[:3]) for _ in range(2)]
     for admission in admissions:
         driver.finish(admission.request)
@@ -105,7 +105,7 @@ def test_the_slots_of_two_requests_for_one_prompt_are_kept_once(driver: Driver) 
 
 
 @clause("REQ-1", needs=LOOKING, bigram=True)
-def test_what_was_decoded_is_cached_with_the_prompt(driver: Driver) -> None:
+def test_decoded_tokens_are_cached_with_the_prompt(driver: Driver) -> None:
     admission = admit(driver, PROMPT[:2])
     decode(driver, admission, PROMPT[2:])
     driver.finish(admission.request)

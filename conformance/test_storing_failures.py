@@ -31,7 +31,7 @@ USES = 10
 
 
 @clause("FETCH-9", "FLOW-4", needs=MARKED, write_policies=THROUGH, page_sizes=[16])
-def test_a_node_of_which_a_page_was_refused_does_not_count(driver: Driver) -> None:
+def test_a_node_with_a_refused_page_does_not_count_as_stored(driver: Driver) -> None:
     for pool in pools(driver):
         driver.reset()
         store(driver).empty()
@@ -52,7 +52,7 @@ def test_a_node_of_which_a_page_was_refused_does_not_count(driver: Driver) -> No
 
 
 @clause("FETCH-9", "FLOW-4", needs=MARKED, write_policies=THROUGH, page_sizes=[16])
-def test_a_match_is_a_use_after_which_it_is_offered_again(driver: Driver) -> None:
+def test_a_refused_node_is_offered_again_after_a_match(driver: Driver) -> None:
     store(driver).faults.failing_sets = 1
     put(driver, PAIR)
     driver.drain()
@@ -62,7 +62,7 @@ def test_a_match_is_a_use_after_which_it_is_offered_again(driver: Driver) -> Non
 
 
 @clause("FLOW-9", "FETCH-9", write_policies=THROUGH, page_sizes=[16])
-def test_what_is_below_a_refused_node_waits_for_it(driver: Driver) -> None:
+def test_the_child_of_a_refused_node_is_not_offered(driver: Driver) -> None:
     store(driver).faults.refused = set(object_keys(driver, Pool.KV, PROMPT)[1:2])
     put(driver, PROMPT[:2])
     put(driver, PROMPT)
@@ -90,7 +90,7 @@ def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) ->
 
 
 @clause("FETCH-9", "FLOW-9", write_policies=THROUGH, page_sizes=[1], needs=MARKED)
-def test_of_many_batches_one_that_fails_does_not_end_the_others_for_good(driver: Driver) -> None:
+def test_a_node_with_one_failed_batch_is_stored_with_the_next_use(driver: Driver) -> None:
     for lost in (0, 130, 299):
         with long_prompt_variant(driver) as long:
             key = object_keys(long, Pool.KV, LONG)[lost]

@@ -91,7 +91,7 @@ def test_two_threads_that_write_one_key_leave_one_page(large: StorageDriver, ins
 
 
 @clause("STORE-7")
-def test_what_is_cleared_while_it_is_read_and_written_is_whole_or_gone(large: StorageDriver) -> None:
+def test_pages_cleared_while_they_are_read_and_written_are_whole_or_missing(large: StorageDriver) -> None:
     backend, keys, done = large.instances[0], page_keys(ROOM // 2), Event()
 
     def write_and_clear() -> None:
@@ -111,7 +111,7 @@ def test_what_is_cleared_while_it_is_read_and_written_is_whole_or_gone(large: St
 
 
 @clause("STORE-3")
-def test_threads_that_ask_for_different_pages_get_their_own(store: StorageDriver) -> None:
+def test_threads_that_read_different_pages_get_their_own(store: StorageDriver) -> None:
     backend = store.instances[0]
 
     def ask(number: int) -> None:

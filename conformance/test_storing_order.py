@@ -34,7 +34,7 @@ BACK = [WritePolicy.WRITE_BACK]
 
 
 @clause("FETCH-9", needs=[*STEPPED, Capability.MARKS], write_policies=THROUGH)
-def test_a_node_goes_to_storage_when_its_copy_on_the_host_is_there(driver: Driver) -> None:
+def test_a_node_is_stored_when_its_backup_is_acknowledged(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
@@ -52,7 +52,7 @@ def test_a_node_goes_to_storage_when_its_copy_on_the_host_is_there(driver: Drive
 
 
 @clause("FETCH-9", needs=STEPPED, write_policies=THROUGH)
-def test_a_failed_copy_on_the_host_does_not_go_to_storage(driver: Driver) -> None:
+def test_a_node_whose_backup_failed_is_not_stored(driver: Driver) -> None:
     put(driver, PROMPT)
     driver.step()
     driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
@@ -63,7 +63,7 @@ def test_a_failed_copy_on_the_host_does_not_go_to_storage(driver: Driver) -> Non
 
 
 @clause("FETCH-9", "LOCK-7", needs=STEPPED_STORAGE, write_policies=THROUGH)
-def test_what_goes_to_storage_stays_on_the_host_until_it_is_there(driver: Driver) -> None:
+def test_a_node_stays_on_the_host_while_it_is_being_stored(driver: Driver) -> None:
     persisting(driver)
     evict_all(driver)
     evict_host(driver)
@@ -76,7 +76,7 @@ def test_what_goes_to_storage_stays_on_the_host_until_it_is_there(driver: Driver
 
 
 @clause("FETCH-9", "INS-8", needs=STEPPED_STORAGE, write_policies=THROUGH)
-def test_both_parts_of_a_node_that_was_split_on_its_way_are_in_storage(driver: Driver) -> None:
+def test_both_parts_of_a_node_that_was_split_while_being_stored_are_in_storage(driver: Driver) -> None:
     persisting(driver)
     put(driver, (PAIR[0], 9))
     complete_job(driver, StorageKind.PERSIST)
@@ -90,7 +90,7 @@ def test_both_parts_of_a_node_that_was_split_on_its_way_are_in_storage(driver: D
 
 
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=THROUGH)
-def test_a_child_waits_for_its_parent(driver: Driver) -> None:
+def test_a_child_is_stored_after_its_parent(driver: Driver) -> None:
     put(driver, PROMPT[:2])
     put(driver, PROMPT)
     driver.step()
@@ -106,7 +106,7 @@ def test_a_child_waits_for_its_parent(driver: Driver) -> None:
 
 
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=BACK)
-def test_with_write_back_a_leaf_waits_until_its_parent_leaves_the_device(driver: Driver) -> None:
+def test_with_write_back_a_leaf_is_stored_after_its_parent_left_the_device(driver: Driver) -> None:
     put(driver, PROMPT[:2])
     put(driver, PROMPT)
     driver.evict(FULL, 1)
@@ -121,7 +121,7 @@ def test_with_write_back_a_leaf_waits_until_its_parent_leaves_the_device(driver:
 
 
 @clause("FETCH-9", write_policies=THROUGH)
-def test_what_storage_has_is_not_given_to_it_twice(driver: Driver) -> None:
+def test_a_stored_node_is_not_stored_again(driver: Driver) -> None:
     put(driver, PROMPT)
     driver.drain()
     before = calls(driver, "set")
@@ -131,7 +131,7 @@ def test_what_storage_has_is_not_given_to_it_twice(driver: Driver) -> None:
 
 
 @clause("FETCH-9")
-def test_what_came_from_storage_is_not_given_to_it(driver: Driver) -> None:
+def test_a_prefetched_node_is_not_stored_again(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     before = calls(driver, "set")
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
@@ -141,7 +141,7 @@ def test_what_came_from_storage_is_not_given_to_it(driver: Driver) -> None:
 
 
 @clause("FETCH-9", components=(MAMBA,), write_policies=THROUGH)
-def test_a_state_that_comes_later_goes_alone(driver: Driver) -> None:
+def test_a_state_that_is_inserted_later_is_stored_alone(driver: Driver) -> None:
     put(driver, PROMPT)
     driver.drain()
     before = len(store(driver).calls)
@@ -154,7 +154,7 @@ def test_a_state_that_comes_later_goes_alone(driver: Driver) -> None:
 
 
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=THROUGH, page_sizes=[16])
-def test_a_cache_that_ends_in_the_middle_leaves_no_prefix_that_lacks_something(driver: Driver) -> None:
+def test_closing_a_cache_while_it_stores_leaves_no_incomplete_prefix(driver: Driver) -> None:
     persisting(driver)
     batches = pending_job(driver, StorageKind.PERSIST).batches
     for done in range(1, batches):
@@ -166,7 +166,7 @@ def test_a_cache_that_ends_in_the_middle_leaves_no_prefix_that_lacks_something(d
 
 
 @clause("FETCH-9", page_sizes=[16])
-def test_the_keys_before_are_told_where_they_are_asked_for(driver: Driver) -> None:
+def test_prefix_keys_are_passed_only_if_the_option_is_set(driver: Driver) -> None:
     for is_asked in (False, True):
         with storage_variant(driver, extra={"hicache_storage_pass_prefix_keys": is_asked}) as told:
             store(told).empty()

@@ -46,7 +46,7 @@ ENDS = pytest.mark.parametrize("end", [Driver.claim, Driver.abandon], ids=["clai
 
 @clause("FLOW-7", write_policies=FORWARD)
 @OUTCOMES
-def test_nothing_is_left_of_a_backup(driver: Driver, outcome: Outcome) -> None:
+def test_a_backup_leaves_nothing_held(driver: Driver, outcome: Outcome) -> None:
     put(driver, WHOLE)
     put(driver, BRANCH)
     outcome(driver, TransferKind.BACKUP)
@@ -57,7 +57,9 @@ def test_nothing_is_left_of_a_backup(driver: Driver, outcome: Outcome) -> None:
 @clause("FLOW-7", "FLOW-4")
 @OUTCOMES
 @ENDS
-def test_nothing_is_left_of_a_load(driver: Driver, outcome: Outcome, end: Callable[..., object]) -> None:
+def test_a_claimed_or_abandoned_load_leaves_nothing_held(
+    driver: Driver, outcome: Outcome, end: Callable[..., object]
+) -> None:
     put_on_host(driver, WHOLE, BRANCH)
     load = queue_load(driver, WHOLE)
     outcome(driver, TransferKind.LOAD)
@@ -69,7 +71,7 @@ def test_nothing_is_left_of_a_load(driver: Driver, outcome: Outcome, end: Callab
 @clause("FLOW-7", "FLOW-4")
 @OUTCOMES
 @pytest.mark.parametrize("is_begun", [False, True], ids=["queued", "running"])
-def test_nothing_is_left_of_a_load_that_nobody_waits_for(driver: Driver, outcome: Outcome, is_begun: bool) -> None:
+def test_a_load_abandoned_before_its_end_leaves_nothing_held(driver: Driver, outcome: Outcome, is_begun: bool) -> None:
     put_on_host(driver, WHOLE, BRANCH)
     load = queue_load(driver, WHOLE)
     if is_begun:
@@ -84,7 +86,7 @@ def test_nothing_is_left_of_a_load_that_nobody_waits_for(driver: Driver, outcome
 @OUTCOMES
 @STAGES
 @ENDS
-def test_nothing_is_left_of_a_load_whose_nodes_were_cut_and_computed_anew(
+def test_a_load_whose_nodes_were_split_and_recomputed_leaves_nothing_held(
     driver: Driver, stage: Stage, outcome: Outcome, end: Callable[..., object]
 ) -> None:
     put_on_host(driver, WHOLE)
@@ -104,7 +106,7 @@ def test_nothing_is_left_of_a_load_whose_nodes_were_cut_and_computed_anew(
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.REQUESTS])
 @STAGES
-def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Driver, stage: Stage) -> None:
+def test_a_request_aborted_while_it_waits_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     waiting = admit(driver, WHOLE, tail=1)
     assert waiting.loading, f"FLOW-10: {WHOLE} is on the host, got {waiting}"
@@ -117,7 +119,7 @@ def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Dri
 @OUTCOMES
 @pytest.mark.parametrize("is_resumed", [False, True], ids=["waiting", "resumed"])
 @pytest.mark.parametrize("is_aborted", [False, True], ids=["finished", "aborted"])
-def test_nothing_is_left_of_a_request_whose_load_has_ended(
+def test_a_request_whose_load_has_ended_leaves_nothing_held(
     driver: Driver, outcome: Outcome, is_resumed: bool, is_aborted: bool
 ) -> None:
     put_on_host(driver, WHOLE)
@@ -132,7 +134,7 @@ def test_nothing_is_left_of_a_request_whose_load_has_ended(
 
 @clause("FLOW-7", "EVICT-9")
 @STAGES
-def test_nothing_is_left_of_a_load_after_a_reset(driver: Driver, stage: Stage) -> None:
+def test_a_reset_during_a_load_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE, BRANCH)
     queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -143,7 +145,7 @@ def test_nothing_is_left_of_a_load_after_a_reset(driver: Driver, stage: Stage) -
 
 
 @clause("FLOW-7", "EVICT-9")
-def test_nothing_is_left_of_kept_slots_after_a_reset(driver: Driver) -> None:
+def test_a_reset_frees_slots_that_are_kept_for_readers(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     queue_load(driver, WHOLE)
     insert_fresh(driver, WHOLE)
@@ -154,7 +156,7 @@ def test_nothing_is_left_of_kept_slots_after_a_reset(driver: Driver) -> None:
 
 
 @clause("FLOW-7", page_sizes=[16])
-def test_a_load_that_is_asked_for_again_and_again_costs_nothing(driver: Driver) -> None:
+def test_repeated_loads_take_no_slots(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = free_device_slots(driver), free_host_slots(driver)
     for number in range(6):
@@ -169,7 +171,7 @@ def test_a_load_that_is_asked_for_again_and_again_costs_nothing(driver: Driver) 
 
 @clause("FLOW-7", write_policies=WritePolicy)
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_left_of_much_at_once(driver: Driver, seed: int) -> None:
+def test_many_operations_at_once_leave_nothing_held(driver: Driver, seed: int) -> None:
     rng = Random(seed)
     prompts = [WHOLE, BRANCH, (5, 6), (5, 7)]
     put_on_host(driver, *prompts)

@@ -52,7 +52,7 @@ def test_a_copy_of_the_parent_makes_room_for_one_of_its_child(
 
 
 @clause("HOST-6", needs=(Capability.SNAPSHOT, Capability.BYTES, Capability.HOST, Capability.STEPPED, Capability.SWA))
-def test_a_window_that_comes_to_other_slots_is_read_at_its_end(
+def test_a_second_load_reads_the_window_in_the_slots_of_an_insert(
     opened: list[CacheAdapter], adapter_type: type[CacheAdapter]
 ) -> None:
     """An insert gave the node slots without a window while it was loaded; a second reader reads those."""

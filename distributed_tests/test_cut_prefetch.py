@@ -119,7 +119,7 @@ def all_kept(by_rank: Sequence[object], expected: Sequence[tuple[int, int]], how
 
 @clause("FETCH-7", "RANK-1", "RANK-4", needs=STORAGE_NEEDS)
 @over(*ALL_MESHES)
-def test_the_first_stage_says_when_a_prefetch_is_late(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+def test_the_first_stage_decides_when_a_prefetch_times_out(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(is_late, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT))
     for rank, found in enumerate(results):
         for late, outcome in enumerate(found):
@@ -132,9 +132,7 @@ def test_the_first_stage_says_when_a_prefetch_is_late(launch: Launch, adapter_ty
 
 @clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
 @over(TP2, CP2_TP2)
-def test_of_a_prefetch_that_is_cut_the_batches_stay_that_all_ranks_have(
-    launch: Launch, adapter_type: type[CacheAdapter]
-) -> None:
+def test_a_cut_prefetch_keeps_the_batches_that_all_ranks_have(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
     config = full_alone(config, page_size=1, pages=len(LONG) + 20)
     found = launch.values(cuts_batches, adapter_type, config)
@@ -143,7 +141,7 @@ def test_of_a_prefetch_that_is_cut_the_batches_stay_that_all_ranks_have(
 
 @clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
 @over(TP2, CP2_TP2)
-def test_of_a_prefetch_that_is_cut_nothing_stays_while_a_pool_is_lacking_on_one_rank(
+def test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)

@@ -38,7 +38,7 @@ STEPPED = [Capability.STEPPED_STORAGE]
 
 
 @clause("FETCH-4", "HOST-7", "FLOW-10")
-def test_what_comes_can_be_loaded_and_read(driver: Driver) -> None:
+def test_prefetched_pages_can_be_loaded_and_read(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"FETCH-4: all of the prompt is in storage, {came} pages came"
@@ -49,7 +49,7 @@ def test_what_comes_can_be_loaded_and_read(driver: Driver) -> None:
 
 
 @clause("FETCH-4", needs=STEPPED)
-def test_nothing_enters_before_it_was_taken_over(driver: Driver) -> None:
+def test_prefetched_pages_are_inserted_only_when_a_step_takes_them_over(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()
@@ -64,7 +64,7 @@ def test_nothing_enters_before_it_was_taken_over(driver: Driver) -> None:
 
 
 @clause("FETCH-4")
-def test_of_a_prompt_that_is_there_in_part_the_beginning_comes(driver: Driver) -> None:
+def test_a_prefetch_brings_the_stored_prefix_of_a_prompt(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     came = prefetch(driver, (*PROMPT[:3], 9))
     assert came == 3, f"FETCH-4: three pages of the prompt are in storage, {came} came"
@@ -76,7 +76,9 @@ def test_of_a_prompt_that_is_there_in_part_the_beginning_comes(driver: Driver) -
 
 @STAGES
 @clause("FETCH-4", "INS-1", needs=STEPPED)
-def test_what_was_computed_meanwhile_is_kept_and_the_pages_are_freed(driver: Driver, stage: Stage) -> None:
+def test_pages_that_were_computed_meanwhile_stay_and_the_prefetched_ones_are_freed(
+    driver: Driver, stage: Stage
+) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -96,7 +98,7 @@ def test_what_was_computed_meanwhile_is_kept_and_the_pages_are_freed(driver: Dri
 
 @STAGES
 @clause("FETCH-4", "INS-8", needs=STEPPED)
-def test_what_parted_meanwhile_is_laid_where_it_belongs(driver: Driver, stage: Stage) -> None:
+def test_pages_are_inserted_below_a_node_that_was_split_meanwhile(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -109,7 +111,7 @@ def test_what_parted_meanwhile_is_laid_where_it_belongs(driver: Driver, stage: S
 
 @STAGES
 @clause("FETCH-4", "FLOW-6", needs=STEPPED)
-def test_two_that_fetch_the_same_bring_it_once(driver: Driver, stage: Stage) -> None:
+def test_two_prefetches_of_one_prompt_insert_it_once(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     first = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -125,7 +127,7 @@ def test_two_that_fetch_the_same_bring_it_once(driver: Driver, stage: Stage) -> 
 
 
 @clause("FETCH-4", "FETCH-8", page_sizes=[16])
-def test_as_much_comes_as_there_is_room_for(driver: Driver) -> None:
+def test_a_prefetch_brings_as_many_pages_as_the_host_has_room_for(driver: Driver) -> None:
     for pages in range(1, len(PROMPT) + 1):
         states = window = len(PROMPT)
         sizes = capacity_for(driver.config, pages, states) | ({SWA: window * 16} if has(driver, SWA) else {})
@@ -140,7 +142,7 @@ def test_as_much_comes_as_there_is_room_for(driver: Driver) -> None:
 
 
 @clause("FETCH-4", "EVICT-8", page_sizes=[16])
-def test_room_is_made_for_what_comes(driver: Driver) -> None:
+def test_a_prefetch_evicts_from_the_host(driver: Driver) -> None:
     with storage_variant(driver) as writer:
         put_in_storage(writer, PROMPT)
     sizes = capacity_for(driver.config, len(PROMPT), 1)
@@ -154,7 +156,7 @@ def test_room_is_made_for_what_comes(driver: Driver) -> None:
 
 
 @clause("FETCH-4", "FETCH-8", components=(SWA,), page_sizes=[16])
-def test_without_room_for_a_window_nothing_comes(driver: Driver) -> None:
+def test_without_room_for_a_window_a_prefetch_brings_nothing(driver: Driver) -> None:
     with storage_variant(driver) as writer:
         put_in_storage(writer, PROMPT)
     sizes = capacity_for(driver.config, len(PROMPT), 1) | {
@@ -167,7 +169,7 @@ def test_without_room_for_a_window_nothing_comes(driver: Driver) -> None:
 
 
 @clause("FETCH-4", "STORE-2")
-def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
+def test_pages_before_an_unreadable_one_are_used(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     for lost in range(len(PROMPT)):
         came, expected = prefetch_without(driver, PROMPT, Pool.KV, lost)
@@ -175,7 +177,7 @@ def test_what_was_lost_on_the_way_is_done_without(driver: Driver) -> None:
 
 
 @clause("FETCH-4", "FLOW-4", needs=STEPPED, page_sizes=[16])
-def test_where_nothing_of_what_is_there_can_be_read_a_fetch_ends(driver: Driver) -> None:
+def test_a_prefetch_ends_if_no_object_can_be_read(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     store(driver).spoil(list(store(driver).objects))
     assert prefetch(driver, PROMPT) == 0, f"FETCH-4: nothing can be read, in storage is {in_storage(driver, PROMPT)}"
@@ -186,7 +188,7 @@ def test_where_nothing_of_what_is_there_can_be_read_a_fetch_ends(driver: Driver)
 
 @pytest.mark.parametrize("count", range(1, len(PROMPT) + 1))
 @clause("FETCH-4", "FLOW-9")
-def test_what_left_both_tiers_comes_back_past_any_anchor(driver: Driver, count: int) -> None:
+def test_pages_evicted_from_both_tiers_are_prefetched_past_any_anchor(driver: Driver, count: int) -> None:
     put_in_storage(driver, *PREFIXES)
     evict_both_tiers(driver)
     if count < len(PROMPT):
