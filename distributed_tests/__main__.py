@@ -17,7 +17,7 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.torchrun_world import join_torchrun
 
 from .configurations import configuration
-from .lives import Life
+from .random_workload import RandomWorkload
 
 TIMEOUT_S = 60.0
 
@@ -56,7 +56,7 @@ def main() -> None:
     adapter_type = load_adapter(asked.adapter)
     world = join_torchrun(mesh, asked.backend, TIMEOUT_S)
     driver = RankDriver(adapter_type, dividing(configuration(adapter_type), mesh), world)
-    Life(driver, asked.seed).lead(asked.rounds)
+    RandomWorkload(driver, asked.seed).run(asked.rounds)
     if world.rank == 0:
         calls = {axis: len(made) for axis, made in world.calls.items()}
         print(f"{mesh.name} by {asked.backend}: one tree after each of {asked.rounds} rounds; collectives: {calls}")  # noqa: T201

@@ -16,6 +16,6 @@ ALL_MESHES = (TP2, TP4, CP2_TP2, PP2_TP2)
 """All with several ranks. One rank is for machines with one GPU."""
 
 
-def over(*meshes: Mesh) -> pytest.MarkDecorator:
+def on_meshes(*meshes: Mesh) -> pytest.MarkDecorator:
     """Run a test on each of these meshes; it takes `launch`."""
     return pytest.mark.parametrize("mesh", meshes, ids=[mesh.name for mesh in meshes])

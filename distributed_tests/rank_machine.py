@@ -18,8 +18,8 @@ from hicache.testing.ranks.team import Team
 from hicache.testing.storage.store import Faults
 from hicache.types import Component, Handle, StorageKind, Tier
 
-from .acts import key_of, leave_nothing, let_go_on, make_room, own_store, require_empty
-from .tiny import tiny_caches
+from .rank_actions import advance_jobs, evict_both_tiers, evict_on, key_of, own_store, require_empty
+from .small_caches import small_caches
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Move(str, Enum):
     FAIL = "it fails, if it is a copy"
 
 
-class Trouble(str, Enum):
+class RankFault(str, Enum):
     """What goes wrong on one rank."""
 
     GONE = "an object is gone"
@@ -74,7 +74,7 @@ class RankMachine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
         """A fresh cache on each rank."""
-        configs = data.draw(tiny_caches(self.adapter_type, self.mesh.ranks))
+        configs = data.draw(small_caches(self.adapter_type, self.mesh.ranks))
         note(f"configuration: {configs}")
         self.loading: list[Sequence[Handle]] = []
         self.fetching: list[tuple[Sequence[Handle], Sequence[int]]] = []
@@ -106,14 +106,14 @@ class RankMachine(RuleBasedStateMachine):
     @rule(pages=PAGES, behind=PLACE, batches=st.integers(0, 4), late=PLACE)
     def fetch_unevenly(self, pages: list[int], behind: int, batches: int, late: int) -> None:
         """One rank has done but so many of the batches, another one's clock runs ahead, and somebody looks."""
-        self._strand(pages)
+        self._drop_both_tiers(pages)
         if not self._fetch(pages):
             return
         self.step()
         self._each(lambda driver: driver.let_end(StorageKind.QUERY))
         self.step()
         slow = behind % self.mesh.ranks
-        self._each(lambda driver: let_go_on(driver, batches if driver.rank == slow else sys.maxsize))
+        self._each(lambda driver: advance_jobs(driver, batches if driver.rank == slow else sys.maxsize))
         self.drivers[late % self.mesh.ranks].advance_clock(LATE_S)
         self.look(-1)
         self.step()
@@ -180,22 +180,22 @@ class RankMachine(RuleBasedStateMachine):
             self._fails(failing)
             self.drivers[failing].adapter.fail_waits(1)
         tokens = pages * (1 if name == Component.MAMBA else self.drivers[0].config.page_size)
-        self._same("evict", self._each(lambda driver: make_room(driver, tier, name, tokens)))
+        self._same("evict", self._each(lambda driver: evict_on(driver, tier, name, tokens)))
 
-    @rule(trouble=st.sampled_from(Trouble), rank=PLACE, pages=PAGES, page=PLACE)
-    def trouble(self, trouble: Trouble, rank: int, pages: list[int], page: int) -> None:
+    @rule(trouble=st.sampled_from(RankFault), rank=PLACE, pages=PAGES, page=PLACE)
+    def trouble(self, trouble: RankFault, rank: int, pages: list[int], page: int) -> None:
         """Something goes wrong on one rank."""
         driver = self.drivers[rank % self.mesh.ranks]
-        if trouble is Trouble.LATE:
+        if trouble is RankFault.LATE:
             driver.advance_clock(LATE_S)
             return
         store, faults = own_store(driver.config), Faults()
-        faults.failing_gets, faults.failing_sets = int(trouble is Trouble.READS), int(trouble is Trouble.WRITES)
+        faults.failing_gets, faults.failing_sets = int(trouble is RankFault.READS), int(trouble is RankFault.WRITES)
         store.faults = faults
         names = sorted(store.objects)
-        if names and trouble is Trouble.GONE:
+        if names and trouble is RankFault.GONE:
             store.objects.pop(names[page % len(names)])
-        elif names and trouble is Trouble.LOST:
+        elif names and trouble is RankFault.LOST:
             store.spoil([names[page % len(names)]])
 
     def teardown(self) -> None:
@@ -218,7 +218,7 @@ class RankMachine(RuleBasedStateMachine):
             self.abort(0)
         self.drain()
         for _ in range(ROUNDS):
-            self._each(leave_nothing)
+            self._each(evict_both_tiers)
         self._each(require_empty)
         counts = [{axis: len(calls) for axis, calls in world.calls.items()} for world in self.team.worlds]
         self._same("collectives", counts)
@@ -247,11 +247,11 @@ class RankMachine(RuleBasedStateMachine):
             self.fetching.append((tickets, pages))
         return tickets[0] is not None
 
-    def _strand(self, pages: list[int]) -> None:
+    def _drop_both_tiers(self, pages: list[int]) -> None:
         """A prompt is in storage, as far as there was room for it, and nowhere else."""
         self.ask(pages)
         self.drain()
-        self._each(leave_nothing)
+        self._each(evict_both_tiers)
 
     def _fails(self, rank: int) -> None:
         """What failed on one rank has failed on all."""

@@ -29,7 +29,7 @@ def marks(driver: RankDriver) -> tuple[frozenset[str], ...]:
     return storage.persisted
 
 
-def hurry(driver: RankDriver, slow: int, kind: Kind) -> None:
+def finish_all_but(driver: RankDriver, slow: int, kind: Kind) -> None:
     """All goes on but what is slow: transfers of one kind on one rank."""
     for _ in range(ROUNDS):
         driver.let_end(*(KINDS if driver.rank != slow else KINDS - {kind}))

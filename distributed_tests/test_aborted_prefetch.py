@@ -12,16 +12,16 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import StorageKind
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import (
+from .stored_prompt import (
     PROMPT,
+    advance_batches,
     ask_for_pages,
     begin,
     brought,
-    do_batches,
-    held_by_fetches,
     put_in_storage,
+    slots_held_by_prefetches,
     taken_on_host,
 )
 
@@ -49,7 +49,7 @@ def aborts_pages(driver: RankDriver, ahead: int) -> None:
 def aborts_what_was_stepped(driver: RankDriver, ahead: int) -> None:
     """The same, and a step has gone by; of the others each has some."""
     ticket = ask_for_pages(driver)
-    do_batches(driver, 1 << 10 if driver.rank == ahead else driver.rank % 2)
+    advance_batches(driver, 1 << 10 if driver.rank == ahead else driver.rank % 2)
     driver.step()
     driver.abort_prefetch(ticket)
 
@@ -82,7 +82,7 @@ def aborts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
             driver.let_end(*StorageKind)
         driver.step()
         driver.drain()
-        left = held_by_fetches(driver) | taken_on_host(driver)
+        left = slots_held_by_prefetches(driver) | taken_on_host(driver)
         ticket = begin(driver)
         driver.drain()
         found.append((way.__name__, left, brought(driver, ticket)))
@@ -92,7 +92,7 @@ def aborts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 
 @clause("RANK-1", "FETCH-7", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
 def test_an_aborted_prefetch_leaves_nothing_held(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     for rank, found in enumerate(launch.values(aborts, adapter_type, configuration(adapter_type))):
         for way, left, came in found:

@@ -16,7 +16,7 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, PP2_TP2, TP2, over
+from .meshes import ALL_MESHES, PP2_TP2, TP2, on_meshes
 from .skew import KINDS, NEEDS, STORAGE_NEEDS, catch_up
 
 SILENCE_S = 2.0
@@ -72,7 +72,7 @@ def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 
 @clause("RANK-2", needs=NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     begin, last = time.monotonic(), launch.mesh.topology(launch.mesh.ranks - 1)
     config = configuration(adapter_type, stop_policy=None)
@@ -88,7 +88,7 @@ def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[Ca
 
 
 @clause("RANK-4", needs=STORAGE_NEEDS)
-@over(PP2_TP2)
+@on_meshes(PP2_TP2)
 def test_the_first_stage_decides_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT)
     results = launch.values(waits, adapter_type, config)
@@ -99,7 +99,7 @@ def test_the_first_stage_decides_when_a_prefetch_is_over(launch: Launch, adapter
 
 
 @clause("RANK-2", needs=NEEDS)
-@over(TP2)
+@on_meshes(TP2)
 def test_every_step_takes_the_same_number_of_collectives(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     heard = launch.values(steps_idle, adapter_type, configuration(adapter_type, stop_policy=None))
     assert len({tuple(one) for one in heard}) == 1, f"RANK-2: expected as many on each rank, got {heard}"

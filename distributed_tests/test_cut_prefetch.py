@@ -14,16 +14,16 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy, StorageKind
 
 from .configurations import configuration, full_alone
-from .meshes import ALL_MESHES, CP2_TP2, TP2, over
+from .meshes import ALL_MESHES, CP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import (
+from .stored_prompt import (
     PROMPT,
+    advance_batches,
     ask_for_pages,
     brought,
-    do_batches,
-    held_by_fetches,
     prompt_key,
     put_in_storage,
+    slots_held_by_prefetches,
 )
 
 LONG = tuple(range(1, 301))
@@ -34,7 +34,7 @@ LATE_S = 1000.0
 """Longer than any prefetch is waited for."""
 
 
-def is_late(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[bool, int, int]]:
+def times_out(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[bool, int, int]]:
     """For each rank on whose clock alone time passes, with no page there, and with all pages on every rank.
 
     Whether the prefetch was over at once, and the pages that came in both cases.
@@ -77,13 +77,13 @@ def cuts_batches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
     found = []
     for ahead in range(mesh_of(world.topology).ranks):
         ticket = ask_for_pages(driver, LONG)
-        batches = do_batches(driver, 2 if driver.rank == ahead else 1)
+        batches = advance_batches(driver, 2 if driver.rank == ahead else 1)
         assert batches == len(LONG) // BATCH_PAGES + 1, f"expected a batch for {BATCH_PAGES} pages, got {batches}"
         tokens = driver.check_prefetch(ticket)
         driver.compare("check")
         driver.drain()
         assert tokens is not None, "FETCH-3: best_effort does not wait"
-        found.append((tokens // config.page_size, sum(held_by_fetches(driver).values())))
+        found.append((tokens // config.page_size, sum(slots_held_by_prefetches(driver).values())))
         reached = len(driver.load(prompt_key(driver, LONG)).device_indices)
         assert reached == tokens, f"FETCH-4: the prefetch brought {tokens} tokens, a request can use {reached}"
         driver.check()
@@ -100,16 +100,16 @@ def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: Ca
     for behind in range(mesh_of(world.topology).ranks):
         ticket = ask_for_pages(driver)
         batches = next(one.batches for one in driver.pending_storage() if one.kind is StorageKind.FETCH)
-        do_batches(driver, batches - (driver.rank == behind))
+        advance_batches(driver, batches - (driver.rank == behind))
         came = brought(driver, ticket)
         driver.drain()
-        found.append((came, sum(held_by_fetches(driver).values())))
+        found.append((came, sum(slots_held_by_prefetches(driver).values())))
         driver.reset()
     driver.end()
     return found
 
 
-def all_kept(by_rank: Sequence[object], expected: Sequence[tuple[int, int]], how: str) -> None:
+def require_kept(by_rank: Sequence[object], expected: Sequence[tuple[int, int]], how: str) -> None:
     """Hold every rank to the pages that came each time, and the host slots left over."""
     for rank, found in enumerate(by_rank):
         assert found == expected, (
@@ -118,9 +118,9 @@ def all_kept(by_rank: Sequence[object], expected: Sequence[tuple[int, int]], how
 
 
 @clause("FETCH-7", "RANK-1", "RANK-4", needs=STORAGE_NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_the_first_stage_decides_when_a_prefetch_times_out(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    results = launch.values(is_late, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT))
+    results = launch.values(times_out, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT))
     for rank, found in enumerate(results):
         for late, outcome in enumerate(found):
             expected = (launch.mesh.topology(late).pp_rank == 0, 0, len(PROMPT))
@@ -131,19 +131,19 @@ def test_the_first_stage_decides_when_a_prefetch_times_out(launch: Launch, adapt
 
 
 @clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2)
+@on_meshes(TP2, CP2_TP2)
 def test_a_cut_prefetch_keeps_the_batches_that_all_ranks_have(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
     config = full_alone(config, page_size=1, pages=len(LONG) + 20)
     found = launch.values(cuts_batches, adapter_type, config)
-    all_kept(found, [(BATCH_PAGES, 0)] * launch.mesh.ranks, "each rank in turn was a batch ahead")
+    require_kept(found, [(BATCH_PAGES, 0)] * launch.mesh.ranks, "each rank in turn was a batch ahead")
 
 
 @clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2)
+@on_meshes(TP2, CP2_TP2)
 def test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
     found = launch.values(cuts_sidecars, adapter_type, config)
-    all_kept(found, [(0, 0)] * launch.mesh.ranks, "each rank in turn lacked the last pool")
+    require_kept(found, [(0, 0)] * launch.mesh.ranks, "each rank in turn lacked the last pool")

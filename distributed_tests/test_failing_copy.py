@@ -13,9 +13,9 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import TransferKind, TransferPhase
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import NEEDS, elements_on_host, evict_all
-from .stored import prompt_key
+from .stored_prompt import prompt_key
 
 SEVERAL = ((1, 2), (3, 4), (5, 6))
 """Prompts whose copies go together."""
@@ -82,7 +82,7 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 
 @clause("RANK-1", "RANK-4", needs=NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
 def test_a_backup_counts_as_far_as_on_the_rank_where_it_failed(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_backup_counts_as_far_as_on_the_rank_where_it_failed(
 
 
 @clause("RANK-1", "RANK-4", needs=NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
 def test_a_load_that_failed_on_one_rank_has_failed_on_all(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     expected = (TransferPhase.FAILED.value, False, 4 * config.page_size)

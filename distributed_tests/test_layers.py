@@ -13,7 +13,7 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Pool, TransferKind
 
 from .configurations import configuration
-from .meshes import PP2_TP2, over
+from .meshes import PP2_TP2, on_meshes
 from .skew import NEEDS, catch_up, evict_all
 
 Readable = Mapping[Pool, int]
@@ -43,7 +43,7 @@ def reads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 
 @clause("HOST-6", "RANK-5", needs=(*NEEDS, Capability.BYTES))
-@over(PP2_TP2)
+@on_meshes(PP2_TP2)
 def test_a_layer_is_ready_when_it_has_moved_on_its_own_stage(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(reads, adapter_type, configuration(adapter_type, stop_policy=None))
     for rank, (readable, layers) in enumerate(results):

@@ -16,9 +16,20 @@ from hicache.testing.stored import restorable_pages
 from hicache.types import Pool
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import PROMPT, Presence, begin, brought, objects, pools, presence, put_in_storage, store, window_pages
+from .stored_prompt import (
+    PROMPT,
+    Presence,
+    begin,
+    brought,
+    objects,
+    pools,
+    presence,
+    put_in_storage,
+    store,
+    window_pages,
+)
 
 Loss = tuple[int, Pool, int]
 """A rank, and a page of one pool that it has not."""
@@ -36,7 +47,7 @@ def losses(own_pools: Sequence[Pool], ranks: int) -> Iterator[tuple[Loss, ...]]:
         yield (0, pool, 3), (ranks - 1, pool, 2)
 
 
-def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
+def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
     """Fetch the prompt again and again; each time something else is lost, before it is asked for or afterwards."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
@@ -68,11 +79,11 @@ def on_all(several: Sequence[Presence]) -> Presence:
 
 
 @clause("RANK-1", "RANK-4", "FETCH-7", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
 def test_all_ranks_prefetch_the_prefix_that_every_rank_can_read(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
-    results = launch.values(fetches, adapter_type, configuration(adapter_type))
+    results = launch.values(prefetches, adapter_type, configuration(adapter_type))
     for case in zip(*results, strict=True):
         words, _, _, window = case[0]
         expected = restorable_pages(on_all([there for _, _, there, _ in case]), window)

@@ -15,8 +15,8 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
 from .configurations import configuration
-from .lives import Life
-from .meshes import CP2_TP2, TP2, over
+from .meshes import CP2_TP2, TP2, on_meshes
+from .random_workload import RandomWorkload
 from .skew import NEEDS
 
 ROUNDS = 30
@@ -59,13 +59,13 @@ def fills(driver: RankDriver) -> int:
     return len(taken)
 
 
-def lives(
+def runs_workload(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> tuple[Capacities, int, list[str], str]:
     """Capacities, pages that can be had, every change of residency, and the tree in the end."""
     driver = RankDriver(adapter_type, on_small_ranks(config, world.rank, mesh_of(world.topology).ranks), world)
     found, pages = capacities(driver), fills(driver)
-    Life(driver, 5).lead(ROUNDS)
+    RandomWorkload(driver, 5).run(ROUNDS)
     return found, pages, [str(event) for event in driver.adapter.events()], digest_of(driver.snapshot()).text
 
 
@@ -75,12 +75,12 @@ def smallest(config: CacheConfig) -> Capacities:
 
 
 @clause("RANK-7", "RANK-1", needs=(*NEEDS, Capability.REQUESTS, Capability.EVENTS))
-@over(TP2, CP2_TP2)
+@on_meshes(TP2, CP2_TP2)
 def test_all_ranks_use_the_smallest_capacity_and_evict_the_same(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config = configuration(adapter_type, stop_policy=None)
-    results = launch.values(lives, adapter_type, config)
+    results = launch.values(runs_workload, adapter_type, config)
     _, _, first, tree = results[0]
     assert any("removed" in event for event in first), "RANK-7: expected evictions in a life under pressure, got none"
     for rank, (found, pages, events, last) in enumerate(results):

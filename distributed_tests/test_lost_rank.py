@@ -16,7 +16,7 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, over
+from .meshes import ALL_MESHES, on_meshes
 from .skew import KINDS, NEEDS
 
 SILENCE_S = 3.0
@@ -48,7 +48,7 @@ def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
 
 
 @clause("RANK-8", needs=NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_the_other_ranks_name_a_killed_rank_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     # Not recorded: what is told is what the cache itself finds out.

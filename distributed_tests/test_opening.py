@@ -16,9 +16,9 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StopPolicy
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import begin, brought, put_in_storage
+from .stored_prompt import begin, brought, put_in_storage
 
 Change = Callable[[CacheConfig], CacheConfig]
 
@@ -136,7 +136,7 @@ def opens_without_pages(
 
 
 @clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
-@over(TP2, PP2_TP2)
+@on_meshes(TP2, PP2_TP2)
 def test_ranks_with_different_configurations_are_all_refused(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     for rank, (found, came) in enumerate(launch.values(opens_differently, adapter_type, configuration(adapter_type))):
         for change, is_refused, words in found:
@@ -149,7 +149,7 @@ def test_ranks_with_different_configurations_are_all_refused(launch: Launch, ada
 
 
 @clause("RANK-1", "RANK-8", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2)
+@on_meshes(TP2, CP2_TP2)
 def test_if_one_rank_cannot_open_its_storage_no_rank_opens_a_cache(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:

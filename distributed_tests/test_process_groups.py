@@ -16,7 +16,7 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, CP2_TP2, TP2, over
+from .meshes import ALL_MESHES, CP2_TP2, TP2, on_meshes
 from .skew import NEEDS
 
 VERBS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
@@ -57,7 +57,7 @@ def steps_elsewhere(world: RankWorld, adapter_type: type[CacheAdapter], config: 
 
 
 @clause("RANK-6", needs=NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_all_ranks_create_the_same_groups_in_the_same_order(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(opens, adapter_type, configuration(adapter_type, stop_policy=None))
     for rank, heard in enumerate(results):
@@ -65,7 +65,7 @@ def test_all_ranks_create_the_same_groups_in_the_same_order(launch: Launch, adap
 
 
 @clause("RANK-3", needs=NEEDS)
-@over(TP2, CP2_TP2)
+@on_meshes(TP2, CP2_TP2)
 def test_a_collective_names_the_device_of_its_tensor(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(steps_elsewhere, adapter_type, configuration(adapter_type, stop_policy=None))
     expected = [{"gloo": "cpu", "nccl": "cuda"}[launch.backend]]

@@ -17,7 +17,7 @@ from hicache.testing.storage.scripted import store_of
 from hicache.types import Component, Pool
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, over
+from .meshes import ALL_MESHES, on_meshes
 from .skew import NEEDS, STORAGE_NEEDS
 
 PROMPT = (1, 2, 3)
@@ -49,7 +49,7 @@ def offers(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 
 @clause("RANK-5", needs=(*NEEDS, Capability.BYTES))
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_every_pool_is_divided_by_the_coordinates_in_the_mesh(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config, mesh = configuration(adapter_type, stop_policy=None), launch.mesh
     results = launch.values(measures, adapter_type, config)
@@ -70,7 +70,7 @@ def test_every_pool_is_divided_by_the_coordinates_in_the_mesh(launch: Launch, ad
 
 @clause("RANK-6", needs=STORAGE_NEEDS)
 @pytest.mark.parametrize("is_mla", [False, True], ids=["divided", "mla"])
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_every_shard_is_written_by_one_rank(launch: Launch, adapter_type: type[CacheAdapter], is_mla: bool) -> None:
     config = configuration(adapter_type)
     config = replace(config, model=replace(config.model, is_mla=is_mla))

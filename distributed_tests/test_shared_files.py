@@ -15,16 +15,16 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Pool
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .shared_files import BACKEND, given
 from .skew import STORAGE_NEEDS
-from .stored import PROMPT, begin, brought, objects, pools, prompt_key
+from .stored_prompt import PROMPT, begin, brought, objects, pools, prompt_key
 
-Kept = tuple[dict[str, int], dict[Pool, list[str]], int]
+Stored = tuple[dict[str, int], dict[Pool, list[str]], int]
 """Objects that this rank gave, and how often; the objects of the prompt in each pool; and pages that a prefetch got."""
 
 
-def keeps(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Kept:
+def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Stored:
     """Cache a prompt whose every page has a state, until storage has it, and fetch it on every rank."""
     driver = RankDriver(adapter_type, config, world)
     for count in range(1, len(PROMPT) + 1):
@@ -39,7 +39,7 @@ def keeps(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     return dict(given), own, came
 
 
-def in_one_folder(config: CacheConfig, folder: Path) -> CacheConfig:
+def share_folder(config: CacheConfig, folder: Path) -> CacheConfig:
     """A model whose ranks hold the same KV, and storage that they share."""
     assert config.storage is not None, f"{config.name} has storage"
     extra = replace(config.storage.extra, options={"root": str(folder)})
@@ -48,12 +48,12 @@ def in_one_folder(config: CacheConfig, folder: Path) -> CacheConfig:
 
 
 @clause("RANK-6", "FETCH-7", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
 def test_pages_that_ranks_share_are_written_once_and_read_by_all(
     launch: Launch, adapter_type: type[CacheAdapter], tmp_path: Path
 ) -> None:
-    config = in_one_folder(configuration(adapter_type), tmp_path / "pages")
-    results = launch.values(keeps, adapter_type, config)
+    config = share_folder(configuration(adapter_type), tmp_path / "pages")
+    results = launch.values(stores, adapter_type, config)
     writes = sum((Counter(gave) for gave, _, _ in results), Counter[str]())
     for rank, (_, own, came) in enumerate(results):
         for pool, keys in own.items():

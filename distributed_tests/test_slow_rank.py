@@ -14,15 +14,15 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StorageKind, TransferKind, TransferPhase
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, over
-from .skew import MARKS_NEEDS, NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, hurry, marks
+from .meshes import ALL_MESHES, on_meshes
+from .skew import MARKS_NEEDS, NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, finish_all_but, marks
 
 PAIR = (1, 2)
 PROMPT = (1, 2, 3, 4)
 """Pages of prompts whose bytes are moved."""
 
 
-def persisted(driver: RankDriver) -> tuple[int, int]:
+def stored_nodes(driver: RankDriver) -> tuple[int, int]:
     """Nodes that storage was given, and how many there are."""
     given = marks(driver)
     return sum(Component.FULL in names for names in given), len(given)
@@ -35,7 +35,7 @@ def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
     for slow in range(mesh_of(world.topology).ranks):
         start = elements_on_host(driver)
         driver.put(driver.key(driver.prompt([10 * slow + page for page in PAIR])))
-        hurry(driver, slow, TransferKind.BACKUP)
+        finish_all_but(driver, slow, TransferKind.BACKUP)
         before = elements_on_host(driver)
         catch_up(driver)
         came.append((before - start, elements_on_host(driver) - before))
@@ -52,7 +52,7 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     evict_all(driver)
     load = driver.load_back(key, driver.match(key))
     assert load is not None, f"HOST-5: expected a load of {driver.aligned(key)} elements that are on the host, got None"
-    hurry(driver, slow, TransferKind.LOAD)
+    finish_all_but(driver, slow, TransferKind.LOAD)
     before = driver.load_phase(load.ticket)
     catch_up(driver)
     after = driver.load_phase(load.ticket)
@@ -61,19 +61,19 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     return before.value, after.value
 
 
-def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[int, int]:
+def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[int, int]:
     """Nodes that count as persisted while one rank's storage has not answered, and nodes that do not when it has."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt(PROMPT)))
-    hurry(driver, slow, StorageKind.PERSIST)
-    before, nodes = persisted(driver)
+    finish_all_but(driver, slow, StorageKind.PERSIST)
+    before, nodes = stored_nodes(driver)
     catch_up(driver)
-    after, _ = persisted(driver)
+    after, _ = stored_nodes(driver)
     driver.end()
     return before, nodes - after
 
 
-def fetches(
+def prefetches(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int, kind: StorageKind
 ) -> tuple[int | None, int | None]:
     """What a prefetch says while one rank's storage has not answered, and when it has."""
@@ -84,7 +84,7 @@ def fetches(
     driver.reset()
     ticket = driver.prefetch(key)
     assert ticket is not None, "FETCH-1: expected a prefetch of a prompt that is in storage alone, got None"
-    hurry(driver, slow, kind)
+    finish_all_but(driver, slow, kind)
     before = driver.check_prefetch(ticket)
     catch_up(driver)
     after = driver.check_prefetch(ticket)
@@ -93,7 +93,7 @@ def fetches(
 
 
 @clause("RANK-1", "RANK-2", "RANK-4", needs=NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_no_rank_has_a_backup_before_every_rank_has_it(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     results = launch.values(backs_up, adapter_type, config)
@@ -105,7 +105,7 @@ def test_no_rank_has_a_backup_before_every_rank_has_it(launch: Launch, adapter_t
 
 
 @clause("RANK-1", "RANK-2", needs=NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_a_load_ends_when_it_has_ended_on_every_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     results = launch.values(loads, adapter_type, config, launch.mesh.ranks - 1)
@@ -116,11 +116,11 @@ def test_a_load_ends_when_it_has_ended_on_every_rank(launch: Launch, adapter_typ
 
 
 @clause("RANK-1", "RANK-2", needs=MARKS_NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_a_node_counts_as_stored_when_every_rank_has_written_it(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
-    results = launch.values(persists, adapter_type, configuration(adapter_type), launch.mesh.ranks - 1)
+    results = launch.values(stores, adapter_type, configuration(adapter_type), launch.mesh.ranks - 1)
     assert results == [(0, 0)] * len(results), (
         f"RANK-1: nodes persisted before the last rank was ready, and not after: expected (0, 0), got {results}"
     )
@@ -128,12 +128,12 @@ def test_a_node_counts_as_stored_when_every_rank_has_written_it(
 
 @clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
 @pytest.mark.parametrize("kind", [StorageKind.QUERY, StorageKind.FETCH], ids=lambda kind: kind.value)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_a_prefetch_ends_when_every_rank_has_it(
     launch: Launch, adapter_type: type[CacheAdapter], kind: StorageKind
 ) -> None:
     config = configuration(adapter_type)
-    results = launch.values(fetches, adapter_type, config, launch.mesh.ranks - 1, kind)
+    results = launch.values(prefetches, adapter_type, config, launch.mesh.ranks - 1, kind)
     expected = (None, len(PROMPT) * config.page_size)
     assert results == [expected] * len(results), (
         f"FETCH-7: tokens that the prefetch brought, before and after the last rank was ready: "

@@ -19,9 +19,9 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StopPolicy
 
 from .configurations import configuration, full_alone
-from .meshes import PP2_TP2, TP2, over
+from .meshes import PP2_TP2, TP2, on_meshes
 from .skew import NEEDS, STORAGE_NEEDS
-from .stored import ask_for_pages, prompt_key, put_in_storage
+from .stored_prompt import ask_for_pages, prompt_key, put_in_storage
 
 SILENT = 1
 OLDEST = 10
@@ -100,7 +100,7 @@ def give_back(driver: RankDriver) -> None:
         driver.abort_prefetch(fetch.ticket)
 
 
-def told_in(act: Callable[[], object]) -> tuple[str, float]:
+def error_of(act: Callable[[], object]) -> tuple[str, float]:
     """What a verb raises, and when."""
     begin = time.monotonic()
     try:
@@ -112,7 +112,7 @@ def told_in(act: Callable[[], object]) -> tuple[str, float]:
     return "nothing", time.monotonic() - begin
 
 
-def is_left_alone(
+def waits_for_unresponsive(
     world: RankWorld,
     adapter_type: type[CacheAdapter],
     config: CacheConfig,
@@ -123,20 +123,20 @@ def is_left_alone(
     act = prepare(driver)
     if driver.rank == SILENT:
         time.sleep(2 * SILENCE_S)
-    told, took_s = told_in(act)
+    told, took_s = error_of(act)
     driver.check()
     give_back(driver)
     driver.reset()
-    _, again_s = told_in(driver.adapter.step)
+    _, again_s = error_of(driver.adapter.step)
     driver.adapter.close()
     return told, took_s, again_s
 
 
-def require_told(launch: Launch, adapter_type: type[CacheAdapter], config: CacheConfig, prepare: object) -> None:
+def require_named(launch: Launch, adapter_type: type[CacheAdapter], config: CacheConfig, prepare: object) -> None:
     """RANK-8 of every rank but the silent one."""
     # Not recorded: what is told is what the cache itself finds out.
     patient = replace(launch, timeout_s=SILENCE_S, is_recorded=False)
-    results = patient.values(is_left_alone, adapter_type, config, prepare)
+    results = patient.values(waits_for_unresponsive, adapter_type, config, prepare)
     for rank, (told, took_s, again_s) in enumerate(results):
         if rank != SILENT:
             assert f"rank {SILENT}" in told, f"RANK-8: expected rank {rank} to be told of rank {SILENT}, got {told!r}"
@@ -146,25 +146,25 @@ def require_told(launch: Launch, adapter_type: type[CacheAdapter], config: Cache
 
 
 @clause("RANK-8", needs=(*NEEDS, Capability.REQUESTS))
-@over(TP2, PP2_TP2)
+@on_meshes(TP2, PP2_TP2)
 def test_a_step_names_the_unresponsive_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    require_told(launch, adapter_type, configuration(adapter_type, stop_policy=None), in_step)
+    require_named(launch, adapter_type, configuration(adapter_type, stop_policy=None), in_step)
 
 
 @clause("RANK-8", needs=(*NEEDS, Capability.REQUESTS))
 @pytest.mark.parametrize(
     "prepare", [in_eviction, in_admission, in_extension, in_load], ids=lambda prepare: prepare.__name__
 )
-@over(TP2)
+@on_meshes(TP2)
 def test_an_eviction_names_the_unresponsive_rank(
     launch: Launch, adapter_type: type[CacheAdapter], prepare: object
 ) -> None:
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
     config = full_alone(config, config.page_size, pages=8)
-    require_told(launch, adapter_type, config, prepare)
+    require_named(launch, adapter_type, config, prepare)
 
 
 @clause("RANK-8", needs=STORAGE_NEEDS)
-@over(TP2)
+@on_meshes(TP2)
 def test_a_prefetch_check_names_the_unresponsive_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    require_told(launch, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT), in_check)
+    require_named(launch, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT), in_check)

@@ -13,10 +13,10 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
 from .configurations import configuration
-from .lives import Life
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
+from .random_workload import RandomWorkload
 from .skew import NEEDS, elements_on_host
-from .stored import prompt_key
+from .stored_prompt import prompt_key
 
 ROUNDS = 25
 SHARE_FAILING = 0.4
@@ -44,7 +44,7 @@ def evicts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
     return found
 
 
-class Failing(Life):
+class Failing(RandomWorkload):
     """On each rank other copies fail that an eviction waits for."""
 
     def _move(self) -> None:
@@ -52,17 +52,17 @@ class Failing(Life):
         self._driver.adapter.fail_waits(int(self._pace.random() < SHARE_FAILING))
 
 
-def lives(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[int, str]:
+def runs_workload(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[int, str]:
     """A life under pressure: nodes in the end, and the tree."""
     driver = RankDriver(adapter_type, config, world)
     driver.failures += 1
-    Failing(driver, 6).lead(ROUNDS)
+    Failing(driver, 6).run(ROUNDS)
     snapshot = driver.snapshot()
     return len(snapshot.nodes), digest_of(snapshot).text
 
 
 @clause("RANK-1", "RANK-7", needs=NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
 def test_a_victim_that_one_rank_could_not_back_up_stays_on_all_ranks(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
@@ -78,9 +78,9 @@ def test_a_victim_that_one_rank_could_not_back_up_stays_on_all_ranks(
 
 
 @clause("RANK-1", "RANK-7", needs=(*NEEDS, Capability.REQUESTS))
-@over(TP2, PP2_TP2)
+@on_meshes(TP2, PP2_TP2)
 def test_ranks_whose_copies_fail_under_pressure_hold_one_tree(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
-    results = launch.values(lives, adapter_type, config)
+    results = launch.values(runs_workload, adapter_type, config)
     assert results == [results[0]] * len(results), f"RANK-1: expected one tree, got {results}"
     assert results[0][0], "expected something to be left in the tree"

@@ -1,4 +1,4 @@
-"""Tiny caches: pools of a few pages, unequal per component and per tier, so that every branch of exhaustion is near."""
+"""Configurations with pools of a few pages, unequal by component and by tier, so that every pool soon runs out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMESPACE = st.sampled_from([SHARED, Namespace(lora="a", salt=None, tenant=None)
 def configurations(
     draw: st.DrawFn, components: Sequence[str], sidecars: Sequence[str], capabilities: frozenset[Capability]
 ) -> CacheConfig:
-    """A cache with these components, as far as an adapter's capabilities go."""
+    """A configuration with these components, within the capabilities of an adapter."""
     page_size = draw(st.sampled_from([1, 2, 3] if Capability.PAGED in capabilities else [1]))
     pages = {component: draw(st.integers(2, 8), label=f"{component} pages") for component in components}
     policies = list(EvictionPolicy) if Capability.POLICIES in capabilities else [EvictionPolicy.LRU]
@@ -57,7 +57,7 @@ def configurations(
 
 @st.composite
 def with_hosts(draw: st.DrawFn, devices: st.SearchStrategy[CacheConfig], executor: ExecutorKind) -> CacheConfig:
-    """One of these caches with a host tier below it."""
+    """One of these configurations with a host tier."""
     config = draw(devices)
     page = config.page_size
     pages = {component: draw(st.integers(1, 12), label=f"{component} host pages") for component in config.components}
@@ -74,11 +74,11 @@ def with_hosts(draw: st.DrawFn, devices: st.SearchStrategy[CacheConfig], executo
 
 @st.composite
 def with_storage(draw: st.DrawFn, hosts: st.SearchStrategy[CacheConfig], executor: ExecutorKind) -> CacheConfig:
-    """One of these caches with storage below it, in a store that is known by its name."""
+    """One of these configurations with a storage tier, in a scripted store with a fixed name."""
     config = draw(hosts)
     page = config.page_size
-    assert config.host is not None, "storage lies below a host tier"
-    # What has no room on the host never comes to storage.
+    assert config.host is not None, "a storage tier needs a host tier"
+    # A node that does not fit on the host is never stored.
     least = {component: 3 * (1 if component == Component.MAMBA else page) for component in config.components}
     capacity = {component: max(size, least[component]) for component, size in config.host.capacity_tokens.items()}
     storage = StorageConfig(
@@ -100,10 +100,10 @@ def with_storage(draw: st.DrawFn, hosts: st.SearchStrategy[CacheConfig], executo
 
 
 PAGES = st.lists(st.integers(1, 3), max_size=6)
-"""A prompt's whole pages by number. Three kinds of page make shared prefixes and diverging ones likely."""
+"""The whole pages of a prompt by number. With three page numbers both shared and diverging prefixes are likely."""
 
 TAIL = st.integers(0, 2)
 """Tokens after the last whole page."""
 
 USED = st.lists(st.tuples(PAGES.filter(len), NAMESPACE), min_size=1, max_size=3)
-"""What the cache was used for before: a search that begins with an empty one seldom comes to what it looks for."""
+"""Prompts that are inserted first: a run that starts with an empty cache seldom reaches the interesting states."""

@@ -14,7 +14,7 @@ LONGEST_PAGES = 5
 CHECK_EVERY = 6
 
 
-class Life:
+class RandomWorkload:
     """One rank's part of it. What is asked for follows from `seed` alone, how fast transfers are from the rank too."""
 
     def __init__(self, driver: RankDriver, seed: int) -> None:
@@ -27,7 +27,7 @@ class Life:
         self._fetching: list[tuple[Handle, Key]] = []
         self._has_storage = driver.config.storage is not None
 
-    def lead(self, rounds: int) -> None:
+    def run(self, rounds: int) -> None:
         """So many rounds of one request, now and then an eviction, and one step; in the end all is over."""
         for _ in range(rounds):
             self._ask(self._prompt())

@@ -83,16 +83,16 @@ def ask_for_pages(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
     return ticket
 
 
-def do_batches(driver: RankDriver, count: int) -> int:
+def advance_batches(driver: RankDriver, count: int) -> int:
     """Let storage do so many batches of the pages that it is asked for here; how many there are."""
-    fetches = [one for one in driver.pending_storage() if one.kind is StorageKind.FETCH]
-    assert len(fetches) == 1, f"FETCH-3: the pages of one prefetch are asked for, got {fetches}"
-    for _ in range(min(count, fetches[0].batches)):
-        driver.advance_storage(fetches[0].ticket)
-    return fetches[0].batches
+    prefetches = [one for one in driver.pending_storage() if one.kind is StorageKind.FETCH]
+    assert len(prefetches) == 1, f"FETCH-3: the pages of one prefetch are asked for, got {prefetches}"
+    for _ in range(min(count, prefetches[0].batches)):
+        driver.advance_storage(prefetches[0].ticket)
+    return prefetches[0].batches
 
 
-def held_by_fetches(driver: RankDriver) -> dict[str, int]:
+def slots_held_by_prefetches(driver: RankDriver) -> dict[str, int]:
     """Host slots that belong to prefetches, by component."""
     storage = driver.snapshot().storage
     found = dict.fromkeys(driver.config.components, 0)

@@ -18,7 +18,7 @@ WINDOW_TOKENS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class RankVariant:
     """What a rank has for itself: how many pages less than there might be, and its tables in the opposite order."""
 
     less: int
@@ -30,11 +30,11 @@ class Own:
         return dict(reversed(list(tokens.items()))) if self.is_turned else tokens
 
 
-OWN = st.builds(Own, less=st.sampled_from([0, 0, 1]), is_turned=st.booleans())
+RANK_VARIANT = st.builds(RankVariant, less=st.sampled_from([0, 0, 1]), is_turned=st.booleans())
 
 
 @st.composite
-def tiny_caches(draw: st.DrawFn, adapter_type: type[CacheAdapter], ranks: int) -> list[CacheConfig]:
+def small_caches(draw: st.DrawFn, adapter_type: type[CacheAdapter], ranks: int) -> list[CacheConfig]:
     """A configuration for each rank; they differ in how many pages there are, and in nothing else that matters."""
     config = configuration(adapter_type)
     assert config.host is not None, f"{config.name} has a host tier"
@@ -45,7 +45,7 @@ def tiny_caches(draw: st.DrawFn, adapter_type: type[CacheAdapter], ranks: int) -
     write_policy = draw(st.sampled_from([WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_BACK]))
     stop_policy = draw(st.sampled_from([StopPolicy.TIMEOUT, StopPolicy.BEST_EFFORT, StopPolicy.WAIT_COMPLETE]))
     storage = replace(config.storage, stop_policy=stop_policy, limit_tokens=12 * PAGE)
-    owns = draw(st.lists(OWN, min_size=ranks, max_size=ranks), label="by rank")
+    owns = draw(st.lists(RANK_VARIANT, min_size=ranks, max_size=ranks), label="by rank")
     return [
         replace(
             config,

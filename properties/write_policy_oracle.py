@@ -1,4 +1,4 @@
-"""WritePromises: what a write policy promises of copies on the host, as long as nothing kept them from being made."""
+"""WritePolicyOracle: which host copies a write policy must make, as long as no backup fails and the host has room."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hicache.types import Component, Namespace, Slots, TransferKind
 FULL = Component.FULL.value
 
 
-class WritePromises:
-    """Of one life of a cache. `refusals`: how many backups were refused so far, or None where that is not told."""
+class WritePolicyOracle:
+    """For one cache until its reset. `refusals`: the number of refused backups; None if the cache does not count."""
 
     def __init__(self, host: HostConfig, refusals: Callable[[], int] | None) -> None:
         self._policy = host.write_policy
@@ -27,15 +27,15 @@ class WritePromises:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the cache told that it refused a copy."""
+        """Whether the cache counted a refused backup."""
         return self._refusals is not None and self._refusals() > self._refused_before
 
     def failed(self) -> None:
-        """A copy was made to fail."""
+        """A backup was made to fail."""
         self._has_failed = True
 
     def used(self, namespace: Namespace, prefix: bytes, snapshot: Snapshot) -> None:
-        """A prefix was used, and what of it was hit often enough is being copied by now."""
+        """Record a use of a prefix: its nodes with enough hits must have been queued for backup by now."""
         due = b""
         for number, node in enumerate(snapshot.nodes):
             end = snapshot.prefix(number)
@@ -45,20 +45,24 @@ class WritePromises:
                 due = end
         self._due.add((namespace, due))
 
-    def look(self, snapshot: Snapshot, copies: Held) -> None:
-        """HOST-1: nothing is copied before its time. `copies`: what the host holds now, as the oracle sees it."""
+    def observe(self, snapshot: Snapshot, copies: Held) -> None:
+        """HOST-1: nothing is backed up too early. `copies`: what the host holds now, by the oracle."""
         self._has_lost |= any(pages - copies[component] for component, pages in self._copies.items())
         self._copies = {component: set(pages) for component, pages in copies.items()}
         assert snapshot.host is not None, "a machine of two tiers sees both"
         backups = [one for one in snapshot.host.transfers if one.kind is TransferKind.BACKUP]
         is_early = self._policy is WritePolicy.WRITE_BACK and len(backups) > 0
-        assert not is_early, f"HOST-1: write_back copies what leaves the device, and waits for it: {backups}"
+        assert not is_early, (
+            f"HOST-1: write_back backs up only within an eviction: expected no queued backups, got {backups}"
+        )
         for node, below in zip(snapshot.nodes, snapshot.host.nodes, strict=True):
             is_early = below.slots[FULL] is not None and node.hits is not None and node.hits < self._least_hits
-            assert not is_early, f"HOST-1: a node of {node.hits} hits was copied, {self._least_hits} are needed"
+            assert not is_early, (
+                f"HOST-1: expected no copy of a node below {self._least_hits} hits, got one with {node.hits}"
+            )
 
     def require_copies(self, snapshot: Snapshot) -> None:
-        """HOST-1, HOST-2: with nothing under way, all that was used has its copies, unless there was no room."""
+        """HOST-1, HOST-2: after a drain every used node has its copies, unless a backup failed or was refused."""
         if self._policy is WritePolicy.WRITE_BACK or not self._is_free():
             return
         assert snapshot.host is not None, "a machine of two tiers sees both"
@@ -66,20 +70,24 @@ class WritePromises:
             place = snapshot.prefix(number)
             is_due = any(owner == node.namespace and end.startswith(place) for owner, end in self._due)
             lacking = [c for c, slots in node.slots.items() if slots is not None and below.slots[c] is None]
-            assert not is_due or not lacking, f"HOST-1: node {number} was used and has no copy of {lacking}"
+            assert not is_due or not lacking, (
+                f"HOST-1: node {number} was used: expected copies of all its components, lacking {lacking}"
+            )
 
     def require_demotion(self, before: Snapshot, after: Snapshot) -> None:
-        """EVICT-7: what has a whole copy on the host keeps it when it leaves the device."""
+        """EVICT-7: a node with a complete host copy keeps it when it leaves the device."""
         if self._policy is WritePolicy.WRITE_BACK:
             return
         assert before.host is not None, "a machine of two tiers sees both"
         whole = [view.slots for view in before.host.nodes if all(own is not None for own in view.slots.values())]
         for component in before.pools:
             lost = _slots(whole, component) - _host_slots(after, component)
-            assert not lost, f"EVICT-7: {component} slots {sorted(lost)} of whole copies are gone from the host"
+            assert not lost, (
+                f"EVICT-7: expected complete copies to stay on the host, {component} slots {sorted(lost)} are gone"
+            )
 
     def keeps_all(self, before: Snapshot) -> bool:
-        """FLOW-8: whether nothing may be lost by evicting from this state: there is room for a copy of everything."""
+        """FLOW-8: whether an eviction from this state may lose nothing: the host has room for a copy of everything."""
         if self._policy is not WritePolicy.WRITE_BACK or self._has_failed:
             return False
         assert before.host is not None, "a machine of two tiers sees both"
@@ -90,7 +98,7 @@ class WritePromises:
         return all(len(before.host.pools[component].free) >= count for component, count in lacking.items())
 
     def _is_free(self) -> bool:
-        """Whether no copy failed or was refused, and none had to make room for another."""
+        """Whether no backup failed or was refused, and no copy was evicted."""
         is_told = self._refusals is not None
         return is_told and not (self._has_failed or self._has_lost or self.is_refused)
 

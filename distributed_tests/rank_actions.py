@@ -23,7 +23,7 @@ def own_store(config: CacheConfig) -> Store:
     return store
 
 
-def let_go_on(driver: RankDriver, batches: int) -> None:
+def advance_jobs(driver: RankDriver, batches: int) -> None:
     """Storage does so many batches of each job."""
     for one in driver.pending_storage():
         for _ in range(min(batches, one.batches - one.batches_done)):
@@ -31,13 +31,13 @@ def let_go_on(driver: RankDriver, batches: int) -> None:
                 driver.advance_storage(one.ticket)
 
 
-def make_room(driver: RankDriver, tier: Tier, component: str, tokens: int) -> object:
+def evict_on(driver: RankDriver, tier: Tier, component: str, tokens: int) -> object:
     """Evict on a tier; what was freed, and what was refused."""
     result = driver.evict(component, tokens) if tier is Tier.DEVICE else driver.evict_host(component, tokens)
     return result.freed, result.refused
 
 
-def leave_nothing(driver: RankDriver) -> None:
+def evict_both_tiers(driver: RankDriver) -> None:
     """Both tiers lose what they can; what leaves the device goes to storage first."""
     assert driver.config.host is not None, f"{driver.config.name} has a host tier"
     for component in driver.config.components:

@@ -1,4 +1,4 @@
-"""A cache of two tiers that is not drawn but told: pages of one token, a window of one page, stepped transfers."""
+"""A fixed configuration of two tiers: pages of one token, a window of one page, stepped transfers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hicache.config import (
 from hicache.types import Component
 
 
-def fixed(
+def fixed_config(
     device: Mapping[str, int], host: Mapping[str, int], write_policy: WritePolicy, *, events: bool
 ) -> CacheConfig:
-    """Its configuration. `device`, `host`: the pages of each component's pool."""
+    """The configuration. `device`, `host`: the pages of each component's pool."""
     return CacheConfig(
         components=tuple(device),
         sidecars=(),
