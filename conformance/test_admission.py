@@ -1,4 +1,4 @@
-"""REQ-5: who is admitted, and that an admission lasts."""
+"""REQ-5: which requests are admitted; an admitted request can be computed to its end."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_a_request_that_fits_an_empty_cache_is_admitted_when_all_others_have_fin
         if admission is None:
             break
         running.append(admission)
-    assert 2 <= len(running) < 10, f"REQ-5: a cache for several requests took {len(running)}"
+    assert 2 <= len(running) < 10, f"REQ-5: expected 2 to 9 admitted requests, got {len(running)}"
     assert driver.admit(key_of(driver, most_pages(driver))) is None, (
-        "POOL-3: a request as large as the cache was let in"
+        "POOL-3: expected a request as large as the cache to be refused while others run"
     )
     for admission in running:
         driver.finish(admission.request)

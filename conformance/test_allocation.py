@@ -1,4 +1,4 @@
-"""POOL: an allocation gives all that was asked for, or nothing and takes nothing, over one pool or several."""
+"""POOL-3: an allocation gives all slots that were asked for, or None and takes nothing, in one pool or several."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_an_allocation_that_does_not_fit_beside_locked_data_is_refused_and_evict
 @clause("POOL-3", bigram=True)
 def test_an_empty_allocation_gives_no_slot(driver: Driver) -> None:
     slots = driver.allocate(0)
-    assert slots is not None, "POOL-3: nothing is never too much"
+    assert slots is not None, "POOL-3: expected an empty array for 0 slots, got None"
     assert len(slots) == 0, f"POOL-3: 0 slots asked for, got {slots.tolist()}"
 
 
 @clause("POOL-3", needs=[Capability.SWA, Capability.SNAPSHOT], bigram=True)
 def test_full_slots_are_returned_when_the_window_pool_is_short(driver: Driver) -> None:
     page, capacity = driver.config.page_size, driver.config.capacity_tokens
-    assert capacity[FULL] > capacity[SWA], "the scene needs more FULL slots than SWA slots"
+    assert capacity[FULL] > capacity[SWA], "the scenario needs more FULL slots than SWA slots"
     held = driver.allocate(capacity[SWA])
     assert held is not None, "POOL-3: the whole SWA pool is free"
     before = _holdings(driver)
@@ -73,9 +73,9 @@ def test_states_are_allocated_until_none_is_left(driver: Driver) -> None:
     count = driver.config.capacity_tokens[MAMBA]
     states = [driver.allocate_state() for _ in range(count)]
     assert None not in states, f"POOL-3: {count} states are free, got {states}"
-    assert driver.allocate_state() is None, f"POOL-3: {count} states are held, and there is one more"
+    assert driver.allocate_state() is None, f"POOL-3: all {count} states are held: expected None"
     driver.free_state(states[0] or 0)
-    assert driver.allocate_state() == states[0], f"POOL-3: state {states[0]} was given back"
+    assert driver.allocate_state() == states[0], f"POOL-3: expected state {states[0]}, which was freed"
 
 
 @clause("POOL-3", needs=[Capability.REQUESTS, Capability.SNAPSHOT], bigram=True)

@@ -1,4 +1,4 @@
-"""HOST-3: a node stays on the device until its copy is acknowledged, and acknowledgements are taken in order."""
+"""HOST-3: a node stays on the device until its backup is acknowledged; backups are acknowledged in order."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from .tree_view import device_slots, free_host_slots, host_slots, pins, prefixes
 THROUGH = [WritePolicy.WRITE_THROUGH]
 FORWARD = [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE]
 ATTEMPTS = 3
-"""Copies of a node that may fail before it is not tried again."""
+"""After so many failures the backup of a node is not retried."""
 
 
 def start_copy(driver: Driver, pages: list[int]) -> None:
-    """Use a prompt so often that it is to be on the host, and start its copy."""
+    """Use a prompt as often as the write policy needs, and start its backup."""
     put(driver, pages)
     match_prompt(driver, pages)
     driver.step()
 
 
 def require_held(driver: Driver, pages: list[int], when: str) -> None:
-    """All that is on the device can be evicted, but not these pages, which are not on the host yet."""
+    """Eviction takes nothing from the device: these pages are pinned, and they are not on the host yet."""
     before = {name: device_slots(driver, name) for name in driver.config.components}
     evict_all(driver)
     after = {name: device_slots(driver, name) for name in driver.config.components}
-    assert after == before, f"HOST-3: {when}, {pages} is pinned, yet an eviction left {after} of {before}"
+    assert after == before, f"HOST-3: {when}, {pages} is pinned: expected an eviction to leave {before}, got {after}"
     found = tier_hits(driver, pages)
-    assert found == (len(pages), 0), f"HOST-3: {when}, {pages} is on the device alone, got {found}"
+    assert found == (len(pages), 0), (
+        f"HOST-3: {when}, {pages} is on the device alone: expected {(len(pages), 0)}, got {found}"
+    )
     pinned = {prefix for name, prefix in pins(driver, Tier.DEVICE) if name == FULL}
-    assert prefixes(*pages) <= pinned, f"HOST-3: {when}, {pages} is to be pinned, pinned is {pinned}"
+    assert prefixes(*pages) <= pinned, f"HOST-3: {when}, expected {pages} to be pinned, got {pinned}"
 
 
 @clause("HOST-3", "FLOW-1", write_policies=FORWARD)
@@ -47,11 +49,15 @@ def test_a_node_stays_until_its_copy_is_acknowledged(driver: Driver) -> None:
     for layer in range(copy.layers):
         require_held(driver, [1, 2], f"{layer} of {copy.layers} layers have moved")
         driver.advance(copy.ticket)
-    require_held(driver, [1, 2], "all has moved and nothing was acknowledged")
+    require_held(driver, [1, 2], "all layers have moved and no step has acknowledged them")
     driver.step()
-    assert not pins(driver, Tier.DEVICE), f"HOST-3: acknowledged, it is still pinned: {pins(driver, Tier.DEVICE)}"
+    assert not pins(driver, Tier.DEVICE), (
+        f"HOST-3: the backup was acknowledged: expected no pins, got {pins(driver, Tier.DEVICE)}"
+    )
     evict_all(driver)
-    assert tier_hits(driver, [1, 2]) == (0, 2), f"EVICT-7: it can leave the device now, got {tier_hits(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (0, 2), (
+        f"EVICT-7: the backup was acknowledged: expected (0, 2) after an eviction, got {tier_hits(driver, [1, 2])}"
+    )
 
 
 @clause("HOST-3", "FLOW-1", write_policies=THROUGH)
@@ -68,10 +74,10 @@ def test_an_allocation_does_not_get_slots_that_are_being_backed_up(driver: Drive
     ) as tiny:
         start_copy(tiny, [1, 2])
         slots = tiny.allocate(page)
-        assert slots is None, f"HOST-3: all of the device is being copied, and {slots} were handed out"
+        assert slots is None, f"HOST-3: all of the device is being backed up: expected None, got {slots}"
         tiny.drain()
         slots = tiny.allocate(page)
-        assert slots is not None, "EVICT-7: the copy was acknowledged, and there is no room"
+        assert slots is not None, "EVICT-7: the backup was acknowledged: expected slots, got None"
         tiny.free(slots)
 
 
@@ -87,7 +93,7 @@ def test_backups_are_acknowledged_in_the_order_in_which_they_started(driver: Dri
         driver.step()
         found.append(set(host_slots(driver, FULL)))
     assert found == expected, (
-        f"HOST-3: the first one ended last, so that after each end there is {expected}, not {found}"
+        f"HOST-3: the oldest backup ended last: expected on the host after each end {expected}, got {found}"
     )
 
 
@@ -102,7 +108,7 @@ def test_a_backup_that_ends_early_stays_pinned_until_older_ones_are_acknowledged
     driver.fail(first.ticket, parts_done=0)
     driver.step()
     found = set(host_slots(driver, FULL))
-    assert found == {(2,)}, f"HOST-3: the older copy failed and the other one did not, on the host is {found}"
+    assert found == {(2,)}, f"HOST-3: the older copy failed and the other one did not, got on the host {found}"
 
 
 @clause("HOST-3", "FLOW-4", write_policies=FORWARD)
@@ -140,7 +146,7 @@ def test_a_failed_backup_is_undone_and_retried(driver: Driver) -> None:
     match_prompt(driver, [1, 2])
     driver.drain()
     found = set(host_slots(driver, FULL))
-    assert found == prefixes(1, 2), f"FLOW-4: it was used again, on the host is {found}"
+    assert found == prefixes(1, 2), f"FLOW-4: it was used again, got on the host {found}"
 
 
 @clause("FLOW-4", write_policies=FORWARD)
@@ -156,7 +162,7 @@ def test_after_three_failures_a_backup_is_not_retried(driver: Driver) -> None:
     match_prompt(driver, [3])
     driver.drain()
     found = set(host_slots(driver, FULL))
-    assert found == {(3,)}, f"FLOW-4: others are copied as ever, on the host is {found}"
+    assert found == {(3,)}, f"FLOW-4: others are copied as ever, got on the host {found}"
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_BACK])

@@ -1,4 +1,4 @@
-"""HOST-2: parents go to the host first, each node as a whole and once; without room nothing of it goes."""
+"""HOST-2: parents are backed up first, each node with all its components and once; without room nothing of it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ BACK = [WritePolicy.WRITE_BACK]
 
 
 def use(driver: Driver, pages: list[int]) -> None:
-    """Use a prompt so often that it is to be on the host."""
+    """Use a prompt as often as the write policy needs to back it up."""
     put(driver, pages)
     put(driver, pages)
 
 
 @contextmanager
 def small_host(driver: Driver, pages: int, states: int = 8) -> Iterator[tuple[Driver, Handle]]:
-    """A host of so many pages, and of states, of which a prompt of two pages and its state are locked there."""
+    """A host of so many pages and states, on which a prompt of two pages and its state are locked."""
     with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, pages, states)}) as small:
         use(small, [8, 9])
         assert backed_up(small) == prefixes(8, 9), f"HOST-1: 8, 9 are to be on the host, got {host_slots(small, FULL)}"
@@ -120,7 +120,7 @@ def test_swa_data_that_is_inserted_later_is_backed_up_alone(driver: Driver) -> N
 
 
 def require_alone(driver: Driver, component: str) -> None:
-    """The tombstone has no data of a component on any tier; once it gets it, that and what goes with it is copied."""
+    """The tombstone lacks a component on both tiers; when it gets it, only the missing components are backed up."""
     on_host = {name for name in driver.config.components if TOMBSTONE in host_slots(driver, name)}
     assert FULL in on_host, f"HOST-1: the prefix {TOMBSTONE} is to be on the host, there is {on_host}"
     assert component not in on_host, f"INS-4: {TOMBSTONE} has no {component} data yet, the host has {on_host}"
@@ -145,7 +145,7 @@ def test_the_host_copy_stays_while_its_swa_data_is_backed_up(driver: Driver) -> 
 
 
 def require_joined(driver: Driver, component: str) -> None:
-    """A copy that lost a component gets it back, and what is left of it stays while room is made for others."""
+    """A host copy that lost a component is backed up again, and the rest of it stays while the host evicts."""
     with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, 2, 1)}) as small:
         put(small, [1, 2])
         small.drain()

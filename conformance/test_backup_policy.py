@@ -1,4 +1,4 @@
-"""HOST-1: when each write policy copies a node to the host."""
+"""HOST-1: when each write policy backs a node up to the host."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_insert_queues_the_backup_itself(driver: Driver) -> None:
 @clause("HOST-1", write_policies=SELECTIVE)
 def test_selective_does_not_back_up_after_the_first_request(driver: Driver) -> None:
     put(driver, [1, 2])
-    assert not backed_up(driver), f"HOST-1: nobody asked for it again, yet copied is {host_slots(driver, FULL)}"
+    assert not backed_up(driver), f"HOST-1: no second request came, yet copied is {host_slots(driver, FULL)}"
     put(driver, [1, 2])
     assert backed_up(driver) == prefixes(1, 2), f"HOST-1: a second request came, copied is {host_slots(driver, FULL)}"
 
@@ -97,7 +97,7 @@ def test_selective_counts_the_hits_of_each_node(driver: Driver) -> None:
 def test_a_request_that_ends_inside_a_node_hits_the_part_before(driver: Driver) -> None:
     insert_fresh(driver, [1, 2, 3])
     match_prompt(driver, [1, 2, 9])
-    # With MAMBA there is no state where the two part, so that nothing was hit.
+    # With MAMBA there is no state where the two diverge, so that nothing was hit.
     found, expected = backed_up(driver), set() if has(driver, MAMBA) else prefixes(1, 2)
     assert found == expected, f"HOST-1: {expected} was hit, copied is {found}"
 

@@ -1,4 +1,4 @@
-"""EVICT-3 to EVICT-5: what else goes when one component's data goes."""
+"""EVICT-3 to EVICT-5: which other components an eviction of one component takes with it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .tree_view import device_slots, nodes, prefixes
 
 
 def present(driver: Driver, *pages: int) -> set[str]:
-    """The components that the last of these pages holds."""
+    """The components that the device has of the last of these pages."""
     return {component for component in driver.config.components if pages in device_slots(driver, component)}
 
 
 def require_tombstone(driver: Driver, component: str) -> None:
-    """Evict a component on an inner node: it goes with those of lower rank, and the longer prompt still hits."""
+    """An inner node loses a component and those of lower rank, and the longer prompt still hits."""
     make_tombstone(driver, component)
     expected = set(driver.config.components) - evicted_with(driver, component)
     left = present(driver, *TOMBSTONE)
     assert left == expected, f"EVICT-4: {component} of an inner node was evicted: expected {expected} left, got {left}"
     assert device_slots(driver, FULL).keys() == prefixes(*longer_prompt(driver)), (
-        "EVICT-3: an inner node's FULL data went"
+        "EVICT-3: expected the FULL data of the inner node to stay"
     )
     find(driver, longer_prompt(driver))
-    assert hit_pages(driver, TOMBSTONE) == 0, f"EVICT-3: {TOMBSTONE} lost its {component} data, and hits"
+    assert hit_pages(driver, TOMBSTONE) == 0, f"EVICT-3: {TOMBSTONE} lost its {component} data: expected no hit"
 
 
 @clause("EVICT-3", "EVICT-4", components=(SWA,))
@@ -61,11 +61,13 @@ def test_a_leaf_is_evicted_in_full_with_its_state(driver: Driver) -> None:
 
 
 def leaf_goes_as_a_whole(driver: Driver, component: str) -> None:
-    """Evict a component of leaves only: nothing of them is left, in any pool."""
+    """Evict a component of a leaf: the leaf loses its data in every pool."""
     for page in (1, 2, 3):
         put(driver, [page])
     result = driver.evict(component, unit(driver, component))
-    assert nodes(driver).keys() == {(2,), (3,)}, f"EVICT-3: the oldest leaf was to go, left is {nodes(driver).keys()}"
+    assert nodes(driver).keys() == {(2,), (3,)}, (
+        f"EVICT-3: expected the oldest leaf to be evicted, left is {nodes(driver).keys()}"
+    )
     expected = {name: unit(driver, name) for name in driver.config.components}
     assert result.freed == expected, f"EVICT-3: a leaf of one page frees {expected}, got {result}"
 
@@ -75,7 +77,7 @@ def test_evicting_the_last_window_of_an_unlocked_prompt_evicts_its_leaf(driver: 
     put(driver, longer_prompt(driver))
     evict_all(driver, SWA)
     left = {pages for component in driver.config.components for pages in device_slots(driver, component)}
-    assert not left, f"EVICT-3: without its SWA data the leaf can be the end of no match; left is {left}"
+    assert not left, f"EVICT-3: without SWA data no match ends at the leaf: expected it to be removed, left is {left}"
 
 
 @clause("EVICT-5", components=(SWA,))

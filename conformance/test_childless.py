@@ -1,4 +1,4 @@
-"""EVICT-6: tombstones whose last child has gone."""
+"""EVICT-6: tombstones whose last child was removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tree_view import device_slots, locks, nodes, prefixes
 
 
 def childless(driver: Driver, component: str) -> Handle:
-    """Lock a tombstone and let all below it go; returns the receipt. Nothing else holds the node."""
+    """Lock a tombstone and evict everything below it; returns the receipt, the only lock on the node."""
     receipt = driver.lock(make_tombstone(driver, component))
     evict_all(driver)
     kept = device_slots(driver, FULL).keys()
@@ -25,8 +25,8 @@ def childless(driver: Driver, component: str) -> Handle:
 
 
 def require_empty(driver: Driver, why: str) -> None:
-    """Nothing is left in the tree."""
-    assert not nodes(driver), f"EVICT-6: {why}, left is {nodes(driver).keys()}"
+    """The tree is empty."""
+    assert not nodes(driver), f"EVICT-6: {why}: expected an empty tree, got {nodes(driver).keys()}"
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
@@ -40,7 +40,7 @@ def test_a_mamba_tombstone_is_removed_with_its_last_child(driver: Driver) -> Non
 
 
 def goes_with_its_last_child(driver: Driver, component: str) -> None:
-    """A tombstone with two children stays with the first that goes, and goes with the second."""
+    """A tombstone with two children stays when the first is removed, and is removed with the second."""
     make_tombstone(driver, component)
     put(driver, [*TOMBSTONE, 50], passed=len(TOMBSTONE))
     assert (*TOMBSTONE, 50) in device_slots(driver, FULL), "INS-1: a second child was cached below the tombstone"
@@ -51,7 +51,7 @@ def goes_with_its_last_child(driver: Driver, component: str) -> None:
     expected = prefixes(*longer_prompt(driver))
     assert kept == expected, f"EVICT-6: one child is locked, so the tombstone stays: expected {expected}, got {kept}"
     evict_all(driver, FULL)
-    require_empty(driver, "the last child has gone, and nothing could match the tombstone")
+    require_empty(driver, "the last child was removed, and no match could end at the tombstone")
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
@@ -89,12 +89,12 @@ def test_a_locked_mamba_tombstone_is_removed_with_its_last_lock(driver: Driver) 
 
 
 def goes_with_its_last_lock(driver: Driver, component: str) -> None:
-    """Two locks hold a childless tombstone, and it goes when the second is released."""
+    """A childless tombstone with two locks is removed when the second lock is released."""
     handle = make_tombstone(driver, component)
     receipts = [driver.lock(handle), driver.lock(handle)]
     evict_all(driver)
     for receipt in receipts:
-        assert device_slots(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: a locked tombstone went"
+        assert device_slots(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: expected a locked tombstone to stay"
         driver.unlock(receipt)
     require_empty(driver, "the last lock on a childless tombstone is released")
 
@@ -110,7 +110,7 @@ def test_a_state_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Driver) ->
 
 
 def part_of_a_locked_leaf(driver: Driver, component: str) -> None:
-    """A leaf whose FULL data is locked, and this component's is not: the component goes, the leaf stays."""
+    """A leaf whose FULL data is locked, but not this component: the component can be evicted, the leaf stays."""
     receipt = childless(driver, component)
     recompute(driver)
     assert locks(driver)[component, TOMBSTONE] == 0, f"LOCK-3: {component} data came after the lock: {locks(driver)}"
@@ -119,10 +119,10 @@ def part_of_a_locked_leaf(driver: Driver, component: str) -> None:
     assert result.freed[FULL] == 0, f"LOCK-5: the FULL data of the leaf is locked: {result}"
     evict_all(driver)
     assert device_slots(driver, FULL).keys() == prefixes(*TOMBSTONE), (
-        "LOCK-5: the FULL data of the leaf is locked, and went"
+        "LOCK-5: expected the locked FULL data of the leaf to stay"
     )
     driver.unlock(receipt)
-    require_empty(driver, "the leaf was a tombstone when its last lock went")
+    require_empty(driver, "the leaf was a tombstone when its last lock was released")
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
@@ -130,7 +130,7 @@ def test_a_recomputed_leaf_stays_when_its_lock_is_released(driver: Driver) -> No
     receipt = childless(driver, SWA)
     recompute(driver)
     driver.unlock(receipt)
-    assert hit_pages(driver, TOMBSTONE) == len(TOMBSTONE), "EVICT-6: a leaf that holds all again is no tombstone"
+    assert hit_pages(driver, TOMBSTONE) == len(TOMBSTONE), "EVICT-6: expected a leaf with all components to stay"
     evict_all(driver)
     require_empty(driver, "the leaf is not locked")
 

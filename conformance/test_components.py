@@ -1,4 +1,4 @@
-"""COMP-1 to COMP-3, as far as they show from outside: what is refused, and that every combination serves."""
+"""COMP-1 to COMP-3, as far as an adapter shows them: which configurations are refused, and that all others work."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ CACHE: Mapping[str, Any] = {
     "host": None,
     "storage": None,
 }
-"""The fields of a CacheConfig that makes sense."""
+"""The fields of a valid CacheConfig."""
 
-SENSELESS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "no component": ({"components": (), "capacity_tokens": {}}, "components"),
     "SWA without FULL": ({"components": ("swa",), "capacity_tokens": {"swa": 16}}, "full"),
     "MAMBA without FULL": ({"components": ("mamba",), "capacity_tokens": {"mamba": 4}}, "full"),
@@ -60,17 +60,17 @@ SENSELESS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "no room for a state": ({"capacity_tokens": {"full": 32, "swa": 16, "mamba": 0}}, "capacity_tokens"),
     "an unknown sidecar": ({"sidecars": ("draft",)}, "draft"),
 }
-"""What makes it senseless, and a word that the refusal must say."""
+"""Changes that make the configuration invalid, and a word that the error must contain."""
 
 
 @clause("COMP-2")
-@pytest.mark.parametrize(("changes", "word"), SENSELESS.values(), ids=SENSELESS.keys())
+@pytest.mark.parametrize(("changes", "word"), INVALID.values(), ids=INVALID.keys())
 def test_a_configuration_that_makes_no_sense_is_refused(
     adapter_type: type[CacheAdapter], changes: Mapping[str, Any], word: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         adapter_type(CacheConfig(**{**CACHE, **changes}))
-    assert word in str(refusal.value), f"COMP-2: {changes} was refused without a word of {word}: {refusal.value}"
+    assert word in str(refusal.value), f"COMP-2: expected {word!r} in the error for {changes}, got {refusal.value}"
 
 
 VERBS_OF: Mapping[Capability, tuple[str, ...]] = {
@@ -97,7 +97,7 @@ def test_an_adapter_implements_the_verbs_of_its_capabilities(adapter_type: type[
 
 
 def calls(driver: Driver) -> dict[str, Callable[..., object]]:
-    """Verbs with all that they take, over one cached page."""
+    """Verbs with all their arguments, over one cached page."""
     adapter, key = driver.adapter, key_of(driver, [1])
     put(driver, [1])
     found = driver.match(key)
@@ -137,7 +137,7 @@ def test_every_combination_serves_the_same_verbs(driver: Driver) -> None:
     assert hits == (3, 0), f"COMP-3: a locked prompt of 3 pages and an unlocked one: expected hits (3, 0), got {hits}"
     driver.unlock(receipt)
     driver.reset()
-    assert hit_pages(driver, [1, 2, 3]) == 0, "COMP-3: a reset left something"
+    assert hit_pages(driver, [1, 2, 3]) == 0, "COMP-3: expected no hit after a reset"
 
 
 @clause("COMP-3", page_sizes=[16])
@@ -149,5 +149,5 @@ def test_components_may_be_named_in_any_order(driver: Driver) -> None:
         evict_all(each, FULL)
         put(each, [4])
     sizes = [dict(each.adapter.sizes()) for each in (driver, other)]
-    assert sizes[0] == sizes[1], f"COMP-3: named in another order the components served otherwise: {sizes}"
+    assert sizes[0] == sizes[1], f"COMP-3: expected the same sizes with components in another order, got {sizes}"
     other.adapter.close()

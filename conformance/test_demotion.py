@@ -1,4 +1,4 @@
-"""EVICT-7, EVICT-3, EVICT-2: what leaves the device when it has a copy on the host, and in which order."""
+"""EVICT-7, EVICT-3, EVICT-2: nodes with a host copy leave the device and stay on the host; in which order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_slots_of_a_demoted_node_have_no_partners(driver: Driver) -> None:
 
 
 def require_loss_of_one_tier(driver: Driver, component: str) -> None:
-    """A tombstone of the device still hits through the host, and is whole again after a load."""
+    """A tombstone on the device hits through its host copy, and has all components again after a load."""
     drop_on_device(driver, component)
     gone = {name for name in driver.config.components if TOMBSTONE not in device_slots(driver, name)}
     assert gone == evicted_with(driver, component), (

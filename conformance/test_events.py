@@ -1,6 +1,6 @@
-"""EVENT: whoever reads the log knows what is cached, and for whom.
+"""EVENT: the event log gives what is cached, by namespace.
 
-Metrics that equal the transfers of each direction come with the second tier: on one tier nothing is transferred.
+Counters of transferred bytes are tested with the host tier: on one tier nothing is transferred.
 """
 
 from __future__ import annotations

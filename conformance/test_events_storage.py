@@ -1,4 +1,4 @@
-"""EVENT-1, EVENT-2, CONF-5: what is reported and counted of storage is what happened there."""
+"""EVENT-1, EVENT-2, CONF-5: events and counters of storage match the objects in storage."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ POOL = {Component.FULL: Pool.KV, Component.SWA: Pool.SWA, Component.MAMBA: Pool.
 
 
 def reported(driver: Driver, tier: Tier = Tier.STORAGE) -> list[Event]:
-    """What was reported of a tier."""
+    """The events of a tier."""
     return [event for event in driver.adapter.events() if event.tier is tier]
 
 
 def bytes_in_store(driver: Driver) -> int:
-    """All bytes in the store."""
+    """The number of bytes in the store."""
     return sum(map(len, store(driver).objects.values()))
 
 
@@ -44,11 +44,13 @@ def test_nothing_is_reported_before_storage_has_it(driver: Driver) -> None:
     driver.complete_all()
     pending = pending_job(driver, StorageKind.PERSIST)
     for _ in range(pending.batches):
-        assert not reported(driver), f"EVENT-1: storage has not answered, reported is {reported(driver)}"
+        assert not reported(driver), f"EVENT-1: storage has not answered: expected no events, got {reported(driver)}"
         driver.advance_storage(pending.ticket)
     driver.step()
     told = {event.component for event in reported(driver)}
-    assert told == set(driver.config.components), f"EVENT-1: storage has all components, reported are {told}"
+    assert told == set(driver.config.components), (
+        f"EVENT-1: storage has all components: expected events of all, got {told}"
+    )
 
 
 @clause("EVENT-1", needs=NEEDS)
@@ -109,6 +111,6 @@ def test_a_prefetch_that_brings_nothing_counts_no_bytes(driver: Driver) -> None:
 
 
 def bytes_read(driver: Driver) -> int:
-    """The bytes of all objects that were asked for."""
+    """The number of bytes of all objects that were requested."""
     keys = [key for call in store(driver).calls if call.verb == "get" for key in call.keys]
     return sum(len(store(driver).objects[key]) for key in keys)

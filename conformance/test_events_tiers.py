@@ -1,4 +1,4 @@
-"""EVENT: the log tells what is on each tier, and the counters what went from one to the other."""
+"""EVENT: the event log gives what is cached on each tier."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ THROUGH = [WritePolicy.WRITE_THROUGH]
 
 
 def require_log(driver: Driver, when: str) -> None:
-    """The replayed log is what the snapshot shows, on each tier."""
+    """The replayed log equals what the snapshot shows, on each tier."""
     found, expected = replay(driver.adapter.events()), cached_blocks(driver)
     assert found == expected, f"EVENT-1: {when}: too much {found - expected}, missing {expected - found}"
 
 
 def fresh(driver: Driver, seen: int) -> list[tuple[EventKind, Tier]]:
-    """What kinds of events came, of which tier, after the first so many."""
+    """The kind and the tier of each event after the first so many."""
     return [(event.kind, event.tier) for event in driver.adapter.events()[seen:]]
 
 

@@ -1,4 +1,4 @@
-"""EVENT-2: the counters of each direction are the bytes that were moved."""
+"""EVENT-2: the counters of each direction equal the bytes that were moved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_bytes_counted_for_each_direction_are_the_bytes_moved(driver: Driver
 
 
 def require_counts(driver: Driver, expected: dict[TransferKind, int]) -> None:
-    """End what is under way, add its bytes to what is expected, and compare."""
+    """Add the bytes of the transfers under way to the expected ones, drain, and compare with the counters."""
     for kind in TransferKind:
         for one in transfer_views(driver, kind):
             expected[kind] += slot_bytes(driver, {name: len(slots) for name, slots in one.device.items()})

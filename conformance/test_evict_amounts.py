@@ -1,4 +1,4 @@
-"""EVICT-1: how much an eviction frees, and that it ends."""
+"""EVICT-1: how much an eviction frees; it always ends."""
 
 from __future__ import annotations
 

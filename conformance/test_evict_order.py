@@ -1,4 +1,4 @@
-"""EVICT-2: the order in which leaves go, worked out by hand for each policy."""
+"""EVICT-2: the order in which leaves are evicted, worked out by hand for each policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LRU, LFU, FIFO, FILO, MRU, PRIORITY, SLRU = ALL_POLICIES
 
 
 def victims(driver: Driver, count: int) -> list[Pages]:
-    """Evict one page of FULL so often; the prompts that went, in order."""
+    """Evict one page of FULL so many times; returns the evicted prompts in order."""
     order: list[Pages] = []
     for _ in range(count):
         before = nodes(driver).keys()
@@ -30,14 +30,14 @@ def victims(driver: Driver, count: int) -> list[Pages]:
 
 
 def require_order(driver: Driver, expected: list[Pages], history: str) -> None:
-    """Evict page by page, and hold the order to what was worked out."""
+    """Evict page by page, and compare the order with the expected one."""
     found = victims(driver, len(expected))
     policy = driver.config.policy.value
     assert found == expected, f"EVICT-2: {policy} after {history}: expected victims {expected}, got {found}"
 
 
 def use(driver: Driver, *pages: int) -> None:
-    """A request finds a prompt."""
+    """A request matches a prompt."""
     driver.match(key_of(driver, pages))
 
 
@@ -48,7 +48,7 @@ SIBLINGS = {
     FILO: [4, 3, 2, 1],
     MRU: [2, 3, 4, 1],
     PRIORITY: [4, 2, 3, 1],  # priorities 0, 0, 1, 2; of 4 and 2 the one used earlier
-    SLRU: [1, 4, 2, 3],  # 3 alone has the two hits that prove it
+    SLRU: [1, 4, 2, 3],  # 3 alone has the two hits of the protected segment
 }
 
 

@@ -1,4 +1,4 @@
-"""CONF: the extra configuration: what is read from each format, what holds by default, what is refused and how."""
+"""CONF: the extra configuration: how each format is read, which defaults apply, and which errors are raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FETCH-2: what a fetch goes on from stays where it is until the fetch has ended."""
+"""FETCH-2: the anchor of a prefetch is pinned until the prefetch has ended."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: St
     stage(driver)
     evict_all(driver)
     evict_host(driver)
-    assert PAIR in nodes(driver), f"FETCH-2: a fetch goes on from {PAIR}, which was evicted"
+    assert PAIR in nodes(driver), (
+        f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
+    )
     assert pins(driver, Tier.HOST)[FULL, PAIR] > 0, f"FETCH-2: {PAIR} is host-locked, got {pins(driver, Tier.HOST)}"
     driver.drain()
     assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
-    assert not pins(driver, Tier.HOST), f"FETCH-2: the fetch has ended, pinned is {pins(driver, Tier.HOST)}"
+    assert not pins(driver, Tier.HOST), (
+        f"FETCH-2: the prefetch has ended: expected no pins, got {pins(driver, Tier.HOST)}"
+    )
     evict_host(driver)
-    assert not nodes(driver), f"FETCH-2: the fetch has ended, and {nodes(driver).keys()} cannot be evicted"
+    assert not nodes(driver), (
+        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
 
 
 @STAGES
@@ -42,9 +48,13 @@ def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: Stage) -> Non
     ticket = begun_past_an_anchor(driver)
     stage(driver)
     driver.abort_prefetch(ticket)
-    assert not pins(driver, Tier.HOST), f"FETCH-8: nobody waits any more, pinned is {pins(driver, Tier.HOST)}"
+    assert not pins(driver, Tier.HOST), (
+        f"FETCH-8: the prefetch was aborted: expected no pins, got {pins(driver, Tier.HOST)}"
+    )
     evict_host(driver)
-    assert not nodes(driver), f"FETCH-8: nobody waits any more, and {nodes(driver).keys()} cannot be evicted"
+    assert not nodes(driver), (
+        f"FETCH-8: the prefetch was aborted: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
 
 
 @clause("FETCH-2", needs=STEPPED_STORAGE, write_policies=[WritePolicy.WRITE_BACK])
@@ -55,7 +65,9 @@ def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) ->
     driver.step()
     evict_all(driver)
     evict_host(driver)
-    assert PAIR in nodes(driver), f"FETCH-2: a fetch goes on from {PAIR}, which was evicted"
+    assert PAIR in nodes(driver), (
+        f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
+    )
     driver.drain()
     assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
 
@@ -97,7 +109,7 @@ def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Dri
 
 
 def begun_past_an_anchor(driver: Driver) -> Handle:
-    """A prefetch of the rest of a prompt of which the host has the beginning."""
+    """Start a prefetch of a prompt whose first pages are on the host."""
     put_in_storage_alone(driver, PAIR, PROMPT)
     assert prefetch(driver, PAIR) == len(PAIR), "FETCH-4: the beginning is in storage"
     return begin_prefetch(driver, PROMPT)

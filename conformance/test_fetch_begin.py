@@ -1,4 +1,4 @@
-"""FETCH-1: what is too little, or too much at a time, is not fetched, and nothing is taken for it."""
+"""FETCH-1: prefetches below the threshold or above the limit are refused, and take nothing."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ def test_a_prefetch_of_a_prompt_that_storage_lacks_brings_nothing(driver: Driver
 
 
 def at_the_limit(driver: Driver, first: int = 20) -> list[Handle]:
-    """Prefetches of so many prompts of two pages that no page more is allowed."""
+    """Start as many prefetches of two pages as the limit allows."""
     count = storage_config(driver).limit_tokens // driver.config.page_size // 2
     return [begin_prefetch(driver, (first + 2 * place, first + 2 * place + 1)) for place in range(count)]

@@ -1,4 +1,4 @@
-"""FETCH-5, FETCH-6: what follows KV is asked for after it, and for the prefix that was really hit."""
+"""FETCH-5, FETCH-6: the other pools are read after KV, for the prefix of KV that was read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INDEXER = "indexer"
 
 
 def reads(driver: Driver) -> list[tuple[Pool, list[int]]]:
-    """Which pages of the prompt were asked for, call by call."""
+    """The pages of the prompt that each call of get requested."""
     places = {key: (pool, page) for pool in pools(driver) for page, key in enumerate(object_keys(driver, pool, PROMPT))}
     asked_for = [[places[key] for key in call.keys] for call in store(driver).calls if call.verb == "get"]
     return [(named[0][0], [page for _, page in named]) for named in asked_for]

@@ -1,4 +1,4 @@
-"""FETCH-8: whatever ends a fetch, and whenever, gives back every slot, lock and token of the limit."""
+"""FETCH-8: however and whenever a prefetch ends, it releases every slot, lock and token of the limit."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ End = Callable[[Driver, Handle], object]
 
 
 def abort(driver: Driver, ticket: Handle) -> None:
-    """Nobody waits any more."""
+    """Abort the prefetch."""
     driver.abort_prefetch(ticket)
 
 
 def lose(driver: Driver, ticket: Handle) -> None:
-    """Nothing of it can be read."""
+    """End the prefetch with no readable object."""
     store(driver).spoil(list(store(driver).objects))
     driver.drain()
     driver.check_prefetch(ticket)
 
 
 def finish(driver: Driver, ticket: Handle) -> None:
-    """It ends as it should."""
+    """End the prefetch normally."""
     driver.drain()
     driver.check_prefetch(ticket)
 
 
 def reset(driver: Driver, _: Handle) -> None:
-    """Everything is dropped."""
+    """Reset the cache."""
     driver.reset()
 
 
 def reset_unread(driver: Driver, _: Handle) -> None:
-    """It ends as it should, and everything is dropped before anybody has asked."""
+    """End the prefetch normally, and reset the cache before it is checked."""
     driver.drain()
     driver.reset()
 
@@ -194,7 +194,7 @@ def test_a_ticket_that_has_ended_is_refused(driver: Driver) -> None:
 
 
 def require_kept_until_written(driver: Driver, component: str) -> None:
-    """Abort a fetch while storage writes the pages of a component, which come after KV: nobody else gets them."""
+    """Abort a prefetch while storage writes the pages of a component, after KV: their slots stay held until then."""
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()

@@ -1,4 +1,4 @@
-"""FETCH-4: what came enters the tree as it is by then; what the tree has, and what nobody needs, is freed."""
+"""FETCH-4: prefetched pages are inserted into the tree as it is then; duplicates and unneeded pages are freed."""
 
 from __future__ import annotations
 

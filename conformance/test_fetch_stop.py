@@ -1,4 +1,4 @@
-"""FETCH-3, FLOW-11: how long a request waits for a fetch, and what it gets when it waits no longer."""
+"""FETCH-3, FLOW-11: how long check_prefetch waits by each stop policy, and what a cut prefetch brings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_BEST_EFFORT = [StopPolicy.WAIT_COMPLETE, StopPolicy.TIMEOUT]
 TIMEOUT = [StopPolicy.TIMEOUT]
 WAITING = [StopPolicy.WAIT_COMPLETE]
 BEST_EFFORT = [StopPolicy.BEST_EFFORT]
-AGES_S = 1e9
+LONG_TIME_S = 1e9
 
 
 @clause("FETCH-3", stop_policies=WAITING)
@@ -37,7 +37,7 @@ def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
     ticket = begin_prefetch(driver, PROMPT)
     moments = 0
     while (tokens := driver.check_prefetch(ticket)) is None:
-        driver.advance_clock(AGES_S)
+        driver.advance_clock(LONG_TIME_S)
         driver.step()
         for one in driver.pending_storage():
             driver.advance_storage(one.ticket)
@@ -123,7 +123,7 @@ def test_a_pending_sidecar_is_waited_for_as_long_as_kv(driver: Driver) -> None:
     driver.advance_storage(pending_job(driver, StorageKind.FETCH).ticket)
     driver.step()
     assert driver.check_prefetch(ticket) is None, "FETCH-3: KV has come, and its sidecar is pending"
-    driver.advance_clock(AGES_S)
+    driver.advance_clock(LONG_TIME_S)
     tokens, expected = driver.check_prefetch(ticket), None
     if storage_config(driver).stop_policy is StopPolicy.TIMEOUT:
         expected = 0

@@ -1,4 +1,4 @@
-"""FLOW-2, FLOW-4: a transfer counts when all of it is there, once, and not before it is taken over."""
+"""FLOW-2, FLOW-4: a transfer counts once, when all its layers have moved and a step takes it over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLOW-7: when nothing runs and every queue is drained, nothing is left of what went before."""
+"""FLOW-7: after a drain nothing is left of backups, loads, requests and resets."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Outcome = Callable[[Driver, TransferKind], None]
 
 
 def succeeds(driver: Driver, kind: TransferKind) -> None:
-    """All of it arrives."""
+    """The transfer completes."""
     driver.step()
     driver.complete(pending_transfer(driver, kind).ticket)
     driver.step()
 
 
 def fails(driver: Driver, kind: TransferKind) -> None:
-    """None of it arrives."""
+    """The transfer fails in its first part."""
     driver.step()
     driver.fail(pending_transfer(driver, kind).ticket, parts_done=0)
     driver.step()

@@ -1,4 +1,4 @@
-"""FLOW-4: retries are bounded, and when nothing can be had the cache says so and goes on."""
+"""FLOW-4: retries are bounded, and without free slots the verbs return None and change nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tree_view import device_slots, host_slots, prefixes
 
 WHOLE = (1, 2, 3)
 USES = 10
-"""Uses of a prompt after each of which a retry that knows no bound would be made."""
+"""Uses of a prompt: more than the retries that a backup may have."""
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])

@@ -1,4 +1,4 @@
-"""FLOW-3: of a transfer that fails, the parts before the failure count, and nothing else is left of it."""
+"""FLOW-3: the parts of a failed transfer before the failure count, and nothing else of it is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGINNINGS = [prefixes(*CHAIN[:count]) for count in range(5)]
 
 
 def put_links(driver: Driver) -> None:
-    """Cache each beginning of the chain, and let one backup of all begin."""
+    """Cache each prefix of the chain, and start one backup of all of them."""
     for pages in LINKS:
         put(driver, pages)
     driver.step()
@@ -106,7 +106,7 @@ def test_one_transfer_can_complete_one_load_and_fail_another(driver: Driver) -> 
 
 
 def alone_and_failed(driver: Driver, component: str) -> None:
-    """A component that alone was to come back does not come: all is as before the load, and another one goes well."""
+    """A failed load of one component alone leaves the cache as before, and another load succeeds."""
     drop_on_device(driver, component)
     before = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
     load = start_load(driver, TOMBSTONE)
@@ -131,7 +131,7 @@ def test_a_failed_load_of_a_state_alone_leaves_nothing(driver: Driver) -> None:
 
 
 def is_whole(driver: Driver, one: TransferView) -> bool:
-    """Whether all that an operation was to bring is cached; a part of it may not be."""
+    """Whether a transfer brought all its data, or none; it must not bring a part."""
     is_backup = one.kind is TransferKind.BACKUP
     there = set()
     for component, slots in (one.host if is_backup else one.device).items():
@@ -140,5 +140,5 @@ def is_whole(driver: Driver, one: TransferView) -> bool:
         )
         own = set(slots.tolist())
         there.add(len(own & {slot for page in cached.values() for slot in page}) / len(own))
-    assert there in ({0.0}, {1.0}), f"FLOW-3: an operation arrives with all that it brings or with nothing, got {there}"
+    assert there in ({0.0}, {1.0}), f"FLOW-3: expected a transfer to bring all its data or none, got the shares {there}"
     return there == {1.0}

@@ -1,4 +1,4 @@
-"""FLOW-5: what happened to a node since it was named is seen; a stale handle is resolved again or refused."""
+"""FLOW-5: a handle of a node that changed since the match is resolved again, or refused."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ Change = Callable[[Driver], object]
 
 
 def split(driver: Driver) -> None:
-    """The node is cut in three."""
+    """The node is split into three."""
     for pages in (WHOLE[:1], WHOLE[:3]):
         driver.match(key_of(driver, [*pages, 9]), chunked=True)
 
 
 def grow(driver: Driver) -> None:
-    """A longer prompt is cached, and leaves the device again."""
+    """A longer prompt is cached, and evicted from the device."""
     put(driver, [*WHOLE, 5])
     driver.drain()
     evict_all(driver)
 
 
 def branch(driver: Driver) -> None:
-    """Another prompt parts from it, and leaves the device again."""
+    """A diverging prompt is cached, and evicted from the device."""
     put(driver, [*WHOLE[:2], 9])
     driver.drain()
     evict_all(driver)
 
 
 def come_and_go(driver: Driver) -> None:
-    """Somebody else loads it, and it leaves the device again."""
+    """The prompt is loaded, and evicted from the device again."""
     driver.load(key_of(driver, WHOLE))
     evict_all(driver)
 

@@ -1,4 +1,4 @@
-"""FLOW-8, FLOW-10: what leaves the device is hit on the host, and a reported hit is delivered."""
+"""FLOW-8, FLOW-10: nodes that leave the device are hits on the host, and a reported hit can be loaded."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PREFIXES = sorted({prefix for pages in PROMPTS for prefix in prefixes(*pages)})
 
 
 def hits(driver: Driver) -> dict[tuple[int, ...], int]:
-    """How far each prefix of the prompts hits on the device."""
+    """The device hit of each prefix of the prompts, in pages."""
     return {prefix: tier_hits(driver, prefix).device for prefix in PREFIXES}
 
 
 def hits_after_loads(driver: Driver) -> dict[tuple[int, ...], int]:
-    """The same, when what is on the host alone is loaded back for each; states are verified too."""
+    """The same after a load of each prefix; states are verified too."""
     found = {}
     for prefix in PREFIXES:
         hit = driver.load(key_of(driver, prefix))

@@ -42,7 +42,7 @@ def test_an_insert_over_a_load_keeps_its_own_slots_and_readers_keep_the_loaded_o
 
 @clause("FLOW-10", "FLOW-3", "INS-3", page_sizes=[16])
 def test_an_insert_over_a_failed_load_keeps_its_own_slots_and_the_load_fails(driver: Driver) -> None:
-    """Who waits may have read the promised slots already, and they never got their bytes."""
+    """The caller may have read the promised slots, which did not get their bytes."""
     put_on_host(driver, WHOLE)
     load = start_load(driver, WHOLE)
     insert_fresh(driver, WHOLE)
@@ -90,7 +90,7 @@ def test_an_insert_below_a_load_hits_in_full_when_the_load_has_ended(driver: Dri
 
 
 def computed_while_it_is_loaded(driver: Driver, stage: Stage, component: str) -> None:
-    """A component comes back from the host alone, and an insert brings it as well."""
+    """A component is loaded alone, and an insert brings it as well."""
     drop_on_device(driver, component)
     load = queue_load(driver, TOMBSTONE)
     stage(driver, TransferKind.LOAD)

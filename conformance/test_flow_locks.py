@@ -1,4 +1,4 @@
-"""LOCK-2, LOCK-3, LOCK-5: device locks on nodes that lose data to the host and get it back."""
+"""LOCK-2, LOCK-3, LOCK-5: device locks on nodes whose data is demoted and loaded back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def loaded_before_release(driver: Driver, component: str) -> None:
 
 
 def best_of_tombstone(driver: Driver) -> object:
-    """The node of the first two pages, which are valid on both tiers together."""
+    """The node of the first two pages, whose components are valid on the two tiers together."""
     return driver.match(key_of(driver, TOMBSTONE), chunked=True).best_match
 
 
@@ -45,7 +45,7 @@ def test_a_state_that_was_loaded_under_a_lock_is_not_released_with_it(driver: Dr
 
 
 def loaded_under_a_lock(driver: Driver, component: str) -> None:
-    """A lock skipped a component of a leaf of the device: when it is loaded, it may go again, and the leaf stays."""
+    """A lock skipped a component of a device leaf: after a load it can be evicted again, and the leaf stays."""
     drop_on_device(driver, component)
     receipt = driver.lock(best_of_tombstone(driver))
     driver.evict(FULL, driver.config.capacity_tokens[FULL])

@@ -1,4 +1,4 @@
-"""FLOW-7: when nothing runs and every queue is drained, nothing is locked, pinned, kept or counted as protected."""
+"""FLOW-7: after a drain without running requests nothing is locked, pinned, kept or counted as protected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHOLE = (1, 2, 3)
 
 
 def loaded_and_claimed(driver: Driver) -> None:
-    """A prompt comes back, is claimed, and leaves again."""
+    """A load is claimed."""
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     driver.drain()
@@ -32,7 +32,7 @@ def loaded_and_claimed(driver: Driver) -> None:
 
 
 def loaded_twice(driver: Driver) -> None:
-    """Two wait for it; one leaves at once, one when it is there."""
+    """Two loads share pages; one is abandoned at once, the other when it has ended."""
     put_on_host(driver, WHOLE[:2], WHOLE)
     loads = [queue_load(driver, WHOLE[:2]), queue_load(driver, WHOLE)]
     driver.abandon(loads[0].ticket)
@@ -41,7 +41,7 @@ def loaded_twice(driver: Driver) -> None:
 
 
 def computed_meanwhile(driver: Driver) -> None:
-    """What is loaded is computed as well."""
+    """A prompt is computed while it is loaded."""
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     insert_fresh(driver, [*WHOLE, 4])
@@ -50,7 +50,7 @@ def computed_meanwhile(driver: Driver) -> None:
 
 
 def locked_and_split(driver: Driver) -> None:
-    """It is locked on both tiers, and cut meanwhile."""
+    """A node is locked on both tiers, and split."""
     put_on_both(driver, WHOLE)
     receipts = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
     put(driver, [*WHOLE[:1], 9])
@@ -61,14 +61,14 @@ def locked_and_split(driver: Driver) -> None:
 
 
 def pressed(driver: Driver) -> None:
-    """More is cached than either tier can hold."""
+    """More is inserted than either tier can hold."""
     for number in range(12):
         put(driver, [number, 50, 51, 52])
         driver.step()
 
 
 def round_and_round(driver: Driver) -> None:
-    """Each prompt takes the slots that others left, on both tiers."""
+    """Prompts are evicted and loaded repeatedly, in reused slots of both tiers."""
     for number in range(8):
         put(driver, [number, 50, 51])
         driver.step()
@@ -78,7 +78,7 @@ def round_and_round(driver: Driver) -> None:
 
 
 def lost_in_part(driver: Driver) -> None:
-    """Of a longer prompt's beginning each component leaves each tier, and is used again."""
+    """Each component of an inner node is evicted from each tier, and loaded again."""
     for component in driver.config.components:
         put_on_both(driver, TOMBSTONE, longer_prompt(driver))
         receipt = lock(driver, longer_prompt(driver))

@@ -1,4 +1,4 @@
-"""FLOW-1, HOST-5: a load that must evict, back up and evict on the host within its own call."""
+"""FLOW-1, HOST-5: a load that must evict on the device, back up, and evict on the host within one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLOW-6: loads of one chain that overlap share their work, and each ends as what it needs does."""
+"""FLOW-6: overlapping loads share transfers, and each ends when all its pages have ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAIRS = pytest.mark.parametrize(
 
 
 def require_nothing_twice(driver: Driver) -> None:
-    """No page is on its way twice: neither read from one place twice, nor brought to one place twice."""
+    """No slot is in two loads, neither as a source on the host nor as a target on the device."""
     for component in driver.config.components:
         loads = [one for one in transfer_views(driver, TransferKind.LOAD) if component in one.host]
         for tier in ("device", "host"):
@@ -39,7 +39,7 @@ def require_nothing_twice(driver: Driver) -> None:
 
 
 def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
-    """A prompt is on the device as a whole, its state with it."""
+    """A prompt is on the device in full, with its state."""
     assert tier_hits(driver, pages) == (len(pages), 0), f"FLOW-6: {pages} was loaded, got {tier_hits(driver, pages)}"
     driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages), chunked=True))
 

@@ -1,4 +1,4 @@
-"""FLOW-1: slots at either end of a transfer are nobody else's until it is acknowledged."""
+"""FLOW-1: source and target slots of a transfer are not reused until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WHOLE = (1, 2, 3)
 
 
 def ends(driver: Driver, kind: TransferKind) -> list[dict[str, list[int]]]:
-    """The slots at both ends of all transfers of a kind."""
+    """The source and target slots of all transfers of a kind."""
     found = [view for one in transfer_views(driver, kind) for view in (one.device, one.host)]
     return [{component: slots.tolist() for component, slots in view.items()} for view in found]
 
 
 def overwrite(driver: Driver) -> Slots:
-    """Take all that can be had on the device, and compute something else there."""
+    """Allocate every slot that the device can give, and write other data there."""
     slots = allocate_all(driver)
     size = driver.config.page_size
     driver.write(key_of(driver, range(100, 100 + len(slots) // size)), slots, 0)

@@ -1,4 +1,4 @@
-"""FLOW-9: what storage has is found again, whether the rest was evicted or is of a cache that is no more."""
+"""FLOW-9: what was stored can be prefetched after an eviction and after a restart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ASKED = [*BRANCHES, (1,), (1, 5), (1, 2, 3), (*PROMPT, 5), (5, 6)]
 
 
 def gains(driver: Driver, prompts: Sequence[Sequence[int]]) -> dict[tuple[int, ...], int]:
-    """How far each prompt hits when it is fetched, from a cache with nothing but storage."""
+    """The pages that a prefetch of each prompt brings into an empty cache."""
     found: dict[tuple[int, ...], int] = {}
     for pages in prompts:
         driver.reset()

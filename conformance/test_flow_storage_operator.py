@@ -1,4 +1,4 @@
-"""FLOW-12, STORE-7, STORE-11: what an operator does with the backend of a cache."""
+"""FLOW-12, STORE-7, STORE-11: an operator attaches, detaches and clears the backend of a cache."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Operation = Callable[[Driver], bool]
 
 
 def detach(driver: Driver) -> bool:
-    """Close the backend."""
+    """Detach the backend."""
     return driver.detach_storage()
 
 
 def clear(driver: Driver) -> bool:
-    """Remove the cache's objects."""
+    """Clear the cache's objects."""
     return driver.clear_storage()
 
 
@@ -58,7 +58,7 @@ def test_an_operator_is_refused_while_a_prefetch_is_open(driver: Driver, stage: 
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
-    assert not operation(driver), f"FLOW-12: a fetch is {stage.__name__}, and it was done"
+    assert not operation(driver), f"FLOW-12: a fetch is {stage.__name__}, expected a refusal, but it was done"
     driver.drain()
     assert prefetched_pages(driver, ticket) == len(PROMPT), "FLOW-12: the fetch goes on as if nothing had been asked"
     assert operation(driver), "FLOW-12: nothing is under way any more"
@@ -74,7 +74,9 @@ def test_an_operator_is_refused_while_storage_writes_for_an_aborted_prefetch(
     driver.step()
     complete_job(driver, StorageKind.QUERY)
     driver.abort_prefetch(ticket)
-    assert not operation(driver), "FLOW-12: storage is still writing to host memory, and it was done"
+    assert not operation(driver), (
+        "FLOW-12: storage is still writing to host memory, expected a refusal, but it was done"
+    )
     driver.advance_storage(pending_job(driver, StorageKind.FETCH).ticket)
     driver.step()
     assert operation(driver), "FLOW-12: the batch has ended"
@@ -87,7 +89,7 @@ def test_an_operator_is_refused_while_a_node_is_being_stored(driver: Driver, ope
     driver.step()
     driver.complete_all()
     pending_job(driver, StorageKind.PERSIST)
-    assert not operation(driver), "FLOW-12: a node is on its way to storage, and it was done"
+    assert not operation(driver), "FLOW-12: a node is on its way to storage, expected a refusal, but it was done"
     complete_job(driver, StorageKind.PERSIST)
     assert operation(driver), "FLOW-12: storage has taken it"
 
@@ -189,7 +191,7 @@ def test_pages_are_read_and_written_in_the_memory_of_the_host_tier(driver: Drive
 
 
 def reattach_to_nothing(driver: Driver) -> bool:
-    """Another backend takes the place of the first, and has nothing."""
+    """Detach the backend, empty the store, and attach the backend again."""
     is_detached = driver.detach_storage()
     store(driver).empty()
     return is_detached and driver.attach_storage()

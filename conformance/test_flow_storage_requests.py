@@ -1,4 +1,4 @@
-"""REQ-2, FETCH-8: requests for which something is fetched before they are admitted."""
+"""REQ-2, FETCH-8: requests with a prefetch before their admission."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REQUESTS = [Capability.REQUESTS, Capability.STORAGE]
 
 
 def arriving(driver: Driver, tokens: list[int]) -> Key:
-    """The part of a prompt that can be cached when its request is admitted: its last token has to be computed."""
+    """The part of a prompt that an admission can use: the last token is always computed."""
     return driver.key(tokens[:-1])
 
 
@@ -66,7 +66,7 @@ def test_a_prefetch_brings_only_the_pages_that_admission_can_use(driver: Driver)
     assert brought == expected, f"FETCH-4: the last token is computed: {expected} pages are of use, {brought} came"
     admission = driver.admit(driver.key(tokens))
     assert admission is not None, "REQ-5: the request fits"
-    # A window, or a state, at the end of more than it can use would be of no use at its end.
+    # A window or a state past the usable part could not be used.
     assert admission.cached_tokens == tokens_in_pages(driver, expected), f"FLOW-10: {expected} came, got {admission}"
     driver.abort(admission.request)
     driver.drain()

@@ -1,4 +1,4 @@
-"""KEY: the chain of page hashes, the same for everyone, whatever the tree looks like."""
+"""KEY-4 to KEY-6: the chain of page hashes, which does not depend on the process or on the tree."""
 
 from __future__ import annotations
 

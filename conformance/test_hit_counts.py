@@ -1,4 +1,4 @@
-"""EVICT-2: the hits that LFU and SLRU go by: every request that matched a node, once."""
+"""EVICT-2: the hits that LFU and SLRU use: each request that matched a node counts once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EVICT-8, EVICT-5: which nodes leave the host, in which order, and what goes with them."""
+"""EVICT-8, EVICT-5: which nodes the host evicts, in which order, and which components."""
 
 from __future__ import annotations
 
@@ -121,4 +121,4 @@ def test_an_ancestor_without_a_state_is_removed_with_its_last_child(driver: Driv
     driver.match(key_of(driver, [7]), chunked=True)
     driver.evict_host(FULL, 1)
     assert nodes(driver).keys() == {(7,)}, f"EVICT-6: 1 can end no match and goes with 2, left {nodes(driver).keys()}"
-    assert not device_slots(driver, FULL), "the device held nothing of the scene"
+    assert not device_slots(driver, FULL), "the scenario needs an empty device"

@@ -1,4 +1,4 @@
-"""EVICT-8, EVICT-3, EVICT-4: what leaves the host with the SWA data or the state of an inner node."""
+"""EVICT-8, EVICT-3, EVICT-4: which components leave the host with the SWA data or the state of an inner node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tree_view import device_slots, host_slots, prefixes
 
 
 def open_gap(driver: Driver, component: str) -> None:
-    """Let the host lose a component of the first two pages, while the longer prompt is protected there."""
+    """Evict a component of the first two pages from the host, while the longer prompt is locked there."""
     receipt = driver.lock_host(best_match(driver, longer_prompt(driver)))
     evict_host(driver, component)
     driver.unlock_host(receipt)
@@ -26,7 +26,7 @@ def below(driver: Driver, *pages: int) -> set[str]:
 
 
 def require_gap(driver: Driver, component: str) -> None:
-    """On the host an inner node loses a component with those of lower rank, and the longer prompt still hits."""
+    """An inner node on the host loses a component and those of lower rank, and the longer prompt still hits."""
     put_on_host(driver, TOMBSTONE, longer_prompt(driver))
     open_gap(driver, component)
     left, expected = below(driver, *TOMBSTONE), set(driver.config.components) - evicted_with(driver, component)
@@ -48,7 +48,7 @@ def test_the_state_of_an_inner_node_leaves_a_gap_on_the_host(driver: Driver) -> 
 
 
 def refilled(driver: Driver, component: str) -> None:
-    """What the host lost and the device has is backed up with its next use, and nothing else with it."""
+    """The components that the host lost are backed up with the next use, and no others."""
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
     open_gap(driver, component)
     before = {

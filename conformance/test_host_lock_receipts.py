@@ -1,4 +1,4 @@
-"""LOCK-7, LOCK-2, LOCK-3, LOCK-6: receipts of host locks, and what their release undoes."""
+"""LOCK-7, LOCK-2, LOCK-3, LOCK-6: receipts of host locks, and what releasing them undoes."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ Disturb = Callable[[Driver], None]
 
 
 def split(driver: Driver) -> None:
-    """Prompts end inside the locked nodes."""
+    """Matches end inside the locked nodes, and split them."""
     for pages in (LONG[:2], LONG[:5], LONG[:4], LONG[:1]):
         driver.match(key_of(driver, pages))
 
 
 def branch(driver: Driver) -> None:
-    """Other prompts part from the locked one, and are backed up."""
+    """Diverging prompts are cached and backed up."""
     for pages in ([*SHORT[:2], 7], [*LONG[:4], 7]):
         put(driver, pages)
     driver.drain()
 
 
 def demote(driver: Driver) -> None:
-    """The device loses everything."""
+    """Everything is evicted from the device."""
     evict_all(driver)
 
 
 def come_back(driver: Driver) -> None:
-    """The device loses everything, and the prompts are loaded again."""
+    """Everything is evicted from the device, and the prompts are loaded."""
     evict_all(driver)
     for pages in (SHORT, LONG):
         driver.load(key_of(driver, pages))
 
 
 def compute_again(driver: Driver) -> None:
-    """The device loses everything, and the prompts are computed anew."""
+    """Everything is evicted from the device, and the prompts are computed again."""
     evict_all(driver)
     for pages in (LONG, SHORT):
         insert_fresh(driver, pages)
@@ -58,18 +58,18 @@ def compute_again(driver: Driver) -> None:
 
 
 def press(driver: Driver) -> None:
-    """The host makes all the room that it can."""
+    """Everything evictable is evicted from the host."""
     evict_host(driver)
 
 
 def share(driver: Driver) -> None:
-    """Somebody else locks and releases."""
+    """Other receipts are taken and released."""
     for pages in (LONG, SHORT):
         driver.unlock_host(driver.lock_host(best_match(driver, pages)))
 
 
 def everything(driver: Driver) -> None:
-    """All of it, one after the other."""
+    """All changes, one after the other."""
     for disturb in (branch, split, demote, press, share, come_back, press, compute_again, share):
         disturb(driver)
 
@@ -160,7 +160,7 @@ def test_a_temporary_host_lock_leaves_the_window_of_another_lock(driver: Driver)
 
 
 def revived_before_release(driver: Driver, component: str) -> None:
-    """Lock where the host lacks a component, back it up anew, lock again, release in the order of the locks."""
+    """Lock a node that lacks a component on the host, back it up, lock again, release in the order of the locks."""
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
     protected = driver.lock_host(best_match(driver, longer_prompt(driver)))
     evict_host(driver, component)

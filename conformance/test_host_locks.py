@@ -1,4 +1,4 @@
-"""LOCK-7, LOCK-5: what a lock on the host holds there, for all three components, and what it does not hold."""
+"""LOCK-7, LOCK-5: what a host lock holds of each component, and what it does not hold."""
 
 from __future__ import annotations
 

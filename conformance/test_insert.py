@@ -1,4 +1,4 @@
-"""INS: what an insert keeps and what it frees."""
+"""INS-1, INS-2: which slots an insert keeps, and which it frees."""
 
 from __future__ import annotations
 

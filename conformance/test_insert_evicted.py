@@ -1,4 +1,4 @@
-"""INS-3, INS-4: inserts over what the device has lost, and the host has."""
+"""INS-3, INS-4: inserts over nodes that are on the host alone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ WHOLE = (1, 2, 3)
 
 
 def below(driver: Driver) -> dict[str, dict[tuple[int, ...], tuple[int, ...]]]:
-    """All that the host holds."""
+    """Everything that is cached on the host."""
     return {component: host_slots(driver, component) for component in driver.config.components}
 
 
 def given(own: FreshInsert, pages: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """The FULL slots that an insert offered, by prefix."""
+    """The FULL slots of an insert, by prefix."""
     parts = own.slots.reshape(len(pages), -1).tolist()
     return {pages[: count + 1]: tuple(part) for count, part in enumerate(parts)}
 
 
 def require_room(driver: Driver, pages: int, states: int) -> None:
-    """So many pages and states of the device are the tree's, and all else is free."""
+    """The tree has so many pages and states on the device, and all other slots are free."""
     expected = {
         name: tokens - (states if name == MAMBA else pages * unit(driver, name))
         for name, tokens in driver.config.capacity_tokens.items()

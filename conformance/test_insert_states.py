@@ -1,4 +1,4 @@
-"""INS-5, INS-7: states and those who own them."""
+"""INS-5, INS-7: when the tree adopts a state, and when the caller keeps it."""
 
 from __future__ import annotations
 

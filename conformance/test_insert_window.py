@@ -1,4 +1,4 @@
-"""INS-4, INS-5, INS-6: inserts of requests whose window has left their first pages."""
+"""INS-4, INS-5, INS-6: inserts of requests whose first pages are before their window."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .tombstones import TOMBSTONE, make_tombstone
 from .tree_view import device_slots, free_slots, locks, nodes, prefixes, residency
 
 LONG = (1, 2, 3, 4)
-"""Pages of a tombstone that is longer than most windows."""
+"""The pages of a tombstone, longer than most windows."""
 
 
 def put_behind_tombstone(driver: Driver) -> list[int]:
-    """Cache a prompt that has a whole window of SWA data, and none on its first four pages."""
+    """Cache a prompt with one window of SWA data at its end, and none on its first four pages."""
     pages = [*LONG, *range(5, 5 + window_pages(driver.config))]
     put(driver, pages, passed=len(LONG))
     return pages

@@ -1,4 +1,4 @@
-"""SEC-3, KEY-2: with another salt nothing of a prompt is there, on any tier, nor on the way between them."""
+"""SEC-3, KEY-2: another salt finds nothing of a prompt, on either tier or in a transfer between them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOST = [Capability.HOST, Capability.NAMESPACES]
 
 
 def require_nothing(found: MatchResult, namespace: Namespace) -> None:
-    """A match that saw nothing on either tier."""
+    """A match found nothing on either tier."""
     hits = len(found.device_indices), found.host_hit_length, *found.component_host_hit_lengths.values()
     assert not any(hits), f"SEC-3: another salt, {namespace}, sees hits on the device and the host: {hits}"
 

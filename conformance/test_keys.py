@@ -1,4 +1,4 @@
-"""KEY: what of a prompt is cached, and who may share it."""
+"""KEY-1 to KEY-3: which part of a prompt is cached, and which requests share it."""
 
 from __future__ import annotations
 

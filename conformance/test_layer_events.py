@@ -1,4 +1,4 @@
-"""HOST-6, HOST-9: what a load brings may be read layer by layer, in every pool of the stack, and never too soon."""
+"""HOST-6, HOST-9: the layers of a load become ready one by one, in every pool of the stack, and never too early."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OTHER = (7, 8)
 
 
 def stack(driver: Driver) -> dict[Pool, int]:
-    """The layers of every pool that a reader of a prompt needs."""
+    """The number of layers of every pool that a prompt uses."""
     pools = [*(COMPONENT_POOL[name] for name in driver.config.components), *map(Pool, driver.config.sidecars)]
     return {pool: driver.adapter.layers(pool) for pool in pools}
 
 
 def ready(driver: Driver, ticket: Handle) -> dict[Pool, list[int]]:
-    """The layers of each pool that may be read, once those were read and were right."""
+    """The ready layers of each pool, after their bytes were read and compared."""
     driver.read_ready_layers(ticket)
     return {
         pool: [layer for layer in range(layers) if driver.layer_ready(ticket, pool, layer)]
@@ -32,7 +32,7 @@ def ready(driver: Driver, ticket: Handle) -> dict[Pool, list[int]]:
 
 
 def counted(found: Mapping[Pool, Sequence[int]]) -> int:
-    """How many layers those are."""
+    """The total number of layers."""
     return sum(map(len, found.values()))
 
 
@@ -42,7 +42,7 @@ def complete(driver: Driver) -> dict[Pool, list[int]]:
 
 
 def take(driver: Driver, load: LoadBack) -> None:
-    """Let a load end, and claim it."""
+    """Drain, and claim a load."""
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed, and nothing was delivered"
 

@@ -1,4 +1,4 @@
-"""REQ-2: a request that is aborted while it waits for a load gives everything back."""
+"""REQ-2: a request that is aborted while it waits for a load releases everything."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_loaded_slots_outside_the_tree_stay_for_other_readers(driver: Driver) ->
     first = admit_waiting(driver)
     second = admit(driver, PROMPT, tail=1)
     driver.step()
-    # Somebody computes the same meanwhile, and the tree has other slots when the load arrives.
+    # Another request computes the same pages, so that the tree has other slots when the load ends.
     insert_fresh(driver, CACHED)
     driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
     driver.step()

@@ -1,4 +1,4 @@
-"""REQ-5: a request that hits the host gets all that it will need, or nothing; in the end it gets in."""
+"""REQ-5: a request that hits the host gets all slots that it needs, or none; in the end it is admitted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .waiting_request import CACHED, PROMPT
 LOOKING = (Capability.REQUESTS, Capability.HOST, Capability.SNAPSHOT, Capability.SIZES)
 STEPPED = (ExecutorKind.STEPPED,)
 PAGES = len(PROMPT) + 1
-"""Of the whole prompt, the last of them begun by a single token."""
+"""Pages of the whole prompt; the last one has a single token."""
 
 
 def ask(driver: Driver) -> Admission | None:
-    """A request whose prompt begins on the host."""
+    """Try to admit a request whose prompt begins on the host."""
     return driver.admit(driver.key([*driver.prompt(PROMPT), 0]))
 
 
 def obtainable(driver: Driver) -> dict[str, int]:
-    """Device slots that are free or can be evicted, of each component."""
+    """The device slots of each component that are free or evictable."""
     return {name: sizes.free + sizes.evictable for name, sizes in driver.adapter.sizes().items()}
 
 
@@ -48,7 +48,7 @@ def test_with_too_few_states_a_request_takes_nothing(driver: Driver) -> None:
 
 
 def require_all_or_nothing(driver: Driver, component: str, most: int) -> None:
-    """With ever more room a request is refused and leaves no trace, or is admitted and waits for nobody else."""
+    """With each number of free pages a request is refused and changes nothing, or is admitted and needs no more."""
     outcomes = []
     for count in range(most + 1):
         driver.reset()
@@ -72,14 +72,14 @@ def require_all_or_nothing(driver: Driver, component: str, most: int) -> None:
 
 
 def require_no_trace(driver: Driver, before: dict[str, int], when: str) -> None:
-    """What a request got that was refused can be had by others: at once, but for what is on its way."""
+    """A refused request took nothing: after a drain the same slots can be allocated as before."""
     driver.drain()
     after = obtainable(driver)
     assert after == before, f"REQ-5: {when}: of {before} a request that was refused left {after}"
 
 
 def require_enough(driver: Driver, admission: Admission) -> None:
-    """Others take all there is, and the request goes on with what it was promised."""
+    """The request resumes with its promised slots while others hold everything else."""
     with ExitStack() as others:
         for component in (SWA, FULL, MAMBA):
             if has(driver, component):
@@ -115,7 +115,7 @@ def test_a_request_that_fits_an_empty_cache_is_admitted_whichever_tier_has_its_p
 
 
 def require_served(driver: Driver) -> None:
-    """Nobody else runs: a request is admitted after some waiting at most, and finishes."""
+    """Without other requests a request is admitted within three attempts, and finishes."""
     for _ in range(3):
         admission = ask(driver)
         if admission is not None:

@@ -1,4 +1,4 @@
-"""HOST-4: what a load brings in: all that a reader up to the best match lacks, and nothing more."""
+"""HOST-4: a load brings exactly the data up to the best match that the device lacks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .transfers import slots_under_way
 LOOKING = (Capability.SNAPSHOT,)
 WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
 RANDOM_RESIDENCIES = 4
-"""How many charts chance draws for one test."""
+"""How many random residencies a test draws."""
 
 
 def require_load(driver: Driver, pages: Sequence[int], expected: ExpectedMatch, what: object) -> None:
-    """Load a prompt: from the anchor to the best match, and of each component what counts as hit."""
+    """Load a prompt: from the anchor to the best match, and of each component the host hits."""
     key = key_of(driver, pages)
     found = driver.match(key)
     load = driver.load_back(key, found)

@@ -1,4 +1,4 @@
-"""HOST-4: what a load reads, and what it goes on from, stays where it is until the load is claimed."""
+"""HOST-4: the source and the anchor of a load are not evicted until the load is claimed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDS = pytest.mark.parametrize("end", [Driver.claim, Driver.abandon], ids=["clai
 
 
 def evict_both(driver: Driver) -> None:
-    """Evict all that can be evicted, on the device and then on the host."""
+    """Evict everything evictable, on the device and then on the host."""
     evict_all(driver)
     evict_host(driver)
 

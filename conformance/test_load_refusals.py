@@ -1,4 +1,4 @@
-"""HOST-5: loads that are not worth it, too large, or find no room are refused, and take nothing."""
+"""HOST-5: loads below the threshold, above the quota, or without room are refused, and take nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
 
 
 def require_refused(driver: Driver, pages: Sequence[int], why: str, quota: int | None = None) -> None:
-    """A load of a prompt, some of which is on the host alone, is refused and changes nothing."""
+    """A load of a prompt with data on the host alone is refused, and changes nothing."""
     key = key_of(driver, pages)
     found = driver.match(key, chunked=True)
     before = tier_ownership(driver)
@@ -33,7 +33,7 @@ def require_refused(driver: Driver, pages: Sequence[int], why: str, quota: int |
 
 
 def require_loaded(driver: Driver, pages: Sequence[int], quota: int | None = None) -> None:
-    """A load of a prompt is not refused, and delivers."""
+    """A load of a prompt is granted, and delivers."""
     key = key_of(driver, pages)
     load = driver.load_back(key, driver.match(key, chunked=True), quota=quota)
     assert load is not None, f"HOST-5: {pages} is on the host, there is room and no reason, yet it is not loaded"
@@ -73,7 +73,7 @@ def test_the_threshold_counts_several_nodes_together(driver: Driver) -> None:
 
 
 def require_loaded_alone(driver: Driver, quota: int | None) -> None:
-    """Where the FULL data is on the device, a load of the rest is never too small or too large."""
+    """A load without FULL data is granted, whatever the threshold and the quota."""
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, 2)) as two_tiers:
         for residency in WITHOUT_FULL[driver.config.components]:
             build_residency(two_tiers, residency)
@@ -86,7 +86,7 @@ WITHOUT_FULL: Mapping[tuple[str, ...], Sequence[Residency]] = {
     (FULL, MAMBA): [("BH",), ("BB", "BH")],
     (FULL, SWA, MAMBA): [("BHH",), ("BBB", "BHH"), ("BBB", "BBH")],
 }
-"""Prompts of which a reader lacks no FULL data."""
+"""Residencies in which the device lacks no FULL data."""
 
 
 @clause("HOST-5", needs=LOOKING, components=(SWA, MAMBA), load_back_threshold=True)
@@ -131,7 +131,7 @@ def test_a_load_for_which_a_state_is_short_is_refused(driver: Driver) -> None:
 
 
 def require_room_for_all_or_nothing(driver: Driver, component: str, need: int) -> None:
-    """A load of three pages is refused with one page or state of a component too few, and not with enough of it."""
+    """A load of three pages is refused with one page or state of a component too few, and granted with enough."""
     put_on_host(driver, [1, 2, 3])
     with leave_only(driver, component, need - 1):
         free = {name: sizes.free // unit(driver, name) for name, sizes in driver.adapter.sizes().items()}
@@ -188,7 +188,7 @@ def test_a_hit_that_lost_its_window_is_not_loaded(driver: Driver) -> None:
 
 
 def require_not_loaded_without(driver: Driver, component: str) -> None:
-    """Between a match and its load the host loses a component of what was found."""
+    """A load is refused if the host lost a component of the match in between."""
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, 2)) as two_tiers:
         put_on_host(two_tiers, [1, 2], [1, 2, 3, 4])
         hit = best_match(two_tiers, [1, 2])

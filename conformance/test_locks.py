@@ -1,4 +1,4 @@
-"""LOCK-1, LOCK-4, LOCK-5, LOCK-6, LOCK-8: what a lock holds, and what nobody may do to it."""
+"""LOCK-1, LOCK-4, LOCK-5, LOCK-6, LOCK-8: what a lock holds, and that locked data is neither evicted nor moved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tree_view import device_slots, locks, prefixes
 
 
 def expected_locks(driver: Driver, pages: tuple[int, ...]) -> Counter[tuple[str, tuple[int, ...]]]:
-    """What one lock holds at the end of some pages whose last window is a node of its own."""
+    """The locks of one receipt at the end of some pages whose last window is a node of its own."""
     holds = {
         FULL: prefixes(*pages),
         SWA: prefixes(*pages) - prefixes(*pages[: -window_pages(driver.config) or None]),
@@ -181,7 +181,7 @@ def test_full_is_locked_as_often_as_a_state(driver: Driver) -> None:
 
 
 def lock_before_and_after_revival(driver: Driver, component: str) -> None:
-    """Lock a tombstone once while it lacks a component, and twice when it has it again."""
+    """Lock a tombstone once while it lacks a component, and twice after a recomputation."""
     handle = make_tombstone(driver, component)
     receipts = [driver.lock(handle)]
     recompute(driver)

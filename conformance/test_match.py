@@ -1,4 +1,4 @@
-"""MATCH: the longest cached prefix, where it ends, and that looking for it changes nothing but recency."""
+"""MATCH: the longest cached prefix, where it ends, and that a match changes only recency and hits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_prompts_that_share_a_prefix_find_the_same_slots(driver: Driver) -> None
 
 @clause("MATCH-1", needs=[Capability.REQUESTS], bigram=True)
 def test_a_request_does_not_take_the_slots_of_its_own_prefix(driver: Driver) -> None:
-    # The prefix is the oldest thing in a full cache: room for the rest of the prompt must come from elsewhere.
+    # The prefix is the least recently used node of a full cache: other nodes must be evicted for the rest.
     room = driver.config.capacity_tokens[SWA if has(driver, SWA) else FULL] // driver.config.page_size
     put(driver, [1, 2])
     put(driver, list(range(10, 10 + room - 2)))

@@ -1,4 +1,4 @@
-"""MATCH: components that validate each in its own way agree on one node."""
+"""MATCH-15: a match ends at a node that all components accept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .hits import hit_pages
 from .scenario import key_of, put
 
 WINDOW = 3
-"""Pages of the window in these scenes."""
+"""Pages of the window in these tests."""
 
 
 @clause("MATCH-15", page_sizes=[1, 16])

@@ -1,4 +1,4 @@
-"""MATCH: a recurrent state is of use at one exact length, and belongs to the tree alone."""
+"""MATCH-4, MATCH-11, MATCH-13: a recurrent state is valid at one exact length, and requests get copies of it."""
 
 from __future__ import annotations
 

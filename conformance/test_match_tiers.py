@@ -1,4 +1,4 @@
-"""MATCH: the best match on both tiers and the device anchor, and what is counted as a hit between them."""
+"""MATCH: the best match on both tiers, the device anchor, and the host hits between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .snapshot_values import snapshot_values
 LOOKING = (Capability.HOST, Capability.SNAPSHOT)
 WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
 RANDOM_RESIDENCIES = 5
-"""How many charts chance draws for one test."""
+"""How many random residencies a test draws."""
 
 
 @clause("MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
@@ -46,7 +46,7 @@ def test_every_prefix_finds_what_the_oracle_finds(driver: Driver, seed: int) -> 
             two_tiers.check_every = 0
             pages = prompt_pages(residency)
             oracle = oracle_of(two_tiers, pages)
-            # The longest first: a match that ends inside a node cuts it.
+            # The longest first: a match that ends inside a node splits it.
             for count in range(len(pages), 0, -1):
                 key = key_of(two_tiers, pages[:count])
                 require_match(two_tiers.match(key, chunked=True), oracle.expected_match(key), (residency, count))

@@ -1,4 +1,4 @@
-"""MATCH: a prefix is of use to sliding-window layers when the last window before its end is there."""
+"""MATCH-3: a prefix is valid for sliding-window layers if the last window before its end is cached."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .scenario import FULL, MAMBA, SWA, has, put, window_pages
 from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
 
 WINDOWS = {1: 4, 3: 5, 16: 24, 64: 48}
-"""Windows by page size: some end inside a page, and the last is shorter than one."""
+"""Windows by page size. Some end inside a page; the last is shorter than a page."""
 
 GONE = 2
-"""Pages at the beginning of a prompt whose SWA data is gone."""
+"""The number of first pages of a prompt without SWA data."""
 
 
 @clause("MATCH-3", page_sizes=[1, 16], bigram=True)
@@ -47,7 +47,7 @@ def test_a_run_shorter_than_the_window_counts_when_it_reaches_the_root(driver: D
 @clause("MATCH-3", page_sizes=[1, 16], bigram=True)
 @pytest.mark.parametrize(("tail", "expected"), [(1, 2), (2, 2), (3, 7), (4, 8)])
 def test_a_tombstone_resets_the_run_to_zero(driver: Driver, tail: int, expected: int) -> None:
-    # Two pages with data, two without, and a tail with data: the first two don't count for the tail's window of three.
+    # Two pages with data, two without, and a tail with data: the first two do not count for the tail's window of three.
     wide = open_variant(driver, sliding_window_size=3 * driver.config.page_size)
     put(wide, [1, 2])
     prompt = [1, 2, *range(3, 5 + tail)]

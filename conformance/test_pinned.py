@@ -1,4 +1,4 @@
-"""POOL-6: host memory is pinned where there is a GPU, so that copies need no staging and wait for nobody."""
+"""POOL-6: with a GPU, host memory is pinned, so that copies are asynchronous and need no staging buffer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STREAMS = [ExecutorKind.STREAMS]
 
 
 def require_pinned(driver: Driver, when: str) -> None:
-    """All pools of the host that have layers are pinned."""
+    """All host pools that have layers are pinned."""
     pools = [pool for pool in Pool if driver.adapter.layers(pool)]
     pageable = [pool.value for pool in pools if not driver.adapter.is_pinned(pool)]
     assert not pageable, f"POOL-6: {when}, the host memory of {pageable} is not pinned"

@@ -1,7 +1,7 @@
-"""POOL: dtype, layers and layout of a pool, as far as they show outside: no byte is lost, and none is another pool's.
+"""POOL-8: dtype, layers and layout of a pool, as far as an adapter shows them: pools and layers do not overlap.
 
-That a copy between unlike pools raises cannot be seen through an adapter, whose copies all stay within one pool. It is
-for the tests of each implementation.
+That a copy between different pools raises cannot be tested through an adapter, whose copies stay within one pool. It
+is left to the tests of each implementation.
 """
 
 from __future__ import annotations

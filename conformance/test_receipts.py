@@ -1,4 +1,4 @@
-"""LOCK-2, LOCK-3: a release undoes what its lock did, whatever happened in between."""
+"""LOCK-2, LOCK-3: a release undoes exactly what its lock did, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LONG = (1, 2, 3, 4, 5, 6)
 
 
 def split(driver: Driver) -> None:
-    """Prompts end inside the locked nodes."""
+    """Matches end inside the locked nodes, and split them."""
     for pages in (LONG[:2], LONG[:5], LONG[:4], LONG[:1]):
         driver.match(key_of(driver, pages))
 
 
 def branch(driver: Driver) -> None:
-    """Other prompts part from the locked one."""
+    """Diverging prompts are cached."""
     for pages in ([*SHORT[:2], 7], [*LONG[:4], 7]):
         put(driver, pages)
 
@@ -36,25 +36,25 @@ def grow(driver: Driver) -> None:
 
 
 def evict(driver: Driver) -> None:
-    """All that is not locked goes."""
+    """Everything that is not locked is evicted."""
     put(driver, [9])
     evict_all(driver)
 
 
 def duplicate(driver: Driver) -> None:
-    """The same prompts are inserted once more, from other slots, with and without the data of the first pages."""
+    """The same prompts are inserted again from other slots, with and without SWA data of the first pages."""
     insert_fresh(driver, LONG)
     insert_fresh(driver, LONG, passed=2)
 
 
 def share(driver: Driver) -> None:
-    """Somebody else locks and releases."""
+    """Other receipts are taken and released."""
     for pages in (LONG, SHORT):
         driver.unlock(lock(driver, pages))
 
 
 def everything(driver: Driver) -> None:
-    """All of it, one after the other."""
+    """All changes, one after the other."""
     for disturb in (grow, split, evict, duplicate, share, branch, evict):
         disturb(driver)
 
@@ -74,7 +74,7 @@ def test_a_release_undoes_its_lock_whatever_happened(driver: Driver) -> None:
 
 
 def lock_disturb_release(driver: Driver, disturb: Disturb) -> None:
-    """Two locks are taken and released, with something in between that may change no lock."""
+    """Take and release two locks, with a change in between that must not change any lock."""
     put(driver, SHORT)
     put(driver, LONG)
     long = lock(driver, LONG)
@@ -120,7 +120,7 @@ def test_a_temporary_lock_leaves_the_window_of_another_request(driver: Driver) -
 
 
 def restored_before_release(driver: Driver, component: str) -> None:
-    """Lock a tombstone, bring its data back, lock again, release in the order of the locks."""
+    """Lock a tombstone, recompute its data, lock again, release in the order of the locks."""
     handle = make_tombstone(driver, component)
     receipt = driver.lock(handle)
     assert locks(driver)[FULL, TOMBSTONE] == 1, f"LOCK-1: FULL data of {TOMBSTONE} is there and was to be locked"

@@ -1,4 +1,4 @@
-"""MATCH: what a match uses becomes the most recent; seen through what an eviction takes next."""
+"""MATCH-10: a match makes the nodes that it uses the most recent; observed through the next evictions."""
 
 from __future__ import annotations
 

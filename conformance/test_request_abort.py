@@ -1,4 +1,4 @@
-"""REQ-2: a request that is aborted, at whatever point, gives everything back."""
+"""REQ-2: an abort at any point of a request releases everything."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ Stage = Callable[[Driver], Admission]
 
 
 def started(driver: Driver) -> Admission:
-    """Nothing is computed."""
+    """Admitted, nothing computed."""
     return admit(driver, [1, 2, 3])
 
 
 def started_with_a_tail(driver: Driver) -> Admission:
-    """Nothing is computed, and the prompt ends inside a page."""
+    """Admitted with a prompt that ends inside a page, nothing computed."""
     return admit(driver, [1, 2, 3], tail=1)
 
 
 def started_on_a_hit(driver: Driver) -> Admission:
-    """A part of the prompt was cached."""
+    """Admitted with a part of the prompt cached."""
     put(driver, [1, 2])
     return admit(driver, [1, 2, 3])
 
 
 def computed_a_chunk(driver: Driver) -> Admission:
-    """A part of the prompt is computed, and cached."""
+    """A chunk of the prompt is computed and cached."""
     admission = started(driver)
     driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
     return admission
 
 
 def computed_part_of_a_page(driver: Driver) -> Admission:
-    """What is computed ends inside a page."""
+    """The computed chunk ends inside a page."""
     admission = started_with_a_tail(driver)
     driver.checkpoint(admission.request, tokens_in_pages(driver, 3) + 1)
     return admission
 
 
 def computed_on_a_hit(driver: Driver) -> Admission:
-    """All is computed, and cached."""
+    """The whole prompt is computed and cached, after a hit."""
     admission = started_on_a_hit(driver)
     driver.checkpoint(admission.request, tokens_in_pages(driver, 3))
     return admission
 
 
 def computed_what_another_did(driver: Driver) -> Admission:
-    """Another request computed the same meanwhile."""
+    """Another request computed the same pages meanwhile."""
     admission = started(driver)
     put(driver, [1, 2, 3])
     driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
@@ -66,28 +66,28 @@ def computed_what_another_did(driver: Driver) -> Admission:
 
 
 def decoding(driver: Driver) -> Admission:
-    """It decodes."""
+    """Tokens were decoded."""
     admission = started(driver)
     decode(driver, admission, [4, 5])
     return admission
 
 
 def decoding_past_the_window(driver: Driver) -> Admission:
-    """It decodes, its prompt is cached, and the window has left the prompt."""
+    """The prompt is cached, and decoding has moved the window past it."""
     admission = computed_on_a_hit(driver)
     decode(driver, admission, range(4, 11))
     return admission
 
 
 def cached_past_the_window(driver: Driver) -> Admission:
-    """What it decoded is cached as well."""
+    """The decoded tokens are cached as well."""
     admission = decoding_past_the_window(driver)
     driver.checkpoint(admission.request, tokens_in_pages(driver, 10))
     return admission
 
 
 def out_of_slots(driver: Driver) -> Admission:
-    """There was no room to go on."""
+    """An extension failed for lack of slots."""
     admission = decoding(driver)
     other = allocate_all(driver)
     table = driver.extend(admission.request, driver.prompt([6]))

@@ -1,4 +1,4 @@
-"""REQ-3: the ways to read what was not written for one's prefix. The driver compares the bytes."""
+"""REQ-3: a request reads only bytes that were written for its own prefix. The driver compares the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REQ-1: what a request leaves in the cache, at its end and on the way."""
+"""REQ-1: what a request caches, at its end and after each chunk."""
 
 from __future__ import annotations
 

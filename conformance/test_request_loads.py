@@ -1,4 +1,4 @@
-"""REQ-2, REQ-5: a request goes on when its load has ended, with what came or without it, and not before."""
+"""REQ-2, REQ-5: a request resumes when its load has ended, with or without the loaded data, and not before."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def test_a_request_whose_load_failed_resumes_with_its_device_hit(driver: Driver,
 @clause("REQ-5", "POOL-3", needs=LOOKING, executors=STEPPED)
 @ENDS
 def test_a_request_whose_load_failed_waits_for_full_slots(driver: Driver, end: End) -> None:
-    require_patience(driver, FULL, end)
+    require_waiting(driver, FULL, end)
 
 
 @clause("REQ-5", "POOL-3", needs=LOOKING, executors=STEPPED, components=(SWA,))
 @ENDS
 def test_a_request_whose_load_failed_waits_for_swa_slots(driver: Driver, end: End) -> None:
-    require_patience(driver, SWA, end)
+    require_waiting(driver, SWA, end)
 
 
-def require_patience(driver: Driver, component: str, end: End) -> None:
-    """A request whose load failed waits for slots, as often as it asks, and goes on when it can get them."""
+def require_waiting(driver: Driver, component: str, end: End) -> None:
+    """A request whose load failed waits at each resume, and resumes when enough slots can be allocated."""
     admission = admit_waiting(driver)
     failed(driver, admission)
     missing = len(CACHED) - len(ON_DEVICE)

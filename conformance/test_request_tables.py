@@ -1,4 +1,4 @@
-"""REQ-4: after an insert a request's table points to the slots that the tree kept."""
+"""REQ-4: after an insert the table of a request has the slots that the tree kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def elements(driver: Driver, pages: int) -> int:
 
 
 def tree_slots(driver: Driver, pages: int) -> list[int]:
-    """The tree's slots of the prompt's first pages."""
+    """The slots that the tree has of the prompt's first pages."""
     cached = device_slots(driver, FULL)
     return [slot for count in range(1, pages + 1) for slot in cached[PROMPT[:count]]]
 

@@ -1,4 +1,4 @@
-"""REQ-1, REQ-3, REQ-5 with SWA: requests that outlive their window."""
+"""REQ-1, REQ-3, REQ-5 with SWA: requests that are longer than their window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tree_view import device_slots, locks, prefixes
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.REQUESTS)
 LONG = tuple(range(1, 19))
-"""More pages than the SWA pool has."""
+"""A prompt of more pages than the SWA pool has."""
 
 
 def swa_pages(driver: Driver) -> int:

@@ -1,4 +1,4 @@
-"""EVICT-9: a reset ends what is under way, frees both tiers, and nothing of the old life acts on the new one."""
+"""EVICT-9: a reset ends transfers under way and frees both tiers; tickets and receipts from before are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def require_both_free(driver: Driver, when: str) -> None:
 
 
 def reset_and_drain(driver: Driver, when: str) -> None:
-    """Reset, and look for anything that is left or that comes later."""
+    """Reset, and check that nothing is left, also after a drain."""
     driver.reset()
     require_both_free(driver, when)
     driver.drain()
@@ -83,7 +83,7 @@ def test_tickets_and_host_receipts_from_before_a_reset_are_refused(driver: Drive
     driver.drain()
     waiting = queue_load(driver, [8, 9]).ticket
     driver.reset()
-    for when in ("empty", "living again"):
+    for when in ("empty", "in use again"):
         for ticket in (done, waiting):
             for verb in (driver.adapter.claim, driver.adapter.abandon, driver.adapter.load_phase):
                 with refused(driver, "EVICT-9", f"{verb.__name__} of a ticket from before a reset, {when}"):
@@ -121,6 +121,6 @@ def test_both_tiers_work_after_a_reset(driver: Driver) -> None:
         put_on_host(driver, WHOLE)
         driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
         assert tier_hits(driver, WHOLE) == (3, 0), (
-            f"EVICT-9: the new life loads what it cached: {tier_hits(driver, WHOLE)}"
+            f"EVICT-9: expected a load after a reset to bring (3, 0): {tier_hits(driver, WHOLE)}"
         )
         require_all_evictable(driver, "a reset, a load and a reset again")

@@ -1,4 +1,4 @@
-"""POOL: a sidecar pool has no life of its own; its entries come, stay and go with the slots that they follow."""
+"""POOL-7: a sidecar pool has no slots of its own; its entries follow the slots of another pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HOST-8: the entries of a sidecar pool go to the host and come back with the slots that they follow."""
+"""HOST-8: the entries of a sidecar pool are backed up and loaded with the slots that they follow."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def slots_of(found: dict[tuple[int, ...], tuple[int, ...]], pages: Sequence[int]
 
 
 def same(left: list[PageBytes], right: list[PageBytes]) -> bool:
-    """Whether two lists hold the same bytes, and any at all."""
+    """Whether two lists have the same bytes, and not only zeros."""
     return all(map(np.array_equal, left, right)) and all(one.any() for one in left)
 
 
 def bytes_of(driver: Driver, moved: TransferView) -> int:
-    """The bytes of an operation over all layers and pools, sidecars included."""
+    """The bytes of a transfer over all layers and pools, sidecars included."""
     pools = {COMPONENT_POOL[name]: len(slots) for name, slots in moved.device.items()}
     pools[INDEXER] = pools.get(Pool.KV, 0)
     adapter = driver.adapter

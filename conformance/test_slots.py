@@ -1,4 +1,4 @@
-"""POOL: every slot has one owner, is handed out in whole pages, and taken back once."""
+"""POOL-1, POOL-2, POOL-4: every slot has one owner, is allocated in whole pages, and is freed once."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_no_slot_is_allocated_twice(driver: Driver) -> None:
     taken = [slots for _ in range(pages) if (slots := driver.allocate(page)) is not None]
     everything = np.concatenate(taken)
     assert len(np.unique(everything)) == len(everything) == pages * page, f"POOL-2: {everything.tolist()}"
-    assert PADDING_SLOT not in everything, "POOL-2: the padding slot is nobody's"
-    assert driver.allocate(page) is None, "POOL-3: nothing is left to hand out"
+    assert PADDING_SLOT not in everything, "POOL-2: expected the padding slot never to be allocated"
+    assert driver.allocate(page) is None, "POOL-3: expected None from an empty pool"
 
 
 def _again(driver: Driver, held: Slots) -> Slots:

@@ -1,4 +1,4 @@
-"""INS-8: what a split leaves as it was."""
+"""INS-8: a split does not change slots, locks, hits, hashes, priority or age."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Split = Callable[[Driver, int], object]
 
 
 def by_match(driver: Driver, pages: int) -> None:
-    """Look for a prompt that ends inside."""
+    """Match a prompt that ends inside the node."""
     driver.match(key_of(driver, WHOLE[:pages]), chunked=True)
 
 
 def by_insert(driver: Driver, pages: int) -> None:
-    """Insert a prompt that goes on differently."""
+    """Insert a prompt that diverges inside the node."""
     insert_fresh(driver, [*WHOLE[:pages], 9])
 
 

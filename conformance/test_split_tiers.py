@@ -1,4 +1,4 @@
-"""INS-8: what a split leaves as it was on both tiers, and on the way between them."""
+"""INS-8: a split does not change slots on either tier, or transfers between them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Scene = Callable[..., None]
 
 
 def by_match(driver: Driver, pages: int) -> None:
-    """Look for a prompt that ends inside."""
+    """Match a prompt that ends inside the node."""
     driver.match(key_of(driver, WHOLE[:pages]), chunked=True)
 
 
 def by_insert(driver: Driver, pages: int) -> None:
-    """Insert a prompt that goes on differently."""
+    """Insert a prompt that diverges inside the node."""
     insert_fresh(driver, [*WHOLE[:pages], 9])
 
 
@@ -161,7 +161,7 @@ def _slots(driver: Driver) -> dict[str, tuple[object, object]]:
 
 
 def _require_sources_pinned(driver: Driver, tier: Tier, kind: TransferKind) -> None:
-    """FLOW-5: each part of what a transfer reads is pinned where it reads it."""
+    """FLOW-5: each part of a transfer's source is pinned on its tier."""
     if not transfer_views(driver, kind):
         return
     bare = {prefix for prefix in prefixes(*WHOLE) if not pins(driver, tier)[FULL, prefix]}

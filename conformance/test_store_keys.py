@@ -1,4 +1,4 @@
-"""STORE-1: who can read whose pages: nobody whose pages mean something else."""
+"""STORE-1: a cache reads stored pages only if they mean the same: same model, layout, rank and namespace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .storage_scenes import (
 PROMPT = (1, 2, 3, 4)
 
 DIVISIBLE = replace(TINY_MODEL, kv_heads=2)
-"""A model that two ranks can share."""
+"""A model that divides over two ranks."""
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "model": {"storage": {"model": "another"}},
@@ -43,7 +43,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "pipeline rank": {"topology": replace(SINGLE_RANK, pp_size=2, pp_rank=1)},
     "pipeline size": {"topology": replace(SINGLE_RANK, pp_size=2)},
 }
-"""Caches that differ from the one under test in one thing."""
+"""Changes of one thing; each must give other object keys."""
 
 RANKS = [
     ("tp", {"tp_rank": 0, "tp_size": 2}, {"tp_rank": 1, "tp_size": 2}),
@@ -66,11 +66,11 @@ def test_a_cache_that_differs_in_one_thing_reads_nothing(driver: Driver, other: 
     with storage_variant(driver, model=DIVISIBLE) as writer:
         put_in_storage(writer, PROMPT)
         mine = {key for pool in pools(writer) for key in object_keys(writer, pool, PROMPT)}
-    with storage_variant(driver, **{"model": DIVISIBLE, **OTHERS[other]}) as stranger:
-        theirs = {key for pool in pools(stranger) for key in object_keys(stranger, pool, PROMPT)}
+    with storage_variant(driver, **{"model": DIVISIBLE, **OTHERS[other]}) as other_cache:
+        theirs = {key for pool in pools(other_cache) for key in object_keys(other_cache, pool, PROMPT)}
         shared = mine & theirs
         assert not shared, f"STORE-1: caches that differ in their {other} share the objects {shared}"
-        came = prefetch(stranger, PROMPT)
+        came = prefetch(other_cache, PROMPT)
         assert came == 0, f"STORE-1: a cache that differs in its {other} read {came} pages of this one"
 
 
@@ -79,14 +79,14 @@ def test_pages_of_another_size_are_not_read(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     tokens = driver.prompt(PROMPT)
     mine = {key for pool in pools(driver) for key in object_keys(driver, pool, PROMPT)}
-    with storage_variant(driver, page_size=8) as stranger:
-        key = stranger.key(tokens)
-        theirs = {name for pool in pools(stranger) for name in stranger.storage_keys(pool, key)}
+    with storage_variant(driver, page_size=8) as other_cache:
+        key = other_cache.key(tokens)
+        theirs = {name for pool in pools(other_cache) for name in other_cache.storage_keys(pool, key)}
         assert not mine & theirs, f"STORE-1: pages of 16 and of 8 tokens share the objects {mine & theirs}"
-        ticket = stranger.prefetch(key)
+        ticket = other_cache.prefetch(key)
         assert ticket is not None, "FETCH-1: the prompt is neither too short nor too long"
-        stranger.drain()
-        assert stranger.check_prefetch(ticket) == 0, "STORE-1: a cache with pages of 8 tokens read pages of 16"
+        other_cache.drain()
+        assert other_cache.check_prefetch(ticket) == 0, "STORE-1: a cache with pages of 8 tokens read pages of 16"
 
 
 @clause("STORE-1", page_sizes=[16])

@@ -1,4 +1,4 @@
-"""STORE-2, STORE-3: what is missing or damaged in storage is not brought, and nothing else is lost for it."""
+"""STORE-2, STORE-3: missing or damaged objects are not prefetched, and all other usable pages are."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .storage_scenes import (
 )
 
 LONG = (1, 2, 3, 4, 5, 6, 7)
-"""Longer than what trying one page less each time would come to."""
+"""A prompt so long that retrying with one page less each time would exceed the limit."""
 
 
 def queries(driver: Driver) -> int:
-    """How often storage was asked how far it can give."""
+    """The number of queries to storage."""
     return sum(call.verb == "exists" for call in store(driver).calls)
 
 

@@ -1,4 +1,4 @@
-"""FETCH-9, FLOW-4: what storage refuses does not count as persisted; it is offered again, and not for ever."""
+"""FETCH-9, FLOW-4: a node that storage refuses does not count as stored, and is offered again a few times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FETCH-9, FLOW-9: when a node goes to storage, and after what."""
+"""FETCH-9, FLOW-9: when a node is stored, and after which other nodes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_node_whose_backup_failed_is_not_stored(driver: Driver) -> None:
 
 @clause("FETCH-9", "LOCK-7", needs=STEPPED_STORAGE, write_policies=THROUGH)
 def test_a_node_stays_on_the_host_while_it_is_being_stored(driver: Driver) -> None:
-    persisting(driver)
+    start_storing(driver)
     evict_all(driver)
     evict_host(driver)
     assert host_slots(driver, FULL).keys() == prefixes(*PAIR), "FETCH-9: storage is reading what was to be evicted"
@@ -77,7 +77,7 @@ def test_a_node_stays_on_the_host_while_it_is_being_stored(driver: Driver) -> No
 
 @clause("FETCH-9", "INS-8", needs=STEPPED_STORAGE, write_policies=THROUGH)
 def test_both_parts_of_a_node_that_was_split_while_being_stored_are_in_storage(driver: Driver) -> None:
-    persisting(driver)
+    start_storing(driver)
     put(driver, (PAIR[0], 9))
     complete_job(driver, StorageKind.PERSIST)
     marks = stored_components(driver) if shows_marks(driver) else {}
@@ -155,7 +155,7 @@ def test_a_state_that_is_inserted_later_is_stored_alone(driver: Driver) -> None:
 
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=THROUGH, page_sizes=[16])
 def test_closing_a_cache_while_it_stores_leaves_no_incomplete_prefix(driver: Driver) -> None:
-    persisting(driver)
+    start_storing(driver)
     batches = pending_job(driver, StorageKind.PERSIST).batches
     for done in range(1, batches):
         driver.advance_storage(pending_job(driver, StorageKind.PERSIST).ticket)
@@ -181,8 +181,8 @@ def test_prefix_keys_are_passed_only_if_the_option_is_set(driver: Driver) -> Non
                 assert told_of == expected, f"FETCH-9: asked for: {is_asked}, {verb} was told {told_of}"
 
 
-def persisting(driver: Driver) -> None:
-    """Cache the pair, and let storage be asked to keep it."""
+def start_storing(driver: Driver) -> None:
+    """Cache the pair, and start to store it."""
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
@@ -190,5 +190,5 @@ def persisting(driver: Driver) -> None:
 
 
 def calls(driver: Driver, verb: str) -> int:
-    """How often a verb was called."""
+    """How often the cache called a verb of its backend."""
     return sum(call.verb == verb for call in store(driver).calls)

@@ -1,4 +1,4 @@
-"""HOST-7: bytes come back equal, in every layer of every pool, through every tier and to whatever slots."""
+"""HOST-7: bytes stay equal over backups and loads, in every layer of every pool, and in any slots."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Place = tuple[Pool, Pages, int]
 
 
 def pools(driver: Driver) -> Iterator[tuple[str, Pool]]:
-    """Each component with the pools that its slots reach into, sidecars included."""
+    """Each component with the pools that its slots address, sidecars included."""
     for component in driver.config.components:
         yield from ((component, pool) for pool in POOLS[component] if driver.adapter.layers(pool))
 
 
 def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
-    """All that a tier holds of what is cached, as it is read from the pools themselves."""
+    """The bytes of everything that a tier caches, read from its pools."""
     read, holdings = (
         (driver.adapter.read, device_slots) if tier is Tier.DEVICE else (driver.adapter.read_host, host_slots)
     )
@@ -45,7 +45,7 @@ def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
 
 
 def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], when: str) -> None:
-    """What is found is as it was, and there is something of each pool."""
+    """The bytes found equal the expected ones, and cover the same pools."""
     seen, known = ({pool for pool, _, _ in places} for places in (found, expected))
     assert seen == known, f"HOST-7: {when}: there was data of the pools {known}, now of {seen}"
     wrong = [place for place, data in found.items() if data != expected[place]]
@@ -53,7 +53,7 @@ def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], 
 
 
 def fill(driver: Driver, number: int) -> Slots:
-    """Take all that can be had on the device, and compute something else in every slot."""
+    """Allocate every slot that the device can give, and write other data there."""
     mine = allocate_all(driver)
     count = len(mine) // driver.config.page_size
     driver.write(key_of(driver, range(100 * number, 100 * number + count)), mine, 0)
@@ -61,7 +61,7 @@ def fill(driver: Driver, number: int) -> Slots:
 
 
 def load_all(driver: Driver, prompts: Sequence[Pages]) -> None:
-    """Bring prompts back, each in full, its state checked through a fork."""
+    """Load prompts, and verify the state of each through a fork."""
     for pages in prompts:
         key = key_of(driver, pages)
         driver.verify_state(key, driver.load(key))
@@ -113,7 +113,7 @@ def test_bytes_stay_equal_in_reused_host_slots(driver: Driver) -> None:
 
 
 def alone(driver: Driver, component: str) -> None:
-    """A component that alone was lost comes back as the host has it."""
+    """A component that is loaded alone has the bytes of the host."""
     drop_on_device(driver, component)
     lost = bytes_on(driver, Tier.HOST).keys() - bytes_on(driver, Tier.DEVICE).keys()
     load_all(driver, [TOMBSTONE])

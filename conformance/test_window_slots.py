@@ -1,4 +1,4 @@
-"""POOL: SWA slots are the partners of FULL slots, and come and go apart from them."""
+"""POOL-5: SWA slots are the partners of FULL slots, and can be freed without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EVICT-7: with write_back, what has no copy is backed up before it leaves the device, or it stays there."""
+"""EVICT-7: with write_back a victim without a host copy is backed up before it leaves the device, or stays there."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ OLD, NEW = (1, 2), (3, 4)
 
 
 def evict_inner(driver: Driver, component: str) -> int:
-    """Evict a component of the first two pages, while the longer prompt is locked; how many victims stayed."""
+    """Evict a component of the first two pages while the longer prompt is locked; returns how many victims stayed."""
     receipt = lock(driver, longer_prompt(driver))
     result = driver.evict(component, driver.config.capacity_tokens[component])
     driver.unlock(receipt)
@@ -29,7 +29,7 @@ def evict_inner(driver: Driver, component: str) -> int:
 
 
 def require_copy_first(driver: Driver, component: str) -> None:
-    """The first two pages are whole on the host when they lose a component, and come back."""
+    """The first two pages are backed up before they lose a component, and can be loaded."""
     put(driver, TOMBSTONE)
     put(driver, longer_prompt(driver))
     refused = evict_inner(driver, component)
@@ -52,7 +52,7 @@ def test_a_state_of_an_inner_node_is_backed_up_first(driver: Driver) -> None:
 
 
 def require_copy_of_the_rest(driver: Driver, component: str) -> None:
-    """The host has the FULL data by now: only what it lacks is copied."""
+    """The host has the FULL data already: only the lacking components are backed up."""
     require_copy_first(driver, component)
     full = host_slots(driver, FULL)
     evict_host(driver, component)
@@ -81,7 +81,7 @@ def test_a_state_alone_is_backed_up_where_the_host_has_the_rest(driver: Driver) 
 
 
 def require_refusal(driver: Driver, component: str) -> None:
-    """Nothing is lost of an inner node that the host has no room for."""
+    """An inner node loses nothing while the host has no room for it."""
     pages = len(TOMBSTONE)
     with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, pages, 1)}) as small:
         put_on_host(small, [8, 9])

@@ -1,4 +1,4 @@
-"""Lives of a cache: requests, prefetches and evictions, the same on every rank, while transfers come as they like."""
+"""A random workload: the same requests, prefetches and evictions on every rank, with transfers of different speed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CHECK_EVERY = 6
 
 
 class RandomWorkload:
-    """One rank's part of it. What is asked for follows from `seed` alone, how fast transfers are from the rank too."""
+    """The workload of one rank. Its verbs depend on `seed` alone; the speed of its transfers also on the rank."""
 
     def __init__(self, driver: RankDriver, seed: int) -> None:
         self._driver = driver
-        # The trees are compared after each step; every law and every byte now and then.
+        # The trees are compared after each step, all laws and bytes only every few verbs.
         driver.check_every = CHECK_EVERY
         self._chance = random.Random(seed)
         self._pace = random.Random(f"{seed}/{driver.rank}")
@@ -28,7 +28,7 @@ class RandomWorkload:
         self._has_storage = driver.config.storage is not None
 
     def run(self, rounds: int) -> None:
-        """So many rounds of one request, now and then an eviction, and one step; in the end all is over."""
+        """So many rounds of one request, sometimes an eviction, and one step; then drain, and end all requests."""
         for _ in range(rounds):
             self._ask(self._prompt())
             if self._chance.random() < 0.25:
@@ -43,7 +43,7 @@ class RandomWorkload:
         self._driver.end()
 
     def _prompt(self) -> Key:
-        """A path of one of few trees, so that prompts share prefixes and come again."""
+        """A prompt of few branches, so that prompts share prefixes and repeat."""
         pages = [
             self._chance.randrange(BRANCHES) + 10 * depth for depth in range(self._chance.randint(1, LONGEST_PAGES))
         ]
@@ -70,13 +70,13 @@ class RandomWorkload:
         evict(component, tokens)
 
     def _move(self) -> None:
-        """This rank's own: some of what is under way ends."""
+        """Let some kinds of transfers of this rank end."""
         for kind in sorted(KINDS):
             if self._pace.random() < 0.5:
                 self._driver.let_end(kind)
 
     def _look(self) -> None:
-        """Finish what has come."""
+        """Finish requests whose load has ended, and admit requests whose prefetch has ended."""
         for request in list(self._waiting):
             if self._driver.resume(request) is not None:
                 self._waiting.remove(request)

@@ -1,4 +1,4 @@
-"""Acts: what one rank does while all the others do the same."""
+"""Actions that every rank does at the same time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hicache.types import Key, Tier
 
 
 def key_of(driver: RankDriver, pages: Sequence[int]) -> Key:
-    """A prompt of these pages."""
+    """The key of a prompt of these pages."""
     return driver.key(driver.prompt(pages))
 
 
 def own_store(config: CacheConfig) -> Store:
-    """What a rank has in storage, and what goes wrong there."""
+    """The scripted store of a rank."""
     store = store_of(config)
     assert store is not None, f"{config.name} keeps its pages where a test can see them"
     return store
 
 
 def advance_jobs(driver: RankDriver, batches: int) -> None:
-    """Storage does so many batches of each job."""
+    """Let each storage job do so many batches."""
     for one in driver.pending_storage():
         for _ in range(min(batches, one.batches - one.batches_done)):
             if any(one.ticket == other.ticket for other in driver.pending_storage()):
@@ -32,13 +32,13 @@ def advance_jobs(driver: RankDriver, batches: int) -> None:
 
 
 def evict_on(driver: RankDriver, tier: Tier, component: str, tokens: int) -> object:
-    """Evict on a tier; what was freed, and what was refused."""
+    """Evict on a tier; returns what was freed, and what was refused."""
     result = driver.evict(component, tokens) if tier is Tier.DEVICE else driver.evict_host(component, tokens)
     return result.freed, result.refused
 
 
 def evict_both_tiers(driver: RankDriver) -> None:
-    """Both tiers lose what they can; what leaves the device goes to storage first."""
+    """Evict both tiers. What leaves the device is stored before it leaves the host."""
     assert driver.config.host is not None, f"{driver.config.name} has a host tier"
     for component in driver.config.components:
         driver.evict(component, driver.config.capacity_tokens[component])
@@ -48,9 +48,11 @@ def evict_both_tiers(driver: RankDriver) -> None:
 
 
 def require_empty(driver: RankDriver) -> None:
-    """FLOW-7: when everything was given back, all of both tiers is free."""
+    """FLOW-7: when everything was released, all slots of both tiers are free."""
     snapshot = driver.snapshot()
     assert snapshot.host is not None, f"{driver.config.name} has a host tier"
     for where, pools in (("device", snapshot.pools), ("host", snapshot.host.pools)):
         taken = {name: pool.capacity - len(pool.free) for name, pool in pools.items()}
-        assert not any(taken.values()), f"FLOW-7: taken on the {where} of rank {driver.rank}: {taken}"
+        assert not any(taken.values()), (
+            f"FLOW-7: expected no taken slots on the {where} of rank {driver.rank}, got {taken}"
+        )

@@ -1,4 +1,4 @@
-"""Tiny caches of several ranks: a few small pages on each tier, and on some ranks fewer than on others."""
+"""Configurations of several ranks: a few small pages on each tier, and on some ranks fewer than on others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WINDOW_TOKENS = 3
 
 @dataclass(frozen=True, slots=True)
 class RankVariant:
-    """What a rank has for itself: how many pages less than there might be, and its tables in the opposite order."""
+    """How a rank's configuration differs: `less` pages fewer, and perhaps the opposite order of its mappings."""
 
     less: int
     is_turned: bool
 
     def tokens(self, pages: Mapping[str, int]) -> dict[str, int]:
-        """Capacities from the most pages of each component."""
+        """The capacities of this rank. `pages`: the largest number of pages of each component."""
         tokens = {name: (count - self.less) * _unit(name) for name, count in pages.items()}
         return dict(reversed(list(tokens.items()))) if self.is_turned else tokens
 
@@ -35,7 +35,7 @@ RANK_VARIANT = st.builds(RankVariant, less=st.sampled_from([0, 0, 1]), is_turned
 
 @st.composite
 def small_caches(draw: st.DrawFn, adapter_type: type[CacheAdapter], ranks: int) -> list[CacheConfig]:
-    """A configuration for each rank; they differ in how many pages there are, and in nothing else that matters."""
+    """A configuration for each rank; they differ in their capacities, and in the order of their mappings."""
     config = configuration(adapter_type)
     assert config.host is not None, f"{config.name} has a host tier"
     assert config.storage is not None, f"{config.name} has storage"

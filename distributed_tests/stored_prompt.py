@@ -1,4 +1,4 @@
-"""A prompt in the storage of every rank: how it comes there, what a rank loses of it, and how it comes back."""
+"""A prompt in the storage of every rank: how a test stores it, which objects a rank has, and how it is prefetched."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from hicache.testing.storage.store import Store
 from hicache.types import Component, Handle, Key, Pool, StorageKind
 
 PROMPT = (1, 2, 3, 4)
-"""Its pages: more than a window."""
+"""The pages of the prompt: more than a window."""
 
 Presence = Mapping[Pool, Sequence[bool]]
-"""Of each pool, which pages of the prompt a rank could read."""
+"""Of each pool, which pages of the prompt a rank can read."""
 
 
 def store(driver: RankDriver) -> Store:
-    """This rank's own store."""
+    """The scripted store of this rank."""
     found = store_of(driver.config)
     assert found is not None, f"{driver.config.name} keeps its pages where a test can see them"
     return found
 
 
 def pools(driver: RankDriver) -> list[Pool]:
-    """The pools of which storage keeps objects."""
+    """The pools that have objects in storage."""
     config = driver.config
     is_there = {
         Pool.INDEXER: Pool.INDEXER in config.sidecars,
@@ -35,7 +35,7 @@ def pools(driver: RankDriver) -> list[Pool]:
 
 
 def window_pages(driver: RankDriver) -> int:
-    """Pages that a window reaches into."""
+    """How many pages the window of one token covers, wholly or in part."""
     return -(-(driver.config.sliding_window_size or 0) // driver.config.page_size)
 
 
@@ -45,37 +45,39 @@ def prompt_key(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Key:
 
 
 def objects(driver: RankDriver, pool: Pool) -> list[str]:
-    """The object of each page of the prompt in one pool, on this rank."""
+    """The object key of each page of the prompt in one pool, on this rank."""
     return driver.storage_keys(pool, prompt_key(driver))
 
 
 def presence(driver: RankDriver) -> dict[Pool, list[bool]]:
-    """What this rank could read of the prompt."""
+    """Which pages of the prompt this rank can read."""
     return {pool: store(driver).readable(objects(driver, pool)) for pool in pools(driver)}
 
 
 def put_in_storage(driver: RankDriver, *, with_prefixes: bool) -> None:
-    """Cache the prompt, let storage have it, and begin again with nothing but what storage has.
+    """Cache the prompt until it is stored, and reset the cache.
 
-    `with_prefixes`: each beginning of it before, so that each page has a state.
+    `with_prefixes`: cache each prefix first, so that each page has a state.
     """
     for count in range(1 if with_prefixes else len(PROMPT), len(PROMPT) + 1):
         driver.put(prompt_key(driver, PROMPT[:count]))
         driver.drain()
     missing = [pool.value for pool, there in presence(driver).items() if not there[-1]]
-    assert not missing, f"FETCH-9: all of {PROMPT} was to lie in storage, its end lacks {missing}"
+    assert not missing, f"FETCH-9: expected all of {PROMPT} in storage, its last page lacks {missing}"
     driver.reset()
 
 
 def begin(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
-    """A prefetch of a prompt begins."""
+    """Start a prefetch of a prompt; returns its ticket."""
     ticket = driver.prefetch(prompt_key(driver, pages))
-    assert ticket is not None, f"FETCH-1: {len(pages)} pages are neither too few nor too many, yet it was refused"
+    assert ticket is not None, (
+        f"FETCH-1: {len(pages)} pages are above the threshold and below the limit: expected a ticket, got None"
+    )
     return ticket
 
 
 def ask_for_pages(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
-    """A prefetch has begun, every rank knows what is there, and its pages are asked for."""
+    """Start a prefetch, complete its query on every rank, and let a step request its pages."""
     ticket = begin(driver, pages)
     driver.step()
     driver.let_end(StorageKind.QUERY)
@@ -84,9 +86,9 @@ def ask_for_pages(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
 
 
 def advance_batches(driver: RankDriver, count: int) -> int:
-    """Let storage do so many batches of the pages that it is asked for here; how many there are."""
+    """Let storage read so many batches of the only pending prefetch; returns the number of its batches."""
     prefetches = [one for one in driver.pending_storage() if one.kind is StorageKind.FETCH]
-    assert len(prefetches) == 1, f"FETCH-3: the pages of one prefetch are asked for, got {prefetches}"
+    assert len(prefetches) == 1, f"FETCH-3: expected one pending read of pages, got {prefetches}"
     for _ in range(min(count, prefetches[0].batches)):
         driver.advance_storage(prefetches[0].ticket)
     return prefetches[0].batches
@@ -110,9 +112,9 @@ def taken_on_host(driver: RankDriver) -> dict[str, int]:
 
 
 def brought(driver: RankDriver, ticket: Handle) -> int:
-    """The pages that a prefetch brought that has ended. They are loaded, and each byte is looked at."""
+    """The number of pages that an ended prefetch brought. They are loaded, and their bytes are compared."""
     tokens = driver.check_prefetch(ticket)
-    assert tokens is not None, "FETCH-3: nothing is under way any more, and the prefetch has not ended"
+    assert tokens is not None, "FETCH-3: nothing is under way: expected the prefetch to have ended, got None"
     reached = len(driver.load(prompt_key(driver)).device_indices)
-    assert reached == tokens, f"FETCH-4: the prefetch brought {tokens} tokens, a request can use {reached}"
+    assert reached == tokens, f"FETCH-4: expected a request to find the {tokens} prefetched tokens, got {reached}"
     return tokens // driver.config.page_size

@@ -1,4 +1,4 @@
-"""One rank has less memory than the others: all go by what each of them can hold."""
+"""One rank has a smaller capacity than the others: all ranks use the smallest one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .skew import NEEDS
 
 
 def smaller(config: CacheConfig) -> CacheConfig:
-    """A page less of FULL on the device, and a page less of everything paged on the host."""
+    """A configuration with a page of FULL less on the device, and a page of each paged component less on the host."""
     assert config.host is not None, f"{config.name} has a host tier"
     page = config.page_size
     device = {name: tokens - page * (name == Component.FULL) for name, tokens in config.capacity_tokens.items()}
@@ -32,7 +32,7 @@ def smaller(config: CacheConfig) -> CacheConfig:
 def run_with_less(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The capacities of both tiers, and a life under pressure in which all victims are the same."""
+    """The capacities of both tiers, after a workload that evicts; the drivers compare the victims."""
     is_last = world.rank == mesh_of(world.topology).ranks - 1
     driver = RankDriver(adapter_type, smaller(config) if is_last else config, world)
     snapshot = driver.snapshot()

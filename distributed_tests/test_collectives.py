@@ -1,4 +1,4 @@
-"""What ranks are heard to do together, and that a rank which does not take part is named at once, and not by a hang."""
+"""Every rank makes the same collectives, and a rank that does not take part is named instead of a hang."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .meshes import ALL_MESHES, PP2_TP2, TP2, on_meshes
 from .skew import KINDS, NEEDS, STORAGE_NEEDS, catch_up
 
 SILENCE_S = 2.0
-"""Until a rank that does not come is missed, where one does not."""
+"""The timeout of a collective in tests where a rank does not join."""
 
 
 def steps_idle(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int]:
-    """How many collectives each of a few steps takes: while a rank has something under way, and while it has not."""
+    """The number of collectives of each of a few steps, with and without transfers under way."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt([1, 2])))
     heard = []
@@ -39,7 +39,7 @@ def steps_idle(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
 
 
 def skips_a_step(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> str:
-    """The last rank leaves out one step, and goes on with the next comparison; what each rank is told."""
+    """The last rank skips one step, and continues with the next comparison; returns the error of each rank."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt([1, 2])))
     try:
@@ -53,7 +53,7 @@ def skips_a_step(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
 
 
 def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int | None]:
-    """What a prefetch says when time is over on no rank, on the last stage, and on the first."""
+    """The results of check_prefetch when the timeout has passed on no rank, on the last stage, and on the first one."""
     driver = RankDriver(adapter_type, config, world)
     key = driver.key(driver.prompt([1, 2, 3]))
     driver.put(key)
@@ -81,7 +81,7 @@ def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[Ca
     groups = {axis: getattr(last, f"{axis}_rank") for axis in ("tp", "cp", "pp")}
     named = [f"rank {place} of {axis} " for axis, place in groups.items()]
     assert any(word in text for text in told[:-1] for word in named), (
-        f"RANK-2: expected a rank that was left alone to name the last one, as in {named}; got {told}"
+        f"RANK-2: expected a waiting rank to name the last one, as in {named}; got {told}"
     )
     assert "nothing" not in told[:-1], f"RANK-8: expected each rank but the last to be told, got {told}"
     assert took_s < launch.timeout_s, f"RANK-8: expected to be told after {SILENCE_S:g} s, it took {took_s:.0f} s"

@@ -1,4 +1,4 @@
-"""A prefetch that is not waited for to its end: all ranks cut it at once, and keep what has come on each of them."""
+"""A prefetch that is cut before its end: all ranks cut it at the same check, and keep the pages that all have."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from .stored_prompt import (
 )
 
 LONG = tuple(range(1, 301))
-"""Pages that storage is asked for in three batches."""
+"""A prompt whose pages are read in three batches."""
 
 BATCH_PAGES = 128
 LATE_S = 1000.0
-"""Longer than any prefetch is waited for."""
+"""Longer than the timeout of any prefetch."""
 
 
 def times_out(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[bool, int, int]]:
-    """For each rank on whose clock alone time passes, with no page there, and with all pages on every rank.
+    """For each rank whose clock alone passes the timeout, with no page read, and with all pages read on every rank.
 
-    Whether the prefetch was over at once, and the pages that came in both cases.
+    Returns whether the prefetch ended at once, and the pages that came in both cases.
     """
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
@@ -46,7 +46,7 @@ def times_out(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
         came = []
         for have_come in (False, True):
             ticket = ask_for_pages(driver)
-            assert driver.check_prefetch(ticket) is None, "FETCH-3: it has begun, and no time has passed"
+            assert driver.check_prefetch(ticket) is None, "FETCH-3: no time has passed: expected None"
             if have_come:
                 driver.let_end(StorageKind.FETCH)
             if driver.rank == late:
@@ -58,7 +58,9 @@ def times_out(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
                 driver.advance_clock(LATE_S)
             if tokens is None:
                 tokens = driver.check_prefetch(ticket)
-            assert tokens is not None, "FETCH-3: it is late on every rank"
+            assert tokens is not None, (
+                "FETCH-3: the timeout has passed on every rank: expected a number of tokens, got None"
+            )
             came.append(tokens // config.page_size)
             driver.drain()
             driver.reset()
@@ -68,7 +70,7 @@ def times_out(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
 
 
 def cuts_batches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
-    """For each rank that is ahead of the others by a batch: pages that came of a long prompt, host slots left over."""
+    """For each rank that is one batch ahead of the others: pages that came of a long prompt, host slots still held."""
     driver = RankDriver(adapter_type, config, world)
     driver.check_every = 0
     driver.put(prompt_key(driver, LONG))
@@ -82,10 +84,10 @@ def cuts_batches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
         tokens = driver.check_prefetch(ticket)
         driver.compare("check")
         driver.drain()
-        assert tokens is not None, "FETCH-3: best_effort does not wait"
+        assert tokens is not None, "FETCH-3: best_effort does not wait: expected a number of tokens, got None"
         found.append((tokens // config.page_size, sum(slots_held_by_prefetches(driver).values())))
         reached = len(driver.load(prompt_key(driver, LONG)).device_indices)
-        assert reached == tokens, f"FETCH-4: the prefetch brought {tokens} tokens, a request can use {reached}"
+        assert reached == tokens, f"FETCH-4: expected a request to find the {tokens} prefetched tokens, got {reached}"
         driver.check()
         driver.reset()
     driver.end()
@@ -93,7 +95,7 @@ def cuts_batches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
 
 
 def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
-    """For each rank that has all but the last pool when the others have all: pages that came, host slots left over."""
+    """For each rank that lacks the last pool when the others have all: pages that came, host slots still held."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
     found = []
@@ -110,7 +112,7 @@ def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: Ca
 
 
 def require_kept(by_rank: Sequence[object], expected: Sequence[tuple[int, int]], how: str) -> None:
-    """Hold every rank to the pages that came each time, and the host slots left over."""
+    """On every rank the expected pages came each time, and the expected host slots are held."""
     for rank, found in enumerate(by_rank):
         assert found == expected, (
             f"FETCH-7: {how}: expected pages that came, and host slots left over, {expected}; on rank {rank} {found}"

@@ -1,4 +1,4 @@
-"""The storage of one rank raises, reads less than there is, or refuses: for all ranks it has failed."""
+"""The storage of one rank raises, cannot read, or refuses: this counts as a failure on all ranks."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ READING: tuple[Fault, ...] = (exists_raises, has_raises, get_raises, first_read_
 
 
 def mend(driver: RankDriver) -> None:
-    """Storage is sound again, with all that was ever kept."""
+    """End all faults; the objects in the store stay."""
     store(driver).faults = Faults()
 
 
 def stored_nodes(driver: RankDriver) -> tuple[int, int]:
-    """Nodes of which storage was given something, and how many there are."""
+    """The number of nodes that are marked as stored, and of all nodes."""
     given = marks(driver)
     return sum(map(bool, given)), len(given)
 
 
 def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
-    """Of each fault: nodes that count as persisted meanwhile, and those that still do not when all is well."""
+    """For each fault: nodes that count as stored during it, and nodes that do not after it."""
     driver = RankDriver(adapter_type, config, world)
     found = []
     for number, fault in enumerate(WRITING):
@@ -91,7 +91,7 @@ def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 
 def prefetched(driver: RankDriver) -> int:
-    """The pages that a prefetch brings."""
+    """The number of pages that a prefetch brings."""
     ticket = begin(driver)
     driver.drain()
     came = brought(driver, ticket)
@@ -100,7 +100,7 @@ def prefetched(driver: RankDriver) -> int:
 
 
 def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
-    """Of each fault: pages that a prefetch brings meanwhile, and when all is well."""
+    """For each fault: pages that a prefetch brings during it, and after it."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
     whole, found = dict(store(driver).objects), []
@@ -123,8 +123,8 @@ def test_a_node_that_one_rank_could_not_write_does_not_count_as_stored(
     for rank, found in enumerate(launch.values(stores, adapter_type, configuration(adapter_type))):
         for fault, meanwhile, lacking in found:
             assert (meanwhile, lacking) == (0, 0), (
-                f"RANK-1: {fault} on one rank: expected no node to count as persisted meanwhile, and none to be left "
-                f"out afterwards; on rank {rank} were persisted {meanwhile}, left out {lacking}"
+                f"RANK-1: {fault} on one rank: expected no node to count as stored during it, and none to be left "
+                f"out afterwards; on rank {rank} were stored {meanwhile}, left out {lacking}"
             )
 
 

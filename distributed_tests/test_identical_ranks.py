@@ -1,4 +1,4 @@
-"""All ranks serve the same requests: they hold the same tree after each step, however their transfers come."""
+"""All ranks serve the same requests: they have the same tree after each step, at any speed of their transfers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .skew import NEEDS, STORAGE_NEEDS
 ROUNDS = 25
 
 RunResult = tuple[str, list[str], frozenset[str]]
-"""The tree in the end; every collective of a rank, with its group, purpose and size; and where their tensors lay."""
+"""The final tree; every collective of a rank, with its group, purpose and size; and the devices of their tensors."""
 
 
 def runs_workload(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, seed: int) -> RunResult:
-    """A whole life, with a comparison of the trees after each step."""
+    """Run a workload; the drivers compare the trees after each step."""
     driver = RankDriver(adapter_type, config, world)
     RandomWorkload(driver, seed).run(ROUNDS)
     calls = [f"{name}: {call} ({call.count})" for name, made in world.calls.items() for call in made]

@@ -1,4 +1,4 @@
-"""Tables that are ordered otherwise on one rank change nothing: neither the trees nor what is agreed."""
+"""Mappings with another insertion order on one rank change neither the trees nor the collectives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 15
 
 
 def reversed_order(config: CacheConfig) -> CacheConfig:
-    """The same configuration, with everything by name in the opposite order."""
+    """The same configuration with the opposite order of components, sidecars and capacities."""
     assert config.host is not None, f"{config.name} has a host tier"
     host = replace(config.host, capacity_tokens=_reversed(config.host.capacity_tokens))
     return replace(
@@ -43,11 +43,11 @@ def _reversed(table: Mapping[str, int]) -> dict[str, int]:
 def runs_workload(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> tuple[str, int, dict[str, list[str]]]:
-    """The tree in the end of a life, pages of a prefetch that was cut short, and the collectives by group."""
+    """The final tree, the pages of a prefetch that was cut, and the collectives by group."""
     driver = RankDriver(adapter_type, reversed_order(config) if world.rank == 1 else config, world)
     put_in_storage(driver, with_prefixes=True)
     ticket = ask_for_pages(driver)
-    # Of four pools rank 1 has all but the last one that is asked for, and the others all.
+    # Rank 1 lacks some of the batches, the others have read all.
     advance_batches(driver, 1 << 10 if driver.rank != 1 else 1)
     came = brought(driver, ticket)
     RandomWorkload(driver, 7).run(ROUNDS)

@@ -1,4 +1,4 @@
-"""A rank has less on its storage than the others: all bring what every rank can bring."""
+"""A rank has fewer objects in storage than the others: all ranks prefetch what every rank can read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from .stored_prompt import (
 )
 
 Loss = tuple[int, Pool, int]
-"""A rank, and a page of one pool that it has not."""
+"""A rank, and a page of one pool that it lacks."""
 
 Fetched = tuple[str, int, Presence, int]
-"""What was lost in words, pages that came, what this rank could read, and pages of a window."""
+"""A description of the loss, pages that came, what this rank can read, and pages of a window."""
 
 
 def losses(own_pools: Sequence[Pool], ranks: int) -> Iterator[tuple[Loss, ...]]:
-    """Each page of each pool on some rank, and pages of two ranks at once."""
+    """Each page of each pool on one rank, and pages on two ranks at once."""
     for number, (pool, page) in enumerate(product(own_pools, range(len(PROMPT)))):
         yield ((number % ranks, pool, page),)
     for pool in own_pools[1:]:
@@ -48,7 +48,7 @@ def losses(own_pools: Sequence[Pool], ranks: int) -> Iterator[tuple[Loss, ...]]:
 
 
 def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
-    """Fetch the prompt again and again; each time something else is lost, before it is asked for or afterwards."""
+    """Prefetch the prompt once for each loss, which happens before the query or after it."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
     whole = dict(store(driver).objects)
@@ -74,7 +74,7 @@ def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
 
 
 def on_all(several: Sequence[Presence]) -> Presence:
-    """What every rank could read."""
+    """What every rank can read."""
     return {pool: [all(pages) for pages in zip(*(one[pool] for one in several), strict=True)] for pool in several[0]}
 
 

@@ -1,4 +1,4 @@
-"""A rank is killed in the middle: the others end with an error that names it, and with every slot accounted for."""
+"""A rank is killed between two steps: the others raise an error that names it, and keep every law."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .skew import KINDS, NEEDS
 
 SILENCE_S = 3.0
 BOUND_S = 20.0
-"""From the death of a rank to the last word of the others, on a busy machine."""
+"""The limit from the kill to the errors of the other ranks, on a busy machine."""
 
 
 def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[str, float]:
-    """Rank 1 dies between two steps; what another one is told, and after how long, with everything checked since."""
+    """Rank 1 is killed between two steps; the error of another rank, and after how long. Then all laws are checked."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt([1, 2])))
     driver.step()
@@ -51,7 +51,7 @@ def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
 @on_meshes(*ALL_MESHES)
 def test_the_other_ranks_name_a_killed_rank_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
-    # Not recorded: what is told is what the cache itself finds out.
+    # Not recorded: the error comes from the cache itself, not from the recorder.
     outcomes = replace(launch, timeout_s=SILENCE_S, is_recorded=False).outcomes(loses_one, adapter_type, config)
     others = [outcome for outcome in outcomes if outcome.rank != 1]
     failed = [outcome for outcome in others if outcome.failure]

@@ -1,4 +1,4 @@
-"""What is a rank's own: its part of each pool, by its place in the mesh, which it alone writes to storage."""
+"""The shard of a rank: its part of each pool, by its coordinates in the mesh, which it alone writes to storage."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .skew import NEEDS, STORAGE_NEEDS
 PROMPT = (1, 2, 3)
 
 DIVIDED = {Pool.KV: Component.FULL, Pool.SWA: Component.SWA, Pool.MAMBA: Component.MAMBA}
-"""The pools whose slots a tensor-parallel group divides, and whose component each is."""
+"""The pools whose slots a tensor-parallel group divides, and the component of each."""
 
 
 def measures(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> dict[Pool, tuple[int, int]]:
-    """Layers and bytes of a slot, of each pool that is divided."""
+    """The layers, and the bytes of a slot, of each pool that is divided."""
     driver = RankDriver(adapter_type, config, world)
     pools = [pool for pool, component in DIVIDED.items() if component in config.components]
     found = {pool: (driver.adapter.layers(pool), driver.adapter.slot_bytes(pool)) for pool in pools}
@@ -36,7 +36,7 @@ def measures(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
 
 
 def offers(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> dict[str, int]:
-    """The objects of KV that this rank gave to storage, and how often."""
+    """The KV objects that this rank set in storage, and how often."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt(PROMPT)))
     driver.drain()

@@ -1,4 +1,4 @@
-"""All ranks keep their pages in one folder: what they hold alike is written there by one of them, and read by all."""
+"""All ranks store their pages in one folder: pages that are equal on all ranks are written by one and read by all."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .skew import STORAGE_NEEDS
 from .stored_prompt import PROMPT, begin, brought, objects, pools, prompt_key
 
 Stored = tuple[dict[str, int], dict[Pool, list[str]], int]
-"""Objects that this rank gave, and how often; the objects of the prompt in each pool; and pages that a prefetch got."""
+"""How often this rank set each object; the objects of the prompt in each pool; and pages that a prefetch brought."""
 
 
 def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Stored:
-    """Cache a prompt whose every page has a state, until storage has it, and fetch it on every rank."""
+    """Store a prompt with a state after each page, and prefetch it on every rank."""
     driver = RankDriver(adapter_type, config, world)
     for count in range(1, len(PROMPT) + 1):
         driver.put(prompt_key(driver, PROMPT[:count]))
@@ -40,7 +40,7 @@ def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 
 def share_folder(config: CacheConfig, folder: Path) -> CacheConfig:
-    """A model whose ranks hold the same KV, and storage that they share."""
+    """A model whose ranks have the same KV, and a storage folder that they share."""
     assert config.storage is not None, f"{config.name} has storage"
     extra = replace(config.storage.extra, options={"root": str(folder)})
     storage = replace(config.storage, backend=BACKEND, extra=extra)

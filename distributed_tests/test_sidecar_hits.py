@@ -1,4 +1,4 @@
-"""A sidecar that came whole to all ranks but one, and lacks its last page there: none of it is kept on any rank."""
+"""A pool that all ranks read in full but one, which lacks its last page: no rank keeps any of it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .stored_prompt import (
 )
 
 Left = tuple[str, int, dict[str, int]]
-"""What was lost and where, pages that came, and host slots that are not free afterwards."""
+"""The loss, pages that came, and host slots that are taken afterwards."""
 
 
 def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Left]:
-    """Fetch a prompt that has one state, at its end, while one rank has lost the last page of a sidecar."""
+    """Prefetch a prompt with one state, at its end, while one rank lacks the last page of a pool."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=False)
     whole, found = dict(store(driver).objects), []

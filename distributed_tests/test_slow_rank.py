@@ -1,4 +1,4 @@
-"""One rank is slower in one kind of transfer: nobody takes over what has not come on every rank."""
+"""One rank is slower in one kind of transfer: no rank takes a transfer over before it has ended on every rank."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .skew import MARKS_NEEDS, NEEDS, STORAGE_NEEDS, catch_up, elements_on_host,
 
 PAIR = (1, 2)
 PROMPT = (1, 2, 3, 4)
-"""Pages of prompts whose bytes are moved."""
+"""The pages of the prompts."""
 
 
 def stored_nodes(driver: RankDriver) -> tuple[int, int]:
-    """Nodes that storage was given, and how many there are."""
+    """The number of nodes that are marked as stored, and of all nodes."""
     given = marks(driver)
     return sum(Component.FULL in names for names in given), len(given)
 
 
 def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
-    """Elements that came to the host while a rank had not copied its part, and when it had; for each slow rank."""
+    """For each slow rank: elements on the host before its backup has ended, and after."""
     driver = RankDriver(adapter_type, config, world)
     came = []
     for slow in range(mesh_of(world.topology).ranks):
@@ -44,7 +44,7 @@ def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
 
 
 def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[str, str]:
-    """The phase of a load while one rank has not got its part, and when it has."""
+    """The phase of a load before it has ended on one rank, and after."""
     driver = RankDriver(adapter_type, config, world)
     key = driver.key(driver.prompt(PROMPT))
     driver.put(key)
@@ -62,7 +62,7 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 
 def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[int, int]:
-    """Nodes that count as persisted while one rank's storage has not answered, and nodes that do not when it has."""
+    """Nodes that count as stored before one rank's storage has answered, and nodes that do not after it."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt(PROMPT)))
     finish_all_but(driver, slow, StorageKind.PERSIST)
@@ -76,7 +76,7 @@ def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 def prefetches(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int, kind: StorageKind
 ) -> tuple[int | None, int | None]:
-    """What a prefetch says while one rank's storage has not answered, and when it has."""
+    """The result of check_prefetch before one rank's storage has answered, and after."""
     driver = RankDriver(adapter_type, config, world)
     key = driver.key(driver.prompt(PROMPT))
     driver.put(key)
@@ -122,7 +122,8 @@ def test_a_node_counts_as_stored_when_every_rank_has_written_it(
 ) -> None:
     results = launch.values(stores, adapter_type, configuration(adapter_type), launch.mesh.ranks - 1)
     assert results == [(0, 0)] * len(results), (
-        f"RANK-1: nodes persisted before the last rank was ready, and not after: expected (0, 0), got {results}"
+        "RANK-1: nodes stored before the last rank was ready, and nodes not stored after: expected (0, 0), got "
+        f"{results}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The same life on processes that torchrun has started, as on a machine with many GPUs, or on several."""
+"""The random workload on processes that torchrun has started, as on several GPUs or hosts."""
 
 from __future__ import annotations
 

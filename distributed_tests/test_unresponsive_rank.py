@@ -1,4 +1,4 @@
-"""A rank falls silent while the others are in the middle of something: they are told in time, and lose nothing."""
+"""A rank does not respond during a verb of the others: they raise an error that names it, and keep every law."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from .stored_prompt import ask_for_pages, prompt_key, put_in_storage
 
 SILENT = 1
 OLDEST = 10
-"""The page that was cached first."""
+"""The number of the page that is cached first."""
 
 SILENCE_S = 2.0
 BOUND_S = 15.0
-"""Until the others are told, on a busy machine."""
+"""The limit until the other ranks raise, on a busy machine."""
 
 Told = tuple[str, float, float]
-"""What a rank was told, after how many seconds, and how long it took to be told again."""
+"""The error of a rank, after how many seconds, and the seconds until the error of its next step."""
 
 
 def in_step(driver: RankDriver) -> Callable[[], object]:
-    """A request computes, another prompt goes to the host."""
+    """A step while a request runs, and a backup is queued."""
     driver.put(prompt_key(driver, (1, 2)))
     driver.admit(prompt_key(driver, (1, 2, 3)))
     driver.step()
@@ -44,19 +44,19 @@ def in_step(driver: RankDriver) -> Callable[[], object]:
 
 
 def in_eviction(driver: RankDriver) -> Callable[[], object]:
-    """One page leaves the device at once, the next one has to be copied first."""
+    """An eviction of a page with a copy, and of one that must be backed up first."""
     fill(driver)
     return lambda: driver.adapter.evict(Component.FULL, 3 * driver.config.page_size)
 
 
 def in_admission(driver: RankDriver) -> Callable[[], object]:
-    """A request shares the newest page, and needs room for others."""
+    """An admission that hits the newest page, and must evict."""
     newest = fill(driver)
     return lambda: driver.adapter.admit(prompt_key(driver, (newest, 30, 31)))
 
 
 def in_extension(driver: RankDriver) -> Callable[[], object]:
-    """A request that runs needs more room."""
+    """An extension that must evict."""
     admission = driver.admit(prompt_key(driver, (1, 2, 3)))
     assert admission is not None, "REQ-4: the cache is empty, yet a request of three pages does not fit"
     fill(driver)
@@ -65,7 +65,7 @@ def in_extension(driver: RankDriver) -> Callable[[], object]:
 
 
 def in_load(driver: RankDriver) -> Callable[[], object]:
-    """A page that is on the host alone comes back, for which another one has to leave."""
+    """A load of a page on the host alone that must evict."""
     fill(driver)
     driver.evict(Component.FULL, 1)
     assert driver.allocate(driver.config.page_size) is not None, "EVICT-1: a page was evicted, and none is free"
@@ -74,14 +74,14 @@ def in_load(driver: RankDriver) -> Callable[[], object]:
 
 
 def in_check(driver: RankDriver) -> Callable[[], object]:
-    """A prefetch is under way, with a deadline."""
+    """A check of a prefetch with a timeout."""
     put_in_storage(driver, with_prefixes=True)
     ticket = ask_for_pages(driver)
     return lambda: driver.adapter.check_prefetch(ticket)
 
 
 def fill(driver: RankDriver) -> int:
-    """Leave no room on the device that has not to be made; the oldest page is on the host too. Gives the newest."""
+    """Fill the device with evictable pages, the oldest of which has a host copy; returns the newest."""
     oldest = prompt_key(driver, (OLDEST,))
     driver.put(oldest)
     driver.evict(Component.FULL, 1)
@@ -93,7 +93,7 @@ def fill(driver: RankDriver) -> int:
 
 
 def give_back(driver: RankDriver) -> None:
-    """Everything that runs is given back."""
+    """Abort all requests and prefetches."""
     for running in list(driver.running.values()):
         driver.abort(running.request)
     for fetch in list(driver.fetches.values()):
@@ -101,7 +101,7 @@ def give_back(driver: RankDriver) -> None:
 
 
 def error_of(act: Callable[[], object]) -> tuple[str, float]:
-    """What a verb raises, and when."""
+    """The message of the error that a verb raises, and the seconds until then."""
     begin = time.monotonic()
     try:
         act()
@@ -118,7 +118,7 @@ def waits_for_unresponsive(
     config: CacheConfig,
     prepare: Callable[..., Callable[[], object]],
 ) -> Told:
-    """One rank comes much too late; what each is told, with all laws held and everything given back since."""
+    """One rank calls a verb much too late; the error of each rank. Then all laws are checked, and all is released."""
     driver = RankDriver(adapter_type, config, world)
     act = prepare(driver)
     if driver.rank == SILENT:
@@ -133,8 +133,8 @@ def waits_for_unresponsive(
 
 
 def require_named(launch: Launch, adapter_type: type[CacheAdapter], config: CacheConfig, prepare: object) -> None:
-    """RANK-8 of every rank but the silent one."""
-    # Not recorded: what is told is what the cache itself finds out.
+    """RANK-8: every other rank raises an error that names the unresponsive one, in time."""
+    # Not recorded: the error comes from the cache itself, not from the recorder.
     patient = replace(launch, timeout_s=SILENCE_S, is_recorded=False)
     results = patient.values(waits_for_unresponsive, adapter_type, config, prepare)
     for rank, (told, took_s, again_s) in enumerate(results):

@@ -1,4 +1,4 @@
-"""With write_back, what must leave the device is copied within the eviction: it has a copy when every rank made one."""
+"""With write_back a victim is backed up within the eviction: it has a copy if the backup succeeded on every rank."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROUNDS = 25
 SHARE_FAILING = 0.4
 
 Evicted = tuple[int, int, int, int]
-"""Victims, refused, FULL slots that were freed, FULL slots on the host."""
+"""Victims, refused victims, FULL slots that were freed, FULL slots on the host."""
 
 
 def evicts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[Evicted, Evicted]]:
-    """For each rank on which the copy of a node fails: what became of an eviction, and of the next one."""
+    """For each rank on which a backup fails: the results of an eviction, and of the next one."""
     driver = RankDriver(adapter_type, config, world)
     found = []
     for failing in range(mesh_of(world.topology).ranks):
@@ -45,7 +45,7 @@ def evicts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 
 class Failing(RandomWorkload):
-    """On each rank other copies fail that an eviction waits for."""
+    """A workload in which backups that an eviction waits for fail, different ones on each rank."""
 
     def _move(self) -> None:
         super()._move()
@@ -53,7 +53,7 @@ class Failing(RandomWorkload):
 
 
 def runs_workload(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[int, str]:
-    """A life under pressure: nodes in the end, and the tree."""
+    """Run the workload: the number of nodes in the end, and the tree."""
     driver = RankDriver(adapter_type, config, world)
     driver.failures += 1
     Failing(driver, 6).run(ROUNDS)
@@ -83,4 +83,4 @@ def test_ranks_whose_copies_fail_under_pressure_hold_one_tree(launch: Launch, ad
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
     results = launch.values(runs_workload, adapter_type, config)
     assert results == [results[0]] * len(results), f"RANK-1: expected one tree, got {results}"
-    assert results[0][0], "expected something to be left in the tree"
+    assert results[0][0], "expected nodes in the tree, got none"

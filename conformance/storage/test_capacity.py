@@ -1,4 +1,4 @@
-"""STORE: what is kept is bounded, and nothing is removed while it is read; a page is not copied on its way."""
+"""STORE-8, STORE-9: the stored bytes are bounded, and no page is copied in memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PAGE = 4096
 ROOM = 64
 LARGE = 1 << 18
 INDEX_BYTES = 8 << 20
-"""What an index and its log may take."""
+"""The most bytes that an index and its log may take."""
 
 
 @pytest.fixture
 def small(place: Place, tmp_path: Path) -> Iterator[Place]:
     """A place with room for 64 pages."""
     if not place.subject.is_bounded:
-        pytest.skip(f"no option of {place.subject.name} is its capacity: it cannot be told to keep little")
+        pytest.skip(f"no option of {place.subject.name} sets its capacity: it cannot be limited")
     with closing(Place(place.subject, tmp_path, page_bytes=PAGE, capacity_bytes=ROOM * PAGE)) as opened:
         yield opened
 
@@ -92,7 +92,7 @@ def test_a_page_larger_than_the_capacity_is_refused(small: Place) -> None:
 
 
 def most_memory(act: Callable[[], list[bool]]) -> int:
-    """The most bytes that a call held beyond those that it left behind."""
+    """The peak of the bytes that a call allocates and frees again."""
     tracemalloc.start()
     try:
         answers = act()
@@ -110,7 +110,7 @@ def test_no_page_is_copied_in_memory(place: Place, tmp_path: Path, pieces: int) 
         backend = large.open(large.scope("a"))
         first, keys = page_keys(1, prompt=1), page_keys(16)
         sheet = Sheet([cut_evenly(LARGE, pieces)] * 16)
-        # What is made once, such as files that are opened, is made before.
+        # Opens files and makes other allocations that happen only once.
         backend.set(first, sheet.pages[:1], [])
         backend.get(first, sheet.pages[:1], [])
         written, read = measured(backend, keys, sheet.pages)
@@ -119,6 +119,6 @@ def test_no_page_is_copied_in_memory(place: Place, tmp_path: Path, pieces: int) 
 
 
 def measured(backend: StorageBackend, keys: list[str], pages: list[list[memoryview]]) -> tuple[int, int]:
-    """The memory that a set and a get of these pages hold at most."""
+    """The peak memory of a set and of a get of these pages."""
     given: list[Pieces] = list(pages)
     return most_memory(lambda: backend.set(keys, given, [])), most_memory(lambda: backend.get(keys, given, []))

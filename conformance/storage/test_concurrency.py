@@ -1,4 +1,4 @@
-"""STORE: threads and processes that write, read and remove at once."""
+"""STORE-3 to STORE-8: threads and processes that write, read and clear concurrently."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ROOM = 8
 
 @pytest.fixture
 def large(place: Place, tmp_path: Path) -> Iterator[StorageDriver]:
-    """A scope with room for eight large pages, where that can be told, and much otherwise."""
+    """A scope with a capacity of eight large pages, if the backend can be limited."""
     with closing(Place(place.subject, tmp_path, page_bytes=LARGE, capacity_bytes=ROOM * LARGE)) as opened:
         yield StorageDriver(opened, forgets=True)
 
 
 def at_once(*acts: Callable[[], Result]) -> list[Result]:
-    """Run each in a thread of its own; what they return. Raises what any of them raises."""
+    """Run each function in its own thread; returns the results. Raises the error of any of them."""
     begin = Barrier(len(acts))
 
     def run(act: Callable[[], Result]) -> Result:
@@ -47,13 +47,13 @@ def at_once(*acts: Callable[[], Result]) -> list[Result]:
 
 
 def read_until(store: StorageDriver, backend: StorageBackend, keys: list[str], done: Event, seed: int) -> None:
-    """Read random pages until told that it is done, and hold each that comes to its bytes."""
+    """Read random pages until `done` is set, and compare the bytes of each hit."""
     dice = random.Random(seed)
     sheet = store.sheet(keys[:2])
     while not done.is_set():
         asked = dice.sample(keys, 2)
         for page, (key, answer) in enumerate(zip(asked, backend.get(asked, sheet.pages, []), strict=True)):
-            # Pages are compared outside of the assert: in CI pytest would tell for minutes how two large ones differ.
+            # Compared outside of the assert: in CI pytest would spend minutes on the difference of two large pages.
             is_right = not answer or sheet.read(page) == store.bytes_of(key, 0)
             assert is_right, f"STORE-8: {key} was read, with other bytes"
 

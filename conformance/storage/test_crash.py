@@ -1,4 +1,4 @@
-"""STORE: a writer that is killed, or finds the disk full, leaves whole pages or none."""
+"""STORE-4: a writer that is killed, or finds the disk full, leaves complete pages or none."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_full_disk_holds_whole_pages(backend: BackendSubject, small_disk: Path
         try:
             store = StorageDriver(place, forgets=True)
         except (OSError, ValueError):
-            # It wants all its room at once, and says so: nothing was kept that could be torn.
+            # The backend reserves its whole capacity when it opens, and refuses: nothing was written.
             return
         keys = page_keys(1500)
         for begin in range(0, len(keys), 100):
@@ -116,7 +116,7 @@ def test_a_full_disk_holds_whole_pages(backend: BackendSubject, small_disk: Path
         assert sum(there) < len(keys), f"STORE-4: four megabytes hold some of 1500 pages, got {sum(there)}"
         assert store.clear(), "STORE-7: a full disk can be cleared"
         if not any(there):
-            # It reserves its room before the first page, and there is none.
+            # The backend reserves its capacity before the first page, and found no room.
             return
         store.model.forgets = False
         assert store.set(keys[:20], 1) == [True] * 20, "STORE-4: with room again, all find it"

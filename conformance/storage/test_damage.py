@@ -1,4 +1,4 @@
-"""STORE: a damaged object is a miss, and can be written anew; nothing that lies on a disk is believed."""
+"""STORE-3: a damaged object is a miss, and can be written again; the backend validates everything on the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAMAGED = KEYS[2]
 
 
 def found_page(store: StorageDriver) -> Found:
-    """Where the page that will be damaged lies; the test is skipped where that cannot be seen."""
+    """The place of the page to damage; skips the test if no file shows it."""
     name = store.place.subject.name
     if not store.place.subject.is_on_disk:
         pytest.skip(f"no option of {name} is a folder: there is no file to damage")
@@ -28,8 +28,8 @@ def found_page(store: StorageDriver) -> Found:
     return found
 
 
-def heals(store: StorageDriver) -> None:
-    """Hold a backend to it: what was damaged can be written anew, and read."""
+def require_writable(store: StorageDriver) -> None:
+    """Every key can be written again after damage, and read."""
     store.get(KEYS)
     store.has(KEYS)
     assert store.set(KEYS, 1) == [True] * len(KEYS), "STORE-3: what was damaged can be written anew"
@@ -47,12 +47,12 @@ def test_a_damaged_object_is_a_miss_and_can_be_written_again(
     if not is_open:
         store.instances[0].close()
     damage(found)
-    # A file may hold more than one object, and what holds it together.
+    # A file may have several objects, and their index.
     for key in KEYS:
         store.model.was_damaged(key)
     if not is_open:
         store.reopen()
-    heals(store)
+    require_writable(store)
 
 
 @clause("STORE-3")
@@ -86,7 +86,7 @@ def test_any_damaged_file_causes_only_misses(store: StorageDriver, damage: str) 
         try:
             store.reopen()
         except ConfigurationError:
-            # Where its index is spoiled, it may say so and not open.
+            # With a damaged index a backend may refuse to open.
             continue
         store.get(KEYS)
         store.set(KEYS, number + 1)
@@ -111,7 +111,7 @@ def test_removed_files_are_misses(store: StorageDriver) -> None:
     for key in KEYS:
         store.model.was_damaged(key)
     store.reopen()
-    heals(store)
+    require_writable(store)
 
 
 @clause("STORE-3")

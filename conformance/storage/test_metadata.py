@@ -1,4 +1,4 @@
-"""STORE: the metadata of 3FS keeps pools apart, and shows only pages that were written."""
+"""STORE-10: the metadata service of 3FS separates pools, and shows only confirmed pages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hicache.testing.contract import clause
 from .metadata import Metadata
 
 LEGACY = {"0": {"num_pages": 4, "free_pages": [0, 1], "key_to_index": [["a", 3], ["b", 2]]}}
-"""As it was written when a rank had one namespace."""
+"""The file format from before namespaces, with one list of pages for each rank."""
 
 
 @contextmanager
 def served(file: Path) -> Iterator[Metadata]:
-    """A service with a file."""
+    """A running service that stores its catalogue in a file."""
     catalogue = Catalogue(file)
     service = MetadataService(catalogue)
     service.start()

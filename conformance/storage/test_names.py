@@ -1,4 +1,4 @@
-"""STORE, KEY and SEC: keys and scopes never meet, and lead nowhere else."""
+"""STORE-1, KEY-2, SEC-5: keys and scopes are separate, and no key leads out of its directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RANKS = {
     "pipeline": ("tp0of1.cp0of1.pp0of2", "tp0of1.cp0of1.pp1of2"),
     "numbers in another order": ("tp0of2.cp1of2.pp0of2", "tp1of2.cp0of2.pp0of2", "tp0of2.cp0of2.pp1of2"),
 }
-"""Ranks, by how they are divided: each holds a part of its own of every page."""
+"""Ranks by the axis of their mesh. Each has its own shard of every page."""
 
 
 @clause("STORE-1")

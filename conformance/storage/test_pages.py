@@ -1,4 +1,4 @@
-"""STORE: what was kept comes back, page by page, whatever the batch and the pieces."""
+"""STORE-3: stored pages are read back, for any batch size and any pieces."""
 
 from __future__ import annotations
 

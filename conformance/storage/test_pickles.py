@@ -1,4 +1,4 @@
-"""SEC: nothing is ever unpickled."""
+"""SEC-6: a backend never unpickles anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .names import page_keys
 
 
 class Trap:
-    """Makes a folder when somebody unpickles it."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class Trap:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> bytes:
-    """A pickle that leaves `sprung` in the folder of the test."""
+    """A pickle that makes the folder `sprung` in the folder of the test when it is loaded."""
     return pickle.dumps(Trap(tmp_path / "sprung"))
 
 
@@ -72,7 +72,7 @@ def test_a_file_that_is_a_pickle_is_a_miss(store: StorageDriver, trap: bytes, tm
         path.write_bytes(trap)
     for key in keys:
         store.model.was_damaged(key)
-    # Where its index is no index, it may say so and not open.
+    # With a damaged index a backend may refuse to open.
     with suppress(ConfigurationError):
         store.reopen()
         answers = store.get(keys)

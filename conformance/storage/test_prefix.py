@@ -1,4 +1,4 @@
-"""STORE: the longest prefix that all pools accept."""
+"""STORE-2: `exists` returns the longest prefix that all pools accept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KV, INDEXER, STATES = page_keys(5), page_keys(5, "indexer"), page_keys(5, "mamba
 
 
 def keep(store: StorageDriver, keys: list[str], pages: tuple[int, ...]) -> None:
-    """Keep some of the pages of a pool."""
+    """Store some of the pages of a pool."""
     store.set([keys[page] for page in pages])
 
 

@@ -1,4 +1,4 @@
-"""STORE: what is there stays as it is; what does not agree in number is refused."""
+"""STORE-4 to STORE-7: existing objects are not overwritten, unequal numbers are refused, clear removes a scope."""
 
 from __future__ import annotations
 
