@@ -40,7 +40,7 @@ def test_an_allocation_that_does_not_fit_beside_locked_data_is_refused_and_evict
 def test_an_empty_allocation_gives_no_slot(driver: Driver) -> None:
     slots = driver.allocate(0)
     assert slots is not None, "POOL-3: expected an empty array for 0 slots, got None"
-    assert len(slots) == 0, f"POOL-3: 0 slots asked for, got {slots.tolist()}"
+    assert len(slots) == 0, f"POOL-3: expected an empty array for 0 slots, got {slots.tolist()}"
 
 
 @clause("POOL-3", needs=[Capability.SWA, Capability.SNAPSHOT], bigram=True)

@@ -140,9 +140,13 @@ def test_a_failed_backup_is_undone_and_retried(driver: Driver) -> None:
         f"FLOW-3: no copy arrived: on the host is {on_host}, free {free} of {before}"
     )
     assert not pins(driver, Tier.DEVICE), f"HOST-3: it has ended, pinned is {pins(driver, Tier.DEVICE)}"
-    assert tier_hits(driver, [1, 2]) == (2, 0), f"FLOW-3: the device keeps 1, 2, got {tier_hits(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (2, 0), (
+        f"FLOW-3: the device keeps 1, 2: expected (2, 0), got {tier_hits(driver, [1, 2])}"
+    )
     driver.step()
-    assert not queued_backups(driver), f"FLOW-4: nobody used it since, under way are {queued_backups(driver)} backups"
+    assert not queued_backups(driver), (
+        f"FLOW-4: it was not used since: expected no backups, got {queued_backups(driver)} backups"
+    )
     match_prompt(driver, [1, 2])
     driver.drain()
     found = set(host_slots(driver, FULL))
@@ -162,7 +166,7 @@ def test_after_three_failures_a_backup_is_not_retried(driver: Driver) -> None:
     match_prompt(driver, [3])
     driver.drain()
     found = set(host_slots(driver, FULL))
-    assert found == {(3,)}, f"FLOW-4: others are copied as ever, got on the host {found}"
+    assert found == {(3,)}, f"FLOW-4: expected other nodes to be backed up, got on the host {found}"
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_BACK])
@@ -176,7 +180,9 @@ def test_a_victim_is_dropped_after_three_failed_backups(driver: Driver) -> None:
     driver.adapter.fail_waits(0)
     kept = refusals[: ATTEMPTS - 1]
     assert all(kept), f"FLOW-4: before its {ATTEMPTS} failures a node stays, refused were {refusals}"
-    assert tier_hits(driver, [1, 2]) == (0, 0), f"EVICT-7: it is dropped then, got {tier_hits(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (0, 0), (
+        f"EVICT-7: it is dropped then: expected (0, 0), got {tier_hits(driver, [1, 2])}"
+    )
 
 
 @clause("FLOW-2", "FLOW-4", needs=[Capability.COUNTERS], write_policies=FORWARD)

@@ -37,7 +37,9 @@ def small_host(driver: Driver, pages: int, states: int = 8) -> Iterator[tuple[Dr
     """A host of so many pages and states, on which a prompt of two pages and its state are locked."""
     with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, pages, states)}) as small:
         use(small, [8, 9])
-        assert backed_up(small) == prefixes(8, 9), f"HOST-1: 8, 9 are to be on the host, got {host_slots(small, FULL)}"
+        assert backed_up(small) == prefixes(8, 9), (
+            f"HOST-1: 8, 9 are to be on the host: expected {prefixes(8, 9)}, got {host_slots(small, FULL)}"
+        )
         yield small, small.lock_host(best_match(small, [8, 9]))
 
 
@@ -55,7 +57,9 @@ def test_parents_are_backed_up_before_their_children(driver: Driver) -> None:
         driver.fail(copy.ticket, parts_done=arrived)
         driver.step()
         found, expected = set(host_slots(driver, FULL)), prefixes(*range(1, arrived + 1))
-        assert found == expected, f"HOST-2: {arrived} copies arrived and are to be the first ones, got {found}"
+        assert found == expected, (
+            f"HOST-2: {arrived} copies arrived and are to be the first ones: expected {expected}, got {found}"
+        )
 
 
 @clause("HOST-2", write_policies=BACK)
@@ -101,7 +105,9 @@ def test_a_node_that_is_being_backed_up_is_not_queued_again(driver: Driver) -> N
     for _ in range(2):
         use(driver, [1, 2])
         driver.step()
-    assert queued_backups(driver) == 1, f"HOST-2: 1, 2 is on its way once, got {queued_backups(driver)} backups"
+    assert queued_backups(driver) == 1, (
+        f"HOST-2: 1, 2 is on its way once: expected 1, got {queued_backups(driver)} backups"
+    )
 
 
 @clause("HOST-2", write_policies=THROUGH, executors=STEPPED, components=(MAMBA,))
@@ -243,7 +249,9 @@ def test_a_refused_backup_is_retried_with_the_next_use(driver: Driver) -> None:
         small.drain()
         small.unlock_host(receipt)
         small.evict_host(FULL, 2 * small.config.page_size)
-        assert not backed_up(small), f"HOST-2: nobody used 1, 2, 3 since, copied is {host_slots(small, FULL)}"
+        assert not backed_up(small), (
+            f"HOST-2: 1, 2, 3 was not used since: expected no backup, got {host_slots(small, FULL)}"
+        )
         match_prompt(small, [1, 2, 3])
         small.step()
         found = backed_up(small)

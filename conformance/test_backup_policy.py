@@ -21,7 +21,9 @@ BACK = [WritePolicy.WRITE_BACK]
 @clause("HOST-1", write_policies=THROUGH)
 def test_write_through_backs_up_what_an_insert_added(driver: Driver) -> None:
     insert_fresh(driver, [1, 2])
-    assert backed_up(driver) == prefixes(1, 2), f"HOST-1: its first use was the insert, got {host_slots(driver, FULL)}"
+    assert backed_up(driver) == prefixes(1, 2), (
+        f"HOST-1: its first use was the insert: expected {prefixes(1, 2)}, got {host_slots(driver, FULL)}"
+    )
     insert_fresh(driver, [1, 3])
     found, expected = backed_up(driver), prefixes(1, 2) | prefixes(1, 3)
     assert found == expected, f"HOST-1: {expected} was inserted, on the host is {found}"
@@ -49,7 +51,7 @@ def test_an_insert_queues_the_backup_of_the_nodes_that_its_request_hit(driver: D
     put(driver, [1, 2])
     put(driver, [1, 2, 3])
     assert queued_backups(driver) == 1, (
-        f"HOST-1: the insert of the second request asks at once, got {queued_backups(driver)}"
+        f"HOST-1: the insert of the second request asks at once: expected 1, got {queued_backups(driver)}"
     )
     found = backed_up(driver)
     assert found == prefixes(1, 2), f"HOST-1: 1, 2 were hit, 3 was not, copied is {found}"

@@ -23,10 +23,14 @@ def test_a_node_with_a_copy_is_demoted_whichever_component_is_evicted(driver: Dr
         left = {name for name in driver.config.components if device_slots(driver, name)}
         assert not left, f"EVICT-3: a leaf leaves the device whole; evicted for {component}, {left} is left"
         found = tier_hits(driver, [1, 2])
-        assert found == (0, 2), f"EVICT-7: evicted for {component}, both pages are on the host, got {found}"
+        assert found == (0, 2), (
+            f"EVICT-7: evicted for {component}, both pages are on the host: expected (0, 2), got {found}"
+        )
         driver.verify_state(pages, driver.load(pages))
         found = tier_hits(driver, [1, 2])
-        assert found == (2, 0), f"EVICT-7: demoted for {component} and loaded, both pages are back, got {found}"
+        assert found == (2, 0), (
+            f"EVICT-7: demoted for {component} and loaded, both pages are back: expected (2, 0), got {found}"
+        )
 
 
 @clause("EVICT-7", "POOL-1")
@@ -71,7 +75,9 @@ def require_loss_of_one_tier(driver: Driver, component: str) -> None:
     assert hits[0] > 0, f"FLOW-8: the {component} data of {TOMBSTONE} is a hit on the host, got {found}"
     assert hits[1] == 0, f"MATCH-12: its FULL data is on the device, yet {hits[1]} tokens are to be loaded"
     driver.verify_state(key_of(driver, TOMBSTONE), driver.load(key_of(driver, TOMBSTONE)))
-    assert tier_hits(driver, TOMBSTONE) == (2, 0), f"EVICT-7: loaded, it is whole, got {tier_hits(driver, TOMBSTONE)}"
+    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
+        f"EVICT-7: loaded, it is whole: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    )
 
 
 @clause("EVICT-7", "FLOW-8", "EVICT-3", components=(SWA,))
@@ -97,7 +103,9 @@ def test_a_node_whose_children_are_on_the_host_alone_is_a_leaf_of_the_device(dri
         left = {name for name in driver.config.components if device_slots(driver, name)}
         assert not left, f"EVICT-3: no child is on the device: with {component} all goes, {left} is left"
         found = tier_hits(driver, longer_prompt(driver))
-        assert found == (0, len(longer_prompt(driver))), f"FLOW-8: all of it is on the host, got {found}"
+        assert found == (0, len(longer_prompt(driver))), (
+            f"FLOW-8: all of it is on the host: expected {(0, len(longer_prompt(driver)))}, got {found}"
+        )
 
 
 @clause("EVICT-5", "EVICT-7")
@@ -139,4 +147,6 @@ def test_a_node_without_a_copy_is_removed(driver: Driver) -> None:
     driver.step()
     evict_all(driver)
     assert not nodes(driver), f"EVICT-7: there is no copy of 1, 2, and it stays in the tree: {nodes(driver).keys()}"
-    assert tier_hits(driver, [1, 2]) == (0, 0), f"FLOW-3: nothing of it is left, got {tier_hits(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (0, 0), (
+        f"FLOW-3: nothing of it is left: expected (0, 0), got {tier_hits(driver, [1, 2])}"
+    )

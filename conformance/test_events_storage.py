@@ -91,12 +91,12 @@ def test_a_clear_is_reported(driver: Driver) -> None:
 def test_bytes_are_counted_in_each_direction_for_all_pools(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     persisted, there = driver.adapter.counters()["bytes_persisted"], bytes_in_store(driver)
-    assert persisted == there, f"EVENT-2: storage was given {there} bytes, counted are {persisted}"
+    assert persisted == there, f"EVENT-2: expected {there} bytes to be counted as stored, got {persisted}"
     driver.restart()
-    assert driver.adapter.counters()["bytes_fetched"] == 0, "EVENT-2: nothing was fetched yet"
+    assert driver.adapter.counters()["bytes_fetched"] == 0, "EVENT-2: nothing was prefetched yet: expected 0 bytes"
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     fetched, read = driver.adapter.counters()["bytes_fetched"], bytes_read(driver)
-    assert fetched == read, f"EVENT-2: storage gave {read} bytes, counted are {fetched}"
+    assert fetched == read, f"EVENT-2: expected {read} bytes to be counted as prefetched, got {fetched}"
 
 
 @clause("EVENT-2", needs=COUNTED)

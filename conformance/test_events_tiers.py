@@ -108,7 +108,9 @@ def test_a_load_is_reported_when_a_step_takes_it_over_and_not_if_it_fails(driver
         driver.step()
         driver.claim(load.ticket)
         expected = set() if is_failure else {(EventKind.STORED, Tier.DEVICE)}
-        assert set(fresh(driver, seen)) == expected, f"EVENT-1: failed: {is_failure}, got {fresh(driver, seen)}"
+        assert set(fresh(driver, seen)) == expected, (
+            f"EVENT-1: failed: {is_failure}: expected {expected}, got {fresh(driver, seen)}"
+        )
 
 
 @clause("EVENT-1", needs=ON_HOST, page_sizes=[16])

@@ -70,9 +70,9 @@ FAMILIES: dict[EvictionPolicy, list[Pages]] = {
     LFU: [(5,), (4,), (1, 2), (1,)],  # hits: 5 none, 4 one, (1, 2) one and later; 1 two, with those that went on to 2
     FIFO: [(1, 2), (1,), (4,), (5,)],  # 1 is the oldest, and no leaf before 2 has gone
     FILO: [(5,), (4,), (1, 2), (1,)],
-    MRU: [(1, 2), (1,), (4,), (5,)],  # whoever used (1, 2) used 1 as well
+    MRU: [(1, 2), (1,), (4,), (5,)],  # a use of (1, 2) is a use of 1
     PRIORITY: [(1, 2), (1,), (4,), (5,)],
-    SLRU: [(5,), (4,), (1, 2), (1,)],  # 1 is proven by its two hits
+    SLRU: [(5,), (4,), (1, 2), (1,)],  # 1 is in the protected segment by its two hits
 }
 
 

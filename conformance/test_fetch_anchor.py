@@ -89,7 +89,7 @@ def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: 
     driver.step()
     rest = len(PROMPT) - len(PAIR)
     assert tier_hits(driver, PROMPT) == (len(PAIR), rest), (
-        f"FETCH-4: the anchor is there, got {tier_hits(driver, PROMPT)}"
+        f"FETCH-4: the anchor is there: expected {(len(PAIR), rest)}, got {tier_hits(driver, PROMPT)}"
     )
     assert prefetched_pages(driver, ticket) == rest, "FETCH-4: all of the prompt came"
 

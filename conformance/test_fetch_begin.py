@@ -33,7 +33,9 @@ def test_a_prefetch_below_the_threshold_is_refused(driver: Driver) -> None:
     for count in range(len(PROMPT)):
         ticket = driver.prefetch(key_of(driver, PROMPT[:count]))
         is_enough = count >= threshold
-        assert (ticket is not None) == is_enough, f"FETCH-1: {count} pages of at least {threshold}, got {ticket}"
+        assert (ticket is not None) == is_enough, (
+            f"FETCH-1: {count} pages of at least {threshold}: expected {is_enough}, got {ticket}"
+        )
         if ticket is not None:
             driver.abort_prefetch(ticket)
         driver.drain()

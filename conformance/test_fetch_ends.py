@@ -80,7 +80,7 @@ def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: S
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
     end(driver, ticket)
-    require_all_evictable(driver, f"after a fetch that was {stage.__name__}, {end.__name__}")
+    require_all_evictable(driver, f"after a prefetch that was {stage.__name__}, {end.__name__}")
     assert not slots_held_by_prefetches(driver), f"FETCH-8: held is {slots_held_by_prefetches(driver)}"
     with refused(driver, "FLOW-4", "a check of a ticket that has ended"):
         driver.adapter.check_prefetch(ticket)
@@ -145,7 +145,9 @@ def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driv
     stage(driver)
     driver.restart()
     came = prefetch(driver, PROMPT)
-    assert came == len(PROMPT), f"FETCH-8: another cache over the same storage fetches all of it, {came} came"
+    assert came == len(PROMPT), (
+        f"FETCH-8: expected another cache over the same storage to prefetch {len(PROMPT)} pages, got {came}"
+    )
 
 
 @STAGES
@@ -158,9 +160,9 @@ def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Driver, stage: 
     driver.step()
     driver.drain()
     assert tier_hits(driver, PROMPT) == (0, 0), (
-        f"EVICT-9: it is of the old life, a match gets {tier_hits(driver, PROMPT)}"
+        f"EVICT-9: the prefetch began before the reset: expected (0, 0), got {tier_hits(driver, PROMPT)}"
     )
-    assert prefetch(driver, PROMPT) == len(PROMPT), "EVICT-9: in the new life it can be fetched again"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "EVICT-9: expected all pages from a prefetch after the reset"
 
 
 @clause("FETCH-8", "FLOW-4", needs=STEPPED, page_sizes=[16])
@@ -177,7 +179,7 @@ def test_many_failed_prefetches_leave_the_host_free(driver: Driver) -> None:
     free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
     assert free == capacity, f"FETCH-8: of {capacity} on the host {free} is free"
     assert not pins(driver, Tier.HOST), f"FETCH-8: pinned is {pins(driver, Tier.HOST)}"
-    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-8: it can still be fetched"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-8: expected all pages from another prefetch"
 
 
 @clause("FLOW-4", "FETCH-8", needs=STEPPED, page_sizes=[16])

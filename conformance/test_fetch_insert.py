@@ -42,10 +42,14 @@ def test_prefetched_pages_can_be_loaded_and_read(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"FETCH-4: all of the prompt is in storage, {came} pages came"
-    assert tier_hits(driver, PROMPT) == (0, len(PROMPT)), f"FETCH-4: it is on the host, got {tier_hits(driver, PROMPT)}"
+    assert tier_hits(driver, PROMPT) == (0, len(PROMPT)), (
+        f"FETCH-4: it is on the host: expected {(0, len(PROMPT))}, got {tier_hits(driver, PROMPT)}"
+    )
     found = driver.load(key_of(driver, PROMPT))
     driver.verify_state(key_of(driver, PROMPT), found)
-    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FLOW-10: it was loaded, got {tier_hits(driver, PROMPT)}"
+    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), (
+        f"FLOW-10: it was loaded: expected {(len(PROMPT), 0)}, got {tier_hits(driver, PROMPT)}"
+    )
 
 
 @clause("FETCH-4", needs=STEPPED)
@@ -85,7 +89,7 @@ def test_pages_that_were_computed_meanwhile_stay_and_the_prefetched_ones_are_fre
     put(driver, PROMPT)
     driver.drain()
     assert prefetched_pages(driver, ticket) == len(PROMPT), (
-        "FETCH-4: a match gets all of the prompt, whoever brought it"
+        "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
     )
     assert not slots_held_by_prefetches(driver), (
         f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
@@ -119,7 +123,7 @@ def test_two_prefetches_of_one_prompt_insert_it_once(driver: Driver, stage: Stag
     driver.drain()
     for ticket in (first, second):
         assert prefetched_pages(driver, ticket) == len(PROMPT), (
-            "FETCH-4: a match gets all of the prompt, whoever brought it"
+            "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
         )
     assert not slots_held_by_prefetches(driver), (
         f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
@@ -164,7 +168,7 @@ def test_without_room_for_a_window_a_prefetch_brings_nothing(driver: Driver) -> 
     }
     with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
         came = prefetch(narrow, PROMPT)
-        assert came == 0, f"FETCH-6: a window is fetched whole, for which there is no room; {came} pages came"
+        assert came == 0, f"FETCH-6: there is no room for a whole window: expected 0 pages, got {came}"
         assert not slots_held_by_prefetches(narrow), f"FETCH-8: {slots_held_by_prefetches(narrow)} is held"
 
 

@@ -42,7 +42,7 @@ def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
         for one in driver.pending_storage():
             driver.advance_storage(one.ticket)
         moments += 1
-        assert moments < 100, "FETCH-3: storage answers, and the fetch does not end"
+        assert moments < 100, "FETCH-3: storage answers: expected the prefetch to end within 100 rounds"
     assert moments > 1, "FETCH-3: it answered before anything had come"
     assert tokens == len(PROMPT) * driver.config.page_size, f"FETCH-3: all of the prompt, got {tokens} tokens"
 
@@ -70,13 +70,13 @@ def test_a_cut_prefetch_keeps_the_pages_that_are_being_written(driver: Driver) -
     driver.step()
     complete_job(driver, StorageKind.QUERY)
     assert driver.check_prefetch(ticket) == 0, "FETCH-3: nothing has come yet"
-    assert slots_held_by_prefetches(driver), "FLOW-1: a batch is being written, and its pages belong to nobody"
+    assert slots_held_by_prefetches(driver), "FLOW-1: a batch is being written: expected its slots to stay held"
     driver.advance_storage(pending_job(driver, StorageKind.FETCH).ticket)
     driver.step()
     assert not slots_held_by_prefetches(driver), (
         f"FETCH-8: the batch has ended, held are {slots_held_by_prefetches(driver)}"
     )
-    assert not driver.pending_storage(), "FETCH-3: it was cut short, and goes on"
+    assert not driver.pending_storage(), "FETCH-3: the prefetch was cut: expected no pending storage job"
 
 
 @clause("FETCH-3", "FLOW-11", stop_policies=TIMEOUT)

@@ -126,7 +126,9 @@ def test_a_request_whose_load_has_ended_leaves_nothing_held(
     waiting = admit(driver, WHOLE, tail=1)
     outcome(driver, TransferKind.LOAD)
     if is_resumed or not is_aborted:
-        assert driver.resume(waiting.request) is not None, f"FLOW-4: its load {outcome.__name__}, it goes on"
+        assert driver.resume(waiting.request) is not None, (
+            f"FLOW-4: its load {outcome.__name__}: expected the request to resume, got None"
+        )
     end = driver.abort if is_aborted else driver.finish
     end(waiting.request)
     require_all_evictable(driver, f"the load of a request {outcome.__name__}")

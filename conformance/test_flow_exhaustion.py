@@ -30,9 +30,11 @@ def test_a_backup_that_always_fails_is_tried_three_times(driver: Driver) -> None
             tries += 1
         driver.step()
     assert 1 < tries < USES, (
-        f"FLOW-4: {USES} uses, each copy failed: it is tried again, and not for ever; {tries} tries"
+        f"FLOW-4: {USES} uses, each backup failed: expected more than 1 and less than {USES} tries, got {tries}"
     )
-    assert tier_hits(driver, WHOLE) == (3, 0), f"FLOW-3: it is on the device still, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-3: it is on the device still: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
     evict_all(driver)
     assert not device_slots(driver, FULL), (
         f"FLOW-4: it has no copy and can go, {device_slots(driver, FULL).keys()} is left"
@@ -57,12 +59,18 @@ def test_nothing_is_loaded_while_callers_hold_the_whole_device(driver: Driver) -
     mine = allocate_all(driver)
     for _ in range(3):
         answers = driver.load_back(key, driver.match(key)), driver.allocate(driver.config.page_size)
-        assert answers == (None, None), f"FLOW-4: the device is full: neither a load nor an allocation, got {answers}"
+        assert answers == (None, None), (
+            f"FLOW-4: the device is full: neither a load nor an allocation: expected {(None, None)}, got {answers}"
+        )
         driver.step()
-    assert tier_hits(driver, WHOLE) == (0, 3), f"FLOW-4: it waits on the host, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
     driver.free(mine)
     driver.load(key)
-    assert tier_hits(driver, WHOLE) == (3, 0), f"FLOW-4: there is room again, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-4", components=(MAMBA,), page_sizes=[16])
@@ -70,12 +78,18 @@ def test_nothing_is_loaded_while_callers_hold_all_states(driver: Driver) -> None
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     states = list(iter(driver.allocate_state, None))
-    assert driver.load_back(key, driver.match(key)) is None, f"FLOW-4: all {len(states)} states are somebody else's"
-    assert tier_hits(driver, WHOLE) == (0, 3), f"FLOW-4: it waits on the host, got {tier_hits(driver, WHOLE)}"
+    assert driver.load_back(key, driver.match(key)) is None, (
+        f"FLOW-4: callers hold all {len(states)} states: expected None"
+    )
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
     for state in states:
         driver.free_state(state)
     driver.verify_state(key, driver.load(key))
-    assert tier_hits(driver, WHOLE) == (3, 0), f"FLOW-4: there is room again, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-4", "LOCK-5")
@@ -93,7 +107,7 @@ def test_when_everything_is_locked_on_both_tiers_no_verb_raises(driver: Driver) 
     driver.unlock_host(on_host)
     evict_all(driver)
     assert tier_hits(driver, WHOLE) == (0, 3), (
-        f"FLOW-4: released, it can leave the device, got {tier_hits(driver, WHOLE)}"
+        f"FLOW-4: released, it can leave the device: expected (0, 3), got {tier_hits(driver, WHOLE)}"
     )
 
 

@@ -117,7 +117,9 @@ def alone_and_failed(driver: Driver, component: str) -> None:
     after = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
     assert after == before, f"FLOW-3: a load of {component} that fails leaves nothing: {before}, got {after}"
     driver.load(key_of(driver, TOMBSTONE))
-    assert tier_hits(driver, TOMBSTONE) == (2, 0), f"FLOW-4: another load goes well, got {tier_hits(driver, TOMBSTONE)}"
+    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
+        f"FLOW-4: another load goes well: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    )
 
 
 @clause("FLOW-3", components=(SWA,))

@@ -66,7 +66,9 @@ def test_a_handle_loads_the_whole_prompt_after_the_tree_changed(driver: Driver, 
     tokens = len(WHOLE) * driver.config.page_size
     count = 0 if delivered is None else len(delivered)
     assert count == tokens, f"FLOW-5: {tokens} tokens were found, {count} were delivered after {change.__name__}"
-    assert tier_hits(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-5", "FLOW-4", page_sizes=[16])
@@ -80,8 +82,12 @@ def test_a_load_brings_the_whole_prompt_if_the_tree_changes_meanwhile(
     stage(driver, TransferKind.LOAD)
     change(driver)
     driver.drain()
-    assert driver.claim(load.ticket) is not None, f"FLOW-5: nobody let it fail, after {change.__name__}"
-    assert tier_hits(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, WHOLE)}"
+    assert driver.claim(load.ticket) is not None, (
+        f"FLOW-5: no transfer failed after {change.__name__}: expected the slots of the load, got None"
+    )
+    assert tier_hits(driver, WHOLE) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-5", page_sizes=[16])
@@ -91,7 +97,7 @@ def test_a_handle_of_a_node_that_left_both_tiers_is_refused(driver: Driver) -> N
     evict_host(driver)
     _require_refusals(driver, handle, "left both tiers")
     put_on_host(driver, WHOLE)
-    _require_refusals(driver, handle, "left both tiers, and was cached anew")
+    _require_refusals(driver, handle, "left both tiers, and was cached again")
 
 
 @clause("FLOW-5", "EVICT-9", page_sizes=[16])
@@ -101,7 +107,7 @@ def test_a_handle_from_before_a_reset_is_refused(driver: Driver) -> None:
     driver.reset()
     _require_refusals(driver, handle, "went with a reset")
     put_on_host(driver, WHOLE)
-    _require_refusals(driver, handle, "went with a reset, and was cached anew")
+    _require_refusals(driver, handle, "went with a reset, and was cached again")
 
 
 @clause("FLOW-5", "HOST-5", page_sizes=[16])
@@ -131,7 +137,9 @@ def test_a_load_brings_what_left_the_device_since_the_match(driver: Driver) -> N
     assert len(load.indices) == 4 * size, f"FLOW-5: the device has none of it by now, {len(load.indices)} tokens come"
     driver.adapter.drain()
     driver.adapter.claim(load.ticket)
-    assert tier_hits(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 def _require_refusals(driver: Driver, handle: Handle, what: str) -> None:

@@ -53,7 +53,7 @@ def test_every_prefix_hits_as_far_as_before_after_an_allocation_took_the_device(
     before = hits(driver)
     slots = allocate_all(driver)
     left = sum(hits(driver).values())
-    assert left == 0, f"EVICT-1: somebody else has all that could be evicted, and {left} pages hit on the device"
+    assert left == 0, f"EVICT-1: callers hold all slots: expected no device hit, got {left} pages"
     driver.free(slots)
     after = hits_after_loads(driver)
     assert after == before, f"FLOW-8: all was backed up; hits {before} are {after} after loads"
@@ -111,7 +111,7 @@ def test_a_hit_that_is_locked_on_the_host_can_be_loaded(driver: Driver) -> None:
     driver.claim(load.ticket)
     driver.unlock_host(receipt)
     assert tier_hits(driver, [1, 2]) == (2, 0), (
-        f"FLOW-10: both pages are on the device, got {tier_hits(driver, [1, 2])}"
+        f"FLOW-10: both pages are on the device: expected (2, 0), got {tier_hits(driver, [1, 2])}"
     )
 
 
@@ -124,7 +124,7 @@ def test_loaded_pages_stay_until_the_load_is_claimed(driver: Driver) -> None:
     driver.drain()
     evict_all(driver)
     assert tier_hits(driver, [1, 2]) == (2, 0), (
-        f"FLOW-10: nobody claimed it yet, and it went: {tier_hits(driver, [1, 2])}"
+        f"FLOW-10: the load is not claimed: expected (2, 0), got {tier_hits(driver, [1, 2])}"
     )
     receipt = driver.lock(best_match(driver, [1, 2]))
     driver.claim(load.ticket)
@@ -133,6 +133,6 @@ def test_loaded_pages_stay_until_the_load_is_claimed(driver: Driver) -> None:
     driver.unlock(receipt)
     evict_all(driver)
     assert tier_hits(driver, [1, 2]) == (0, 2), (
-        f"LOCK-2: nobody holds it on the device, got {tier_hits(driver, [1, 2])}"
+        f"LOCK-2: the device lock is released: expected (0, 2), got {tier_hits(driver, [1, 2])}"
     )
     put(driver, [1, 2])

@@ -33,7 +33,7 @@ def test_an_insert_over_a_load_keeps_its_own_slots_and_readers_keep_the_loaded_o
     driver.read_ready_layers(load.ticket)
     free = free_device_slots(driver)[FULL]
     delivered = driver.claim(load.ticket)
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert delivered.tolist() == own.slots.tolist(), f"INS-3: the tree has {own.slots}, the load delivered {delivered}"
     assert device_slots(driver, FULL) == there, f"INS-3: the tree's slots {there} became {device_slots(driver, FULL)}"
     given_back = free_device_slots(driver)[FULL] - free
@@ -53,7 +53,9 @@ def test_an_insert_over_a_failed_load_keeps_its_own_slots_and_the_load_fails(dri
     assert phase is TransferPhase.FAILED, f"FLOW-10: nothing came to the {len(load.indices)} slots, got {phase.value}"
     assert driver.claim(load.ticket) is None, "FLOW-10: a load that failed delivers nothing"
     assert device_slots(driver, FULL) == there, f"INS-3: the tree's slots {there} became {device_slots(driver, FULL)}"
-    assert tier_hits(driver, WHOLE) == (3, 0), f"INS-3: three pages were computed, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"INS-3: three pages were computed: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
@@ -66,10 +68,12 @@ def test_an_insert_over_the_first_pages_of_a_load_leaves_the_others_to_the_load(
     driver.drain()
     delivered = driver.claim(load.ticket)
     size = driver.config.page_size
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     expected = [*own.slots.tolist(), *load.indices[2 * size :].tolist()]
     assert delivered.tolist() == expected, f"INS-3: two pages are the insert's, one the load's: {expected}, {delivered}"
-    assert tier_hits(driver, WHOLE) == (3, 0), f"FLOW-10: all of it is on the device, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-10: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
@@ -82,7 +86,7 @@ def test_an_insert_below_a_load_hits_in_full_when_the_load_has_ended(driver: Dri
     driver.drain()
     driver.abandon(load.ticket)
     assert tier_hits(driver, (*WHOLE, 4)) == (4, 0), (
-        f"INS-3: four pages were computed, got {tier_hits(driver, (*WHOLE, 4))}"
+        f"INS-3: four pages were computed: expected (4, 0), got {tier_hits(driver, (*WHOLE, 4))}"
     )
     missing = device_slots(driver, FULL).keys() - host_slots(driver, FULL).keys()
     if _copies_at_once(driver):
@@ -96,9 +100,9 @@ def computed_while_it_is_loaded(driver: Driver, stage: Stage, component: str) ->
     stage(driver, TransferKind.LOAD)
     insert_fresh(driver, TOMBSTONE)
     driver.drain()
-    assert driver.claim(load.ticket) is not None, "FLOW-10: the load went well"
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert tier_hits(driver, TOMBSTONE) == (2, 0), (
-        f"INS-4: it was computed and loaded, got {tier_hits(driver, TOMBSTONE)}"
+        f"INS-4: it was computed and loaded: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
     )
     held_slots = {name: sum(map(len, device_slots(driver, name).values())) for name in driver.config.components}
     free = free_device_slots(driver)
@@ -161,7 +165,9 @@ def test_a_backup_under_way_is_not_queued_again(driver: Driver, stage: Stage) ->
 def _require_delivery(driver: Driver, load: LoadBack) -> None:
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing let the load fail"
-    assert tier_hits(driver, WHOLE) == (3, 0), f"FLOW-10: all of it is on the device, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-10: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 def _copies_at_once(driver: Driver) -> bool:

@@ -88,14 +88,22 @@ def lost_in_part(driver: Driver) -> None:
         driver.load(key_of(driver, TOMBSTONE))
 
 
-LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split, pressed, round_and_round, lost_in_part)
+SEQUENCES = (
+    loaded_and_claimed,
+    loaded_twice,
+    computed_meanwhile,
+    locked_and_split,
+    pressed,
+    round_and_round,
+    lost_in_part,
+)
 
 
 @clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16], write_policies=WritePolicy)
-@pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
-def test_a_sequence_of_operations_leaves_nothing_held(driver: Driver, life: Callable[[Driver], None]) -> None:
-    life(driver)
-    require_all_evictable(driver, life.__name__)
+@pytest.mark.parametrize("sequence", SEQUENCES, ids=lambda sequence: sequence.__name__)
+def test_a_sequence_of_operations_leaves_nothing_held(driver: Driver, sequence: Callable[[Driver], None]) -> None:
+    sequence(driver)
+    require_all_evictable(driver, sequence.__name__)
 
 
 @clause("FLOW-7", "FLOW-3", needs=[Capability.SIZES], page_sizes=[16])

@@ -28,7 +28,7 @@ def test_a_load_that_evicts_and_backs_up_keeps_its_own_source(driver: Driver) ->
             put(tiny, pages)
         load = start_load(tiny, WANTED)
         tiny.drain()
-        assert tiny.claim(load.ticket) is not None, "FLOW-10: the load went well"
+        assert tiny.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
         found = {pages: tier_hits(tiny, pages) for pages in (WANTED, OTHER, *NEWER)}
         expected = {WANTED: (2, 0), OTHER: (0, 0), NEWER[0]: (0, 2), NEWER[1]: (2, 0)}
         assert found == expected, f"FLOW-1: the older prompt makes room, what is read stays: {expected}, got {found}"
@@ -75,7 +75,7 @@ def test_a_backup_does_not_evict_the_source_of_a_load(driver: Driver) -> None:
         tiny.step()
         assert host_slots(tiny, FULL) == source, f"FLOW-1: a load reads {source}, got {host_slots(tiny, FULL)}"
         tiny.drain()
-        assert tiny.claim(load.ticket) is not None, "FLOW-10: the load went well"
+        assert tiny.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
         found = tier_hits(tiny, WANTED), tier_hits(tiny, OTHER)
         assert found == ((2, 0), (2, 0)), f"HOST-2: a backup that is refused costs nothing on the device: {found}"
 
@@ -108,15 +108,19 @@ def test_an_anchor_without_a_host_copy_stays_during_a_load(driver: Driver) -> No
     evict_all(driver)
     driver.unlock(receipt)
     assert tier_hits(driver, WANTED) == (1, 1), (
-        f"EVICT-7: page 2 alone could go to the host, got {tier_hits(driver, WANTED)}"
+        f"EVICT-7: page 2 alone could go to the host: expected (1, 1), got {tier_hits(driver, WANTED)}"
     )
     load = start_load(driver, WANTED)
     evict_all(driver)
-    assert tier_hits(driver, WANTED) == (1, 1), f"FLOW-5: page 1 anchors a load, got {tier_hits(driver, WANTED)}"
+    assert tier_hits(driver, WANTED) == (1, 1), (
+        f"FLOW-5: page 1 anchors a load: expected (1, 1), got {tier_hits(driver, WANTED)}"
+    )
     driver.drain()
     driver.claim(load.ticket)
     assert tier_hits(driver, WANTED) == (2, 0), (
-        f"FLOW-10: page 2 was loaded below page 1, got {tier_hits(driver, WANTED)}"
+        f"FLOW-10: page 2 was loaded below page 1: expected (2, 0), got {tier_hits(driver, WANTED)}"
     )
     evict_all(driver)
-    assert tier_hits(driver, WANTED) == (0, 2), f"FLOW-8: each page is on the host now, got {tier_hits(driver, WANTED)}"
+    assert tier_hits(driver, WANTED) == (0, 2), (
+        f"FLOW-8: each page is on the host now: expected (0, 2), got {tier_hits(driver, WANTED)}"
+    )

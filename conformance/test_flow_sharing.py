@@ -40,7 +40,9 @@ def require_nothing_twice(driver: Driver) -> None:
 
 def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
     """A prompt is on the device in full, with its state."""
-    assert tier_hits(driver, pages) == (len(pages), 0), f"FLOW-6: {pages} was loaded, got {tier_hits(driver, pages)}"
+    assert tier_hits(driver, pages) == (len(pages), 0), (
+        f"FLOW-6: {pages} was loaded: expected {(len(pages), 0)}, got {tier_hits(driver, pages)}"
+    )
     driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages), chunked=True))
 
 
@@ -101,7 +103,9 @@ def test_an_abandoned_load_continues_for_another_one(
     driver.abandon(one.ticket)
     evict_all(driver)
     driver.drain()
-    assert driver.load_phase(other.ticket) is TransferPhase.DONE, "FLOW-6: somebody else waited for it"
+    assert driver.load_phase(other.ticket) is TransferPhase.DONE, (
+        "FLOW-6: another load needs the pages: expected it to be done"
+    )
     evict_all(driver)
     delivered = driver.claim(other.ticket)
     assert delivered is not None, "FLOW-6: the one who waits gets all"
@@ -122,7 +126,8 @@ def test_a_load_that_all_have_abandoned_completes_and_can_be_evicted(driver: Dri
     require_delivery(driver, LONG)
     evict_all(driver)
     assert not device_slots(driver, FULL), (
-        f"FLOW-7: nobody waits for it, {device_slots(driver, FULL).keys()} cannot be evicted"
+        "FLOW-7: all loads were abandoned: expected an empty device after eviction, got "
+        f"{device_slots(driver, FULL).keys()}"
     )
 
 
@@ -192,7 +197,9 @@ def test_if_the_part_of_one_load_fails_the_other_load_is_done(driver: Driver) ->
     assert driver.claim(other.ticket) is None, "FLOW-3: its own part did not come"
     evict_all(driver)
     assert driver.claim(one.ticket) is not None, "FLOW-6: all that it needs came"
-    assert tier_hits(driver, LONG) == (2, 2), f"FLOW-3: two pages came and two did not, got {tier_hits(driver, LONG)}"
+    assert tier_hits(driver, LONG) == (2, 2), (
+        f"FLOW-3: two pages came and two did not: expected (2, 2), got {tier_hits(driver, LONG)}"
+    )
     driver.load(key_of(driver, LONG))
     require_delivery(driver, LONG)
 
@@ -226,4 +233,4 @@ def test_slots_that_two_loads_share_are_kept_until_both_are_claimed(driver: Driv
     driver.unlock(receipt)
     gained = [count - free[0] for count in free]
     expected = [0, 0, len(loads[0].indices)]
-    assert gained == expected, f"FLOW-6: the loaded slots are free when nobody reads them: {expected}, got {gained}"
+    assert gained == expected, f"FLOW-6: loaded slots are freed with the last claim: expected {expected}, got {gained}"

@@ -66,5 +66,5 @@ def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Driver,
     driver.drain()
     driver.free(mine)
     delivered = driver.claim(load.ticket)
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert delivered.tolist() == load.indices.tolist(), f"FLOW-1: asked {load.indices}, delivered {delivered}"

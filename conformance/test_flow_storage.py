@@ -59,7 +59,7 @@ def test_a_prompt_hits_as_far_after_its_eviction_as_after_a_restart(driver: Driv
         f"FLOW-9: storage has the same for both, evicted: {after_eviction}, restarted: {after_restart}"
     )
     for pages in BRANCHES:
-        assert after_restart[pages] == len(pages), f"FLOW-9: all of {pages} was persisted, got {after_restart}"
+        assert after_restart[pages] == len(pages), f"FLOW-9: expected all of {pages} from storage, got {after_restart}"
 
 
 @clause("FLOW-9", write_policies=[WritePolicy.WRITE_THROUGH])
@@ -85,7 +85,7 @@ def test_a_node_evicted_before_storage_had_it_is_lost_with_its_descendants(drive
     put(driver, OTHER)
     driver.drain()
     assert not any(in_storage(driver, PROMPT)[Pool.KV]), f"FLOW-9: it is nowhere, got {in_storage(driver, PROMPT)}"
-    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-9: another prompt is persisted as ever"
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-9: expected another prompt to be stored"
 
 
 @clause("FLOW-9", write_policies=[WritePolicy.WRITE_BACK])
@@ -109,12 +109,16 @@ def test_a_restarted_cache_uses_what_earlier_ones_stored(driver: Driver, lives: 
     for count in range(2, len(long) + 1):
         pages = long[:count]
         if count > 2:
-            assert prefetch(driver, pages) == count - 1, f"FLOW-9: {count - 1} pages are of the life before"
+            assert prefetch(driver, pages) == count - 1, (
+                f"FLOW-9: {count - 1} pages were stored before the restart: expected them from a prefetch"
+            )
             driver.load(key_of(driver, pages))
         put_in_storage(driver, pages)
         driver.restart()
     assert expected_pages(driver, long) == len(long), f"FLOW-9: in storage is {in_storage(driver, long)}"
-    assert prefetch(driver, long) == len(long), "FLOW-9: all of it was persisted, a page in each life"
+    assert prefetch(driver, long) == len(long), (
+        "FLOW-9: expected all pages, which were stored before different restarts"
+    )
 
 
 @clause("FLOW-9", "EVICT-9", needs=[Capability.STEPPED_STORAGE], write_policies=[WritePolicy.WRITE_THROUGH])
@@ -124,14 +128,16 @@ def test_a_reset_cancels_what_is_being_stored(driver: Driver) -> None:
     driver.complete_all()
     pending_job(driver, StorageKind.PERSIST)
     driver.reset()
-    assert not driver.pending_storage(), f"EVICT-9: of the old life {driver.pending_storage()} is pending"
+    assert not driver.pending_storage(), (
+        f"EVICT-9: expected no pending storage jobs after a reset, got {driver.pending_storage()}"
+    )
     assert driver.detach_storage(), "FLOW-12: everything was dropped, so that nothing is under way"
     assert driver.attach_storage(), "FLOW-12: it was detached"
     put(driver, OTHER)
     driver.drain()
-    assert all(in_storage(driver, OTHER)[Pool.KV]), "EVICT-9: the new life is persisted as ever"
-    assert tier_hits(driver, PAIR) == (0, 0), "EVICT-9: nothing of the old life is in the tree"
-    assert prefetch(driver, PAIR) == expected_pages(driver, PAIR), "FLOW-9: what is in storage can be fetched"
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "EVICT-9: expected a prompt to be stored after the reset"
+    assert tier_hits(driver, PAIR) == (0, 0), "EVICT-9: expected no hit after the reset"
+    assert prefetch(driver, PAIR) == expected_pages(driver, PAIR), "FLOW-9: expected the pages that are in storage"
 
 
 @clause("FLOW-9", "FETCH-4")
@@ -140,4 +146,4 @@ def test_each_stored_prefix_can_be_prefetched(driver: Driver) -> None:
     driver.restart()
     found = gains(driver, PREFIXES)
     expected = {pages: len(pages) for pages in PREFIXES}
-    assert found == expected, f"FLOW-9: each beginning was persisted, {expected}, got {found}"
+    assert found == expected, f"FLOW-9: each prefix was stored: expected {expected} pages, got {found}"

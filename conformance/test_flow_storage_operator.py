@@ -58,9 +58,9 @@ def test_an_operator_is_refused_while_a_prefetch_is_open(driver: Driver, stage: 
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
-    assert not operation(driver), f"FLOW-12: a fetch is {stage.__name__}, expected a refusal, but it was done"
+    assert not operation(driver), f"FLOW-12: a prefetch is {stage.__name__}: expected a refusal, but it was done"
     driver.drain()
-    assert prefetched_pages(driver, ticket) == len(PROMPT), "FLOW-12: the fetch goes on as if nothing had been asked"
+    assert prefetched_pages(driver, ticket) == len(PROMPT), "FLOW-12: expected the prefetch to bring all pages"
     assert operation(driver), "FLOW-12: nothing is under way any more"
 
 
@@ -101,10 +101,10 @@ def test_without_a_backend_the_host_tier_still_works(driver: Driver) -> None:
     assert not driver.detach_storage(), "FLOW-12: none is attached"
     assert not driver.clear_storage(), "FLOW-12: none is attached, and nothing can be removed"
     before = len(store(driver).calls)
-    assert driver.prefetch(key_of(driver, OTHER)) is None, "FETCH-1: there is no storage to fetch from"
+    assert driver.prefetch(key_of(driver, OTHER)) is None, "FETCH-1: no backend is attached: expected None"
     put_on_host(driver, OTHER)
     assert tier_hits(driver, OTHER) == (0, len(OTHER)), (
-        f"FLOW-12: the host tier goes on, got {tier_hits(driver, OTHER)}"
+        f"FLOW-12: expected the host tier to work without a backend, got {tier_hits(driver, OTHER)}"
     )
     called = [call.verb for call in store(driver).calls[before:]]
     assert not called, f"FLOW-12: no backend is attached, and it was asked {called}"
@@ -130,7 +130,7 @@ def test_after_a_clear_used_nodes_are_stored_again(driver: Driver) -> None:
         put_in_storage(driver, PAIR)
         assert forget(driver), "FLOW-12: nothing is under way"
         marks = stored_components(driver) if shows_marks(driver) else {}
-        assert not any(marks.values()), f"FLOW-12: storage has nothing, persisted is {marks}"
+        assert not any(marks.values()), f"FLOW-12: storage is empty: expected no stored components, got {marks}"
         put(driver, PAIR)
         driver.evict("full", driver.config.capacity_tokens["full"])
         driver.drain()
@@ -185,7 +185,7 @@ def test_pages_are_read_and_written_in_the_memory_of_the_host_tier(driver: Drive
     put_in_storage_alone(driver, PROMPT)
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     moved = store(driver).moved_pieces
-    assert moved > 0, "the scene moves pages"
+    assert moved > 0, "the scenario moves pages"
     strays = store(driver).stray_pieces
     assert strays == 0, f"STORE-9: of {moved} pieces {strays} lay outside the memory that was registered"
 

@@ -95,7 +95,7 @@ def test_a_request_admitted_before_its_prefetch_ends_uses_none_of_it(driver: Dri
     driver.finish(admission.request)
     driver.drain()
     assert prefetched_pages(driver, ticket) == len(PROMPT), (
-        "FETCH-4: a match gets all of the prompt, whoever brought it"
+        "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
     )
     require_all_evictable(driver, "after both have ended")
 

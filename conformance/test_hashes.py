@@ -108,7 +108,7 @@ def test_page_hashes_are_returned_in_a_new_list(driver: Driver) -> None:
     assert extended[:3] == expected, (
         f"KEY-6: the hashes of a prefix begin the longer list, got {extended} for {expected}"
     )
-    assert len(extended) == 4, f"KEY-6: 4 pages have 4 hashes, got {extended}"
+    assert len(extended) == 4, f"KEY-6: 4 pages have 4 hashes: expected 4, got {extended}"
 
 
 @clause("KEY-6", bigram=True)

@@ -54,7 +54,7 @@ def test_a_match_that_finds_nothing_is_not_counted(driver: Driver) -> None:
     insert_fresh(driver, [1])
     for pages in ([], [2], [2, 1]):
         driver.match(key_of(driver, pages))
-    assert hits(driver) == {(1,): 0}, f"EVICT-2: nobody matched, got {hits(driver)}"
+    assert hits(driver) == {(1,): 0}, f"EVICT-2: no request matched it: expected no hits, got {hits(driver)}"
 
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS])

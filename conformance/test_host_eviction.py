@@ -24,7 +24,7 @@ def test_the_host_evicts_from_the_leaves_up(driver: Driver) -> None:
         assert left == expected, f"EVICT-8: {len(CHAIN) - count} evictions leave {expected}, they left {left}"
         assert nodes(driver).keys() == expected, f"EVICT-8: nodes {nodes(driver).keys()} are left of {expected}"
         assert tier_hits(driver, CHAIN) == (0, count), (
-            f"MATCH-1: {count} pages are left, got {tier_hits(driver, CHAIN)}"
+            f"MATCH-1: {count} pages are left: expected {(0, count)}, got {tier_hits(driver, CHAIN)}"
         )
 
 
@@ -97,7 +97,9 @@ def test_evicting_a_host_copy_leaves_the_device_unchanged(driver: Driver) -> Non
         assert not host_slots(driver, component), f"EVICT-8: copies of {component} can be given up, and were not"
         after = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
         assert after == before, f"EVICT-8: an eviction of {component} on the host changed the device"
-    assert tier_hits(driver, [1, 2]) == (2, 0), f"EVICT-8: 2 pages are on the device, got {tier_hits(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (2, 0), (
+        f"EVICT-8: 2 pages are on the device: expected (2, 0), got {tier_hits(driver, [1, 2])}"
+    )
 
 
 @clause("EVICT-8", "EVICT-6")

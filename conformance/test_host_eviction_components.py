@@ -62,7 +62,7 @@ def refilled(driver: Driver, component: str) -> None:
     assert after == before, f"HOST-1: only what the host lacked was to be copied: {before} became {after}"
     evict_all(driver)
     assert tier_hits(driver, TOMBSTONE) == (0, 2), (
-        f"FLOW-8: both pages are on the host, got {tier_hits(driver, TOMBSTONE)}"
+        f"FLOW-8: both pages are on the host: expected (0, 2), got {tier_hits(driver, TOMBSTONE)}"
     )
 
 

@@ -114,7 +114,9 @@ def test_a_host_lock_does_not_lock_device_data(driver: Driver) -> None:
     assert not device_slots(driver, FULL), (
         f"LOCK-7: the device is not locked, and {device_slots(driver, FULL).keys()} stayed there"
     )
-    assert tier_hits(driver, SHORT) == (0, 3), f"LOCK-7: all of {SHORT} is on the host, got {tier_hits(driver, SHORT)}"
+    assert tier_hits(driver, SHORT) == (0, 3), (
+        f"LOCK-7: all of {SHORT} is on the host: expected (0, 3), got {tier_hits(driver, SHORT)}"
+    )
     driver.unlock_host(receipt)
 
 

@@ -50,7 +50,9 @@ def test_an_insert_over_an_evicted_prompt_uses_its_own_slots(driver: Driver) -> 
     if has(driver, MAMBA):
         assert device_slots(driver, MAMBA)[WHOLE] == (own.state,), f"INS-3: the state {own.state} is taken as well"
     assert below(driver) == before, f"INS-3: the copies on the host were {before} and are {below(driver)}"
-    assert tier_hits(driver, WHOLE) == (3, 0), f"INS-3: all of it is on the device, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"INS-3: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
     require_room(driver, 3, 1)
 
 
@@ -105,7 +107,9 @@ def test_an_insert_that_ends_inside_an_evicted_node_restores_its_first_pages(dri
         for component in before
     }
     assert after == before, f"INS-8: host slots {before} became {after} in a split"
-    assert tier_hits(driver, WHOLE) == (2, 1), f"INS-3: page 3 is on the host alone, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (2, 1), (
+        f"INS-3: page 3 is on the host alone: expected (2, 1), got {tier_hits(driver, WHOLE)}"
+    )
     require_room(driver, 2, 1)
 
 

@@ -101,7 +101,7 @@ def test_a_request_that_reads_through_a_tombstone_restores_nothing(driver: Drive
     pages = put_behind_tombstone(driver)
     put(driver, [*pages, 90])
     restored = device_slots(driver, SWA).keys() & prefixes(*LONG)
-    assert not restored, f"INS-4: nobody computed the SWA data of {restored}"
+    assert not restored, f"INS-4: no request computed it: expected no new SWA data, got {restored}"
 
 
 @clause("INS-5", "INS-1", components=(SWA,), needs=[Capability.SNAPSHOT], bigram=True)
@@ -127,7 +127,7 @@ def test_a_leaf_is_split_where_the_window_begins(driver: Driver, passed: int) ->
     live = device_slots(driver, SWA).keys()
     assert live == expected, f"INS-6: the window has left {passed} pages: expected SWA data of {expected}, got {live}"
     assert device_slots(driver, FULL).keys() == prefixes(*pages), (
-        f"INS-6: FULL data of all pages, got {device_slots(driver, FULL)}"
+        f"INS-6: FULL data of all pages: expected {prefixes(*pages)}, got {device_slots(driver, FULL)}"
     )
     ends = nodes(driver).keys()
     assert tuple(pages[:passed]) in ends, f"INS-6: a node ends at the window's edge {pages[:passed]}, got {ends}"

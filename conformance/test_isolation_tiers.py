@@ -45,7 +45,7 @@ def test_another_salt_finds_nothing_on_either_tier(driver: Driver, scene: Callab
         require_nothing(found, namespace)
         assert driver.load_back(key, found) is None, f"SEC-3: something was loaded for {namespace}"
     assert sum(tier_hits(driver, WHOLE)) == 3, (
-        f"SEC-3: with the same salt all of it is there, got {tier_hits(driver, WHOLE)}"
+        f"SEC-3: with the same salt all of it is there: expected 3, got {tier_hits(driver, WHOLE)}"
     )
 
 
@@ -63,7 +63,7 @@ def test_another_salt_finds_nothing_of_a_load_under_way(driver: Driver, stage: S
         driver.match(key)
         assert len(transfer_views(driver, TransferKind.LOAD)) == under_way, f"SEC-3: {namespace} changed what is loaded"
     driver.drain()
-    assert driver.claim(load.ticket) is not None, "FLOW-10: the load went well"
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
 
 
 @clause("KEY-2", "SEC-3", needs=HOST, page_sizes=[16])
@@ -76,7 +76,7 @@ def test_each_namespace_has_its_own_host_copies(driver: Driver) -> None:
     evict_all(driver)
     for namespace in (SHARED, OTHERS[0]):
         there = tier_hits(driver, WHOLE, namespace)
-        assert there == (0, 3), f"KEY-2: three pages of {namespace} are on the host, got {there}"
+        assert there == (0, 3), f"KEY-2: three pages of {namespace} are on the host: expected (0, 3), got {there}"
     driver.load(other)
     found = tier_hits(driver, WHOLE, OTHERS[0]), tier_hits(driver, WHOLE)
     assert found == ((3, 0), (0, 3)), f"KEY-2: only {OTHERS[0]} was loaded, got {found}"

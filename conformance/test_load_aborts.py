@@ -57,7 +57,9 @@ def test_an_abort_does_not_stop_a_load_that_another_request_waits_for(driver: Dr
     driver.abort(first.request)
     driver.drain()
     ready = driver.resume(second.request)
-    assert ready is not None, f"REQ-2: another request was aborted when {stage.__name__}, and this one waits for ever"
+    assert ready is not None, (
+        f"REQ-2: another request was aborted when {stage.__name__}, expected this one to resume, got None"
+    )
     driver.finish(second.request)
     require_all_evictable(driver, f"aborted when {stage.__name__}, and another finished")
 

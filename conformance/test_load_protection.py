@@ -66,7 +66,7 @@ def test_loaded_pages_stay_until_the_load_is_claimed(driver: Driver, end: End) -
     end(driver, load.ticket)
     evict_all(driver)
     assert not device_slots(driver, FULL), (
-        f"HOST-4: nobody waits any more, and {device_slots(driver, FULL).keys()} cannot be evicted"
+        f"HOST-4: the load has ended: expected an empty device after eviction, got {device_slots(driver, FULL).keys()}"
     )
 
 
@@ -85,7 +85,7 @@ def test_each_load_of_a_path_protects_it(driver: Driver, first: list[int], end: 
     end(driver, load.ticket)
     evict_all(driver)
     assert not device_slots(driver, FULL), (
-        f"HOST-4: nobody waits any more, and {device_slots(driver, FULL).keys()} cannot be evicted"
+        f"HOST-4: the load has ended: expected an empty device after eviction, got {device_slots(driver, FULL).keys()}"
     )
 
 

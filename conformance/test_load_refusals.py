@@ -136,7 +136,9 @@ def require_room_for_all_or_nothing(driver: Driver, component: str, need: int) -
     with leave_only(driver, component, need - 1):
         free = {name: sizes.free // unit(driver, name) for name, sizes in driver.adapter.sizes().items()}
         rest = {name: count for name, count in free.items() if name != component and count < 3}
-        assert (free[component], rest) == (need - 1, {}), f"{component} alone is short in this scene, free are {free}"
+        assert (free[component], rest) == (need - 1, {}), (
+            f"{component} alone is short in this scenario, free are {free}"
+        )
         require_refused(driver, [1, 2, 3], f"{need} pages of {component} are needed, free are {free}")
     with leave_only(driver, component, need):
         require_loaded(driver, [1, 2, 3])
@@ -149,7 +151,7 @@ def test_a_load_evicts_other_nodes(driver: Driver) -> None:
     for first in (20, 30, 40):
         put(driver, range(first, first + 8))
     free = min(sizes.free // unit(driver, name) for name, sizes in driver.adapter.sizes().items() if name != MAMBA)
-    assert free < 3, f"there is no room for three pages in this scene, free are {free}"
+    assert free < 3, f"there is no room for three pages in this scenario, free are {free}"
     require_loaded(driver, [1, 2, 3])
     driver.unlock_host(receipt)
 
@@ -161,7 +163,7 @@ def test_a_load_evicts_another_state(driver: Driver) -> None:
     for page in range(20, 20 + driver.config.capacity_tokens[MAMBA]):
         put(driver, [page])
     free = driver.adapter.sizes()[MAMBA].free
-    assert free == 0, f"there is no state left in this scene, free are {free}"
+    assert free == 0, f"there is no state left in this scenario, free are {free}"
     require_loaded(driver, [1, 2, 3])
     driver.unlock_host(receipt)
 

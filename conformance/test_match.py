@@ -160,10 +160,10 @@ def test_matching_moves_no_data_and_takes_no_lock(driver: Driver) -> None:
 
 @clause("MATCH-14", needs=[Capability.SNAPSHOT], bigram=True)
 def test_an_empty_or_unknown_key_gives_the_root(driver: Driver) -> None:
-    nobody = Namespace(lora="nobody", salt=None, tenant=None)
+    unknown = Namespace(lora="unknown", salt=None, tenant=None)
     keys = {"empty": key_of(driver, []), "no token": driver.key([]), "unknown": key_of(driver, [9, 1])}
     if Capability.NAMESPACES in driver.adapter.capabilities:
-        keys["unknown namespace"] = driver.key(driver.prompt([1, 2]), nobody)
+        keys["unknown namespace"] = driver.key(driver.prompt([1, 2]), unknown)
     for prompt in ([], [1, 2]):
         put(driver, prompt)
         for name, key in keys.items():

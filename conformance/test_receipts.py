@@ -151,11 +151,11 @@ def test_a_window_lock_that_a_tombstone_shortened_stays_short(driver: Driver) ->
     make_tombstone(driver, SWA)
     receipt = driver.lock(behind)
     before = locks(driver)
-    assert before[SWA, TOMBSTONE] == 0, f"LOCK-1: a tombstone has no SWA data to lock, got {before}"
+    assert before[SWA, TOMBSTONE] == 0, f"LOCK-1: a tombstone has no SWA data to lock: expected 0, got {before}"
     recompute(driver)
     other = driver.lock(behind)
     driver.unlock(receipt)
     left = locks(driver)
     driver.unlock(other)
-    assert left[SWA, (1, 2, 3)] == 1, f"LOCK-3: the second lock holds page 3 once, got {left}"
+    assert left[SWA, (1, 2, 3)] == 1, f"LOCK-3: the second lock holds page 3 once: expected 1, got {left}"
     assert not locks(driver), f"LOCK-3: all is released, {locks(driver)} is left"

@@ -23,7 +23,7 @@ def test_a_finished_request_leaves_its_prompt_and_nothing_else(driver: Driver) -
     assert run_request(driver, PROMPT) == 0, "REQ-1: nothing is cached yet"
     require_requests_released(driver, "a request finished")
     assert device_slots(driver, FULL).keys() == prefixes(*PROMPT), (
-        f"REQ-1: {PROMPT} was to be cached, got {device_slots(driver, FULL)}"
+        f"REQ-1: {PROMPT} was to be cached: expected {prefixes(*PROMPT)}, got {device_slots(driver, FULL)}"
     )
     find(driver, PROMPT)
 

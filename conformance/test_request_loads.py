@@ -34,9 +34,7 @@ def test_a_request_does_not_resume_before_its_load_has_ended(driver: Driver, sta
     for _ in range(3):
         before = snapshot_values(driver.snapshot())
         ready = driver.resume(admission.request)
-        assert ready is None, (
-            f"FLOW-4: the load was {stage.__name__} and has not ended, yet the request goes on: {ready}"
-        )
+        assert ready is None, f"FLOW-4: the load was {stage.__name__} and has not ended: expected None, got {ready}"
         assert snapshot_values(driver.snapshot()) == before, (
             "REQ-2: a request asked how it stands, and the cache changed"
         )

@@ -67,7 +67,7 @@ def test_a_split_leaves_all_locks_where_they_are(driver: Driver, split: Split) -
     put(driver, WHOLE)
     receipts = [lock(driver, WHOLE), lock(driver, WHOLE)]
     before = locks(driver)
-    assert before[FULL, WHOLE] == 2, f"LOCK-1: two receipts hold the end, got {before}"
+    assert before[FULL, WHOLE] == 2, f"LOCK-1: two receipts hold the end: expected 2, got {before}"
     for pages in (3, 1, 5):
         split(driver, pages)
         after = locks(driver)

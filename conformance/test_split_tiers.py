@@ -101,7 +101,9 @@ def test_a_backup_covers_both_parts_of_a_node_that_is_split_meanwhile(
     missing = prefixes(*WHOLE) - host_slots(driver, FULL).keys()
     assert not missing, f"INS-8: {WHOLE} was being backed up when it was split, {missing} is not on the host"
     evict_all(driver)
-    assert tier_hits(driver, WHOLE) == (0, 6), f"FLOW-8: all six pages were backed up, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (0, 6), (
+        f"FLOW-8: all six pages were backed up: expected (0, 6), got {tier_hits(driver, WHOLE)}"
+    )
     driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
 
 
@@ -116,9 +118,11 @@ def test_a_load_brings_both_parts_of_a_node_that_is_split_meanwhile(driver: Driv
     _require_sources_pinned(driver, Tier.HOST, TransferKind.LOAD)
     driver.drain()
     delivered = driver.claim(load.ticket)
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert delivered.tolist() == load.indices.tolist(), f"INS-8: asked {load.indices}, delivered {delivered}"
-    assert tier_hits(driver, WHOLE) == (6, 0), f"INS-8: all six pages were loaded, got {tier_hits(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (6, 0), (
+        f"INS-8: all six pages were loaded: expected (6, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("INS-8", "FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
@@ -147,11 +151,11 @@ def test_a_load_that_fails_after_a_split_leaves_both_parts_on_the_host(driver: D
     driver.step()
     assert driver.claim(load.ticket) is None, "FLOW-3: the load failed and was delivered"
     assert tier_hits(driver, WHOLE) == (0, 6), (
-        f"FLOW-3: all six pages are on the host still, got {tier_hits(driver, WHOLE)}"
+        f"FLOW-3: all six pages are on the host still: expected (0, 6), got {tier_hits(driver, WHOLE)}"
     )
     driver.load(key_of(driver, WHOLE))
     assert tier_hits(driver, WHOLE) == (6, 0), (
-        f"FLOW-4: nothing stands in the way of another, got {tier_hits(driver, WHOLE)}"
+        f"FLOW-4: nothing stands in the way of another: expected (6, 0), got {tier_hits(driver, WHOLE)}"
     )
 
 

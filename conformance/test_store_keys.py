@@ -122,7 +122,8 @@ def test_ranks_that_share_a_page_share_its_object(
                 is_same = object_keys(one, pool, PROMPT) == object_keys(other, pool, PROMPT)
                 assert is_same == are_shared, (
                     f"STORE-1: {axis} ranks, MLA {is_mla}: objects of {pool.value} are "
-                    f"{'shared' if are_shared else 'each rank its own'}, got {object_keys(one, pool, PROMPT)[0]}"
+                    f"{'shared' if are_shared else 'each rank its own'}: expected {are_shared}, got "
+                    f"{object_keys(one, pool, PROMPT)[0]}"
                 )
 
 

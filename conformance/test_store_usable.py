@@ -144,4 +144,4 @@ def test_objects_in_storage_are_not_written_again(driver: Driver) -> None:
     driver.drain()
     after = store(driver).objects
     changed = [key for key, content in before.items() if after.get(key) is not content]
-    assert not changed, f"STORE-5: a restarted cache computed the prompt again, and wrote {changed} anew"
+    assert not changed, f"STORE-5: the objects are in storage: expected none to be written again, got {changed}"

@@ -83,10 +83,12 @@ def test_a_node_that_is_always_refused_is_offered_three_times(driver: Driver) ->
         put(driver, PROMPT)
         driver.drain()
     tries = sum(key in call.keys for call in store(driver).calls if call.verb == "set")
-    assert 1 < tries < USES, f"FLOW-4: {USES} uses, each time refused: again, and not for ever; {tries} tries"
+    assert 1 < tries < USES, (
+        f"FLOW-4: {USES} uses, each time refused: expected more than 1 and less than {USES} offers, got {tries}"
+    )
     put(driver, OTHER)
     driver.drain()
-    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-4: another prompt is not refused, and has to be persisted"
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-4: another prompt is not refused: expected it in storage"
 
 
 @clause("FETCH-9", "FLOW-9", write_policies=THROUGH, page_sizes=[1], needs=MARKED)
@@ -119,5 +121,5 @@ def test_a_refused_node_is_not_reported(driver: Driver) -> None:
     told = [event for event in driver.adapter.events() if event.tier == "storage"]
     assert not told, f"EVENT-1: storage has only a part of the node, reported is {told}"
     counters = driver.adapter.counters()
-    assert counters["bytes_persisted"] == 0, f"EVENT-2: nothing was persisted, counted are {counters}"
-    assert counters["persists_failed"] == 1, f"EVENT-2: one persist failed, counted are {counters}"
+    assert counters["bytes_persisted"] == 0, f"EVENT-2: nothing was stored: expected 0 bytes, got {counters}"
+    assert counters["persists_failed"] == 1, f"EVENT-2: expected one failed store to be counted, got {counters}"

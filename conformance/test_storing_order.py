@@ -83,7 +83,9 @@ def test_both_parts_of_a_node_that_was_split_while_being_stored_are_in_storage(d
     marks = stored_components(driver) if shows_marks(driver) else {}
     for pages in (PAIR[:1], PAIR) if marks else ():
         expected = set(driver.config.components) - ({MAMBA} if pages != PAIR else set())
-        assert marks[pages] == expected, f"FETCH-9: {pages} is a part of what was persisted: {expected}, got {marks}"
+        assert marks[pages] == expected, (
+            f"FETCH-9: {pages} is a part of a stored node: expected {expected} to be stored, got {marks}"
+        )
     driver.drain()
     driver.restart()
     assert prefetch(driver, PAIR) == len(PAIR), "FETCH-9: both parts are in storage"
@@ -115,7 +117,7 @@ def test_with_write_back_a_leaf_is_stored_after_its_parent_left_the_device(drive
     assert not store(driver).offered, "FLOW-9: its parent is not in storage, and nothing that is below may be"
     evict_all(driver)
     driver.drain()
-    assert all(in_storage(driver, PROMPT)[Pool.KV]), "FLOW-9: the parent left too, so that both are persisted"
+    assert all(in_storage(driver, PROMPT)[Pool.KV]), "FLOW-9: the parent left the device too: expected both in storage"
     driver.restart()
     assert prefetch(driver, PROMPT) == len(PROMPT), "FLOW-9: the whole prompt is in storage"
 

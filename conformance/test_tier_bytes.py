@@ -73,7 +73,7 @@ def test_a_host_copy_has_the_bytes_of_the_device(driver: Driver) -> None:
     on_device, on_host = bytes_on(driver, Tier.DEVICE), bytes_on(driver, Tier.HOST)
     common = {place: data for place, data in on_host.items() if place in on_device}
     require_same(common, on_device, "copied")
-    assert all(any(data) for data in common.values()), "HOST-7: what is compared are bytes that somebody wrote"
+    assert all(any(data) for data in common.values()), "HOST-7: expected the compared bytes not to be all zero"
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
@@ -92,7 +92,7 @@ def test_bytes_stay_equal_over_repeated_loads_to_other_slots(driver: Driver) -> 
         driver.free(mine[:in_the_way])
     assert all(place.keys() == places[0].keys() for place in places), f"HOST-4: each load brings all, got {places}"
     moved = [place for place in places if place != places[0]]
-    assert moved, f"HOST-7: the scene is of data that comes back to other slots, it was always at {places[0]}"
+    assert moved, f"HOST-7: the scenario is about data that comes back to other slots, it was always at {places[0]}"
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
@@ -105,7 +105,9 @@ def test_bytes_stay_equal_in_reused_host_slots(driver: Driver) -> None:
     driver.evict_host(FULL, 1)
     put_on_host(driver, *reversed(PROMPTS))
     again = host_slots(driver, FULL)
-    assert any(again[pages] != slots for pages, slots in places.items()), "HOST-7: the scene is of other host slots"
+    assert any(again[pages] != slots for pages, slots in places.items()), (
+        "HOST-7: the scenario is about other host slots"
+    )
     driver.free(fill(driver, 1))
     load_all(driver, PROMPTS)
     found = {place: data for place, data in bytes_on(driver, Tier.DEVICE).items() if place in before}

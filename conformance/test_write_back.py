@@ -26,9 +26,13 @@ def test_a_victim_is_backed_up_within_the_call_whichever_component_is_evicted(dr
         assert not host_slots(driver, FULL), f"HOST-1: nothing is copied before it leaves: {host_slots(driver, FULL)}"
         result = driver.evict(component, driver.config.capacity_tokens[component])
         assert result.refused == 0, f"EVICT-7: the host is empty, yet {result}"
-        assert tier_hits(driver, NEW) == (0, 2), f"EVICT-7: both pages went to the host, got {tier_hits(driver, NEW)}"
+        assert tier_hits(driver, NEW) == (0, 2), (
+            f"EVICT-7: both pages went to the host: expected (0, 2), got {tier_hits(driver, NEW)}"
+        )
         driver.verify_state(key_of(driver, NEW), driver.load(key_of(driver, NEW)))
-        assert tier_hits(driver, NEW) == (2, 0), f"FLOW-8: both pages came back, got {tier_hits(driver, NEW)}"
+        assert tier_hits(driver, NEW) == (2, 0), (
+            f"FLOW-8: both pages came back: expected (2, 0), got {tier_hits(driver, NEW)}"
+        )
 
 
 @clause("EVICT-7", "EVICT-5", write_policies=BACK)
@@ -39,7 +43,7 @@ def test_a_child_is_demoted_while_its_parent_stays_on_the_device(driver: Driver)
     for count in (2, 1, 0):
         driver.evict(FULL, 1)
         assert tier_hits(driver, chain) == (count, 3 - count), (
-            f"EVICT-7: {count} pages stay, got {tier_hits(driver, chain)}"
+            f"EVICT-7: {count} pages stay: expected {(count, 3 - count)}, got {tier_hits(driver, chain)}"
         )
         below, expected = host_slots(driver, FULL).keys(), prefixes(*chain) - prefixes(*chain[:count])
         assert below == expected, f"EVICT-7: {expected} was to be on the host, got {below}"
@@ -72,11 +76,15 @@ def test_a_victim_stays_when_its_copy_fails(driver: Driver) -> None:
         driver.adapter.fail_waits(1)
         result = driver.evict(component, 1)
         assert (result.victims, result.refused) == (0, 1), f"EVICT-7: the copy failed, and the victim stays: {result}"
-        assert tier_hits(driver, NEW) == (2, 0), f"EVICT-7: it is on the device still, got {tier_hits(driver, NEW)}"
+        assert tier_hits(driver, NEW) == (2, 0), (
+            f"EVICT-7: it is on the device still: expected (2, 0), got {tier_hits(driver, NEW)}"
+        )
         free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
         assert free == capacity, f"FLOW-3: nothing came to the host: of {capacity} are free {free}"
         driver.evict(component, 1)
-        assert tier_hits(driver, NEW) == (0, 2), f"FLOW-4: the next eviction backs it up, got {tier_hits(driver, NEW)}"
+        assert tier_hits(driver, NEW) == (0, 2), (
+            f"FLOW-4: the next eviction backs it up: expected (0, 2), got {tier_hits(driver, NEW)}"
+        )
 
 
 @clause("FLOW-4", "EVICT-7", write_policies=BACK)
@@ -98,7 +106,7 @@ def test_a_node_larger_than_the_host_is_dropped_with_its_descendants(driver: Dri
         put(small, below)
         small.evict(FULL, 1)
         assert tier_hits(small, below) == (2, 1), (
-            f"EVICT-7: page 5 alone fits on the host, got {tier_hits(small, below)}"
+            f"EVICT-7: page 5 alone fits on the host: expected (2, 1), got {tier_hits(small, below)}"
         )
         receipt = small.lock_host(best_match(small, below))
         result = small.evict(FULL, 1)
@@ -150,4 +158,6 @@ def test_an_allocation_backs_up_what_it_displaces(driver: Driver) -> None:
     driver.free(slots)
     for pages in (OLD, NEW):
         driver.load(key_of(driver, pages))
-        assert tier_hits(driver, pages) == (2, 0), f"FLOW-8: {pages} is there again, got {tier_hits(driver, pages)}"
+        assert tier_hits(driver, pages) == (2, 0), (
+            f"FLOW-8: {pages} is there again: expected (2, 0), got {tier_hits(driver, pages)}"
+        )

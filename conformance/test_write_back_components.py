@@ -38,7 +38,9 @@ def require_copy_first(driver: Driver, component: str) -> None:
     missing = {name for name in gone if TOMBSTONE not in host_slots(driver, name)}
     assert not missing, f"FLOW-8: {missing} of {TOMBSTONE} left the device and is not on the host"
     driver.verify_state(key_of(driver, TOMBSTONE), driver.load(key_of(driver, TOMBSTONE)))
-    assert tier_hits(driver, TOMBSTONE) == (2, 0), f"FLOW-8: it came back, got {tier_hits(driver, TOMBSTONE)}"
+    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
+        f"FLOW-8: it came back: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    )
 
 
 @clause("EVICT-7", "FLOW-8", components=(SWA,), write_policies=BACK)
@@ -67,7 +69,9 @@ def require_copy_of_the_rest(driver: Driver, component: str) -> None:
     copied, expected = bytes_moved(driver, TransferKind.BACKUP) - before, slot_bytes(driver, taken)
     assert copied == expected, f"FLOW-6: {taken} were copied, which are {expected} bytes, counted are {copied}"
     driver.verify_state(key_of(driver, TOMBSTONE), driver.load(key_of(driver, TOMBSTONE)))
-    assert tier_hits(driver, TOMBSTONE) == (2, 0), f"FLOW-8: it came back, got {tier_hits(driver, TOMBSTONE)}"
+    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
+        f"FLOW-8: it came back: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    )
 
 
 @clause("EVICT-7", "FLOW-8", components=(SWA,), write_policies=BACK, needs=[Capability.COUNTERS])

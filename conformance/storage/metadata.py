@@ -60,7 +60,7 @@ class Metadata:
     def reserve(self, *keys: str) -> list[list[Any]]:
         """Reserve pages: for each key whether it has a page already, and the page."""
         answer = self.ask("reserve_and_allocate_page_indices", keys=[[key, ""] for key in keys])
-        assert answer.status == 200, f"STORE-10: pages can be reserved, got {answer}"
+        assert answer.status == 200, f"STORE-10: pages can be reserved: expected 200, got {answer}"
         indices: list[list[Any]] = answer.content["indices"]
         return indices
 

@@ -98,7 +98,7 @@ def test_pages_cleared_while_they_are_read_and_written_are_whole_or_missing(larg
         try:
             for turn in range(60):
                 backend.set(keys, large.source(keys, 0).pages, [])
-                assert turn % 2 or backend.clear(), "STORE-7: all are gone, whoever reads"
+                assert turn % 2 or backend.clear(), "STORE-7: expected clear to return True while others read"
         finally:
             done.set()
 

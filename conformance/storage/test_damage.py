@@ -32,8 +32,10 @@ def require_writable(store: StorageDriver) -> None:
     """Every key can be written again after damage, and read."""
     store.get(KEYS)
     store.has(KEYS)
-    assert store.set(KEYS, 1) == [True] * len(KEYS), "STORE-3: what was damaged can be written anew"
-    assert store.get(KEYS) == [True] * len(KEYS), "STORE-3: what was written anew can be read"
+    assert store.set(KEYS, 1) == [True] * len(KEYS), "STORE-3: expected every page to be written again after damage"
+    assert store.get(KEYS) == [True] * len(KEYS), (
+        "STORE-3: expected every page to be readable after it was written again"
+    )
 
 
 @clause("STORE-3")
@@ -63,9 +65,9 @@ def test_a_miss_by_damage_is_counted_and_the_others_are_read(store: StorageDrive
     answers = store.get(KEYS)
     assert answers == [key != DAMAGED for key in KEYS], f"STORE-3: one object is damaged, got {answers}"
     misses = dict(store.instances[0].stats().misses)
-    assert sum(misses.values()) == 1, f"STORE-3: the miss is counted with its reason, got {misses}"
+    assert sum(misses.values()) == 1, f"STORE-3: the miss is counted with its reason: expected 1, got {misses}"
     assert "absent" not in misses, f"STORE-3: a damaged object is not an absent one, got {misses}"
-    assert store.has(KEYS) == answers, "STORE-3: what nobody can read is there no more"
+    assert store.has(KEYS) == answers, "STORE-3: expected `has` to agree with `get`"
 
 
 @clause("STORE-3")
@@ -90,7 +92,9 @@ def test_any_damaged_file_causes_only_misses(store: StorageDriver, damage: str) 
             continue
         store.get(KEYS)
         store.set(KEYS, number + 1)
-        assert store.get(KEYS) == [True] * len(KEYS), f"STORE-3: {damage}, {files[number].name}: can be written anew"
+        assert store.get(KEYS) == [True] * len(KEYS), (
+            f"STORE-3: {damage}, {files[number].name}: expected every page to be written again"
+        )
         store.instances[0].close()
 
 

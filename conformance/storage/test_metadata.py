@@ -74,8 +74,10 @@ def test_a_request_without_a_namespace_means_kv(metadata: Metadata) -> None:
 def test_a_page_is_not_visible_before_it_is_confirmed(metadata: Metadata) -> None:
     metadata.initialise(3)
     assert metadata.reserve("a", "b") == [[False, 2], [False, 1]], "STORE-10: two pages to write"
-    assert metadata.exist("a", "b") == [False, False], "STORE-10: nobody has said that they were written"
-    assert metadata.find("a", "b") == [None, None], "STORE-10: nobody has said that they were written"
+    assert metadata.exist("a", "b") == [False, False], (
+        "STORE-10: the pages are not confirmed: expected none to be visible"
+    )
+    assert metadata.find("a", "b") == [None, None], "STORE-10: the pages are not confirmed: expected none to be visible"
     assert metadata.confirm(("a", 2), released=(1,)) == 204, "STORE-10: one was written, and the other was not"
     assert metadata.exist("a", "b") == [True, False], "STORE-10: one was written, and the other was not"
     assert metadata.find("a", "b") == [2, None], "STORE-10: one was written, and the other was not"
@@ -90,7 +92,7 @@ def test_no_page_is_reserved_twice(metadata: Metadata) -> None:
     taken = [page for page in pages if page >= 0]
     assert sorted(taken) == [0, 1, 2, 3], f"STORE-10: four pages for four keys, and none for the others: got {pages}"
     assert metadata.exist("a") == [False], "STORE-10: the page of a was handed out, so that it is a's no more"
-    assert metadata.confirm(("a", 3)) == 409, "STORE-10: nobody reserved that page for a"
+    assert metadata.confirm(("a", 3)) == 409, "STORE-10: the page is not reserved for a: expected status 409"
     assert metadata.confirm(released=(3, 3)) == 409, "STORE-10: a page can be given back once"
 
 

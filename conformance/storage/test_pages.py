@@ -91,7 +91,7 @@ def test_an_object_of_another_size_is_a_miss(store: StorageDriver, kept: int, as
     answers = backend.get(keys, target.pages, [])
     assert answers == [True, False, True], f"STORE-3: an object of {kept} bytes read into {asked}, got {answers}"
     assert target.has_its_guards, "STORE-3: nothing is written beside the target"
-    assert sum(backend.stats().misses.values()) == 1, f"STORE-3: the miss is counted, got {backend.stats()}"
+    assert sum(backend.stats().misses.values()) == 1, f"STORE-3: the miss is counted: expected 1, got {backend.stats()}"
 
 
 @clause("STORE-3")
@@ -121,4 +121,6 @@ def test_the_counters_match_the_operations(store: StorageDriver) -> None:
     expected = (3, 2, 3, {"absent": 1}, 3)
     assert counted == expected, f"STORE-3: written, present, hits, misses, objects: expected {expected}, got {counted}"
     moved = (found.bytes_written, found.bytes_read)
-    assert moved == (3 * 4096, 3 * 4096), f"STORE-3: bytes written and read, got {moved}"
+    assert moved == (3 * 4096, 3 * 4096), (
+        f"STORE-3: bytes written and read: expected {(3 * 4096, 3 * 4096)}, got {moved}"
+    )

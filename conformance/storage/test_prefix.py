@@ -56,7 +56,7 @@ def test_pages_count_up_to_the_first_gap(store: StorageDriver, there: tuple[int,
 @clause("STORE-2")
 def test_an_empty_query_has_an_empty_prefix(store: StorageDriver) -> None:
     answer = store.exists([], [([], ALL, 0), ([], TRAILING, 1)])
-    assert answer == 0, f"STORE-2: nothing was asked for, got {answer}"
+    assert answer == 0, f"STORE-2: nothing was asked for: expected 0, got {answer}"
 
 
 @clause("STORE-2")

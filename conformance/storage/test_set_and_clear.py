@@ -18,8 +18,10 @@ def test_setting_a_key_that_exists_writes_nothing(store: StorageDriver) -> None:
     written = store.instances[0].stats().bytes_written
     assert store.set(keys, 1) == [True] * 3, "STORE-5: setting a key that exists is a success"
     found = store.instances[0].stats()
-    assert found.bytes_written == written, f"STORE-5: nothing is written, got {found.bytes_written - written} bytes"
-    assert found.present == 3, f"STORE-5: three were present, got {found.present}"
+    assert found.bytes_written == written, (
+        f"STORE-5: the key exists: expected no bytes to be written, got {found.bytes_written - written}"
+    )
+    assert found.present == 3, f"STORE-5: three were present: expected 3, got {found.present}"
     assert store.get(keys) == [True] * 3, "STORE-5: the objects are those that were kept first"
 
 
@@ -95,7 +97,9 @@ def test_objects_are_kept_after_close(store: StorageDriver) -> None:
     store.reopen()
     assert store.has(keys) == [True] * 20, "STORE-4: close keeps the objects"
     assert store.get(keys) == [True] * 20, "STORE-4: close keeps the objects"
-    assert store.instances[0].stats().objects == 20, f"STORE-4: they are counted, got {store.instances[0].stats()}"
+    assert store.instances[0].stats().objects == 20, (
+        f"STORE-4: they are counted: expected 20, got {store.instances[0].stats()}"
+    )
 
 
 @clause("STORE-4")
