@@ -106,7 +106,7 @@ def test_a_node_that_is_being_backed_up_is_not_queued_again(driver: Driver) -> N
         use(driver, [1, 2])
         driver.step()
     assert queued_backups(driver) == 1, (
-        f"HOST-2: 1, 2 is on its way once: expected 1, got {queued_backups(driver)} backups"
+        f"HOST-2: 1, 2 is being backed up already: expected 1, got {queued_backups(driver)} backups"
     )
 
 
@@ -167,7 +167,7 @@ def require_joined(driver: Driver, component: str) -> None:
         evict_host(small)
         small.drain()
         missing = {name for name in small.config.components if (1, 2) not in host_slots(small, name)}
-        assert not missing, f"HOST-2: all of 1, 2 was on the host or on its way there, {missing} is gone"
+        assert not missing, f"HOST-2: expected all of 1, 2 on the host, {missing} is missing"
 
 
 @clause("HOST-2", "FLOW-5", write_policies=THROUGH, executors=STEPPED)
@@ -177,9 +177,9 @@ def test_the_host_copy_of_a_parent_stays_while_its_child_is_backed_up(driver: Dr
     put(driver, [1, 2])
     evict_host(driver)
     found = set(host_slots(driver, FULL))
-    assert found == prefixes(1), f"FLOW-5: 2 is on its way to the host and goes below 1, of which is left {found}"
+    assert found == prefixes(1), f"FLOW-5: 2 is being backed up below 1: expected the copy of 1 to stay, got {found}"
     found = backed_up(driver)
-    assert found == prefixes(1, 2), f"HOST-2: 1 was on the host and 2 on its way there, of both is left {found}"
+    assert found == prefixes(1, 2), f"HOST-2: expected copies of 1 and 2, got {found}"
 
 
 @clause("HOST-2", "EVICT-8", write_policies=FORWARD)

@@ -56,7 +56,9 @@ def test_slots_of_a_demoted_node_have_no_partners(driver: Driver) -> None:
     driver.load(key_of(driver, [1, 2]))
     evict_all(driver)
     held_slots = {component: device_slots(driver, component) for component in (FULL, SWA)}
-    assert held_slots == {FULL: {}, SWA: {}}, f"POOL-5: all can be evicted when slots went round, left is {held_slots}"
+    assert held_slots == {FULL: {}, SWA: {}}, (
+        f"POOL-5: expected everything to be evicted after slots were reused, left is {held_slots}"
+    )
 
 
 def require_loss_of_one_tier(driver: Driver, component: str) -> None:

@@ -47,9 +47,9 @@ def test_nothing_is_reported_before_storage_has_it(driver: Driver) -> None:
         assert not reported(driver), f"EVENT-1: storage has not answered: expected no events, got {reported(driver)}"
         driver.advance_storage(pending.ticket)
     driver.step()
-    told = {event.component for event in reported(driver)}
-    assert told == set(driver.config.components), (
-        f"EVENT-1: storage has all components: expected events of all, got {told}"
+    events = {event.component for event in reported(driver)}
+    assert events == set(driver.config.components), (
+        f"EVENT-1: storage has all components: expected events of all, got {events}"
     )
 
 
@@ -57,9 +57,11 @@ def test_nothing_is_reported_before_storage_has_it(driver: Driver) -> None:
 def test_blocks_that_are_reported_as_stored_are_in_storage(driver: Driver) -> None:
     put_in_storage(driver, *PREFIXES)
     for component in driver.config.components:
-        told = {block for event in reported(driver) if event.component == component for block in event.blocks}
+        events = {block for event in reported(driver) if event.component == component for block in event.blocks}
         there = in_storage(driver, PROMPT)[POOL[Component(component)]]
-        assert len(told) == sum(there), f"EVENT-1: {component}: {sum(there)} objects in storage, {len(told)} reported"
+        assert len(events) == sum(there), (
+            f"EVENT-1: {component}: expected {sum(there)} reported blocks, got {len(events)}"
+        )
 
 
 @clause("EVENT-1", needs=NEEDS)
@@ -67,11 +69,13 @@ def test_prefetched_blocks_are_reported_on_the_host(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     for component in driver.config.components:
-        told = [event for event in reported(driver, Tier.HOST) if event.component == component]
-        blocks = [block for event in told for block in event.blocks]
-        assert all(event.kind is EventKind.STORED for event in told), f"EVENT-1: all is new on the host, got {told}"
+        events = [event for event in reported(driver, Tier.HOST) if event.component == component]
+        blocks = [block for event in events for block in event.blocks]
+        assert all(event.kind is EventKind.STORED for event in events), f"EVENT-1: all is new on the host, got {events}"
         held = len(host_slots(driver, component))
-        assert len(blocks) == len(set(blocks)) == held, f"EVENT-1: {held} pages of {component} came, told: {told}"
+        assert len(blocks) == len(set(blocks)) == held, (
+            f"EVENT-1: expected events of {held} pages of {component}, got {events}"
+        )
 
 
 @clause("EVENT-1", "FLOW-12", needs=NEEDS)
@@ -79,10 +83,12 @@ def test_a_clear_is_reported(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     before = len(reported(driver))
     assert driver.clear_storage(), "FLOW-12: nothing is under way"
-    told = reported(driver)
-    stored = {(event.component, block) for event in told[:before] for block in event.blocks}
-    removed = {(event.component, block) for event in told[before:] for block in event.blocks}
-    assert all(event.kind is EventKind.REMOVED for event in told[before:]), f"EVENT-1: got {told[before:]}"
+    events = reported(driver)
+    stored = {(event.component, block) for event in events[:before] for block in event.blocks}
+    removed = {(event.component, block) for event in events[before:] for block in event.blocks}
+    assert all(event.kind is EventKind.REMOVED for event in events[before:]), (
+        f"EVENT-1: expected only removals after a clear, got {events[before:]}"
+    )
     assert removed <= stored, f"EVENT-1: removed and never stored: {removed - stored}"
     assert removed == stored, f"EVENT-1: all nodes are in the tree still, and unreported is {stored - removed}"
 

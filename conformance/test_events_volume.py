@@ -31,7 +31,7 @@ def test_the_bytes_counted_for_each_direction_are_the_bytes_moved(driver: Driver
         load = queue_load(driver, pages)
         require_counts(driver, expected)
         driver.claim(load.ticket)
-    assert all(expected.values()), f"EVENT-2: something was moved each way, got {expected}"
+    assert all(expected.values()), f"EVENT-2: expected bytes in each direction, got {expected}"
 
 
 def require_counts(driver: Driver, expected: dict[TransferKind, int]) -> None:
@@ -41,7 +41,7 @@ def require_counts(driver: Driver, expected: dict[TransferKind, int]) -> None:
             expected[kind] += slot_bytes(driver, {name: len(slots) for name, slots in one.device.items()})
     driver.drain()
     found = {kind: bytes_moved(driver, kind) for kind in TransferKind}
-    assert found == expected, f"EVENT-2: bytes that were moved: {expected}, counted: {found}"
+    assert found == expected, f"EVENT-2: expected the moved bytes {expected}, got {found}"
 
 
 @clause("EVENT-2", needs=[Capability.COUNTERS, Capability.HOST], page_sizes=[16])
@@ -57,7 +57,7 @@ def test_a_component_alone_counts_its_own_bytes(driver: Driver) -> None:
         brought = {name: count - free_device_slots(driver)[name] for name, count in free.items()}
         assert brought[FULL] == 0, f"HOST-5: {component} was to come alone, came {brought}"
         expected, found = slot_bytes(driver, brought), bytes_moved(driver, TransferKind.LOAD) - before
-        assert found == expected, f"EVENT-2: {brought} came, which are {expected} bytes, counted are {found}"
+        assert found == expected, f"EVENT-2: {brought} slots were loaded: expected {expected} bytes, got {found}"
 
 
 @clause("EVENT-2", "EVICT-7", needs=[Capability.COUNTERS], write_policies=[WritePolicy.WRITE_BACK])
@@ -69,4 +69,4 @@ def test_bytes_that_an_eviction_backs_up_are_counted(driver: Driver) -> None:
     taken = {name: count - free_host_slots(driver)[name] for name, count in free.items()}
     assert taken[FULL] == len(WHOLE) * size, f"EVICT-7: four pages are on the host, got {taken}"
     expected, found = slot_bytes(driver, taken), bytes_moved(driver, TransferKind.BACKUP)
-    assert found == expected, f"EVENT-2: {taken} went to the host, which are {expected} bytes, counted are {found}"
+    assert found == expected, f"EVENT-2: {taken} slots were backed up: expected {expected} bytes, got {found}"

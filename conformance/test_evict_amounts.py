@@ -79,7 +79,9 @@ def test_evicting_one_slot_at_a_time_empties_the_cache(driver: Driver) -> None:
             freed = driver.evict(component, 1).freed[component]
             assert freed, f"EVICT-1: {component} is evictable, and evicting one slot of it freed none"
             steps += 1
-        assert steps >= 2, f"EVICT-1: {component} of several nodes went in {steps} steps of one slot"
+        assert steps >= 2, (
+            f"EVICT-1: {component} is on several nodes: expected at least 2 evictions of one slot, got {steps}"
+        )
         evict_all(driver)
         assert not nodes(driver), f"EVICT-1: all was evictable, {nodes(driver).keys()} is left"
 

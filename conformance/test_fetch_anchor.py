@@ -104,7 +104,9 @@ def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Dri
     complete_job(driver, StorageKind.FETCH)
     driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
     driver.drain()
-    assert prefetched_pages(driver, ticket) == 0, "FLOW-3: what came would lie below a node that is not on the host"
+    assert prefetched_pages(driver, ticket) == 0, (
+        "FLOW-3: the pages would be below a node that is not on the host: expected 0"
+    )
     assert tier_hits(driver, PROMPT) == (len(PAIR), 0), f"FLOW-3: got {tier_hits(driver, PROMPT)}"
 
 

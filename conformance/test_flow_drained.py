@@ -168,7 +168,7 @@ def test_repeated_loads_take_no_slots(driver: Driver) -> None:
         driver.claim(load.ticket)
         evict_all(driver)
         after = free_device_slots(driver), free_host_slots(driver)
-        assert after == before, f"FLOW-7: {number + 1} loads that came and went: {before} was free, now {after}"
+        assert after == before, f"FLOW-7: {number + 1} loads: expected {before} free slots, got {after}"
 
 
 @clause("FLOW-7", write_policies=WritePolicy)

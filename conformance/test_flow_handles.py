@@ -105,9 +105,9 @@ def test_a_handle_from_before_a_reset_is_refused(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     handle = driver.match(key_of(driver, WHOLE)).best_match
     driver.reset()
-    _require_refusals(driver, handle, "went with a reset")
+    _require_refusals(driver, handle, "was removed by a reset")
     put_on_host(driver, WHOLE)
-    _require_refusals(driver, handle, "went with a reset, and was cached again")
+    _require_refusals(driver, handle, "was removed by a reset, and was cached again")
 
 
 @clause("FLOW-5", "HOST-5", page_sizes=[16])

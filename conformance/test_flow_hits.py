@@ -129,7 +129,9 @@ def test_loaded_pages_stay_until_the_load_is_claimed(driver: Driver) -> None:
     receipt = driver.lock(best_match(driver, [1, 2]))
     driver.claim(load.ticket)
     evict_all(driver)
-    assert tier_hits(driver, [1, 2]) == (2, 0), f"LOCK-5: it is locked, and went: {tier_hits(driver, [1, 2])}"
+    assert tier_hits(driver, [1, 2]) == (2, 0), (
+        f"LOCK-5: it is locked: expected (2, 0), got {tier_hits(driver, [1, 2])}"
+    )
     driver.unlock(receipt)
     evict_all(driver)
     assert tier_hits(driver, [1, 2]) == (0, 2), (

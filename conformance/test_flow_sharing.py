@@ -35,7 +35,9 @@ def require_nothing_twice(driver: Driver) -> None:
         loads = [one for one in transfer_views(driver, TransferKind.LOAD) if component in one.host]
         for tier in ("device", "host"):
             slots = [slot for one in loads for slot in getattr(one, tier)[component].tolist()]
-            assert len(slots) == len(set(slots)), f"FLOW-6: of {component} on the {tier}, {slots} are on their way"
+            assert len(slots) == len(set(slots)), (
+                f"FLOW-6: of {component} on the {tier}, expected each slot in one transfer, got {slots}"
+            )
 
 
 def require_delivery(driver: Driver, pages: Sequence[int]) -> None:
@@ -83,7 +85,9 @@ def test_a_load_that_shares_all_its_pages_needs_no_slots(driver: Driver, stage: 
         assert not before[FULL], f"HOST-4: the load takes all pages of the device, free are {before}"
         other = queue_load(tiny, LONG)
         after = free_device_slots(tiny)
-        assert after == before, f"FLOW-6: all was on its way, yet a second load took slots: {before}, then {after}"
+        assert after == before, (
+            f"FLOW-6: all pages are being loaded: expected a second load to leave {before} slots free, got {after}"
+        )
         tiny.drain()
         for load in (one, other):
             tiny.claim(load.ticket)

@@ -60,7 +60,9 @@ def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Driver,
     mine = overwrite(driver)
     evict_host(driver)
     assert ends(driver, TransferKind.LOAD) == before, "FLOW-1: slots of a load under way changed"
-    assert not set(mine.tolist()) & set(load.indices.tolist()), f"FLOW-1: slots of a load were given out: {mine}"
+    assert not set(mine.tolist()) & set(load.indices.tolist()), (
+        f"FLOW-1: expected an allocation without the slots of a load, got {mine}"
+    )
     left = host_slots(driver, FULL).keys()
     assert left == prefixes(*WHOLE), f"FLOW-1: {WHOLE} is being read on the host, and all else may go: {left}"
     driver.drain()

@@ -89,7 +89,7 @@ def test_an_operator_is_refused_while_a_node_is_being_stored(driver: Driver, ope
     driver.step()
     driver.complete_all()
     pending_job(driver, StorageKind.PERSIST)
-    assert not operation(driver), "FLOW-12: a node is on its way to storage, expected a refusal, but it was done"
+    assert not operation(driver), "FLOW-12: a node is being stored: expected a refusal, but it was done"
     complete_job(driver, StorageKind.PERSIST)
     assert operation(driver), "FLOW-12: storage has taken it"
 

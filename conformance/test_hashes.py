@@ -92,7 +92,7 @@ def test_each_part_of_a_split_node_has_one_hash_per_page(driver: Driver) -> None
     lengths = sorted((node.end - node.start) // driver.config.page_size for node in driver.snapshot().nodes)
     evict_all(driver, FULL)
     removed = sorted(len(blocks) for blocks in _removed(driver))
-    assert removed == lengths, f"KEY-5: nodes of {lengths} pages went with {removed} hashes"
+    assert removed == lengths, f"KEY-5: expected {lengths} hashes in the events of removed nodes, got {removed}"
 
 
 @clause("KEY-6", bigram=True)

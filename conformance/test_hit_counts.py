@@ -65,4 +65,4 @@ def test_the_parent_keeps_the_hits_of_an_evicted_child(driver: Driver) -> None:
         driver.match(key_of(driver, [1, 2]))
     before = hits(driver)[1,]
     driver.evict(FULL, 1)
-    assert hits(driver) == {(1,): before}, f"EVICT-2: {before} requests went through page 1, got {hits(driver)}"
+    assert hits(driver) == {(1,): before}, f"EVICT-2: {before} requests matched page 1, got {hits(driver)}"

@@ -46,7 +46,9 @@ def test_an_insert_over_an_evicted_prompt_uses_its_own_slots(driver: Driver) -> 
     assert device_slots(driver, FULL) == expected, (
         f"INS-3: the device lacked it and takes {expected}, it has {device_slots(driver, FULL)}"
     )
-    assert own.result.prefix_length == 0, f"INS-3: none of it was on the device, {own.result.prefix_length} tokens told"
+    assert own.result.prefix_length == 0, (
+        f"INS-3: none of it was on the device: expected 0 present tokens, got {own.result.prefix_length}"
+    )
     if has(driver, MAMBA):
         assert device_slots(driver, MAMBA)[WHOLE] == (own.state,), f"INS-3: the state {own.state} is taken as well"
     assert below(driver) == before, f"INS-3: the copies on the host were {before} and are {below(driver)}"

@@ -57,7 +57,9 @@ def test_without_a_state_nothing_is_adopted(driver: Driver) -> None:
 def test_a_state_is_not_taken_where_a_higher_component_is_missing(driver: Driver) -> None:
     put(driver, [1, 2, 3], passed=2)
     own = insert_fresh(driver, [1, 2], passed=2)
-    assert not own.result.state_adopted, f"INS-7: page 2 has no SWA data, so no state may lie there: {own.result}"
+    assert not own.result.state_adopted, (
+        f"INS-7: page 2 has no SWA data, expected no state to be adopted, got {own.result}"
+    )
     assert (1, 2) not in device_slots(driver, MAMBA), "EVICT-5: a state without SWA data below it"
 
 

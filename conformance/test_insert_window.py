@@ -35,7 +35,7 @@ def test_an_insert_restores_the_swa_data_inside_its_window(driver: Driver, passe
     restored = {prefix: slots for prefix, slots in device_slots(driver, SWA).items() if prefix not in before}
     expected = {LONG[: page + 1]: tuple(own.partners[page * size :][:size].tolist()) for page in range(passed, 4)}
     assert restored == expected, f"INS-4: the window has left {passed} pages: expected {expected}, got {restored}"
-    assert device_slots(driver, FULL).keys() == prefixes(*pages), "INS-4: FULL data came or went"
+    assert device_slots(driver, FULL).keys() == prefixes(*pages), "INS-4: expected the FULL data not to change"
 
 
 @clause("INS-4", needs=[Capability.SNAPSHOT], page_sizes=[3, 16, 64])

@@ -29,6 +29,6 @@ def test_host_memory_is_pinned_where_there_is_a_gpu(driver: Driver) -> None:
 def test_host_memory_stays_pinned(driver: Driver) -> None:
     put_on_host(driver, [1, 2])
     driver.load(key_of(driver, [1, 2]))
-    require_pinned(driver, "bytes went there and back")
+    require_pinned(driver, "after a backup and a load")
     driver.reset()
-    require_pinned(driver, "all was dropped")
+    require_pinned(driver, "after a reset")

@@ -118,7 +118,7 @@ def test_an_abort_releases_everything(driver: Driver, stage: Stage) -> None:
 @clause("REQ-2", "REQ-5", needs=LOOKING)
 def test_a_request_that_waits_holds_nothing(driver: Driver) -> None:
     put(driver, [1, 2])
-    hog = admit(driver, [8])
+    other = admit(driver, [8])
     sizes = driver.adapter.sizes()
     prompt = driver.key([*driver.prompt([1, 2]), *range(longest_prompt_tokens(driver))])
     for _ in range(driver.config.capacity_tokens[FULL] // driver.config.page_size):
@@ -126,6 +126,9 @@ def test_a_request_that_waits_holds_nothing(driver: Driver) -> None:
     after = driver.adapter.sizes()
     for component, before in sizes.items():
         room = before.free + before.evictable, after[component].free + after[component].evictable
-        assert room[0] == room[1], f"REQ-2: a request that waits took {component} slots: room went {room}"
-    driver.finish(hog.request)
+        assert room[0] == room[1], (
+            f"REQ-2: expected a refused request to take no {component} slots, free and evictable before and after: "
+            f"{room}"
+        )
+    driver.finish(other.request)
     require_requests_released(driver, "one request finished and another never started")

@@ -155,7 +155,7 @@ def test_a_load_that_fails_after_a_split_leaves_both_parts_on_the_host(driver: D
     )
     driver.load(key_of(driver, WHOLE))
     assert tier_hits(driver, WHOLE) == (6, 0), (
-        f"FLOW-4: nothing stands in the way of another: expected (6, 0), got {tier_hits(driver, WHOLE)}"
+        f"FLOW-4: another load can succeed: expected (6, 0), got {tier_hits(driver, WHOLE)}"
     )
 
 

@@ -82,7 +82,9 @@ def test_pages_of_another_size_are_not_read(driver: Driver) -> None:
     with storage_variant(driver, page_size=8) as other_cache:
         key = other_cache.key(tokens)
         theirs = {name for pool in pools(other_cache) for name in other_cache.storage_keys(pool, key)}
-        assert not mine & theirs, f"STORE-1: pages of 16 and of 8 tokens share the objects {mine & theirs}"
+        assert not mine & theirs, (
+            f"STORE-1: expected no common object keys for pages of 16 and of 8 tokens, got {mine & theirs}"
+        )
         ticket = other_cache.prefetch(key)
         assert ticket is not None, "FETCH-1: the prompt is neither too short nor too long"
         other_cache.drain()

@@ -118,8 +118,8 @@ def test_a_refused_node_is_not_reported(driver: Driver) -> None:
     put(driver, PAIR)
     driver.evict(FULL, driver.config.capacity_tokens[FULL])
     driver.drain()
-    told = [event for event in driver.adapter.events() if event.tier == "storage"]
-    assert not told, f"EVENT-1: storage has only a part of the node, reported is {told}"
+    events = [event for event in driver.adapter.events() if event.tier == "storage"]
+    assert not events, f"EVENT-1: storage has only a part of the node: expected no events, got {events}"
     counters = driver.adapter.counters()
     assert counters["bytes_persisted"] == 0, f"EVENT-2: nothing was stored: expected 0 bytes, got {counters}"
     assert counters["persists_failed"] == 1, f"EVENT-2: expected one failed store to be counted, got {counters}"

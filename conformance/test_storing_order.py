@@ -170,17 +170,19 @@ def test_closing_a_cache_while_it_stores_leaves_no_incomplete_prefix(driver: Dri
 @clause("FETCH-9", page_sizes=[16])
 def test_prefix_keys_are_passed_only_if_the_option_is_set(driver: Driver) -> None:
     for is_asked in (False, True):
-        with storage_variant(driver, extra={"hicache_storage_pass_prefix_keys": is_asked}) as told:
-            store(told).empty()
-            put_in_storage_alone(told, PROMPT[:2], PROMPT)
-            prefetch(told, PROMPT[:2])
-            prefetch(told, PROMPT)
-            scope = object_keys(told, Pool.KV, PROMPT)[0].partition("/")[0]
-            own = [key.removeprefix(f"{scope}/") for key in object_keys(told, Pool.KV, PROMPT)]
+        with storage_variant(driver, extra={"hicache_storage_pass_prefix_keys": is_asked}) as other:
+            store(other).empty()
+            put_in_storage_alone(other, PROMPT[:2], PROMPT)
+            prefetch(other, PROMPT[:2])
+            prefetch(other, PROMPT)
+            scope = object_keys(other, Pool.KV, PROMPT)[0].partition("/")[0]
+            own = [key.removeprefix(f"{scope}/") for key in object_keys(other, Pool.KV, PROMPT)]
             expected = {(), tuple(own[:2])} if is_asked else {()}
             for verb in ("set", "get"):
-                told_of = {call.prefix_keys for call in store(told).calls if call.verb == verb}
-                assert told_of == expected, f"FETCH-9: asked for: {is_asked}, {verb} was told {told_of}"
+                given = {call.prefix_keys for call in store(other).calls if call.verb == verb}
+                assert given == expected, (
+                    f"FETCH-9: asked for: {is_asked}, expected the prefix keys {expected} in {verb}, got {given}"
+                )
 
 
 def start_storing(driver: Driver) -> None:

@@ -58,7 +58,9 @@ def require_copy_of_the_rest(driver: Driver, component: str) -> None:
     require_copy_first(driver, component)
     full = host_slots(driver, FULL)
     evict_host(driver, component)
-    assert host_slots(driver, FULL) == full, f"EVICT-8: {component} was to leave the host, FULL data went"
+    assert host_slots(driver, FULL) == full, (
+        f"EVICT-8: expected {component} alone to leave the host, but FULL data changed"
+    )
     free, before = free_host_slots(driver), bytes_moved(driver, TransferKind.BACKUP)
     refused = evict_inner(driver, component)
     assert refused == 0, f"EVICT-7: there is room on the host, yet {refused} victims stayed"
@@ -96,7 +98,9 @@ def require_refusal(driver: Driver, component: str) -> None:
         refused = evict_inner(small, component)
         after = {name: device_slots(small, name) for name in small.config.components}
         assert after == before, f"EVICT-7: without room on the host {before} stays, it became {after}"
-        assert refused >= 1, f"EVICT-7: {component} of {TOMBSTONE} stayed, and {refused} victims were told"
+        assert refused >= 1, (
+            f"EVICT-7: {component} of {TOMBSTONE} stayed: expected at least one refused victim, got {refused}"
+        )
         small.unlock_host(receipt)
         refused = evict_inner(small, component)
         assert TOMBSTONE not in device_slots(small, component), (

@@ -19,7 +19,7 @@ from .configurations import configuration
 from .meshes import ALL_MESHES, PP2_TP2, TP2, on_meshes
 from .skew import KINDS, NEEDS, STORAGE_NEEDS, catch_up
 
-SILENCE_S = 2.0
+COLLECTIVE_TIMEOUT_S = 2.0
 """The timeout of a collective in tests where a rank does not join."""
 
 
@@ -76,15 +76,17 @@ def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     begin, last = time.monotonic(), launch.mesh.topology(launch.mesh.ranks - 1)
     config = configuration(adapter_type, stop_policy=None)
-    told = replace(launch, timeout_s=SILENCE_S).values(skips_a_step, adapter_type, config)
+    errors = replace(launch, timeout_s=COLLECTIVE_TIMEOUT_S).values(skips_a_step, adapter_type, config)
     took_s = time.monotonic() - begin
     groups = {axis: getattr(last, f"{axis}_rank") for axis in ("tp", "cp", "pp")}
     named = [f"rank {place} of {axis} " for axis, place in groups.items()]
-    assert any(word in text for text in told[:-1] for word in named), (
-        f"RANK-2: expected a waiting rank to name the last one, as in {named}; got {told}"
+    assert any(word in text for text in errors[:-1] for word in named), (
+        f"RANK-2: expected a waiting rank to name the last one, as in {named}; got {errors}"
     )
-    assert "nothing" not in told[:-1], f"RANK-8: expected each rank but the last to be told, got {told}"
-    assert took_s < launch.timeout_s, f"RANK-8: expected to be told after {SILENCE_S:g} s, it took {took_s:.0f} s"
+    assert "nothing" not in errors[:-1], f"RANK-8: expected an error on each rank but the last, got {errors}"
+    assert took_s < launch.timeout_s, (
+        f"RANK-8: expected the error after {COLLECTIVE_TIMEOUT_S:g} s, it took {took_s:.0f} s"
+    )
 
 
 @clause("RANK-4", needs=STORAGE_NEEDS)

@@ -19,7 +19,7 @@ from .configurations import configuration
 from .meshes import ALL_MESHES, on_meshes
 from .skew import KINDS, NEEDS
 
-SILENCE_S = 3.0
+COLLECTIVE_TIMEOUT_S = 3.0
 BOUND_S = 20.0
 """The limit from the kill to the errors of the other ranks, on a busy machine."""
 
@@ -38,13 +38,13 @@ def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
     except InvariantError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a cache raises, its message has to name the rank
-        told = str(error)
+        error_text = str(error)
     else:
-        told = "nothing"
+        error_text = "nothing"
     took_s = time.monotonic() - begin
     driver.check()
     driver.adapter.close()
-    return told, took_s
+    return error_text, took_s
 
 
 @clause("RANK-8", needs=NEEDS)
@@ -52,13 +52,17 @@ def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
 def test_the_other_ranks_name_a_killed_rank_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     # Not recorded: the error comes from the cache itself, not from the recorder.
-    outcomes = replace(launch, timeout_s=SILENCE_S, is_recorded=False).outcomes(loses_one, adapter_type, config)
+    outcomes = replace(launch, timeout_s=COLLECTIVE_TIMEOUT_S, is_recorded=False).outcomes(
+        loses_one, adapter_type, config
+    )
     others = [outcome for outcome in outcomes if outcome.rank != 1]
     failed = [outcome for outcome in others if outcome.failure]
     assert not failed, "RANK-8: expected each other rank to end cleanly, got:\n" + "\n".join(
         one.failure for one in failed
     )
     for outcome in others:
-        told, took_s = outcome.value
-        assert "rank 1" in told, f"RANK-8: expected rank {outcome.rank} to be told of rank 1, got {told!r}"
+        error_text, took_s = outcome.value
+        assert "rank 1" in error_text, (
+            f"RANK-8: expected the error of rank {outcome.rank} to name rank 1, got {error_text!r}"
+        )
         assert took_s < BOUND_S, f"RANK-8: expected the error within {BOUND_S:g} s, it took {took_s:.1f} s"

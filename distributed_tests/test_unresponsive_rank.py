@@ -23,15 +23,15 @@ from .meshes import PP2_TP2, TP2, on_meshes
 from .skew import NEEDS, STORAGE_NEEDS
 from .stored_prompt import ask_for_pages, prompt_key, put_in_storage
 
-SILENT = 1
+UNRESPONSIVE = 1
 OLDEST = 10
 """The number of the page that is cached first."""
 
-SILENCE_S = 2.0
+COLLECTIVE_TIMEOUT_S = 2.0
 BOUND_S = 15.0
 """The limit until the other ranks raise, on a busy machine."""
 
-Told = tuple[str, float, float]
+Outcome = tuple[str, float, float]
 """The error of a rank, after how many seconds, and the seconds until the error of its next step."""
 
 
@@ -117,31 +117,33 @@ def waits_for_unresponsive(
     adapter_type: type[CacheAdapter],
     config: CacheConfig,
     prepare: Callable[..., Callable[[], object]],
-) -> Told:
+) -> Outcome:
     """One rank calls a verb much too late; the error of each rank. Then all laws are checked, and all is released."""
     driver = RankDriver(adapter_type, config, world)
     act = prepare(driver)
-    if driver.rank == SILENT:
-        time.sleep(2 * SILENCE_S)
-    told, took_s = error_of(act)
+    if driver.rank == UNRESPONSIVE:
+        time.sleep(2 * COLLECTIVE_TIMEOUT_S)
+    error_text, took_s = error_of(act)
     driver.check()
     give_back(driver)
     driver.reset()
     _, again_s = error_of(driver.adapter.step)
     driver.adapter.close()
-    return told, took_s, again_s
+    return error_text, took_s, again_s
 
 
 def require_named(launch: Launch, adapter_type: type[CacheAdapter], config: CacheConfig, prepare: object) -> None:
     """RANK-8: every other rank raises an error that names the unresponsive one, in time."""
     # Not recorded: the error comes from the cache itself, not from the recorder.
-    patient = replace(launch, timeout_s=SILENCE_S, is_recorded=False)
+    patient = replace(launch, timeout_s=COLLECTIVE_TIMEOUT_S, is_recorded=False)
     results = patient.values(waits_for_unresponsive, adapter_type, config, prepare)
-    for rank, (told, took_s, again_s) in enumerate(results):
-        if rank != SILENT:
-            assert f"rank {SILENT}" in told, f"RANK-8: expected rank {rank} to be told of rank {SILENT}, got {told!r}"
+    for rank, (error_text, took_s, again_s) in enumerate(results):
+        if rank != UNRESPONSIVE:
+            assert f"rank {UNRESPONSIVE}" in error_text, (
+                f"RANK-8: expected the error of rank {rank} to name rank {UNRESPONSIVE}, got {error_text!r}"
+            )
         assert max(took_s, again_s) < BOUND_S, (
-            f"RANK-8: expected rank {rank} to be told within {BOUND_S:g} s, it took {took_s:.1f} and {again_s:.1f} s"
+            f"RANK-8: expected an error on rank {rank} within {BOUND_S:g} s, it took {took_s:.1f} and {again_s:.1f} s"
         )
 
 

@@ -27,9 +27,9 @@ class EventReplay:
             if event.tier is not Tier.STORAGE:
                 self._apply(event)
         self._seen = len(events)
-        told = Counter(holder for holder, _, _ in self._present)
+        replayed = Counter(holder for holder, _, _ in self._present)
         held = self._held(snapshot)
-        assert told == held, f"EVENT-1: expected the events to add up to {dict(held)} pages, got {dict(told)}"
+        assert replayed == held, f"EVENT-1: expected the events to add up to {dict(held)} pages, got {dict(replayed)}"
 
     def _apply(self, event: Event) -> None:
         blocks = {((event.tier, event.component), event.namespace, block) for block in event.blocks}

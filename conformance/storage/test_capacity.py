@@ -46,7 +46,7 @@ def test_capacity_is_bounded(small: Place) -> None:
     assert sum(there) <= ROOM, f"STORE-8: {sum(there)} pages can be read, there is room for {ROOM}"
     assert sum(there) >= ROOM // 4, f"STORE-8: only {sum(there)} pages can be read, there is room for {ROOM}"
     found = store.instances[0].stats()
-    assert found.removed + sum(found.refused.values()) > 0, f"STORE-8: pages went, or were refused: got {found}"
+    assert found.removed + sum(found.refused.values()) > 0, f"STORE-8: expected removed or refused pages, got {found}"
 
 
 @clause("STORE-8")
@@ -85,7 +85,7 @@ def test_capacity_is_bounded_after_reopening(small: Place) -> None:
 @clause("STORE-8")
 def test_a_page_larger_than_the_capacity_is_refused(small: Place) -> None:
     if not small.subject.counts_bytes:
-        pytest.skip(f"the capacity of {small.subject.name} is told in pages of any size: none is too large")
+        pytest.skip(f"the capacity of {small.subject.name} counts pages of any size: none is too large")
     store = StorageDriver(small, page_size=(ROOM + 1) * PAGE, forgets=True)
     assert store.set(page_keys(1)) == [False], "STORE-8: it cannot be kept"
     assert store.get(page_keys(1)) == [False], "STORE-8: it was not kept"

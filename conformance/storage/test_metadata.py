@@ -103,7 +103,7 @@ def test_a_batch_does_not_evict_its_own_keys(metadata: Metadata) -> None:
     found = metadata.reserve("a", "c", "d", "e")
     assert found[0] == [True, 2], f"STORE-10: a is there, got {found}"
     assert sorted(page for _, page in found) == [-1, 0, 1, 2], f"STORE-10: a page has one key at a time, got {found}"
-    assert metadata.find("a") == [2], "STORE-10: a keeps the page of which the batch was told"
+    assert metadata.find("a") == [2], "STORE-10: expected the page that the batch returned for a"
 
 
 @clause("STORE-10")

@@ -103,7 +103,7 @@ def test_no_key_leaves_its_directory(place: Place, tmp_path: Path) -> None:
     store.clear()
     place.close()
     found = [path for path in tmp_path.iterdir() if path != place.directory]
-    assert not found, f"SEC-5: everything lies below {place.directory}, found {found}"
+    assert not found, f"SEC-5: expected no file outside of {place.directory}, got {found}"
     inside = [
         path for path in place.directory.rglob("*") if not path.resolve().is_relative_to(place.directory.resolve())
     ]

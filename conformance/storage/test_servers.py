@@ -101,7 +101,7 @@ def require_unchanged(metadata: Metadata) -> None:
 def test_a_server_listens_on_loopback_only(place: Place) -> None:
     assert place.metadata is not None, "the service is there when its client is"
     host = str(place.metadata.host)
-    assert ip_address(host).is_loopback, f"SEC-4: it was not told another address, and listens to {host}"
+    assert ip_address(host).is_loopback, f"SEC-4: expected a loopback address by default, got {host}"
 
 
 @clause("SEC-4")
