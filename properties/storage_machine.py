@@ -42,7 +42,7 @@ class StorageMachine(HostMachine):
         assert store is not None, "this machine needs a scripted store"
         assert self.config.storage is not None, "this machine opens caches of three tiers"
         self.store, self.storage = store, self.config.storage
-        self.stored_objects = StoredObjects(self.driver, self.store)
+        self.stored = StoredObjects(self.driver, self.store)
         super().opened(data)
         self.drain()
         self._evict_host(
@@ -89,8 +89,8 @@ class StorageMachine(HostMachine):
         fetch = self._begin(key)
         if fetch is None:
             return
-        expected, is_sure = self.stored_objects.expected_pages(key, fetch.before), self._is_sure(fetch)
-        seeming = self.stored_objects.pages_said_to_exist(key, fetch.before)
+        expected, is_sure = self.stored.expected_pages(key, fetch.before), self._is_sure(fetch)
+        seeming = self.stored.pages_said_to_exist(key, fetch.before)
         # A prefetch keeps the pages that came before an unreadable one, even if they are below the threshold.
         is_sure &= expected * self.config.page_size >= self.storage.extra.prefetch_threshold
         self.drain()
@@ -104,7 +104,7 @@ class StorageMachine(HostMachine):
     @rule(trouble=st.sampled_from(StorageFault), place=PLACE, page=st.integers(0, 5))
     def trouble(self, trouble: StorageFault, place: int, page: int) -> None:
         """A fault happens in storage, or all faults end."""
-        key = self.stored_objects.object_of(self._fetchable(place, 6), page)
+        key = self.stored.object_of(self._fetchable(place, 6), page)
         if trouble is StorageFault.NOTHING:
             self.store.faults = Faults()
         elif trouble is StorageFault.READS:
@@ -133,9 +133,7 @@ class StorageMachine(HostMachine):
         assert not is_done or (wanted and not is_busy), (
             f"FLOW-12: expected {operation.value} to be refused, attached: {self.is_attached}, busy: {is_busy}"
         )
-        assert is_done or not (calm and wanted), (
-            f"FLOW-12: nothing is under way: expected {operation.value} to succeed, but it was refused"
-        )
+        assert is_done or not (calm and wanted), f"FLOW-12: nothing is under way: expected success of {operation.value}"
         self.is_attached = (self.is_attached or is_done) and not (is_done and operation is OperatorAction.DETACH)
         self.record(Situation.OPERATOR if is_done else Situation.OPERATOR_REFUSED)
         self.sync()
@@ -151,7 +149,7 @@ class StorageMachine(HostMachine):
 
     def sync(self) -> None:
         for one in [*self.prefetches, *self.ended]:
-            self.model.announce(one.key, self.stored_objects.written(one.key))
+            self.model.announce(one.key, self.stored.written(one.key))
         self.ended = []
         super().sync()
         if self._open_prefetches(self.driver.snapshot()) > len(self.prefetches):
@@ -198,9 +196,7 @@ class StorageMachine(HostMachine):
         )
         self.record(Situation.PREFETCH_REFUSED if ticket is None else Situation.PREFETCH)
         is_free = not self.prefetches and (before == 0 or self.host.write_policy is WritePolicy.WRITE_BACK)
-        assert ticket is not None or not (may_begin and is_free), (
-            f"FETCH-1: {wanted} pages are lacking: expected a ticket, but it was refused"
-        )
+        assert ticket is not None or not (may_begin and is_free), f"FETCH-1: {wanted} pages lacking: expected a ticket"
         if ticket is None:
             return None
         self.prefetches.append(GrantedPrefetch(ticket, key, before, wanted))
@@ -210,13 +206,11 @@ class StorageMachine(HostMachine):
         """An earlier prompt of which storage has more than the tree, if there is one."""
         page = self.config.page_size
         keys = [self.earlier(other, pages) for other in range(len(self.prompts))]
-        keys = [
-            key for key in keys if self.stored_objects.expected_pages(key, self.model.expected_match(key).best // page)
-        ]
+        keys = [key for key in keys if self.stored.expected_pages(key, self.model.expected_match(key).best // page)]
         return pick(keys, place) or self.earlier(place, pages)
 
     def _damage(self, key: Key, page: int) -> None:
-        name = self.stored_objects.object_of(key, page)
+        name = self.stored.object_of(key, page)
         if name is not None:
             self.store.spoil([name])
 
@@ -226,9 +220,7 @@ class StorageMachine(HostMachine):
             return
         before = self.driver.snapshot()
         if self.driver.check_prefetch(one.ticket) is None:
-            assert self.storage.stop_policy is not StopPolicy.BEST_EFFORT, (
-                "FETCH-3: best_effort does not wait: expected a number of tokens, got None"
-            )
+            assert self.storage.stop_policy is not StopPolicy.BEST_EFFORT, "FETCH-3: best_effort: got None"
         else:
             if self._open_prefetches(before) or self._open_prefetches(self.driver.snapshot()):
                 self.record(Situation.PREFETCH_CUT)
@@ -278,9 +270,9 @@ class StorageMachine(HostMachine):
         """Whether a prefetch must bring all that storage can give: the host has room, and the retries suffice."""
         host = self.driver.snapshot().host
         assert host is not None, "a machine of three tiers sees the host"
-        needed = self.stored_objects.needed_pages(fetch.wanted)
+        needed = self.stored.needed_pages(fetch.wanted)
         has_room = all(len(host.pools[c].free) >= self.slots_of(c, pages) for c, pages in needed.items())
-        return has_room and self.stored_objects.unreadable(fetch.key) <= 3
+        return has_room and self.stored.unreadable(fetch.key) <= 3
 
     def _restart(self) -> None:
         if self.prefetches:
