@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from hicache.cache import open_copies
 from hicache.config import ExecutorKind, Layout
 from hicache.errors import ConfigurationError
+from hicache.runtime import open_copies
 from hicache.tests.pools.two_tiers import BACKED_UP, LOADED, TwoTiers, contents, job_of, moved, two_tier_config
 from hicache.tests.transfer.fake_cuda import FakeCuda, QueuedCopier
 from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor

@@ -9,8 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from hicache.cache import open_copies, open_storage
 from hicache.config import ExecutorKind
+from hicache.runtime import open_copies, open_storage
 from hicache.tests.transfer import scripted_storage
 from hicache.tests.transfer.scripted_storage import TIMEOUT_S, ScriptedStorage, worker_of
 from hicache.transfer.executors import ThreadExecutor
