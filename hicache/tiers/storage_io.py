@@ -178,7 +178,7 @@ class StorageWorker:
             if not self._has_logged:
                 self._has_logged = True
                 LOG.exception(
-                    "the storage backend raised in %s job %d; later exceptions are not logged",
+                    "storage backend raised in %s job %d; later exceptions are not logged",
                     job.kind.value,
                     job.number,
                 )
