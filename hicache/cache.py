@@ -13,13 +13,14 @@ import torch
 
 from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt, Match
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, Topology
 from hicache.errors import ConfigurationError, KeyFormError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
 from hicache.parallel.agree import ALONE, Agreement, agreed_config
 from hicache.parallel.group import Group
+from hicache.parallel.mesh import AXES
 from hicache.pools.copy import PoolCopier
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
@@ -195,6 +196,7 @@ class UnifiedRadixCache:
 
         What has a copy on the host stays in the tree.
         """
+        self._require_component(component)
         evicted = self._evictor.evict(component, -(-tokens // self._units[component]))
         freed = {name: self._by_name[name].device.dropped_pages * unit for name, unit in self._units.items()}
         self.tree.free_dropped()
@@ -222,6 +224,7 @@ class UnifiedRadixCache:
 
     def allocate_state(self) -> int | None:
         """A slot for one MAMBA state; evicts one if need be. None when every state is locked or a caller's."""
+        self._require_component(Component.MAMBA.value)
         if not self._evictor.ensure_available({Component.MAMBA: 1}):
             return None
         taken = self.pools.allocators[Component.MAMBA].allocate(1)
@@ -229,6 +232,7 @@ class UnifiedRadixCache:
 
     def free_state(self, slot: int) -> None:
         """Free a state slot that the caller has. Otherwise SlotError, and nothing changes."""
+        self._require_component(Component.MAMBA.value)
         self.pools.free_states(self._of_caller(Component.MAMBA, np.array([slot], dtype=np.int64)))
 
     def fork_state(self, node: Node) -> int | None:
@@ -248,6 +252,7 @@ class UnifiedRadixCache:
 
     def state_of(self, node: Node) -> int:
         """The slot of a node's state, which only the tree may write. Raises StaleHandleError when it has none."""
+        self._require_component(Component.MAMBA.value)
         state = node.device[self._by_name[Component.MAMBA].index].value
         if state is None:
             raise StaleHandleError(f"{node!r} has no state on the device")
@@ -313,12 +318,15 @@ class UnifiedRadixCache:
 
     def unlock_host(self, receipt: LockReceipt) -> None:
         """Undo a host lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
+        self._require_host()
         self.tree.locks.unlock(receipt, Tier.HOST)
         self.tree.free_dropped()
 
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's host slots, or all that can be."""
-        victims = self._host_tier.evictor.evict(component, -(-tokens // self._units[component]))
+        host = self._host_tier
+        self._require_component(component)
+        victims = host.evictor.evict(component, -(-tokens // self._units[component]))
         freed = {name: self._by_name[name].host.dropped_pages * unit for name, unit in self._units.items()}
         self.tree.free_dropped()
         return EvictResult(freed, victims, refused=0)
@@ -491,6 +499,13 @@ class UnifiedRadixCache:
     def _require_host(self) -> None:
         _required(self.host, self.config, "host")
 
+    def _require_component(self, component: str) -> None:
+        if component not in self._by_name:
+            wanted = (*self.config.components, component)
+            raise ConfigurationError(
+                f"{self.config.name} has no component {component!r}: open the cache with components={wanted}"
+            )
+
     def _wait(self) -> None:
         """Return when all that runs has ended on this rank. Storage jobs are waited for from the oldest on."""
         if self.host is not None:
@@ -566,11 +581,13 @@ def open_cache(
     """Open an empty cache; a context manager that closes it.
 
     `config`: how; `changes`: fields of CacheConfig, in place of the configuration or on top of it. `capacity_tokens`
-    may be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree: each opens its
-    cache, or none has one, and then RankError names the rank that could not. `tensors`: see UnifiedRadixCache. Raises
-    ConfigurationError, naming the field and its value, for what cannot be served.
+    may be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree, as open_groups
+    makes them for the same topology: each rank opens its cache, or none has one, and then RankError names the rank that
+    could not. `tensors`: see UnifiedRadixCache. Raises ConfigurationError, naming the field and its value, for what
+    cannot be served.
     """
     config = _configured(config, changes)
+    _check_groups(config.topology, groups or {})
     agreement = Agreement(groups or {})
     return agreement.together(
         lambda: UnifiedRadixCache(config, agreement=agreement, tensors=tensors), UnifiedRadixCache.close, "open"
@@ -578,6 +595,8 @@ def open_cache(
 
 
 def _configured(config: CacheConfig | None, changes: dict[str, Any]) -> CacheConfig:
+    if config is not None and not isinstance(config, CacheConfig):
+        raise ConfigurationError(f"config must be a CacheConfig or None, got {config!r}")
     known = [field.name for field in fields(CacheConfig)]
     unknown = sorted(set(changes) - set(known))
     if unknown:
@@ -589,3 +608,12 @@ def _configured(config: CacheConfig | None, changes: dict[str, Any]) -> CacheCon
     if "capacity_tokens" not in changes:
         raise ConfigurationError("open_cache needs capacity_tokens, such as 65536 or {'full': 65536, 'swa': 8192}")
     return CacheConfig(**changes)
+
+
+def _check_groups(topology: Topology, groups: Mapping[str, Group]) -> None:
+    """Without the group of an axis its ranks would decide alone, and their trees would soon differ."""
+    places = {axis: (getattr(topology, f"{axis}_rank"), getattr(topology, f"{axis}_size")) for axis in AXES}
+    expected = {axis: place for axis, place in places.items() if place[1] > 1}
+    given = {axis: (group.rank, group.size) for axis, group in groups.items()}
+    if given != expected:
+        raise ConfigurationError(f"topology has ranks (rank, size) of {expected}, groups are given for {given}")

@@ -82,6 +82,26 @@ _FOLLOWED = {
 }
 
 
+def _take_choices(config: Any, prefix: str, **choices: type[Enum]) -> None:
+    """Turn each field that is given by a value, such as "lru", into the choice that it names."""
+    for name, kind in choices.items():
+        value = getattr(config, name)
+        try:
+            object.__setattr__(config, name, kind(value))
+        except ValueError:
+            known = ", ".join(repr(choice.value) for choice in kind)
+            raise ConfigurationError(f"{prefix}{name} must be one of {known}, got {value!r}") from None
+
+
+def _check_types(config: Any, prefix: str, **types: type | tuple[type, None]) -> None:
+    """Raise ConfigurationError unless each field is of its type. `None` beside a type: it may be None."""
+    for name, kind in types.items():
+        value, kinds = getattr(config, name), kind if isinstance(kind, tuple) else (kind,)
+        if not (isinstance(value, kinds[0]) or (value is None and None in kinds)):
+            expected = kinds[0].__name__ + (" or None" if None in kinds else "")
+            raise ConfigurationError(f"{prefix}{name} must be a {expected}, got {value!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
     """Ranks and sizes of the parallel groups that a cache is part of: tensor, context, pipeline, data."""
@@ -134,6 +154,7 @@ class PoolShape:
     tokens_per_entry: int = 1
 
     def __post_init__(self) -> None:
+        _take_choices(self, f"pool {self.name!r}: ", follows=Follows)
         if self.layers < 0 or not self.buffers:
             raise ConfigurationError(f"pool {self.name!r} has {self.layers} layers and {len(self.buffers)} buffers")
         if self.tokens_per_entry != 1 and (self.tokens_per_entry < 1 or self.follows is not Follows.EVERY_PAGE):
@@ -156,6 +177,7 @@ class ModelShape:
     is_mla: bool = False
 
     def __post_init__(self) -> None:
+        _check_types(self, "", pools=tuple)
         names = [pool.name for pool in self.pools]
         if len(set(names)) != len(names):
             raise ConfigurationError(f"the model names a pool twice: {names}")
@@ -223,6 +245,7 @@ class HostConfig:
     executor: ExecutorKind = ExecutorKind.THREADED
 
     def __post_init__(self) -> None:
+        _take_choices(self, "host.", layout=Layout, write_policy=WritePolicy, executor=ExecutorKind)
         for name, least in (("selective_hits", 1), ("load_back_threshold_tokens", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -296,6 +319,8 @@ class StorageConfig:
     executor: ExecutorKind = ExecutorKind.THREADED
 
     def __post_init__(self) -> None:
+        _check_types(self, "storage.", backend=str, model=str, options=Mapping)
+        _take_choices(self, "storage.", stop_policy=StopPolicy, executor=ExecutorKind)
         if not self.backend or not self.model:
             raise ConfigurationError(f"storage needs a backend and a model, got {self.backend!r} and {self.model!r}")
         cap: object = self.timeout_cap_s
@@ -348,6 +373,9 @@ class CacheConfig:
     storage: StorageConfig | None = None
 
     def __post_init__(self) -> None:
+        _take_choices(self, "", policy=EvictionPolicy, layout=Layout)
+        _check_types(self, "", components=tuple, bigram=bool, events=bool, device=str, topology=Topology)
+        _check_types(self, "", model=(ModelShape, None), host=(HostConfig, None), storage=(StorageConfig, None))
         if self.storage is not None and self.host is None:
             raise ConfigurationError("storage needs a host tier: its pages come and go through host memory")
         if self.storage is not None and self.model is None:
