@@ -32,7 +32,9 @@ def serve(cache: hicache.UnifiedRadixCache) -> dict[str, Any]:
     cache.drain()
     loaded = cache.claim(load.ticket)
     assert loaded is not None, "the load-back did not fail"
-    return {"freed": freed, "loaded": loaded.tolist(), "host": cache.host_sizes()["full"]}
+    host = cache.host_sizes()["full"]
+    capacity = host.evictable + host.protected + host.free
+    return {"freed": freed, "loaded": loaded.tolist(), "capacity": capacity}
 
 
 def main() -> None:
@@ -54,7 +56,7 @@ def main() -> None:
     of_ranks: list[Any] = [None] * size
     distributed.all_gather_object(of_ranks, own)
     if rank == 0:
-        print("loaded back:", len(own["loaded"]), "tokens; host:", own["host"])
+        print(f"loaded back: {len(own['loaded'])} tokens, host capacity: {own['capacity']} tokens")
         print(f"{size} ranks agree:", all(other == own for other in of_ranks))
     for group in groups.values():
         group.close()
