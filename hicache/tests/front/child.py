@@ -14,7 +14,8 @@ LIMIT_S = 120
 
 def run_python(folder: Path, *arguments: str) -> str:
     """Run a Python of this environment in a folder; what it printed. Fails with the child's messages when it fails."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # Wide enough that no drawing is wrapped.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "COLUMNS": "120"}
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
