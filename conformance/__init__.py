@@ -1,1 +1,1 @@
-"""The contract, clause by clause, by example."""
+"""The contract of a cache, clause by clause, tested by examples."""

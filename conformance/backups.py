@@ -1,4 +1,4 @@
-"""Backups: what is on its way to the host, and what is there, by the pages of its prompts."""
+"""Backups: which prefixes are on the host, which are queued, and how a test makes them fail."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ from collections.abc import Sequence
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .host_trees import held_below
-from .trees import Pages
-from .under_way import operations
-from .verbs import FULL, key_of
+from .scenario import FULL, key_of
+from .transfers import transfer_views
+from .tree_view import Pages, host_slots
 
 
 def backed_up(driver: Driver) -> set[Pages]:
-    """The prefixes whose FULL data is on the host when all that is under way has ended."""
+    """Drain, and return the prefixes whose FULL data is on the host."""
     driver.drain()
-    return set(held_below(driver, FULL))
+    return set(host_slots(driver, FULL))
 
 
-def queued(driver: Driver) -> int:
-    """Backups that are queued or running."""
-    return len(operations(driver, TransferKind.BACKUP))
+def queued_backups(driver: Driver) -> int:
+    """The number of nodes whose backup is queued or running."""
+    return len(transfer_views(driver, TransferKind.BACKUP))
 
 
-def ask(driver: Driver, pages: Sequence[int], requests: int = 1) -> None:
-    """So many requests match a prompt, and compute nothing."""
+def match_prompt(driver: Driver, pages: Sequence[int], requests: int = 1) -> None:
+    """So many requests match a prompt and compute nothing."""
     for _ in range(requests):
         driver.match(key_of(driver, pages))
 
 
-def let_fail(driver: Driver, parts_done: int = 0) -> int:
-    """Start what is queued and let each transfer fail after its first parts; returns how many there were."""
+def fail_pending(driver: Driver, parts_done: int = 0) -> int:
+    """Start what is queued, and let each transfer fail after its first parts; returns the number of transfers."""
     driver.step()
     pending = driver.pending()
     for one in pending:

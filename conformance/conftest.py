@@ -1,4 +1,4 @@
-"""Opens the cache under test. Each test of this suite names its clauses and runs over configurations of the run."""
+"""Opens the cache under test. Each test of this suite names its clauses, and runs on configurations of the run."""
 
 from __future__ import annotations
 

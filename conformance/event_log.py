@@ -1,4 +1,4 @@
-"""An event log, replayed as a consumer does that sees nothing else; and what it should come to."""
+"""Replays an event log, as a consumer does that sees nothing else, and lists the blocks that a snapshot shows."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import TypeAlias
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Component, Event, EventKind, Namespace, Tier
 
-from .chains import page_chain, tokens_of
+from .page_hashes import page_hash_chain, tokens_of_prefix
 
-Residency: TypeAlias = set[tuple[str, str, Namespace, str]]
-"""Tier, component, namespace and block of all that is somewhere."""
+Blocks: TypeAlias = set[tuple[str, str, Namespace, str]]
+"""Tier, component, namespace and block of everything that is cached."""
 
 
-def replayed(events: Iterable[Event]) -> Residency:
-    """What is there after these events. Each block is stored once before it is removed once."""
-    present: Residency = set()
+def replay(events: Iterable[Event]) -> Blocks:
+    """The blocks that are cached after these events. Each block is stored once before it is removed once."""
+    present: Blocks = set()
     for number, event in enumerate(events):
         blocks = {(event.tier.value, event.component, event.namespace, block) for block in event.blocks}
-        assert len(blocks) == len(event.blocks) > 0, f"EVENT-1: event {number} names a block twice, or none: {event}"
+        assert len(blocks) == len(event.blocks) > 0, f"EVENT-1: expected distinct blocks in event {number}, got {event}"
         if event.kind is EventKind.STORED:
-            assert not blocks & present, f"EVENT-1: event {number} stores what is there already: {event}"
+            assert not blocks & present, f"EVENT-1: event {number} stores blocks that are stored already: {event}"
             present |= blocks
         else:
-            assert blocks <= present, f"EVENT-1: event {number} removes what was not stored: {event}"
+            assert blocks <= present, f"EVENT-1: event {number} removes blocks that are not stored: {event}"
             present -= blocks
     return present
 
 
-def resident(driver: Driver) -> Residency:
-    """What a snapshot shows, block by block. The blocks are the page hashes, worked out here where all can do so."""
+def cached_blocks(driver: Driver) -> Blocks:
+    """The blocks that a snapshot shows. In the shared namespace their page hashes are worked out here."""
     snapshot, page = driver.snapshot(), driver.config.page_size
-    found: Residency = set()
+    found: Blocks = set()
     for number, node in enumerate(snapshot.nodes):
         blocks = _blocks(driver, node.namespace, snapshot.prefix(number))[node.start // page :]
         by_tier = {Tier.DEVICE: node.slots}
@@ -48,7 +48,7 @@ def resident(driver: Driver) -> Residency:
 
 def _blocks(driver: Driver, namespace: Namespace, prefix: bytes) -> Sequence[str]:
     config = driver.config
-    tokens = tokens_of(prefix, bigram=config.bigram)
+    tokens = tokens_of_prefix(prefix, bigram=config.bigram)
     if namespace == SHARED:
-        return page_chain(tokens, config.page_size, bigram=config.bigram)
+        return page_hash_chain(tokens, config.page_size, bigram=config.bigram)
     return driver.adapter.page_hashes(driver.key(tokens, namespace))

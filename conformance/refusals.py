@@ -1,4 +1,4 @@
-"""A caller's mistake: the cache must raise, and be as it was."""
+"""A caller's mistake: the cache must raise, and must not change."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pytest
 
 from hicache.testing.driving.driver import Driver
 
-from .pictures import picture
+from .snapshot_values import snapshot_values
 
 REFUSALS = (ValueError, LookupError, AssertionError)
-"""What a refusal may be. The errors of this package are among them."""
+"""The errors that count as a refusal. Those of this package are among them."""
 
 
 @contextmanager
 def refused(driver: Driver, clause_id: str, mistake: str) -> Iterator[None]:
-    """The block, which goes to the adapter itself, must raise and change nothing."""
-    before = picture(driver.snapshot())
+    """The block calls the adapter directly; it must raise and change nothing."""
+    before = snapshot_values(driver.snapshot())
     try:
         yield
     except REFUSALS:
-        after = picture(driver.snapshot())
-        assert after == before, f"{clause_id}: {mistake} was refused, but changed {before} to {after}"
+        after = snapshot_values(driver.snapshot())
+        assert after == before, f"{clause_id}: {mistake} was refused, but the cache changed from {before} to {after}"
         driver.check()
     else:
-        pytest.fail(f"{clause_id}: {mistake} was accepted; expected one of {REFUSALS}")
+        pytest.fail(f"{clause_id}: expected one of {REFUSALS} for {mistake}, but it was accepted")

@@ -1,4 +1,4 @@
-"""Shortages: how little of one component is left, while a test holds the rest of it."""
+"""Shortages: a test holds all of one component but a few pages or states."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from hicache.testing.driving.driver import Driver
 from hicache.types import NO_SLOTS, Slots
 
-from .lives import take_all
-from .verbs import FULL, MAMBA, SWA, has
+from .request_steps import allocate_all
+from .scenario import FULL, MAMBA, SWA, has
 
 
 @contextmanager
-def left(driver: Driver, component: str, count: int) -> Iterator[None]:
-    """So many pages or states of a component are left while the block runs, and of the others what that allows.
+def leave_only(driver: Driver, component: str, count: int) -> Iterator[None]:
+    """While the block runs only so many pages or states of a component can be had, and of the others what is left.
 
-    What is evictable is evicted for it.
+    Everything evictable is evicted first.
     """
     held, states = NO_SLOTS, list[int]()
     if component == MAMBA:
-        states = _take_states(driver)
-        _give_states(driver, states[:count])
+        states = _allocate_states(driver)
+        _free_states(driver, states[:count])
         states = states[count:]
     else:
-        held = _take_full(driver) if component == FULL else take_all(driver)
+        held = _allocate_full(driver) if component == FULL else allocate_all(driver)
         given = count * driver.config.page_size
         driver.free(held[:given])
         held = held[given:]
@@ -34,22 +34,22 @@ def left(driver: Driver, component: str, count: int) -> Iterator[None]:
         yield
     finally:
         driver.free(held)
-        _give_states(driver, states)
+        _free_states(driver, states)
 
 
-def _take_full(driver: Driver) -> Slots:
-    """Every FULL slot, and none of the partners."""
-    taken = [take_all(driver)]
+def _allocate_full(driver: Driver) -> Slots:
+    """Allocate every FULL slot, and give all SWA partners back."""
+    taken = [allocate_all(driver)]
     while has(driver, SWA) and len(taken[-1]):
         driver.release_window(taken[-1])
-        taken.append(take_all(driver))
+        taken.append(allocate_all(driver))
     return np.concatenate(taken)
 
 
-def _take_states(driver: Driver) -> list[int]:
+def _allocate_states(driver: Driver) -> list[int]:
     return list(iter(driver.allocate_state, None))
 
 
-def _give_states(driver: Driver, states: Sequence[int]) -> None:
+def _free_states(driver: Driver, states: Sequence[int]) -> None:
     for state in states:
         driver.free_state(state)

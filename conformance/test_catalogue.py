@@ -1,4 +1,4 @@
-"""The suite itself: no clause that can be tested on one rank is left without a test."""
+"""Checks the suite: every clause that can be tested on one rank has a test."""
 
 from __future__ import annotations
 

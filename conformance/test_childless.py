@@ -1,4 +1,4 @@
-"""EVICT-6: tombstones whose last child has gone."""
+"""EVICT-6: tombstones whose last child was removed."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
 from .hits import hit_pages
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
-from .trees import held, locks, nodes, prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, key_of, lock, offer, put
+from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, lock, put
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .tree_view import device_slots, locks, nodes, prefixes
 
 
 def childless(driver: Driver, component: str) -> Handle:
-    """Lock a tombstone and let all below it go; returns the receipt. Nothing else holds the node."""
+    """Lock a tombstone and evict everything below it; returns the receipt, the only lock on the node."""
     receipt = driver.lock(make_tombstone(driver, component))
     evict_all(driver)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     assert kept == prefixes(*TOMBSTONE), f"EVICT-6: the lock holds {TOMBSTONE} and nothing else, left is {kept}"
     return receipt
 
 
 def require_empty(driver: Driver, why: str) -> None:
-    """Nothing is left in the tree."""
-    assert not nodes(driver), f"EVICT-6: {why}, left is {nodes(driver).keys()}"
+    """The tree is empty."""
+    assert not nodes(driver), f"EVICT-6: {why}: expected an empty tree, got {nodes(driver).keys()}"
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
-def test_an_swa_tombstone_goes_with_its_last_child(driver: Driver) -> None:
+def test_an_swa_tombstone_is_removed_with_its_last_child(driver: Driver) -> None:
     goes_with_its_last_child(driver, SWA)
 
 
 @clause("EVICT-6", components=(MAMBA,))
-def test_a_mamba_tombstone_goes_with_its_last_child(driver: Driver) -> None:
+def test_a_mamba_tombstone_is_removed_with_its_last_child(driver: Driver) -> None:
     goes_with_its_last_child(driver, MAMBA)
 
 
 def goes_with_its_last_child(driver: Driver, component: str) -> None:
-    """A tombstone with two children stays with the first that goes, and goes with the second."""
+    """A tombstone with two children stays when the first is removed, and is removed with the second."""
     make_tombstone(driver, component)
     put(driver, [*TOMBSTONE, 50], passed=len(TOMBSTONE))
-    assert (*TOMBSTONE, 50) in held(driver, FULL), "INS-1: a second child was cached below the tombstone"
+    assert (*TOMBSTONE, 50) in device_slots(driver, FULL), "INS-1: a second child was cached below the tombstone"
     receipt = lock(driver, longer_prompt(driver))
     evict_all(driver, FULL)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     driver.unlock(receipt)
     expected = prefixes(*longer_prompt(driver))
     assert kept == expected, f"EVICT-6: one child is locked, so the tombstone stays: expected {expected}, got {kept}"
     evict_all(driver, FULL)
-    require_empty(driver, "the last child has gone, and nothing could match the tombstone")
+    require_empty(driver, "the last child was removed, and no match could end at the tombstone")
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
-def test_tombstones_go_up_to_the_first_whole_node(driver: Driver) -> None:
+def test_tombstones_are_removed_up_to_the_first_node_with_all_components(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2, 3, 4], passed=3)
     for pages in ([1, 2], [1, 2, 3]):
@@ -68,7 +68,7 @@ def test_tombstones_go_up_to_the_first_whole_node(driver: Driver) -> None:
 
 
 @clause("EVICT-6", components=(MAMBA,))
-def test_nodes_without_a_state_go_up_to_the_first_that_has_one(driver: Driver) -> None:
+def test_nodes_without_a_state_are_removed_up_to_the_first_that_has_one(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2, 3, 4])
     for pages in ([1, 2], [1, 2, 3]):
@@ -79,65 +79,67 @@ def test_nodes_without_a_state_go_up_to_the_first_that_has_one(driver: Driver) -
 
 
 @clause("EVICT-6", "LOCK-5", components=(SWA,))
-def test_a_locked_swa_tombstone_goes_with_its_last_lock(driver: Driver) -> None:
+def test_a_locked_swa_tombstone_is_removed_with_its_last_lock(driver: Driver) -> None:
     goes_with_its_last_lock(driver, SWA)
 
 
 @clause("EVICT-6", "LOCK-5", components=(MAMBA,))
-def test_a_locked_mamba_tombstone_goes_with_its_last_lock(driver: Driver) -> None:
+def test_a_locked_mamba_tombstone_is_removed_with_its_last_lock(driver: Driver) -> None:
     goes_with_its_last_lock(driver, MAMBA)
 
 
 def goes_with_its_last_lock(driver: Driver, component: str) -> None:
-    """Two locks hold a childless tombstone, and it goes when the second is released."""
+    """A childless tombstone with two locks is removed when the second lock is released."""
     handle = make_tombstone(driver, component)
     receipts = [driver.lock(handle), driver.lock(handle)]
     evict_all(driver)
     for receipt in receipts:
-        assert held(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: a locked tombstone went"
+        assert device_slots(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: expected a locked tombstone to stay"
         driver.unlock(receipt)
     require_empty(driver, "the last lock on a childless tombstone is released")
 
 
 @clause("EVICT-6", "EVICT-3", components=(SWA,))
-def test_swa_data_of_a_leaf_that_others_read_can_be_evicted(driver: Driver) -> None:
+def test_swa_data_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Driver) -> None:
     part_of_a_locked_leaf(driver, SWA)
 
 
 @clause("EVICT-6", "EVICT-3", components=(MAMBA,))
-def test_the_state_of_a_leaf_that_others_read_can_be_evicted(driver: Driver) -> None:
+def test_a_state_that_a_lock_on_a_leaf_skipped_can_be_evicted(driver: Driver) -> None:
     part_of_a_locked_leaf(driver, MAMBA)
 
 
 def part_of_a_locked_leaf(driver: Driver, component: str) -> None:
-    """A leaf whose FULL data is locked, and this component's is not: the component goes, the leaf stays."""
+    """A leaf whose FULL data is locked, but not this component: the component can be evicted, the leaf stays."""
     receipt = childless(driver, component)
-    revive(driver)
+    recompute(driver)
     assert locks(driver)[component, TOMBSTONE] == 0, f"LOCK-3: {component} data came after the lock: {locks(driver)}"
     result = driver.evict(component, 1)
     assert result.freed[component] > 0, f"EVICT-1: the {component} data of the leaf is not locked: {result}"
     assert result.freed[FULL] == 0, f"LOCK-5: the FULL data of the leaf is locked: {result}"
     evict_all(driver)
-    assert held(driver, FULL).keys() == prefixes(*TOMBSTONE), "LOCK-5: the FULL data of the leaf is locked, and went"
+    assert device_slots(driver, FULL).keys() == prefixes(*TOMBSTONE), (
+        "LOCK-5: expected the locked FULL data of the leaf to stay"
+    )
     driver.unlock(receipt)
-    require_empty(driver, "the leaf was a tombstone when its last lock went")
+    require_empty(driver, "the leaf was a tombstone when its last lock was released")
 
 
 @clause("EVICT-6", components=(SWA,), bigram=True)
-def test_a_revived_leaf_stays_when_its_lock_goes(driver: Driver) -> None:
+def test_a_recomputed_leaf_stays_when_its_lock_is_released(driver: Driver) -> None:
     receipt = childless(driver, SWA)
-    revive(driver)
+    recompute(driver)
     driver.unlock(receipt)
-    assert hit_pages(driver, TOMBSTONE) == len(TOMBSTONE), "EVICT-6: a leaf that holds all again is no tombstone"
+    assert hit_pages(driver, TOMBSTONE) == len(TOMBSTONE), "EVICT-6: expected a leaf with all components to stay"
     evict_all(driver)
     require_empty(driver, "the leaf is not locked")
 
 
 @clause("EVICT-1", "EVICT-6", needs=[Capability.SIZES], components=(SWA,), page_sizes=[1, 16])
 @pytest.mark.parametrize("asked", [FULL, SWA])
-def test_one_sweep_over_many_tombstones_ends(driver: Driver, asked: str) -> None:
+def test_one_eviction_removes_many_tombstones(driver: Driver, asked: str) -> None:
     for first in (10, 20):
-        offer(driver, [first, first + 1, first + 2, first + 3], passed=3)
+        insert_fresh(driver, [first, first + 1, first + 2, first + 3], passed=3)
         for count in (1, 2):
             driver.match(key_of(driver, range(first, first + count)), chunked=True)
     result = driver.evict(asked, driver.config.capacity_tokens[asked])

@@ -1,4 +1,4 @@
-"""SEC: what a hash cannot tell apart the cache does, and its hashes tell apart what is built to collide."""
+"""SEC-2: the cache does not rely on hashes to compare prompts, and its hashes resist constructed collisions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
 from .hits import hit_pages
-from .verbs import key_of, put
+from .scenario import key_of, put
 
 MULTIPLIERS = (1, 31, 33, 131, 256, 257, 65_536, 65_599, 1_000_003)
-"""Of hashes that are polynomials, or that join tokens without a fixed width."""
+"""Multipliers of polynomial hashes, and of hashes that join tokens without a fixed width."""
 
 
 @pytest.fixture
 def one_digest_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every SHA-256 collides with every other."""
+    """Make every SHA-256 digest equal."""
     real = hashlib.sha256
     monkeypatch.setattr(hashlib, "sha256", lambda _=b"", **__: real(b"the same for all"))
 
@@ -49,7 +49,7 @@ def test_namespaces_whose_hashes_collide_do_not_find_each_other(driver: Driver) 
 
 
 @clause("SEC-2", needs=[Capability.HASHES], bigram=True)
-def test_changes_that_cancel_out_in_a_weak_hash_are_seen(driver: Driver) -> None:
+def test_changes_that_cancel_out_in_a_weak_hash_are_detected(driver: Driver) -> None:
     tokens = [5_000_000 + offset for offset in range(2 * driver.config.page_size + 1)]
     driver.put(driver.key(tokens))
     hashes = set(driver.adapter.page_hashes(driver.key(tokens)))

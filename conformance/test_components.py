@@ -1,4 +1,4 @@
-"""COMP-1 to COMP-3, as far as they show from outside: what is refused, and that every combination serves."""
+"""COMP-1 to COMP-3, as far as an adapter shows them: which configurations are refused, and that all others work."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 
+from .cache_variants import open_variant
 from .hits import hit_pages
-from .pictures import picture
-from .reopening import reopened
-from .verbs import FULL, evict_all, key_of, lock, offer, put
+from .scenario import FULL, evict_all, insert_fresh, key_of, lock, put
+from .snapshot_values import snapshot_values
 
 CACHE: Mapping[str, Any] = {
     "components": ("full", "swa", "mamba"),
@@ -38,9 +38,9 @@ CACHE: Mapping[str, Any] = {
     "host": None,
     "storage": None,
 }
-"""The fields of a CacheConfig that makes sense."""
+"""The fields of a valid CacheConfig."""
 
-SENSELESS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "no component": ({"components": (), "capacity_tokens": {}}, "components"),
     "SWA without FULL": ({"components": ("swa",), "capacity_tokens": {"swa": 16}}, "full"),
     "MAMBA without FULL": ({"components": ("mamba",), "capacity_tokens": {"mamba": 4}}, "full"),
@@ -60,17 +60,17 @@ SENSELESS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "no room for a state": ({"capacity_tokens": {"full": 32, "swa": 16, "mamba": 0}}, "capacity_tokens"),
     "a model that lacks the states of a component": ({"model": reshaped(TINY_MODEL, mamba_layers=0)}, "mamba"),
 }
-"""What makes it senseless, and a word that the refusal must say."""
+"""Changes that make the configuration invalid, and a word that the error must contain."""
 
 
 @clause("COMP-2")
-@pytest.mark.parametrize(("changes", "word"), SENSELESS.values(), ids=SENSELESS.keys())
-def test_what_cannot_be_served_is_refused(
+@pytest.mark.parametrize(("changes", "word"), INVALID.values(), ids=INVALID.keys())
+def test_a_configuration_that_makes_no_sense_is_refused(
     adapter_type: type[CacheAdapter], changes: Mapping[str, Any], word: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         adapter_type(CacheConfig(**{**CACHE, **changes}))
-    assert word in str(refusal.value), f"COMP-2: {changes} was refused without a word of {word}: {refusal.value}"
+    assert word in str(refusal.value), f"COMP-2: expected {word!r} in the error for {changes}, got {refusal.value}"
 
 
 VERBS_OF: Mapping[Capability, tuple[str, ...]] = {
@@ -86,7 +86,7 @@ VERBS_OF: Mapping[Capability, tuple[str, ...]] = {
 
 
 @clause("COMP-1")
-def test_what_is_declared_is_there(adapter_type: type[CacheAdapter]) -> None:
+def test_an_adapter_implements_the_verbs_of_its_capabilities(adapter_type: type[CacheAdapter]) -> None:
     verbs = {
         verb for capability, names in VERBS_OF.items() if capability in adapter_type.capabilities for verb in names
     }
@@ -97,7 +97,7 @@ def test_what_is_declared_is_there(adapter_type: type[CacheAdapter]) -> None:
 
 
 def calls(driver: Driver) -> dict[str, Callable[..., object]]:
-    """Verbs with all that they take, over one cached page."""
+    """Verbs with all their arguments, over one cached page."""
     adapter, key = driver.adapter, key_of(driver, [1])
     put(driver, [1])
     found = driver.match(key)
@@ -116,18 +116,20 @@ def calls(driver: Driver) -> dict[str, Callable[..., object]]:
 @clause("COMP-1", needs=[Capability.SNAPSHOT], bigram=True)
 def test_a_verb_refuses_an_argument_that_it_does_not_know(driver: Driver) -> None:
     verbs = calls(driver)
-    before = picture(driver.snapshot())
+    before = snapshot_values(driver.snapshot())
     for name, verb in verbs.items():
         inspect.signature(verb).bind()
         with pytest.raises(TypeError):
             verb(prefetch_token=1)
-        assert picture(driver.snapshot()) == before, f"COMP-1: {name} with an unknown argument changed the cache"
+        assert snapshot_values(driver.snapshot()) == before, (
+            f"COMP-1: {name} with an unknown argument changed the cache"
+        )
 
 
 @clause("COMP-3", policies=ALL_POLICIES, bigram=True)
 def test_every_combination_serves_the_same_verbs(driver: Driver) -> None:
     put(driver, [1, 2])
-    offer(driver, [1, 2, 3])
+    insert_fresh(driver, [1, 2, 3])
     receipt = lock(driver, [1, 2, 3])
     put(driver, [4])
     evict_all(driver)
@@ -135,17 +137,17 @@ def test_every_combination_serves_the_same_verbs(driver: Driver) -> None:
     assert hits == (3, 0), f"COMP-3: a locked prompt of 3 pages and an unlocked one: expected hits (3, 0), got {hits}"
     driver.unlock(receipt)
     driver.reset()
-    assert hit_pages(driver, [1, 2, 3]) == 0, "COMP-3: a reset left something"
+    assert hit_pages(driver, [1, 2, 3]) == 0, "COMP-3: expected no hit after a reset"
 
 
 @clause("COMP-3", page_sizes=[16])
 def test_components_may_be_named_in_any_order(driver: Driver) -> None:
-    other = reopened(driver, components=driver.config.components[::-1])
+    other = open_variant(driver, components=driver.config.components[::-1])
     for each in (driver, other):
         put(each, [1, 2])
         put(each, [1, 2, 3])
         evict_all(each, FULL)
         put(each, [4])
     sizes = [dict(each.adapter.sizes()) for each in (driver, other)]
-    assert sizes[0] == sizes[1], f"COMP-3: named in another order the components served otherwise: {sizes}"
+    assert sizes[0] == sizes[1], f"COMP-3: expected the same sizes with components in another order, got {sizes}"
     other.adapter.close()

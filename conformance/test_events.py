@@ -1,6 +1,6 @@
-"""EVENT: whoever reads the log knows what is cached, and for whom.
+"""EVENT: the event log gives what is cached, by namespace.
 
-Metrics that equal the transfers of each direction come with the second tier: on one tier nothing is transferred.
+Counters of transferred bytes are tested with the host tier: on one tier nothing is transferred.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, EventKind, Namespace
 
-from .event_log import replayed, resident
-from .verbs import FULL, MAMBA, SWA, evict_all, find, has, key_of, lock, offer, put, window_pages
+from .event_log import cached_blocks, replay
+from .scenario import FULL, MAMBA, SWA, evict_all, find, has, insert_fresh, key_of, lock, put, window_pages
 
 OTHER = Namespace(lora=None, salt="other", tenant=None)
 
@@ -26,11 +26,11 @@ def test_the_log_gives_the_residency_after_each_verb(driver: Driver) -> None:
         "insert": lambda: put(driver, [1, 2, 3]),
         "insert beside it, with a split": lambda: put(driver, [1, 2, 9]),
         "split by a match": lambda: driver.match(key_of(driver, [1, 8])),
-        "the same again": lambda: offer(driver, [1, 2, 3]),
+        "the same again": lambda: insert_fresh(driver, [1, 2, 3]),
         "insert below it": lambda: put(driver, longer),
         "lock": lambda: receipts.append(lock(driver, longer)),
         "evict around the lock": lambda: evict_all(driver, *reversed(driver.config.components)),
-        "insert over what was evicted": lambda: offer(driver, [1, 2, 9]),
+        "insert over what was evicted": lambda: insert_fresh(driver, [1, 2, 9]),
         "insert what the window has left": lambda: put(driver, [7, *longer], passed=1),
         "unlock": lambda: driver.unlock(receipts.pop()),
         "evict a page": lambda: driver.evict(FULL, driver.config.page_size),
@@ -40,13 +40,13 @@ def test_the_log_gives_the_residency_after_each_verb(driver: Driver) -> None:
     }
     for name, step in steps.items():
         step()
-        found, expected = replayed(driver.adapter.events()), resident(driver)
+        found, expected = replay(driver.adapter.events()), cached_blocks(driver)
         assert found == expected, f"EVENT-1: after {name}: too much {found - expected}, missing {expected - found}"
-    assert not replayed(driver.adapter.events()), "EVENT-1: all was evicted at the end"
+    assert not replay(driver.adapter.events()), "EVENT-1: all was evicted at the end"
 
 
 @clause("EVENT-1", needs=[Capability.REQUESTS], bigram=True)
-def test_the_log_gives_the_residency_through_the_life_of_requests(driver: Driver) -> None:
+def test_the_log_gives_the_residency_while_requests_run(driver: Driver) -> None:
     prompt = driver.prompt(range(1, 5 + window_pages(driver.config)))
     for end in (driver.finish, driver.abort):
         admission = driver.admit(driver.key(prompt))
@@ -55,9 +55,9 @@ def test_the_log_gives_the_residency_through_the_life_of_requests(driver: Driver
         driver.checkpoint(admission.request, len(prompt))
         for token in (7, 8, 9):
             driver.extend(admission.request, [token] * driver.config.page_size)
-        assert replayed(driver.adapter.events()) == resident(driver), "EVENT-1: while the request runs"
+        assert replay(driver.adapter.events()) == cached_blocks(driver), "EVENT-1: while the request runs"
         end(admission.request)
-        assert replayed(driver.adapter.events()) == resident(driver), f"EVENT-1: after {end.__name__}"
+        assert replay(driver.adapter.events()) == cached_blocks(driver), f"EVENT-1: after {end.__name__}"
 
 
 @clause("EVENT-1", needs=[Capability.REQUESTS], bigram=True)
@@ -102,7 +102,7 @@ def test_a_tombstone_is_reported_for_its_component_alone(driver: Driver) -> None
 
 
 @clause("EVENT-2", needs=[Capability.NAMESPACES, Capability.HASHES, Capability.SNAPSHOT], bigram=True)
-def test_events_of_two_namespaces_can_be_told_apart(driver: Driver) -> None:
+def test_events_name_their_namespace(driver: Driver) -> None:
     tokens = driver.prompt([1, 2])
     blocks: dict[Namespace, set[str]] = {}
     for namespace in (SHARED, OTHER):
@@ -112,11 +112,11 @@ def test_events_of_two_namespaces_can_be_told_apart(driver: Driver) -> None:
         assert {event.namespace for event in fresh} == {namespace}, f"EVENT-2: only {namespace} was cached, got {fresh}"
         blocks[namespace] = {block for event in fresh for block in event.blocks}
     assert not blocks[SHARED] & blocks[OTHER], f"EVENT-2: the same blocks under two salts: {blocks}"
-    assert replayed(driver.adapter.events()) == resident(driver), "EVENT-2: both are there"
+    assert replay(driver.adapter.events()) == cached_blocks(driver), "EVENT-2: both are there"
 
 
 @clause("EVENT-2", needs=[Capability.NAMESPACES, Capability.HASHES, Capability.SNAPSHOT], bigram=True)
-def test_what_one_namespace_loses_is_not_reported_of_the_other(driver: Driver) -> None:
+def test_an_eviction_in_one_namespace_is_not_reported_for_another(driver: Driver) -> None:
     key, other = key_of(driver, [1, 2]), driver.key(driver.prompt([1, 2]), OTHER)
     driver.put(key)
     driver.put(other)
@@ -124,5 +124,5 @@ def test_what_one_namespace_loses_is_not_reported_of_the_other(driver: Driver) -
     evict_all(driver, FULL)
     removed = {event.namespace for event in driver.adapter.events() if event.kind is EventKind.REMOVED}
     assert removed == {SHARED}, f"EVENT-2: {OTHER} was locked, removed of {removed}"
-    assert replayed(driver.adapter.events()) == resident(driver), "EVENT-2: the other's blocks are there"
+    assert replay(driver.adapter.events()) == cached_blocks(driver), "EVENT-2: the other's blocks are there"
     driver.unlock(receipt)

@@ -1,4 +1,4 @@
-"""EVENT: the log tells what is on each tier, and the counters what went from one to the other."""
+"""EVENT: the event log gives what is cached on each tier."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Event, EventKind, Namespace, Tier, TransferKind
 
-from .event_log import replayed, resident
+from .event_log import cached_blocks, replay
+from .hits import best_match
 from .host_eviction import evict_host
-from .reach import best
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
-from .under_way import pending, queue_load
-from .verbs import FULL, evict_all, key_of, lock, offer, put, window_pages
+from .scenario import FULL, evict_all, insert_fresh, key_of, lock, put, put_on_both, put_on_host, window_pages
+from .transfer_stages import STAGES, Stage
+from .transfers import pending_transfer, queue_load
 
 WHOLE = (1, 2, 3, 4)
 OTHER = Namespace(lora=None, salt="other", tenant=None)
@@ -25,13 +24,13 @@ THROUGH = [WritePolicy.WRITE_THROUGH]
 
 
 def require_log(driver: Driver, when: str) -> None:
-    """The replayed log is what the snapshot shows, on each tier."""
-    found, expected = replayed(driver.adapter.events()), resident(driver)
+    """The replayed log equals what the snapshot shows, on each tier."""
+    found, expected = replay(driver.adapter.events()), cached_blocks(driver)
     assert found == expected, f"EVENT-1: {when}: too much {found - expected}, missing {expected - found}"
 
 
 def fresh(driver: Driver, seen: int) -> list[tuple[EventKind, Tier]]:
-    """What kinds of events came, of which tier, after the first so many."""
+    """The kind and the tier of each event after the first so many."""
     return [(event.kind, event.tier) for event in driver.adapter.events()[seen:]]
 
 
@@ -61,11 +60,11 @@ def test_the_log_gives_the_residency_of_each_tier_after_each_verb(driver: Driver
         "unlock": lambda: driver.unlock(held.pop()),
         "evict all": lambda: evict_all(driver),
         "load": lambda: driver.load(key_of(driver, longer)),
-        "lock on the host": lambda: held.append(driver.lock_host(best(driver, longer))),
+        "lock on the host": lambda: held.append(driver.lock_host(best_match(driver, longer))),
         "evict the host around the lock": lambda: evict_host(driver, *reversed(driver.config.components)),
         "unlock on the host": lambda: driver.unlock_host(held.pop()),
         "evict what was loaded": lambda: evict_all(driver),
-        "insert over what was evicted": lambda: offer(driver, longer),
+        "insert over what was evicted": lambda: insert_fresh(driver, longer),
         "split by a match": lambda: driver.match(key_of(driver, [*longer[:-1], 8])),
         "evict a page on the host": lambda: driver.evict_host(FULL, 1),
         "reset": driver.reset,
@@ -77,16 +76,16 @@ def test_the_log_gives_the_residency_of_each_tier_after_each_verb(driver: Driver
     for name, step in steps.items():
         step()
         require_log(driver, f"after {name}")
-    assert not replayed(driver.adapter.events()), "EVENT-1: all was evicted at the end"
+    assert not replay(driver.adapter.events()), "EVENT-1: all was evicted at the end"
 
 
 @clause("EVENT-1", "FLOW-2", write_policies=THROUGH)
-def test_a_copy_is_reported_when_it_is_there_and_not_before(driver: Driver) -> None:
+def test_a_backup_is_reported_when_a_step_takes_it_over(driver: Driver) -> None:
     put(driver, WHOLE)
     seen = len(driver.adapter.events())
     driver.step()
-    driver.advance(pending(driver, TransferKind.BACKUP).ticket)
-    driver.complete(pending(driver, TransferKind.BACKUP).ticket)
+    driver.advance(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
     assert not fresh(driver, seen), f"EVENT-1: the copy was not taken over, and {fresh(driver, seen)} was reported"
     driver.step()
     assert set(fresh(driver, seen)) == {(EventKind.STORED, Tier.HOST)}, f"EVENT-1: got {fresh(driver, seen)}"
@@ -94,13 +93,13 @@ def test_a_copy_is_reported_when_it_is_there_and_not_before(driver: Driver) -> N
 
 
 @clause("EVENT-1", "FLOW-3")
-def test_a_load_is_reported_when_it_is_there_and_one_that_fails_is_not(driver: Driver) -> None:
+def test_a_load_is_reported_when_a_step_takes_it_over_and_not_if_it_fails(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     seen = len(driver.adapter.events())
     for is_failure in (True, False):
         load = queue_load(driver, WHOLE)
         driver.step()
-        ticket = pending(driver, TransferKind.LOAD).ticket
+        ticket = pending_transfer(driver, TransferKind.LOAD).ticket
         if is_failure:
             driver.fail(ticket, parts_done=0)
         else:
@@ -109,11 +108,13 @@ def test_a_load_is_reported_when_it_is_there_and_one_that_fails_is_not(driver: D
         driver.step()
         driver.claim(load.ticket)
         expected = set() if is_failure else {(EventKind.STORED, Tier.DEVICE)}
-        assert set(fresh(driver, seen)) == expected, f"EVENT-1: failed: {is_failure}, got {fresh(driver, seen)}"
+        assert set(fresh(driver, seen)) == expected, (
+            f"EVENT-1: failed: {is_failure}: expected {expected}, got {fresh(driver, seen)}"
+        )
 
 
 @clause("EVENT-1", needs=ON_HOST, page_sizes=[16])
-def test_a_demotion_is_reported_of_the_device_alone(driver: Driver) -> None:
+def test_a_demotion_is_reported_for_the_device_alone(driver: Driver) -> None:
     put_on_both(driver, WHOLE)
     seen = len(driver.adapter.events())
     evict_all(driver)
@@ -152,7 +153,7 @@ def test_a_child_is_reported_under_its_parents_hashes_before_these_are_copied(dr
 
 
 @clause("EVENT-2", needs=[Capability.HOST, Capability.NAMESPACES, Capability.HASHES], page_sizes=[16])
-def test_copies_of_two_namespaces_can_be_told_apart(driver: Driver) -> None:
+def test_events_of_host_copies_name_their_namespace(driver: Driver) -> None:
     for namespace in (SHARED, OTHER):
         for _ in range(2):
             driver.put(driver.key(driver.prompt(WHOLE), namespace))

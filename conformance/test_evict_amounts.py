@@ -1,4 +1,4 @@
-"""EVICT-1: how much an eviction frees, and that it ends."""
+"""EVICT-1: how much an eviction frees; it always ends."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Component
 
 from .hits import hit_pages
-from .pictures import picture
-from .trees import nodes
-from .verbs import FULL, MAMBA, evict_all, find, key_of, lock, offer, put, unit
+from .scenario import FULL, MAMBA, evict_all, find, insert_fresh, key_of, lock, put, unit
+from .snapshot_values import snapshot_values
+from .tree_view import nodes
 
 LEAVES = (1, 2, 3, 4)
 
@@ -18,7 +18,7 @@ LEAVES = (1, 2, 3, 4)
 def put_leaves(driver: Driver) -> None:
     """Cache four prompts of one page each."""
     for page in LEAVES:
-        offer(driver, [page])
+        insert_fresh(driver, [page])
 
 
 def amounts(driver: Driver, component: str) -> list[int]:
@@ -28,7 +28,7 @@ def amounts(driver: Driver, component: str) -> list[int]:
 
 
 @clause("EVICT-1", page_sizes=[1, 16], bigram=True)
-def test_as_much_goes_as_was_asked_for(driver: Driver) -> None:
+def test_an_eviction_frees_the_whole_pages_that_were_asked_for(driver: Driver) -> None:
     for component in driver.config.components:
         size = unit(driver, component)
         for asked in amounts(driver, component):
@@ -57,7 +57,7 @@ def test_no_victim_is_taken_after_the_last_one_needed(driver: Driver) -> None:
 
 
 @clause("EVICT-1", bigram=True)
-def test_nothing_asked_and_more_asked_than_there_is(driver: Driver) -> None:
+def test_evicting_no_slots_and_more_slots_than_are_cached(driver: Driver) -> None:
     for component in driver.config.components:
         put_leaves(driver)
         size, capacity = unit(driver, component), driver.config.capacity_tokens[component]
@@ -70,22 +70,24 @@ def test_nothing_asked_and_more_asked_than_there_is(driver: Driver) -> None:
 
 
 @clause("EVICT-1", "EVICT-5", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.SIZES])
-def test_one_at_a_time_until_nothing_is_left(driver: Driver) -> None:
+def test_evicting_one_slot_at_a_time_empties_the_cache(driver: Driver) -> None:
     for component in driver.config.components:
         for pages in ([1], [1, 2], [1, 2, 3, 4], [1, 5], [6, 7]):
-            offer(driver, pages)
+            insert_fresh(driver, pages)
         steps = 0
         while driver.adapter.sizes()[component].evictable:
             freed = driver.evict(component, 1).freed[component]
             assert freed, f"EVICT-1: {component} is evictable, and evicting one slot of it freed none"
             steps += 1
-        assert steps >= 2, f"EVICT-1: {component} of several nodes went in {steps} steps of one slot"
+        assert steps >= 2, (
+            f"EVICT-1: {component} is on several nodes: expected at least 2 evictions of one slot, got {steps}"
+        )
         evict_all(driver)
         assert not nodes(driver), f"EVICT-1: all was evictable, {nodes(driver).keys()} is left"
 
 
 @clause("EVICT-1", page_sizes=[1, 16], needs=[Capability.SIZES], bigram=True)
-def test_an_allocation_evicts_what_is_missing_and_no_more(driver: Driver) -> None:
+def test_an_allocation_evicts_only_the_missing_pages(driver: Driver) -> None:
     size = driver.config.page_size
     put_leaves(driver)
     paged = [component for component in driver.config.components if component != Component.MAMBA]
@@ -123,21 +125,21 @@ def test_a_state_is_evicted_when_one_is_missing(driver: Driver) -> None:
 
 
 @clause("EVICT-1", "LOCK-5", components=(MAMBA,), needs=[Capability.SNAPSHOT])
-def test_when_no_state_can_be_had_the_answer_is_none(driver: Driver) -> None:
+def test_without_a_free_or_evictable_state_the_answer_is_none(driver: Driver) -> None:
     put_leaves(driver)
     anchors = [find(driver, [page]) for page in LEAVES]
     receipts = [driver.lock(anchor) for anchor in anchors]
     list(iter(driver.allocate_state, None))
-    before = picture(driver.snapshot())
+    before = snapshot_values(driver.snapshot())
     answers = driver.allocate_state(), driver.fork_state(anchors[0]), driver.evict(MAMBA, 1).victims
     assert answers == (None, None, 0), f"EVICT-1: every state is held or locked; allocate, fork, evict gave {answers}"
-    assert picture(driver.snapshot()) == before, "EVICT-1: a state that cannot be had changed the cache"
+    assert snapshot_values(driver.snapshot()) == before, "EVICT-1: a state that cannot be had changed the cache"
     for receipt in receipts:
         driver.unlock(receipt)
 
 
 @clause("EVICT-1", "LOCK-5", bigram=True)
-def test_when_all_is_locked_every_verb_gives_a_plain_answer(driver: Driver) -> None:
+def test_when_everything_is_locked_no_verb_raises(driver: Driver) -> None:
     put_leaves(driver)
     receipts = [lock(driver, [page]) for page in LEAVES]
     for component in driver.config.components:

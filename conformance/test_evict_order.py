@@ -1,4 +1,4 @@
-"""EVICT-2: the order in which leaves go, worked out by hand for each policy."""
+"""EVICT-2: the order in which leaves are evicted, worked out by hand for each policy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
-from .trees import Pages, nodes
-from .verbs import FULL, find, key_of, offer, put
+from .scenario import FULL, find, insert_fresh, key_of, put
+from .tree_view import Pages, nodes
 
 LRU, LFU, FIFO, FILO, MRU, PRIORITY, SLRU = ALL_POLICIES
 
 
 def victims(driver: Driver, count: int) -> list[Pages]:
-    """Evict one page of FULL so often; the prompts that went, in order."""
+    """Evict one page of FULL so many times; returns the evicted prompts in order."""
     order: list[Pages] = []
     for _ in range(count):
         before = nodes(driver).keys()
@@ -30,14 +30,14 @@ def victims(driver: Driver, count: int) -> list[Pages]:
 
 
 def require_order(driver: Driver, expected: list[Pages], history: str) -> None:
-    """Evict page by page, and hold the order to what was worked out."""
+    """Evict page by page, and compare the order with the expected one."""
     found = victims(driver, len(expected))
     policy = driver.config.policy.value
     assert found == expected, f"EVICT-2: {policy} after {history}: expected victims {expected}, got {found}"
 
 
 def use(driver: Driver, *pages: int) -> None:
-    """A request finds a prompt."""
+    """A request matches a prompt."""
     driver.match(key_of(driver, pages))
 
 
@@ -48,12 +48,12 @@ SIBLINGS = {
     FILO: [4, 3, 2, 1],
     MRU: [2, 3, 4, 1],
     PRIORITY: [4, 2, 3, 1],  # priorities 0, 0, 1, 2; of 4 and 2 the one used earlier
-    SLRU: [1, 4, 2, 3],  # 3 alone has the two hits that prove it
+    SLRU: [1, 4, 2, 3],  # 3 alone has the two hits of the protected segment
 }
 
 
 @clause("EVICT-2", policies=ALL_POLICIES, needs=[Capability.SNAPSHOT])
-def test_leaves_go_in_the_order_of_the_policy(driver: Driver) -> None:
+def test_leaves_are_evicted_in_the_order_of_the_policy(driver: Driver) -> None:
     put(driver, [1], priority=2)
     put(driver, [2], priority=0)
     put(driver, [3], priority=1)
@@ -70,9 +70,9 @@ FAMILIES: dict[EvictionPolicy, list[Pages]] = {
     LFU: [(5,), (4,), (1, 2), (1,)],  # hits: 5 none, 4 one, (1, 2) one and later; 1 two, with those that went on to 2
     FIFO: [(1, 2), (1,), (4,), (5,)],  # 1 is the oldest, and no leaf before 2 has gone
     FILO: [(5,), (4,), (1, 2), (1,)],
-    MRU: [(1, 2), (1,), (4,), (5,)],  # whoever used (1, 2) used 1 as well
+    MRU: [(1, 2), (1,), (4,), (5,)],  # a use of (1, 2) is a use of 1
     PRIORITY: [(1, 2), (1,), (4,), (5,)],
-    SLRU: [(5,), (4,), (1, 2), (1,)],  # 1 is proven by its two hits
+    SLRU: [(5,), (4,), (1, 2), (1,)],  # 1 is in the protected segment by its two hits
 }
 
 
@@ -99,7 +99,7 @@ CHAINS: dict[EvictionPolicy, list[Pages]] = {
 
 
 @clause("EVICT-2", policies=ALL_POLICIES, needs=[Capability.SNAPSHOT])
-def test_inner_nodes_wait_whatever_the_policy_says_of_them(driver: Driver) -> None:
+def test_inner_nodes_are_not_evicted_before_their_children(driver: Driver) -> None:
     put(driver, [1], priority=1)
     put(driver, [1, 2], priority=1)
     put(driver, [7], priority=0)
@@ -120,7 +120,7 @@ TRIPLETS: dict[EvictionPolicy, list[Pages]] = {
 
 
 @clause("EVICT-2", policies=ALL_POLICIES, needs=[Capability.SNAPSHOT])
-def test_a_locked_leaf_is_passed_over_and_has_its_place_again(driver: Driver) -> None:
+def test_a_locked_leaf_is_skipped_and_returns_to_its_place_when_released(driver: Driver) -> None:
     anchors: dict[Pages, Handle] = {}
     for page in (1, 2, 3):
         put(driver, [page], priority=page)
@@ -136,7 +136,7 @@ def test_a_locked_leaf_is_passed_over_and_has_its_place_again(driver: Driver) ->
 
 
 @clause("EVICT-2", policies=[LFU, SLRU], needs=[Capability.SNAPSHOT])
-def test_a_request_that_looks_again_is_no_new_hit(driver: Driver) -> None:
+def test_a_chunked_request_that_matches_again_is_not_a_new_hit(driver: Driver) -> None:
     for page in (1, 2):
         put(driver, [page])
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_later_insert_raises_the_priority_and_never_lowers_it(driver: Driver) 
 
 
 @clause("EVICT-2", needs=[Capability.SNAPSHOT])
-def test_whoever_reads_the_whole_uses_its_beginning(driver: Driver) -> None:
+def test_a_hit_of_a_prompt_is_a_use_of_its_prefixes(driver: Driver) -> None:
     for pages in ([1], [1, 2], [3]):
         put(driver, pages)
     use(driver, 1, 2)
@@ -164,8 +164,8 @@ def test_whoever_reads_the_whole_uses_its_beginning(driver: Driver) -> None:
 
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT])
-@pytest.mark.parametrize("insert", [put, offer])
-def test_an_insert_of_what_is_there_is_a_use(driver: Driver, insert: Callable[[Driver, list[int]], object]) -> None:
+@pytest.mark.parametrize("insert", [put, insert_fresh])
+def test_an_insert_of_a_cached_prompt_is_a_use(driver: Driver, insert: Callable[[Driver, list[int]], object]) -> None:
     for page in (1, 2, 3):
         put(driver, [page])
     insert(driver, [1])

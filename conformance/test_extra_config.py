@@ -1,4 +1,4 @@
-"""CONF: the extra configuration: what is read from each format, what holds by default, what is refused and how."""
+"""CONF: the extra configuration: how each format is read, which defaults apply, and which errors are raised."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_string_is_read_as_json(adapter_type: type[CacheAdapter]) -> None:
 
 @clause("CONF-1")
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_read_by_its_ending(adapter_type: type[CacheAdapter], tmp_path: Path, name: str) -> None:
+def test_a_file_is_read_by_its_extension(adapter_type: type[CacheAdapter], tmp_path: Path, name: str) -> None:
     path = _file(tmp_path, name, FILES[name])
     read, expected = _read(adapter_type, f"@{path}"), ({**DEFAULTS, "prefetch_threshold": 512}, OPTIONS)
     assert read == expected, f"CONF-1: expected {expected} from {name}, got {read}"
@@ -128,7 +128,9 @@ def test_toml_is_read_on_every_python(adapter_type: type[CacheAdapter], tmp_path
 
 @clause("CONF-1")
 @pytest.mark.parametrize("name", ["extra.txt", "extra.ini", "extra.json.bak", "extra", "json"])
-def test_another_ending_is_refused_by_name(adapter_type: type[CacheAdapter], tmp_path: Path, name: str) -> None:
+def test_an_unknown_extension_is_refused_with_the_file_name(
+    adapter_type: type[CacheAdapter], tmp_path: Path, name: str
+) -> None:
     path = _file(tmp_path, name, FILES["extra.json"])
     refusal = _refusal(adapter_type, f"@{path}", "CONF-1")
     assert str(path) in refusal, f"CONF-1: expected the file {path} in {refusal!r}"
@@ -136,7 +138,7 @@ def test_another_ending_is_refused_by_name(adapter_type: type[CacheAdapter], tmp
 
 @clause("CONF-1")
 @pytest.mark.parametrize(("name", "text"), MISNAMED.values(), ids=MISNAMED)
-def test_what_is_not_of_its_format_is_refused_by_name(
+def test_a_file_that_is_not_of_its_format_is_refused_with_its_name(
     adapter_type: type[CacheAdapter], tmp_path: Path, name: str, text: str
 ) -> None:
     path = _file(tmp_path, name, text)
@@ -146,26 +148,26 @@ def test_what_is_not_of_its_format_is_refused_by_name(
 
 @clause("CONF-1")
 @pytest.mark.parametrize("name", [*FILES, "extra.toml"])
-def test_a_missing_file_is_named(adapter_type: type[CacheAdapter], tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_refused_with_its_name(adapter_type: type[CacheAdapter], tmp_path: Path, name: str) -> None:
     refusal = _refusal(adapter_type, f"@{tmp_path / name}", "CONF-1")
     assert str(tmp_path / name) in refusal, f"CONF-1: expected the file {tmp_path / name} in {refusal!r}"
 
 
 @clause("CONF-3")
-def test_what_is_not_said_is_as_by_default(adapter_type: type[CacheAdapter]) -> None:
+def test_a_missing_key_has_its_default(adapter_type: type[CacheAdapter]) -> None:
     read = _read(adapter_type, "{}")
     assert read == (DEFAULTS, {}), f"CONF-3: expected {DEFAULTS} and no options, got {read}"
 
 
 @clause("CONF-3")
 @pytest.mark.parametrize("key", CHANGED)
-def test_a_key_is_changed_by_itself(adapter_type: type[CacheAdapter], key: str) -> None:
+def test_each_key_can_be_changed_alone(adapter_type: type[CacheAdapter], key: str) -> None:
     read, expected = _read(adapter_type, json.dumps({key: CHANGED[key]})), {**DEFAULTS, key: CHANGED[key]}
     assert read == (expected, {}), f"CONF-3: expected {expected}, and nothing for the backend, got {read}"
 
 
 @clause("CONF-3")
-def test_what_is_not_ours_goes_to_the_backend_as_it_is(adapter_type: type[CacheAdapter]) -> None:
+def test_unknown_keys_are_passed_to_the_backend_unchanged(adapter_type: type[CacheAdapter]) -> None:
     options = {**OPTIONS, "prefetch_thresholds": "-1", "options": {"prefetch_threshold": True}}
     read = _read(adapter_type, json.dumps(options))
     assert read == (DEFAULTS, options), f"CONF-3: expected {DEFAULTS} and {options}, got {read}"
@@ -196,7 +198,9 @@ def test_a_wrong_value_in_a_string_is_refused_with_key_and_type(
 
 @clause("CONF-4")
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in NOT_FINITE.items() for text in texts])
-def test_what_is_not_finite_is_refused(adapter_type: type[CacheAdapter], tmp_path: Path, name: str, text: str) -> None:
+def test_a_value_that_is_not_finite_is_refused(
+    adapter_type: type[CacheAdapter], tmp_path: Path, name: str, text: str
+) -> None:
     path = _file(tmp_path, name, text)
     refusal = _refusal(adapter_type, f"@{path}", "CONF-4")
     missing = [part for part in ("prefetch_timeout_base", "float", str(path)) if part not in refusal]
@@ -205,14 +209,14 @@ def test_what_is_not_finite_is_refused(adapter_type: type[CacheAdapter], tmp_pat
 
 @clause("CONF-4")
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_what_json_has_no_number_for_is_refused(adapter_type: type[CacheAdapter], value: str) -> None:
+def test_nan_and_infinity_in_json_are_refused(adapter_type: type[CacheAdapter], value: str) -> None:
     refusal = _refusal(adapter_type, f'{{"prefetch_timeout_base": {value}}}', "CONF-4")
     assert refusal, f"CONF-4: {value} is refused without a word"
 
 
 @clause("CONF-4")
 @pytest.mark.parametrize(("name", "text"), NO_TABLE.items(), ids=NO_TABLE)
-def test_a_top_level_that_is_no_table_is_refused(
+def test_a_top_level_that_is_not_a_table_is_refused(
     adapter_type: type[CacheAdapter], tmp_path: Path, name: str, text: str
 ) -> None:
     path = _file(tmp_path, name, text)
@@ -223,7 +227,7 @@ def test_a_top_level_that_is_no_table_is_refused(
 
 @clause("CONF-4")
 @pytest.mark.parametrize("wrong", CHANGED)
-def test_what_is_refused_leaves_nothing_behind(adapter_type: type[CacheAdapter], wrong: str) -> None:
+def test_a_refused_configuration_changes_nothing(adapter_type: type[CacheAdapter], wrong: str) -> None:
     before = _read(adapter_type, json.dumps(OPTIONS))
     text = json.dumps({**CHANGED, "path": "/other", wrong: "wrong"})
     refusal = _refusal(adapter_type, text, "CONF-4")

@@ -1,4 +1,4 @@
-"""FETCH-2: what a fetch goes on from stays where it is until the fetch has ended."""
+"""FETCH-2: the anchor of a prefetch is pinned until the prefetch has ended."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, StorageKind, Tier, TransferKind
 
-from .fetch_stages import STAGES, Stage
+from .hits import tier_hits
 from .host_eviction import evict_host
-from .host_trees import pins
-from .reach import reach
-from .storages import PAIR, PROMPT
-from .stored import answer, begin, check, fetch, put_in_storage_alone
-from .trees import nodes
-from .under_way import pending
-from .verbs import FULL, evict_all, put
+from .prefetch_stages import STAGES, Stage
+from .scenario import FULL, evict_all, put
+from .storage_scenes import PAIR, PROMPT, begin_prefetch, complete_job, prefetch, prefetched_pages, put_in_storage_alone
+from .transfers import pending_transfer
+from .tree_view import nodes, pins
 
 STEPPED = [Capability.STEPPED]
 STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
@@ -24,78 +22,96 @@ STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
 
 @STAGES
 @clause("FETCH-2", "LOCK-7", needs=STEPPED_STORAGE)
-def test_the_anchor_stays_until_the_fetch_has_ended(driver: Driver, stage: Stage) -> None:
+def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: Stage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
     evict_all(driver)
     evict_host(driver)
-    assert PAIR in nodes(driver), f"FETCH-2: a fetch goes on from {PAIR}, which was evicted"
+    assert PAIR in nodes(driver), (
+        f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
+    )
     assert pins(driver, Tier.HOST)[FULL, PAIR] > 0, f"FETCH-2: {PAIR} is host-locked, got {pins(driver, Tier.HOST)}"
     driver.drain()
-    assert check(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
-    assert not pins(driver, Tier.HOST), f"FETCH-2: the fetch has ended, pinned is {pins(driver, Tier.HOST)}"
+    assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
+    assert not pins(driver, Tier.HOST), (
+        f"FETCH-2: the prefetch has ended: expected no pins, got {pins(driver, Tier.HOST)}"
+    )
     evict_host(driver)
-    assert not nodes(driver), f"FETCH-2: the fetch has ended, and {nodes(driver).keys()} cannot be evicted"
+    assert not nodes(driver), (
+        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
 
 
 @STAGES
 @clause("FETCH-2", "FETCH-8", needs=STEPPED_STORAGE)
-def test_an_abort_lets_go_of_the_anchor_at_once(driver: Driver, stage: Stage) -> None:
+def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: Stage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
     driver.abort_prefetch(ticket)
-    assert not pins(driver, Tier.HOST), f"FETCH-8: nobody waits any more, pinned is {pins(driver, Tier.HOST)}"
+    assert not pins(driver, Tier.HOST), (
+        f"FETCH-8: the prefetch was aborted: expected no pins, got {pins(driver, Tier.HOST)}"
+    )
     evict_host(driver)
-    assert not nodes(driver), f"FETCH-8: nobody waits any more, and {nodes(driver).keys()} cannot be evicted"
+    assert not nodes(driver), (
+        f"FETCH-8: the prefetch was aborted: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
 
 
 @clause("FETCH-2", needs=STEPPED_STORAGE, write_policies=[WritePolicy.WRITE_BACK])
 def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     put(driver, PAIR)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
     evict_all(driver)
     evict_host(driver)
-    assert PAIR in nodes(driver), f"FETCH-2: a fetch goes on from {PAIR}, which was evicted"
+    assert PAIR in nodes(driver), (
+        f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
+    )
     driver.drain()
-    assert check(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
+    assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
 
 
 @clause("FETCH-2", "FETCH-9", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_comes_waits_for_the_copy_of_its_anchor(driver: Driver) -> None:
+def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: Driver) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     put(driver, PAIR)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
-    answer(driver, StorageKind.PREFETCH)
+    complete_job(driver, StorageKind.QUERY)
+    complete_job(driver, StorageKind.PREFETCH)
     driver.step()
-    assert reach(driver, PROMPT) == (len(PAIR), 0), "HOST-2: the anchor is not on the host, and nothing below may be"
-    driver.complete(pending(driver, TransferKind.BACKUP).ticket)
+    assert tier_hits(driver, PROMPT) == (len(PAIR), 0), (
+        "HOST-2: the anchor is not on the host, and nothing below may be"
+    )
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
     driver.step()
     driver.step()
     rest = len(PROMPT) - len(PAIR)
-    assert reach(driver, PROMPT) == (len(PAIR), rest), f"FETCH-4: the anchor is there, got {reach(driver, PROMPT)}"
-    assert check(driver, ticket) == rest, "FETCH-4: all of the prompt came"
+    assert tier_hits(driver, PROMPT) == (len(PAIR), rest), (
+        f"FETCH-4: the anchor is there: expected {(len(PAIR), rest)}, got {tier_hits(driver, PROMPT)}"
+    )
+    assert prefetched_pages(driver, ticket) == rest, "FETCH-4: all of the prompt came"
 
 
 @clause("FETCH-2", "FLOW-3", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
-def test_when_the_copy_of_the_anchor_fails_nothing_comes(driver: Driver) -> None:
+def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Driver) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     put(driver, PAIR)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
-    answer(driver, StorageKind.PREFETCH)
-    driver.fail(pending(driver, TransferKind.BACKUP).ticket, parts_done=0)
+    complete_job(driver, StorageKind.QUERY)
+    complete_job(driver, StorageKind.PREFETCH)
+    driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
     driver.drain()
-    assert check(driver, ticket) == 0, "FLOW-3: what came would lie below a node that is not on the host"
-    assert reach(driver, PROMPT) == (len(PAIR), 0), f"FLOW-3: got {reach(driver, PROMPT)}"
+    assert prefetched_pages(driver, ticket) == 0, (
+        "FLOW-3: the pages would be below a node that is not on the host: expected 0"
+    )
+    assert tier_hits(driver, PROMPT) == (len(PAIR), 0), f"FLOW-3: got {tier_hits(driver, PROMPT)}"
 
 
 def begun_past_an_anchor(driver: Driver) -> Handle:
-    """A prefetch of the rest of a prompt of which the host has the beginning."""
+    """Start a prefetch of a prompt whose first pages are on the host."""
     put_in_storage_alone(driver, PAIR, PROMPT)
-    assert fetch(driver, PAIR) == len(PAIR), "FETCH-4: the beginning is in storage"
-    return begin(driver, PROMPT)
+    assert prefetch(driver, PAIR) == len(PAIR), "FETCH-4: the beginning is in storage"
+    return begin_prefetch(driver, PROMPT)

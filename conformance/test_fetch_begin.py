@@ -1,4 +1,4 @@
-"""FETCH-1: what is too little, or too much at a time, is not fetched, and nothing is taken for it."""
+"""FETCH-1: prefetches below the threshold or above the limit are refused, and take nothing."""
 
 from __future__ import annotations
 
@@ -7,44 +7,57 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Tier
 
-from .host_trees import pins
-from .storages import OTHER, PREFIXES, PROMPT
-from .stored import begin, check, fetch, held_by_fetches, put_in_storage, put_in_storage_alone, storage_of, storing
-from .verbs import key_of
+from .scenario import key_of
+from .storage_scenes import (
+    OTHER,
+    PREFIXES,
+    PROMPT,
+    begin_prefetch,
+    prefetch,
+    prefetched_pages,
+    put_in_storage,
+    put_in_storage_alone,
+    slots_held_by_prefetches,
+    storage_config,
+    storage_variant,
+)
+from .tree_view import pins
 
 LIMITED = "prefetches_limited"
 
 
 @clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
-def test_below_the_threshold_nothing_is_fetched(driver: Driver) -> None:
+def test_a_prefetch_below_the_threshold_is_refused(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    threshold = storage_of(driver).extra.prefetch_threshold // driver.config.page_size
+    threshold = storage_config(driver).extra.prefetch_threshold // driver.config.page_size
     for count in range(len(PROMPT)):
         ticket = driver.prefetch(key_of(driver, PROMPT[:count]))
         is_enough = count >= threshold
-        assert (ticket is not None) == is_enough, f"FETCH-1: {count} pages of at least {threshold}, got {ticket}"
+        assert (ticket is not None) == is_enough, (
+            f"FETCH-1: {count} pages of at least {threshold}: expected {is_enough}, got {ticket}"
+        )
         if ticket is not None:
             driver.abort_prefetch(ticket)
         driver.drain()
 
 
 @clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
-def test_the_threshold_counts_what_the_tree_lacks(driver: Driver) -> None:
+def test_the_threshold_counts_the_pages_that_the_tree_lacks(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
-    assert fetch(driver, PROMPT[:3]) == 3, "FETCH-4: three pages are in storage"
+    assert prefetch(driver, PROMPT[:3]) == 3, "FETCH-4: three pages are in storage"
     ticket = driver.prefetch(key_of(driver, PROMPT))
     assert ticket is None, "FETCH-1: one page is lacking, which is below the threshold of two"
 
 
 @clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
-def test_below_the_threshold_nothing_comes(driver: Driver) -> None:
+def test_a_prefetch_brings_nothing_if_storage_has_less_than_the_threshold(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT[:1])
-    came = fetch(driver, PROMPT)
+    came = prefetch(driver, PROMPT)
     assert came == 0, f"FETCH-1: four pages are wanted, storage has one, which is below the threshold; {came} came"
 
 
 @clause("FETCH-1")
-def test_of_what_the_tree_has_nothing_is_fetched(driver: Driver) -> None:
+def test_a_prefetch_of_a_cached_prompt_is_refused(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     for pages in (PROMPT, (), PROMPT[:0]):
         ticket = driver.prefetch(key_of(driver, pages))
@@ -54,7 +67,7 @@ def test_of_what_the_tree_has_nothing_is_fetched(driver: Driver) -> None:
 
 
 @clause("FETCH-1", needs=[Capability.COUNTERS])
-def test_at_the_limit_nothing_is_fetched_until_somebody_is_done(driver: Driver) -> None:
+def test_at_the_limit_a_prefetch_is_refused_until_another_has_ended(driver: Driver) -> None:
     tickets = at_the_limit(driver)
     for _ in range(3):
         assert driver.prefetch(key_of(driver, (99,))) is None, "FETCH-1: the limit is reached"
@@ -72,7 +85,7 @@ def test_at_the_limit_nothing_is_fetched_until_somebody_is_done(driver: Driver) 
 
 
 @clause("FETCH-1", "EVICT-9")
-def test_a_reset_gives_the_limit_back(driver: Driver) -> None:
+def test_a_reset_frees_the_limit(driver: Driver) -> None:
     at_the_limit(driver)
     driver.reset()
     for ticket in at_the_limit(driver):
@@ -88,25 +101,25 @@ def test_prefetches_that_ended_do_not_count(driver: Driver) -> None:
     again = at_the_limit(driver, first=50)
     driver.drain()
     for ticket in [*tickets, *again]:
-        assert check(driver, ticket) == 0, "FETCH-4: nothing of these prompts is in storage"
+        assert prefetched_pages(driver, ticket) == 0, "FETCH-4: nothing of these prompts is in storage"
 
 
 @clause("FETCH-1", page_sizes=[16])
-def test_one_that_wants_more_than_the_limit_never_begins(driver: Driver) -> None:
+def test_a_prefetch_larger_than_the_limit_is_refused(driver: Driver) -> None:
     page = driver.config.page_size
-    with storing(driver, storage={"limit_tokens": 3 * page}) as narrow:
+    with storage_variant(driver, storage={"limit_tokens": 3 * page}) as narrow:
         put_in_storage_alone(narrow, PROMPT)
         assert narrow.prefetch(key_of(narrow, PROMPT)) is None, "FETCH-1: four pages are wanted, three allowed"
-        assert fetch(narrow, PROMPT[:3]) in (0, 3), "FETCH-1: three pages are allowed"
+        assert prefetch(narrow, PROMPT[:3]) in (0, 3), "FETCH-1: three pages are allowed"
 
 
 @clause("FETCH-1")
 def test_a_prefetch_that_was_refused_holds_nothing(driver: Driver) -> None:
     put_in_storage(driver, PROMPT[:1])
     tickets = at_the_limit(driver)
-    held = held_by_fetches(driver), pins(driver, Tier.HOST), pins(driver, Tier.DEVICE)
+    held = slots_held_by_prefetches(driver), pins(driver, Tier.HOST), pins(driver, Tier.DEVICE)
     assert driver.prefetch(key_of(driver, PROMPT)) is None, "FETCH-1: the limit is reached"
-    now = held_by_fetches(driver), pins(driver, Tier.HOST), pins(driver, Tier.DEVICE)
+    now = slots_held_by_prefetches(driver), pins(driver, Tier.HOST), pins(driver, Tier.DEVICE)
     assert now == held, f"FETCH-1: slots and pins {held} before it was refused, {now} after"
     for ticket in tickets:
         driver.abort_prefetch(ticket)
@@ -114,13 +127,13 @@ def test_a_prefetch_that_was_refused_holds_nothing(driver: Driver) -> None:
 
 
 @clause("FETCH-1", "FETCH-4")
-def test_what_storage_does_not_have_ends_with_nothing(driver: Driver) -> None:
+def test_a_prefetch_of_a_prompt_that_storage_lacks_brings_nothing(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    assert fetch(driver, OTHER) == 0, "FETCH-4: nothing of this prompt is in storage"
-    assert not held_by_fetches(driver), f"FETCH-8: nothing came, held are {held_by_fetches(driver)}"
+    assert prefetch(driver, OTHER) == 0, "FETCH-4: nothing of this prompt is in storage"
+    assert not slots_held_by_prefetches(driver), f"FETCH-8: nothing came, held are {slots_held_by_prefetches(driver)}"
 
 
 def at_the_limit(driver: Driver, first: int = 20) -> list[Handle]:
-    """Prefetches of so many prompts of two pages that no page more is allowed."""
-    count = storage_of(driver).limit_tokens // driver.config.page_size // 2
-    return [begin(driver, (first + 2 * place, first + 2 * place + 1)) for place in range(count)]
+    """Start as many prefetches of two pages as the limit allows."""
+    count = storage_config(driver).limit_tokens // driver.config.page_size // 2
+    return [begin_prefetch(driver, (first + 2 * place, first + 2 * place + 1)) for place in range(count)]

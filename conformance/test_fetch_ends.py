@@ -1,4 +1,4 @@
-"""FETCH-8: whatever ends a fetch, and whenever, gives back every slot, lock and token of the limit."""
+"""FETCH-8: however and whenever a prefetch ends, it releases every slot, lock and token of the limit."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Pool, StorageKind, Tier
 
-from .fetch_stages import STAGES, Stage
-from .host_trees import free_below, pins
-from .hosts import host_of
-from .reach import reach
+from .cache_variants import host_config
+from .checks import require_all_evictable
+from .hits import tier_hits
+from .prefetch_stages import STAGES, Stage
 from .refusals import refused
-from .rest import require_rest
-from .storages import OTHER, PAIR, PROMPT
-from .stored import (
-    answer,
-    asked,
-    begin,
-    check,
-    fetch,
-    held_by_fetches,
+from .scenario import MAMBA, SWA, put
+from .storage_scenes import (
+    OTHER,
+    PAIR,
+    PROMPT,
+    begin_prefetch,
+    complete_job,
+    pending_job,
     pools,
+    prefetch,
+    prefetched_pages,
     put_in_storage_alone,
+    slots_held_by_prefetches,
     store,
 )
-from .verbs import MAMBA, SWA, put
+from .tree_view import free_host_slots, pins
 
 STEPPED = [Capability.STEPPED_STORAGE, Capability.SIZES]
 
@@ -38,30 +40,30 @@ End = Callable[[Driver, Handle], object]
 
 
 def abort(driver: Driver, ticket: Handle) -> None:
-    """Nobody waits any more."""
+    """Abort the prefetch."""
     driver.abort_prefetch(ticket)
 
 
 def lose(driver: Driver, ticket: Handle) -> None:
-    """Nothing of it can be read."""
+    """End the prefetch with no readable object."""
     store(driver).corrupt(list(store(driver).objects))
     driver.drain()
     driver.check_prefetch(ticket)
 
 
 def finish(driver: Driver, ticket: Handle) -> None:
-    """It ends as it should."""
+    """End the prefetch normally."""
     driver.drain()
     driver.check_prefetch(ticket)
 
 
 def reset(driver: Driver, _: Handle) -> None:
-    """Everything is dropped."""
+    """Reset the cache."""
     driver.reset()
 
 
 def reset_unread(driver: Driver, _: Handle) -> None:
-    """It ends as it should, and everything is dropped before anybody has asked."""
+    """End the prefetch normally, and reset the cache before it is checked."""
     driver.drain()
     driver.reset()
 
@@ -72,14 +74,14 @@ ENDS = pytest.mark.parametrize("end", [abort, lose, finish, reset, reset_unread]
 @ENDS
 @STAGES
 @clause("FETCH-8", "FLOW-7", "EVICT-9", "POOL-1", needs=STEPPED, page_sizes=[16])
-def test_nothing_is_left_of_a_fetch(driver: Driver, stage: Stage, end: End) -> None:
+def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: Stage, end: End) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
-    fetch(driver, PAIR)
-    ticket = begin(driver, PROMPT)
+    prefetch(driver, PAIR)
+    ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
     end(driver, ticket)
-    require_rest(driver, f"after a fetch that was {stage.__name__}, {end.__name__}")
-    assert not held_by_fetches(driver), f"FETCH-8: held is {held_by_fetches(driver)}"
+    require_all_evictable(driver, f"after a prefetch that was {stage.__name__}, {end.__name__}")
+    assert not slots_held_by_prefetches(driver), f"FETCH-8: held is {slots_held_by_prefetches(driver)}"
     with refused(driver, "FLOW-4", "a check of a ticket that has ended"):
         driver.adapter.check_prefetch(ticket)
     with refused(driver, "FLOW-4", "an abort of a ticket that has ended"):
@@ -88,97 +90,105 @@ def test_nothing_is_left_of_a_fetch(driver: Driver, stage: Stage, end: End) -> N
 
 @STAGES
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, page_sizes=[16])
-def test_what_is_written_late_harms_nobody(driver: Driver, stage: Stage) -> None:
+def test_late_writes_of_an_aborted_prefetch_overwrite_nothing(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
     driver.abort_prefetch(ticket)
     put(driver, OTHER)
     driver.step()
     driver.complete_all()
     driver.drain()
-    assert reach(driver, PROMPT) == (0, 0), f"FETCH-8: it was aborted, and a match gets {reach(driver, PROMPT)}"
+    assert tier_hits(driver, PROMPT) == (0, 0), f"FETCH-8: it was aborted, and a match gets {tier_hits(driver, PROMPT)}"
     driver.evict("full", driver.config.capacity_tokens["full"])
     driver.drain()
     driver.load(driver.key(driver.prompt(OTHER)))
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, page_sizes=[16])
-def test_an_aborted_fetch_keeps_its_pages_until_the_batch_has_ended(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_its_pages_until_the_batch_has_ended(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
-    held = held_by_fetches(driver)
+    complete_job(driver, StorageKind.QUERY)
+    held = slots_held_by_prefetches(driver)
     driver.abort_prefetch(ticket)
-    assert held_by_fetches(driver) == held, f"FLOW-1: a batch is being written to {held}, got {held_by_fetches(driver)}"
-    driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
+    assert slots_held_by_prefetches(driver) == held, (
+        f"FLOW-1: a batch is being written to {held}, got {slots_held_by_prefetches(driver)}"
+    )
+    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
     driver.step()
-    assert not held_by_fetches(driver), f"FETCH-8: nothing is written any more, held are {held_by_fetches(driver)}"
-    capacity = host_of(driver.config).capacity_tokens
-    assert free_below(driver) == capacity, f"FETCH-8: of {capacity} on the host {free_below(driver)} is free"
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-8: nothing is written any more, held are {slots_held_by_prefetches(driver)}"
+    )
+    capacity = host_config(driver.config).capacity_tokens
+    assert free_host_slots(driver) == capacity, f"FETCH-8: of {capacity} on the host {free_host_slots(driver)} is free"
     reads = sum(call.verb == "get" for call in store(driver).calls)
     assert reads == 1, f"FETCH-8: it was aborted in its first batch, and {reads} were read"
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, components=(SWA,), page_sizes=[16])
-def test_an_aborted_fetch_keeps_the_window_until_it_is_written(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_the_window_until_it_is_written(driver: Driver) -> None:
     require_kept_until_written(driver, SWA)
 
 
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, components=(MAMBA,), page_sizes=[16])
-def test_an_aborted_fetch_keeps_the_state_until_it_is_written(driver: Driver) -> None:
+def test_an_aborted_prefetch_keeps_the_state_until_it_is_written(driver: Driver) -> None:
     require_kept_until_written(driver, MAMBA)
 
 
 @STAGES
 @clause("FETCH-8", "EVICT-9", needs=STEPPED, page_sizes=[16])
-def test_a_cache_that_is_closed_in_the_middle_leaves_storage_as_it_is(driver: Driver, stage: Stage) -> None:
+def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, PROMPT)
-    begin(driver, PROMPT)
+    begin_prefetch(driver, PROMPT)
     stage(driver)
     driver.restart()
-    came = fetch(driver, PROMPT)
-    assert came == len(PROMPT), f"FETCH-8: another cache over the same storage fetches all of it, {came} came"
+    came = prefetch(driver, PROMPT)
+    assert came == len(PROMPT), (
+        f"FETCH-8: expected another cache over the same storage to prefetch {len(PROMPT)} pages, got {came}"
+    )
 
 
 @STAGES
 @clause("EVICT-9", "FETCH-8", needs=STEPPED, page_sizes=[16])
-def test_after_a_reset_the_old_fetch_does_nothing(driver: Driver, stage: Stage) -> None:
+def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Driver, stage: Stage) -> None:
     put_in_storage_alone(driver, PROMPT)
-    begin(driver, PROMPT)
+    begin_prefetch(driver, PROMPT)
     stage(driver)
     driver.reset()
     driver.step()
     driver.drain()
-    assert reach(driver, PROMPT) == (0, 0), f"EVICT-9: it is of the old life, a match gets {reach(driver, PROMPT)}"
-    assert fetch(driver, PROMPT) == len(PROMPT), "EVICT-9: in the new life it can be fetched again"
+    assert tier_hits(driver, PROMPT) == (0, 0), (
+        f"EVICT-9: the prefetch began before the reset: expected (0, 0), got {tier_hits(driver, PROMPT)}"
+    )
+    assert prefetch(driver, PROMPT) == len(PROMPT), "EVICT-9: expected all pages from a prefetch after the reset"
 
 
 @clause("FETCH-8", "FLOW-4", needs=STEPPED, page_sizes=[16])
-def test_many_fetches_that_end_badly_leave_all_of_the_host(driver: Driver) -> None:
+def test_many_failed_prefetches_leave_the_host_free(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     contents = dict(store(driver).objects)
     ends = (abort, lose, partial(reset))
     for number in range(12):
-        ticket = begin(driver, PROMPT)
+        ticket = begin_prefetch(driver, PROMPT)
         driver.step()
         ends[number % len(ends)](driver, ticket)
         store(driver).restore(contents)
     driver.drain()
-    free, capacity = free_below(driver), host_of(driver.config).capacity_tokens
+    free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
     assert free == capacity, f"FETCH-8: of {capacity} on the host {free} is free"
     assert not pins(driver, Tier.HOST), f"FETCH-8: pinned is {pins(driver, Tier.HOST)}"
-    assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-8: it can still be fetched"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-8: expected all pages from another prefetch"
 
 
 @clause("FLOW-4", "FETCH-8", needs=STEPPED, page_sizes=[16])
-def test_a_ticket_ends_once(driver: Driver) -> None:
+def test_a_ticket_that_has_ended_is_refused(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    first, second = begin(driver, PROMPT), begin(driver, PAIR)
+    first, second = begin_prefetch(driver, PROMPT), begin_prefetch(driver, PAIR)
     driver.abort_prefetch(second)
     driver.drain()
-    assert check(driver, first) == len(PROMPT), "FETCH-4: all of it is in storage"
+    assert prefetched_pages(driver, first) == len(PROMPT), "FETCH-4: all of it is in storage"
     for ticket in (first, second):
         for verb in (driver.adapter.check_prefetch, driver.adapter.abort_prefetch):
             with refused(driver, "FLOW-4", f"{verb.__name__} of a ticket that has ended"):
@@ -186,17 +196,19 @@ def test_a_ticket_ends_once(driver: Driver) -> None:
 
 
 def require_kept_until_written(driver: Driver, component: str) -> None:
-    """Abort a fetch while storage writes the pages of a component, which come after KV: nobody else gets them."""
+    """Abort a prefetch while storage writes the pages of a component, after KV: their slots stay held until then."""
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
+    complete_job(driver, StorageKind.QUERY)
     for _ in range(pools(driver).index(Pool(component))):
-        driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
-    held = held_by_fetches(driver)[component]
+        driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    held = slots_held_by_prefetches(driver)[component]
     driver.abort_prefetch(ticket)
     driver.step()
-    left = held_by_fetches(driver).get(component, 0)
+    left = slots_held_by_prefetches(driver).get(component, 0)
     assert left == held, f"FLOW-1: storage writes to {held} slots of {component}, and {left} are kept for that"
     driver.drain()
-    assert not held_by_fetches(driver), f"FETCH-8: nothing is written any more, held are {held_by_fetches(driver)}"
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-8: nothing is written any more, held are {slots_held_by_prefetches(driver)}"
+    )

@@ -1,4 +1,4 @@
-"""FLOW-2, FLOW-4: a transfer counts when all of it is there, once, and not before it is taken over."""
+"""FLOW-2, FLOW-4: a transfer counts once, when all its layers have moved and a step takes it over."""
 
 from __future__ import annotations
 
@@ -8,49 +8,47 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
-from .host_trees import held_below
-from .reach import reach
+from .byte_counts import bytes_moved, bytes_on_device, bytes_on_host
+from .hits import tier_hits
 from .refusals import refused
-from .residences import put_on_host
-from .trees import held
-from .under_way import pending, queue_load, start_load
-from .verbs import FULL, put
-from .volume import moved, volume_below, volume_on_device
+from .scenario import FULL, put, put_on_host
+from .transfers import pending_transfer, queue_load, start_load
+from .tree_view import device_slots, host_slots
 
 WHOLE = (1, 2, 3)
 
 
 @clause("FLOW-2", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_copy_is_on_the_host_when_all_its_layers_are_and_it_was_taken_over(driver: Driver) -> None:
+def test_a_backup_is_on_the_host_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
     put(driver, WHOLE)
     driver.step()
-    backup = pending(driver, TransferKind.BACKUP)
+    backup = pending_transfer(driver, TransferKind.BACKUP)
     for layer in range(backup.layers):
         driver.advance(backup.ticket)
         if layer + 1 < backup.layers:
             driver.step()
-        copied = {name for name in driver.config.components if held_below(driver, name)}
+        copied = {name for name in driver.config.components if host_slots(driver, name)}
         assert not copied, f"FLOW-2: {layer + 1} of {backup.layers} layers moved, and {copied} is on the host"
     driver.step()
     for component in driver.config.components:
-        on_device, on_host = held(driver, component).keys(), held_below(driver, component).keys()
+        on_device, on_host = device_slots(driver, component).keys(), host_slots(driver, component).keys()
         assert on_host == on_device, f"FLOW-2: all of {component} arrived: {on_device}, the host has {on_host}"
 
 
 @clause("FLOW-2")
-def test_a_load_is_on_the_device_when_all_its_layers_are_and_it_was_taken_over(driver: Driver) -> None:
+def test_a_load_is_on_the_device_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     load = start_load(driver, WHOLE)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     for layer in range(transfer.layers):
         driver.advance(transfer.ticket)
         driver.read_ready_layers(load.ticket)
         if layer + 1 < transfer.layers:
             driver.step()
-        found = reach(driver, WHOLE), driver.load_phase(load.ticket)
+        found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
         assert found == ((0, 3), TransferPhase.RUNNING), f"FLOW-2: {layer + 1} layers of {transfer.layers}: {found}"
     driver.step()
-    found = reach(driver, WHOLE), driver.load_phase(load.ticket)
+    found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
     assert found == ((3, 0), TransferPhase.DONE), f"FLOW-2: all layers arrived and were taken over, got {found}"
     driver.claim(load.ticket)
 
@@ -59,7 +57,7 @@ def test_a_load_is_on_the_device_when_all_its_layers_are_and_it_was_taken_over(d
 def test_a_transfer_that_has_ended_does_not_end_again(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     load = start_load(driver, WHOLE)
-    ticket = pending(driver, TransferKind.LOAD).ticket
+    ticket = pending_transfer(driver, TransferKind.LOAD).ticket
     driver.complete(ticket)
     for when in ("it had ended", "it was taken over"):
         with refused(driver, "FLOW-4", f"a second completion after {when}"):
@@ -73,7 +71,7 @@ def test_a_transfer_that_has_ended_does_not_end_again(driver: Driver) -> None:
 
 
 @clause("FLOW-4")
-def test_a_load_is_given_up_once(driver: Driver) -> None:
+def test_a_load_is_claimed_or_abandoned_once(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     for end in (driver.claim, driver.abandon):
         load = start_load(driver, WHOLE)
@@ -88,7 +86,7 @@ def test_a_load_is_given_up_once(driver: Driver) -> None:
 
 
 @clause("FLOW-4")
-def test_a_load_goes_on_and_ends_once(driver: Driver) -> None:
+def test_a_load_becomes_done_once_and_stays_done(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     assert driver.load_phase(load.ticket) is TransferPhase.QUEUED, "FLOW-4: a load begins with the next step"
@@ -101,29 +99,29 @@ def test_a_load_goes_on_and_ends_once(driver: Driver) -> None:
 
 
 @clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_bytes_count_when_a_transfer_is_taken_over_and_once(driver: Driver) -> None:
+def test_bytes_of_a_backup_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
     put(driver, WHOLE)
-    counts = [moved(driver, TransferKind.BACKUP)]
+    counts = [bytes_moved(driver, TransferKind.BACKUP)]
     driver.step()
-    driver.complete(pending(driver, TransferKind.BACKUP).ticket)
-    counts.append(moved(driver, TransferKind.BACKUP))
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    counts.append(bytes_moved(driver, TransferKind.BACKUP))
     for _ in range(3):
         driver.step()
-        counts.append(moved(driver, TransferKind.BACKUP))
-    expected = [0, 0] + 3 * [volume_below(driver)]
+        counts.append(bytes_moved(driver, TransferKind.BACKUP))
+    expected = [0, 0] + 3 * [bytes_on_host(driver)]
     assert counts == expected, f"EVENT-2: bytes backed up over time: expected {expected}, got {counts}"
 
 
 @clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS])
-def test_bytes_loaded_count_when_a_load_is_taken_over_and_once(driver: Driver) -> None:
+def test_bytes_of_a_load_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
-    before = moved(driver, TransferKind.LOAD)
+    before = bytes_moved(driver, TransferKind.LOAD)
     load = start_load(driver, WHOLE)
-    driver.complete(pending(driver, TransferKind.LOAD).ticket)
-    counts = [moved(driver, TransferKind.LOAD) - before]
+    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
+    counts = [bytes_moved(driver, TransferKind.LOAD) - before]
     for _ in range(3):
         driver.step()
-        counts.append(moved(driver, TransferKind.LOAD) - before)
+        counts.append(bytes_moved(driver, TransferKind.LOAD) - before)
     driver.claim(load.ticket)
-    expected = [0] + 3 * [volume_on_device(driver)]
+    expected = [0] + 3 * [bytes_on_device(driver)]
     assert counts == expected, f"EVENT-2: bytes loaded over time: expected {expected}, got {counts}"

@@ -1,4 +1,4 @@
-"""FLOW-4: retries are bounded, and when nothing can be had the cache says so and goes on."""
+"""FLOW-4: retries are bounded, and without free slots the verbs return None and change nothing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .host_trees import held_below
-from .lives import admitted, decode, take_all
-from .reach import best, reach
-from .residences import put_on_both, put_on_host
-from .trees import held, prefixes
-from .under_way import pending
-from .verbs import FULL, MAMBA, evict_all, key_of, lock, put
+from .hits import best_match, tier_hits
+from .request_steps import admit, allocate_all, decode
+from .scenario import FULL, MAMBA, evict_all, key_of, lock, put, put_on_both, put_on_host
+from .transfers import pending_transfer
+from .tree_view import device_slots, host_slots, prefixes
 
 WHOLE = (1, 2, 3)
 USES = 10
-"""Uses of a prompt after each of which a retry that knows no bound would be made."""
+"""Uses of a prompt: more than the retries that a backup may have."""
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
@@ -32,56 +30,72 @@ def test_a_backup_that_always_fails_is_tried_three_times(driver: Driver) -> None
             tries += 1
         driver.step()
     assert 1 < tries < USES, (
-        f"FLOW-4: {USES} uses, each copy failed: it is tried again, and not for ever; {tries} tries"
+        f"FLOW-4: {USES} uses, each backup failed: expected more than 1 and less than {USES} tries, got {tries}"
     )
-    assert reach(driver, WHOLE) == (3, 0), f"FLOW-3: it is on the device still, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-3: it is on the device still: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
     evict_all(driver)
-    assert not held(driver, FULL), f"FLOW-4: it has no copy and can go, {held(driver, FULL).keys()} is left"
+    assert not device_slots(driver, FULL), (
+        f"FLOW-4: it has no copy and can go, {device_slots(driver, FULL).keys()} is left"
+    )
 
 
 @clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_backup_that_failed_once_is_made_with_the_next_use(driver: Driver) -> None:
+def test_a_backup_that_failed_once_is_retried_with_the_next_use(driver: Driver) -> None:
     put(driver, WHOLE)
     driver.step()
-    driver.fail(pending(driver, TransferKind.BACKUP).ticket, parts_done=0)
+    driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
     driver.step()
     put(driver, WHOLE)
     driver.drain()
-    assert held_below(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-4: the next use backs it up"
+    assert host_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-4: the next use backs it up"
 
 
 @clause("FLOW-4", needs=[Capability.SIZES], page_sizes=[16])
-def test_when_the_device_is_somebody_elses_nothing_is_loaded_until_it_is_given_back(driver: Driver) -> None:
+def test_nothing_is_loaded_while_callers_hold_the_whole_device(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
-    mine = take_all(driver)
+    mine = allocate_all(driver)
     for _ in range(3):
         answers = driver.load_back(key, driver.match(key)), driver.allocate(driver.config.page_size)
-        assert answers == (None, None), f"FLOW-4: the device is full: neither a load nor an allocation, got {answers}"
+        assert answers == (None, None), (
+            f"FLOW-4: the device is full: neither a load nor an allocation: expected {(None, None)}, got {answers}"
+        )
         driver.step()
-    assert reach(driver, WHOLE) == (0, 3), f"FLOW-4: it waits on the host, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
     driver.free(mine)
     driver.load(key)
-    assert reach(driver, WHOLE) == (3, 0), f"FLOW-4: there is room again, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-4", components=(MAMBA,), page_sizes=[16])
-def test_when_no_state_slot_can_be_had_nothing_is_loaded_until_there_is_one(driver: Driver) -> None:
+def test_nothing_is_loaded_while_callers_hold_all_states(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     states = list(iter(driver.allocate_state, None))
-    assert driver.load_back(key, driver.match(key)) is None, f"FLOW-4: all {len(states)} states are somebody else's"
-    assert reach(driver, WHOLE) == (0, 3), f"FLOW-4: it waits on the host, got {reach(driver, WHOLE)}"
+    assert driver.load_back(key, driver.match(key)) is None, (
+        f"FLOW-4: callers hold all {len(states)} states: expected None"
+    )
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
     for state in states:
         driver.free_state(state)
     driver.verify_state(key, driver.load(key))
-    assert reach(driver, WHOLE) == (3, 0), f"FLOW-4: there is room again, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-4", "LOCK-5")
-def test_when_all_is_locked_on_both_tiers_every_verb_gives_a_plain_answer(driver: Driver) -> None:
+def test_when_everything_is_locked_on_both_tiers_no_verb_raises(driver: Driver) -> None:
     put_on_both(driver, WHOLE)
-    on_device, on_host = lock(driver, WHOLE), driver.lock_host(best(driver, WHOLE))
+    on_device, on_host = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
     for component in driver.config.components:
         for evict in (driver.evict, driver.evict_host):
             result = evict(component, 1)
@@ -92,17 +106,19 @@ def test_when_all_is_locked_on_both_tiers_every_verb_gives_a_plain_answer(driver
     driver.unlock(on_device)
     driver.unlock_host(on_host)
     evict_all(driver)
-    assert reach(driver, WHOLE) == (0, 3), f"FLOW-4: released, it can leave the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: released, it can leave the device: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-4", needs=[Capability.REQUESTS], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_acknowledgements_are_taken_while_requests_only_decode(driver: Driver) -> None:
-    driver.finish(admitted(driver, WHOLE).request)
-    decoding = admitted(driver, [8])
+def test_backups_are_acknowledged_while_requests_only_decode(driver: Driver) -> None:
+    driver.finish(admit(driver, WHOLE).request)
+    decoding = admit(driver, [8])
     driver.step()
     for page in (9, 10, 11):
         decode(driver, decoding, [page])
         driver.complete_all()
-    missing = prefixes(*WHOLE) - held_below(driver, FULL).keys()
+    missing = prefixes(*WHOLE) - host_slots(driver, FULL).keys()
     assert not missing, f"FLOW-4: a request decodes and each step is taken, yet {missing} is not on the host"
     driver.abort(decoding.request)

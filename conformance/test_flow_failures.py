@@ -1,4 +1,4 @@
-"""FLOW-3: of a transfer that fails, the parts before the failure count, and nothing else is left of it."""
+"""FLOW-3: the parts of a failed transfer before the failure count, and nothing else of it is left."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
 from hicache.types import TransferKind, TransferPhase
 
-from .host_trees import held_below
-from .losses import lose_on_device
-from .reach import reach
-from .residences import put_on_host
-from .tombstones import TOMBSTONE
-from .trees import Pages, held, prefixes
-from .under_way import free_on_device, operations, pending, queue_load, start_load
-from .verbs import FULL, MAMBA, SWA, key_of, put
+from .hits import tier_hits
+from .scenario import FULL, MAMBA, SWA, key_of, put, put_on_host
+from .tombstones import TOMBSTONE, drop_on_device
+from .transfers import pending_transfer, queue_load, start_load, transfer_views
+from .tree_view import Pages, device_slots, free_device_slots, host_slots, prefixes
 
 CHAIN = (1, 2, 3, 4)
 LINKS = [CHAIN[:count] for count in range(1, 5)]
@@ -23,46 +20,48 @@ BEGINNINGS = [prefixes(*CHAIN[:count]) for count in range(5)]
 
 
 def put_links(driver: Driver) -> None:
-    """Cache each beginning of the chain, and let one backup of all begin."""
+    """Cache each prefix of the chain, and start one backup of all of them."""
     for pages in LINKS:
         put(driver, pages)
     driver.step()
 
 
 @clause("FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_of_a_backup_that_fails_the_parts_before_the_failure_are_on_the_host(driver: Driver) -> None:
+def test_a_failed_backup_leaves_the_parts_before_the_failure_on_the_host(driver: Driver) -> None:
     done, parts = 0, 1
     while done < parts:
         driver.reset()
         put_links(driver)
-        transfer, under_way = pending(driver, TransferKind.BACKUP), operations(driver, TransferKind.BACKUP)
+        transfer, under_way = pending_transfer(driver, TransferKind.BACKUP), transfer_views(driver, TransferKind.BACKUP)
         driver.fail(transfer.ticket, parts_done=done)
         driver.step()
         came = sum(is_whole(driver, one) for one in under_way)
         assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the host"
-        below = held_below(driver, FULL).keys()
+        below = host_slots(driver, FULL).keys()
         assert below in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {below}"
-        assert reach(driver, CHAIN) == (4, 0), f"FLOW-3: a backup that fails costs nothing: {reach(driver, CHAIN)}"
+        assert tier_hits(driver, CHAIN) == (4, 0), (
+            f"FLOW-3: a backup that fails costs nothing: {tier_hits(driver, CHAIN)}"
+        )
         done, parts = done + 1, transfer.parts
     assert parts > 1, f"HOST-2: {LINKS} are several nodes, and were backed up in {parts} part"
 
 
 @clause("FLOW-3", page_sizes=[16])
-def test_of_a_load_that_fails_the_parts_before_the_failure_are_on_the_device(driver: Driver) -> None:
+def test_a_failed_load_leaves_the_parts_before_the_failure_on_the_device(driver: Driver) -> None:
     done, parts = 0, 1
     while done < parts:
         driver.reset()
         put_on_host(driver, *LINKS)
         load = start_load(driver, CHAIN)
-        transfer, under_way = pending(driver, TransferKind.LOAD), operations(driver, TransferKind.LOAD)
+        transfer, under_way = pending_transfer(driver, TransferKind.LOAD), transfer_views(driver, TransferKind.LOAD)
         driver.fail(transfer.ticket, parts_done=done)
         driver.step()
         assert driver.claim(load.ticket) is None, f"FLOW-3: {done} of {transfer.parts} parts were done, all delivered"
         came = sum(is_whole(driver, one) for one in under_way)
         assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the device"
-        there = held(driver, FULL).keys()
+        there = device_slots(driver, FULL).keys()
         assert there in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {there}"
-        assert held_below(driver, FULL).keys() == prefixes(*CHAIN), "FLOW-3: a load that fails costs nothing"
+        assert host_slots(driver, FULL).keys() == prefixes(*CHAIN), "FLOW-3: a load that fails costs nothing"
         found = driver.load(key_of(driver, CHAIN))
         size = driver.config.page_size
         assert len(found.device_indices) == 4 * size, f"FLOW-4: another load brings the rest, got {found}"
@@ -71,7 +70,7 @@ def test_of_a_load_that_fails_the_parts_before_the_failure_are_on_the_device(dri
 
 
 @clause("FLOW-3", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
-def test_a_copy_that_arrives_below_one_that_failed_does_not_count(driver: Driver) -> None:
+def test_a_backup_below_a_failed_one_does_not_count(driver: Driver) -> None:
     for pages in LINKS[:2]:
         put(driver, pages)
         driver.step()
@@ -79,63 +78,69 @@ def test_a_copy_that_arrives_below_one_that_failed_does_not_count(driver: Driver
     driver.complete(children.ticket)
     driver.fail(parents.ticket, parts_done=0)
     driver.step()
-    below = held_below(driver, FULL)
+    below = host_slots(driver, FULL)
     assert not below, f"FLOW-3: the copy of 1 failed, and what arrived below it could not be reached: {below}"
-    assert reach(driver, LINKS[1]) == (2, 0), f"FLOW-3: a backup that fails costs nothing: {reach(driver, LINKS[1])}"
+    assert tier_hits(driver, LINKS[1]) == (2, 0), (
+        f"FLOW-3: a backup that fails costs nothing: {tier_hits(driver, LINKS[1])}"
+    )
     put(driver, LINKS[1])
     driver.drain()
-    below = held_below(driver, FULL)
+    below = host_slots(driver, FULL)
     assert below.keys() == prefixes(*LINKS[1]), f"FLOW-4: both are copied with their next use, the host has {below}"
 
 
 @clause("FLOW-3", "FLOW-4", page_sizes=[16])
-def test_of_two_loads_in_one_transfer_the_first_may_be_done_and_the_second_fail(driver: Driver) -> None:
+def test_one_transfer_can_complete_one_load_and_fail_another(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [8, 9])
     first, second = queue_load(driver, [1, 2]), queue_load(driver, [8, 9])
-    of_first = len(operations(driver, TransferKind.LOAD)) // 2
+    of_first = len(transfer_views(driver, TransferKind.LOAD)) // 2
     driver.step()
-    driver.fail(pending(driver, TransferKind.LOAD).ticket, parts_done=of_first)
+    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=of_first)
     driver.step()
     phases = [driver.load_phase(load.ticket) for load in (first, second)]
     assert phases == [TransferPhase.DONE, TransferPhase.FAILED], f"FLOW-3: the first came whole, got {phases}"
     delivered = [driver.claim(load.ticket) for load in (first, second)]
     assert delivered[1] is None, f"FLOW-3: the second failed, and {delivered[1]} was delivered"
-    found = reach(driver, [1, 2]), reach(driver, [8, 9])
+    found = tier_hits(driver, [1, 2]), tier_hits(driver, [8, 9])
     assert found == ((2, 0), (0, 2)), f"FLOW-3: 1, 2 is on the device and 8, 9 on the host alone, got {found}"
 
 
 def alone_and_failed(driver: Driver, component: str) -> None:
-    """A component that alone was to come back does not come: all is as before the load, and another one goes well."""
-    lose_on_device(driver, component)
-    before = free_on_device(driver), held(driver, FULL), held_below(driver, component)
+    """A failed load of one component alone leaves the cache as before, and another load succeeds."""
+    drop_on_device(driver, component)
+    before = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
     load = start_load(driver, TOMBSTONE)
-    driver.fail(pending(driver, TransferKind.LOAD).ticket, parts_done=0)
+    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=0)
     driver.step()
     assert driver.claim(load.ticket) is None, f"FLOW-3: the {component} data did not come"
-    assert TOMBSTONE not in held(driver, component), f"FLOW-3: {component} did not come, and is on the device"
-    after = free_on_device(driver), held(driver, FULL), held_below(driver, component)
+    assert TOMBSTONE not in device_slots(driver, component), f"FLOW-3: {component} did not come, and is on the device"
+    after = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
     assert after == before, f"FLOW-3: a load of {component} that fails leaves nothing: {before}, got {after}"
     driver.load(key_of(driver, TOMBSTONE))
-    assert reach(driver, TOMBSTONE) == (2, 0), f"FLOW-4: another load goes well, got {reach(driver, TOMBSTONE)}"
+    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
+        f"FLOW-4: another load goes well: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    )
 
 
 @clause("FLOW-3", components=(SWA,))
-def test_a_load_of_swa_data_alone_that_fails_leaves_nothing(driver: Driver) -> None:
+def test_a_failed_load_of_swa_data_alone_leaves_nothing(driver: Driver) -> None:
     alone_and_failed(driver, SWA)
 
 
 @clause("FLOW-3", components=(MAMBA,))
-def test_a_load_of_a_state_alone_that_fails_leaves_nothing(driver: Driver) -> None:
+def test_a_failed_load_of_a_state_alone_leaves_nothing(driver: Driver) -> None:
     alone_and_failed(driver, MAMBA)
 
 
 def is_whole(driver: Driver, one: TransferView) -> bool:
-    """Whether all that an operation was to bring is cached; a part of it may not be."""
+    """Whether a transfer brought all its data, or none; it must not bring a part."""
     is_backup = one.kind is TransferKind.BACKUP
     there = set()
     for component, slots in (one.host if is_backup else one.device).items():
-        cached: dict[Pages, tuple[int, ...]] = held_below(driver, component) if is_backup else held(driver, component)
+        cached: dict[Pages, tuple[int, ...]] = (
+            host_slots(driver, component) if is_backup else device_slots(driver, component)
+        )
         own = set(slots.tolist())
         there.add(len(own & {slot for page in cached.values() for slot in page}) / len(own))
-    assert there in ({0.0}, {1.0}), f"FLOW-3: an operation arrives with all that it brings or with nothing, got {there}"
+    assert there in ({0.0}, {1.0}), f"FLOW-3: expected a transfer to bring all its data or none, got the shares {there}"
     return there == {1.0}

@@ -1,4 +1,4 @@
-"""FLOW-5: what happened to a node since it was named is seen; a stale handle is resolved again or refused."""
+"""FLOW-5: a handle of a node that changed since the match is resolved again, or refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind
 
+from .hits import tier_hits
 from .host_eviction import evict_host
-from .reach import reach
 from .refusals import refused
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
-from .trees import held
-from .under_way import operations, queue_load
-from .verbs import FULL, evict_all, key_of, offer, put
+from .scenario import FULL, evict_all, insert_fresh, key_of, put, put_on_both, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load, transfer_views
+from .tree_view import device_slots
 
 WHOLE = (1, 2, 3, 4)
 
@@ -25,27 +24,27 @@ Change = Callable[[Driver], object]
 
 
 def split(driver: Driver) -> None:
-    """The node is cut in three."""
+    """The node is split into three."""
     for pages in (WHOLE[:1], WHOLE[:3]):
         driver.match(key_of(driver, [*pages, 9]), chunked=True)
 
 
 def grow(driver: Driver) -> None:
-    """A longer prompt is cached, and leaves the device again."""
+    """A longer prompt is cached, and evicted from the device."""
     put(driver, [*WHOLE, 5])
     driver.drain()
     evict_all(driver)
 
 
 def branch(driver: Driver) -> None:
-    """Another prompt parts from it, and leaves the device again."""
+    """A diverging prompt is cached, and evicted from the device."""
     put(driver, [*WHOLE[:2], 9])
     driver.drain()
     evict_all(driver)
 
 
 def come_and_go(driver: Driver) -> None:
-    """Somebody else loads it, and it leaves the device again."""
+    """The prompt is loaded, and evicted from the device again."""
     driver.load(key_of(driver, WHOLE))
     evict_all(driver)
 
@@ -55,7 +54,7 @@ CHANGES = pytest.mark.parametrize("change", [split, grow, branch, come_and_go], 
 
 @clause("FLOW-5", "FLOW-10", page_sizes=[16])
 @CHANGES
-def test_a_handle_is_good_for_the_whole_prompt_whatever_was_cut_or_added(driver: Driver, change: Change) -> None:
+def test_a_handle_loads_the_whole_prompt_after_the_tree_changed(driver: Driver, change: Change) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     found = driver.match(key)
@@ -67,70 +66,80 @@ def test_a_handle_is_good_for_the_whole_prompt_whatever_was_cut_or_added(driver:
     tokens = len(WHOLE) * driver.config.page_size
     count = 0 if delivered is None else len(delivered)
     assert count == tokens, f"FLOW-5: {tokens} tokens were found, {count} were delivered after {change.__name__}"
-    assert reach(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-5", "FLOW-4", page_sizes=[16])
 @CHANGES
 @STAGES
-def test_a_load_is_whole_whatever_was_cut_or_added_meanwhile(driver: Driver, stage: Stage, change: Change) -> None:
+def test_a_load_brings_the_whole_prompt_if_the_tree_changes_meanwhile(
+    driver: Driver, stage: Stage, change: Change
+) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
     change(driver)
     driver.drain()
-    assert driver.claim(load.ticket) is not None, f"FLOW-5: nobody let it fail, after {change.__name__}"
-    assert reach(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {reach(driver, WHOLE)}"
+    assert driver.claim(load.ticket) is not None, (
+        f"FLOW-5: no transfer failed after {change.__name__}: expected the slots of the load, got None"
+    )
+    assert tier_hits(driver, WHOLE) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("FLOW-5", page_sizes=[16])
-def test_a_handle_of_what_left_both_tiers_is_refused(driver: Driver) -> None:
+def test_a_handle_of_a_node_that_left_both_tiers_is_refused(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     handle = driver.match(key_of(driver, WHOLE)).best_match
     evict_host(driver)
     _require_refusals(driver, handle, "left both tiers")
     put_on_host(driver, WHOLE)
-    _require_refusals(driver, handle, "left both tiers, and was cached anew")
+    _require_refusals(driver, handle, "left both tiers, and was cached again")
 
 
 @clause("FLOW-5", "EVICT-9", page_sizes=[16])
-def test_a_handle_of_an_earlier_life_is_refused(driver: Driver) -> None:
+def test_a_handle_from_before_a_reset_is_refused(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     handle = driver.match(key_of(driver, WHOLE)).best_match
     driver.reset()
-    _require_refusals(driver, handle, "went with a reset")
+    _require_refusals(driver, handle, "was removed by a reset")
     put_on_host(driver, WHOLE)
-    _require_refusals(driver, handle, "went with a reset, and was cached anew")
+    _require_refusals(driver, handle, "was removed by a reset, and was cached again")
 
 
 @clause("FLOW-5", "HOST-5", page_sizes=[16])
-def test_what_was_computed_since_it_was_found_is_not_loaded(driver: Driver) -> None:
+def test_pages_computed_since_the_match_are_not_loaded(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     key = key_of(driver, WHOLE)
     found = driver.match(key)
-    offer(driver, WHOLE)
-    there = held(driver, FULL)
+    insert_fresh(driver, WHOLE)
+    there = device_slots(driver, FULL)
     load = driver.adapter.load_back(found.best_match, quota=None)
     assert load is None, f"FLOW-5: it is on the device by now, and {load} was started"
-    assert not operations(driver, TransferKind.LOAD), "FLOW-5: nothing is to be loaded"
-    assert held(driver, FULL) == there, f"FLOW-5: {there} became {held(driver, FULL)}"
+    assert not transfer_views(driver, TransferKind.LOAD), "FLOW-5: nothing is to be loaded"
+    assert device_slots(driver, FULL) == there, f"FLOW-5: {there} became {device_slots(driver, FULL)}"
 
 
 @clause("FLOW-5", "FLOW-10", page_sizes=[16])
-def test_of_what_was_found_only_what_the_device_lost_is_loaded(driver: Driver) -> None:
+def test_a_load_brings_what_left_the_device_since_the_match(driver: Driver) -> None:
     put_on_both(driver, WHOLE[:2], WHOLE)
     key, size = key_of(driver, WHOLE), driver.config.page_size
     driver.evict(FULL, 1)
     found = driver.match(key)
     kept = len(found.device_indices) // size
-    assert kept in (2, 3), f"EVICT-2: the end of the prompt leaves the device first, got {reach(driver, WHOLE)}"
+    assert kept in (2, 3), f"EVICT-2: the end of the prompt leaves the device first, got {tier_hits(driver, WHOLE)}"
     evict_all(driver)
     load = driver.adapter.load_back(found.best_match, quota=None)
     assert load is not None, "FLOW-5: more left the device since the match, and all of it is on the host"
     assert len(load.indices) == 4 * size, f"FLOW-5: the device has none of it by now, {len(load.indices)} tokens come"
     driver.adapter.drain()
     driver.adapter.claim(load.ticket)
-    assert reach(driver, WHOLE) == (4, 0), f"FLOW-10: it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (4, 0), (
+        f"FLOW-10: it is on the device: expected (4, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 def _require_refusals(driver: Driver, handle: Handle, what: str) -> None:

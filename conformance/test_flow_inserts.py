@@ -8,120 +8,127 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import LoadBack, TransferKind, TransferPhase
 
-from .host_trees import held_below
-from .losses import lose_on_device
-from .reach import reach
-from .residences import put_on_host
-from .stages import STAGES, Stage
-from .tombstones import TOMBSTONE
-from .trees import held
-from .under_way import free_on_device, operations, pending, queue_load, start_load
-from .verbs import FULL, MAMBA, SWA, key_of, offer, put
-from .volume import moved, volume_below
+from .byte_counts import bytes_moved, bytes_on_host
+from .hits import tier_hits
+from .scenario import FULL, MAMBA, SWA, insert_fresh, key_of, put, put_on_host
+from .tombstones import TOMBSTONE, drop_on_device
+from .transfer_stages import STAGES, Stage
+from .transfers import pending_transfer, queue_load, start_load, transfer_views
+from .tree_view import device_slots, free_device_slots, host_slots
 
 WHOLE = (1, 2, 3)
 
 
 @clause("INS-3", "FLOW-1", "FLOW-5", page_sizes=[16])
 @STAGES
-def test_an_insert_over_a_load_takes_the_fresh_slots_and_readers_keep_theirs(driver: Driver, stage: Stage) -> None:
+def test_an_insert_over_a_load_keeps_its_own_slots_and_readers_keep_the_loaded_ones(
+    driver: Driver, stage: Stage
+) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
-    own = offer(driver, WHOLE)
-    there = held(driver, FULL)
+    own = insert_fresh(driver, WHOLE)
+    there = device_slots(driver, FULL)
     driver.drain()
     driver.read_ready_layers(load.ticket)
-    free = free_on_device(driver)[FULL]
+    free = free_device_slots(driver)[FULL]
     delivered = driver.claim(load.ticket)
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert delivered.tolist() == own.slots.tolist(), f"INS-3: the tree has {own.slots}, the load delivered {delivered}"
-    assert held(driver, FULL) == there, f"INS-3: the tree's slots {there} became {held(driver, FULL)}"
-    given_back = free_on_device(driver)[FULL] - free
+    assert device_slots(driver, FULL) == there, f"INS-3: the tree's slots {there} became {device_slots(driver, FULL)}"
+    given_back = free_device_slots(driver)[FULL] - free
     assert given_back == len(load.indices), f"FLOW-1: {len(load.indices)} slots were kept, {given_back} were given back"
 
 
 @clause("FLOW-10", "FLOW-3", "INS-3", page_sizes=[16])
-def test_an_insert_over_a_load_that_fails_keeps_its_own_and_the_load_says_that_it_failed(driver: Driver) -> None:
-    """Who waits may have read the promised slots already, and they never got their bytes."""
+def test_an_insert_over_a_failed_load_keeps_its_own_slots_and_the_load_fails(driver: Driver) -> None:
+    """The caller may have read the promised slots, which did not get their bytes."""
     put_on_host(driver, WHOLE)
     load = start_load(driver, WHOLE)
-    offer(driver, WHOLE)
-    there = held(driver, FULL)
-    driver.fail(pending(driver, TransferKind.LOAD).ticket, parts_done=0)
+    insert_fresh(driver, WHOLE)
+    there = device_slots(driver, FULL)
+    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=0)
     driver.step()
     phase = driver.load_phase(load.ticket)
     assert phase is TransferPhase.FAILED, f"FLOW-10: nothing came to the {len(load.indices)} slots, got {phase.value}"
     assert driver.claim(load.ticket) is None, "FLOW-10: a load that failed delivers nothing"
-    assert held(driver, FULL) == there, f"INS-3: the tree's slots {there} became {held(driver, FULL)}"
-    assert reach(driver, WHOLE) == (3, 0), f"INS-3: three pages were computed, got {reach(driver, WHOLE)}"
+    assert device_slots(driver, FULL) == there, f"INS-3: the tree's slots {there} became {device_slots(driver, FULL)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"INS-3: three pages were computed: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
 @STAGES
-def test_an_insert_over_the_beginning_of_a_load_leaves_the_rest_to_it(driver: Driver, stage: Stage) -> None:
+def test_an_insert_over_the_first_pages_of_a_load_leaves_the_others_to_the_load(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
-    own = offer(driver, WHOLE[:2])
+    own = insert_fresh(driver, WHOLE[:2])
     driver.drain()
     delivered = driver.claim(load.ticket)
     size = driver.config.page_size
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     expected = [*own.slots.tolist(), *load.indices[2 * size :].tolist()]
     assert delivered.tolist() == expected, f"INS-3: two pages are the insert's, one the load's: {expected}, {delivered}"
-    assert reach(driver, WHOLE) == (3, 0), f"FLOW-10: all of it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-10: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("INS-3", "FLOW-5", page_sizes=[16])
 @STAGES
-def test_an_insert_below_a_load_is_whole_when_it_has_ended(driver: Driver, stage: Stage) -> None:
+def test_an_insert_below_a_load_hits_in_full_when_the_load_has_ended(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
-    offer(driver, (*WHOLE, 4))
+    insert_fresh(driver, (*WHOLE, 4))
     driver.drain()
     driver.abandon(load.ticket)
-    assert reach(driver, (*WHOLE, 4)) == (4, 0), f"INS-3: four pages were computed, got {reach(driver, (*WHOLE, 4))}"
-    missing = held(driver, FULL).keys() - held_below(driver, FULL).keys()
+    assert tier_hits(driver, (*WHOLE, 4)) == (4, 0), (
+        f"INS-3: four pages were computed: expected (4, 0), got {tier_hits(driver, (*WHOLE, 4))}"
+    )
+    missing = device_slots(driver, FULL).keys() - host_slots(driver, FULL).keys()
     if _copies_at_once(driver):
         assert not missing, f"FLOW-8: {missing} was used, and is not on the host"
 
 
 def computed_while_it_is_loaded(driver: Driver, stage: Stage, component: str) -> None:
-    """A component comes back from the host alone, and an insert brings it as well."""
-    lose_on_device(driver, component)
+    """A component is loaded alone, and an insert brings it as well."""
+    drop_on_device(driver, component)
     load = queue_load(driver, TOMBSTONE)
     stage(driver, TransferKind.LOAD)
-    offer(driver, TOMBSTONE)
+    insert_fresh(driver, TOMBSTONE)
     driver.drain()
-    assert driver.claim(load.ticket) is not None, "FLOW-10: the load went well"
-    assert reach(driver, TOMBSTONE) == (2, 0), f"INS-4: it was computed and loaded, got {reach(driver, TOMBSTONE)}"
-    held_slots = {name: sum(map(len, held(driver, name).values())) for name in driver.config.components}
-    free = free_on_device(driver)
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
+    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
+        f"INS-4: it was computed and loaded: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    )
+    held_slots = {name: sum(map(len, device_slots(driver, name).values())) for name in driver.config.components}
+    free = free_device_slots(driver)
     expected = {name: tokens - held_slots[name] for name, tokens in driver.config.capacity_tokens.items()}
     assert free == expected, f"FLOW-6: one of the two is free again: {expected}, got {free}"
 
 
 @clause("INS-4", "FLOW-6", components=(SWA,), page_sizes=[16])
 @STAGES
-def test_swa_data_that_is_computed_while_it_is_loaded_is_there_once(driver: Driver, stage: Stage) -> None:
+def test_swa_data_that_is_computed_while_it_is_loaded_is_cached_once(driver: Driver, stage: Stage) -> None:
     computed_while_it_is_loaded(driver, stage, SWA)
 
 
 @clause("INS-3", "FLOW-6", components=(MAMBA,), page_sizes=[16])
 @STAGES
-def test_a_state_that_is_computed_while_it_is_loaded_is_there_once(driver: Driver, stage: Stage) -> None:
+def test_a_state_that_is_computed_while_it_is_loaded_is_cached_once(driver: Driver, stage: Stage) -> None:
     computed_while_it_is_loaded(driver, stage, MAMBA)
 
 
 @clause("FLOW-10", "FLOW-5", components=(SWA,), page_sizes=[16])
 @STAGES
-def test_a_load_brings_the_window_that_an_insert_over_it_had_passed(driver: Driver, stage: Stage) -> None:
+def test_a_load_brings_the_window_that_an_insert_over_it_lacked(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
-    offer(driver, WHOLE, passed=3)
+    insert_fresh(driver, WHOLE, passed=3)
     _require_delivery(driver, load)
 
 
@@ -131,32 +138,36 @@ def test_a_load_brings_the_state_that_an_insert_over_it_lacked(driver: Driver, s
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
-    offer(driver, WHOLE, with_state=False)
+    insert_fresh(driver, WHOLE, with_state=False)
     _require_delivery(driver, load)
 
 
 @clause("FLOW-6", "FLOW-4", needs=[Capability.COUNTERS], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
 @STAGES
-def test_what_is_being_backed_up_is_not_queued_again(driver: Driver, stage: Stage) -> None:
+def test_a_backup_under_way_is_not_queued_again(driver: Driver, stage: Stage) -> None:
     put(driver, WHOLE)
-    expected = len(operations(driver, TransferKind.BACKUP))
+    expected = len(transfer_views(driver, TransferKind.BACKUP))
     stage(driver, TransferKind.BACKUP)
-    offer(driver, WHOLE)
+    insert_fresh(driver, WHOLE)
     driver.match(key_of(driver, WHOLE))
     driver.step()
-    found = len(operations(driver, TransferKind.BACKUP))
+    found = len(transfer_views(driver, TransferKind.BACKUP))
     assert found <= expected, f"FLOW-6: {expected} backups are under way, and the same prompt made them {found}"
     driver.drain()
-    missing = {name for name in driver.config.components if held(driver, name).keys() - held_below(driver, name).keys()}
+    missing = {
+        name for name in driver.config.components if device_slots(driver, name).keys() - host_slots(driver, name).keys()
+    }
     assert not missing, f"HOST-1: {missing} of {WHOLE} is not on the host"
-    copied, there = moved(driver, TransferKind.BACKUP), volume_below(driver)
+    copied, there = bytes_moved(driver, TransferKind.BACKUP), bytes_on_host(driver)
     assert copied == there, f"FLOW-6: {there} bytes are on the host, and {copied} were copied there"
 
 
 def _require_delivery(driver: Driver, load: LoadBack) -> None:
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing let the load fail"
-    assert reach(driver, WHOLE) == (3, 0), f"FLOW-10: all of it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-10: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 def _copies_at_once(driver: Driver) -> bool:

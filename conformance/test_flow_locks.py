@@ -1,4 +1,4 @@
-"""LOCK-2, LOCK-3, LOCK-5: device locks on nodes that lose data to the host and get it back."""
+"""LOCK-2, LOCK-3, LOCK-5: device locks on nodes whose data is demoted and loaded back."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .host_trees import device_locks
-from .losses import lose_on_device
-from .reach import best, reach
-from .residences import put_on_both
-from .tombstones import TOMBSTONE, longer_prompt, lower
-from .trees import held
-from .verbs import FULL, MAMBA, SWA, evict_all, key_of, lock
+from .hits import best_match, tier_hits
+from .scenario import FULL, MAMBA, SWA, evict_all, key_of, lock, put_on_both
+from .tombstones import TOMBSTONE, drop_on_device, evicted_with, longer_prompt
+from .tree_view import device_locks, device_slots
 
 HOST = [Capability.HOST]
 
 
 def loaded_before_release(driver: Driver, component: str) -> None:
     """Lock a tombstone, load its data back, lock again, release in the order of the locks."""
-    lose_on_device(driver, component)
+    drop_on_device(driver, component)
     receipt = driver.lock(best_of_tombstone(driver))
     skipped = device_locks(driver)[component, TOMBSTONE]
     driver.load(key_of(driver, TOMBSTONE))
-    assert TOMBSTONE in held(driver, component), f"FLOW-10: {component} of {TOMBSTONE} was loaded"
+    assert TOMBSTONE in device_slots(driver, component), f"FLOW-10: {component} of {TOMBSTONE} was loaded"
     second = driver.lock(best_of_tombstone(driver))
     driver.unlock(receipt)
     counts = skipped, device_locks(driver)[component, TOMBSTONE]
@@ -33,7 +30,7 @@ def loaded_before_release(driver: Driver, component: str) -> None:
 
 
 def best_of_tombstone(driver: Driver) -> object:
-    """The node of the first two pages, which are valid on both tiers together."""
+    """The node of the first two pages, whose components are valid on the two tiers together."""
     return driver.match(key_of(driver, TOMBSTONE), chunked=True).best_match
 
 
@@ -48,47 +45,51 @@ def test_a_state_that_was_loaded_under_a_lock_is_not_released_with_it(driver: Dr
 
 
 def loaded_under_a_lock(driver: Driver, component: str) -> None:
-    """A lock skipped a component of a leaf of the device: when it is loaded, it may go again, and the leaf stays."""
-    lose_on_device(driver, component)
+    """A lock skipped a component of a device leaf: after a load it can be evicted again, and the leaf stays."""
+    drop_on_device(driver, component)
     receipt = driver.lock(best_of_tombstone(driver))
     driver.evict(FULL, driver.config.capacity_tokens[FULL])
     driver.load(key_of(driver, TOMBSTONE))
     sizes = driver.adapter.sizes()[component]
-    count = sum(map(len, held(driver, component).values()))
+    count = sum(map(len, device_slots(driver, component).values()))
     assert sizes.evictable + sizes.protected == count, f"LOCK-4: {count} slots of {component} are cached, sizes {sizes}"
     assert sizes.evictable > 0, f"LOCK-4: no lock holds what was loaded of {component}: {sizes}"
-    full = held(driver, FULL)
+    full = device_slots(driver, FULL)
     evict_all(driver, component)
-    left = {name for name in driver.config.components if TOMBSTONE in held(driver, name)}
-    expected = set(driver.config.components) - lower(driver, component)
+    left = {name for name in driver.config.components if TOMBSTONE in device_slots(driver, name)}
+    expected = set(driver.config.components) - evicted_with(driver, component)
     assert left == expected, f"EVICT-3: {TOMBSTONE} is locked without its {component}: {expected} stays, not {left}"
-    assert held(driver, FULL) == full, f"LOCK-5: {full} was locked, the device has {held(driver, FULL)}"
+    assert device_slots(driver, FULL) == full, f"LOCK-5: {full} was locked, the device has {device_slots(driver, FULL)}"
     driver.unlock(receipt)
     evict_all(driver)
-    assert not held(driver, FULL), f"LOCK-2: released, all may leave the device, left is {held(driver, FULL).keys()}"
-    best(driver, longer_prompt(driver))
+    assert not device_slots(driver, FULL), (
+        f"LOCK-2: released, all may leave the device, left is {device_slots(driver, FULL).keys()}"
+    )
+    best_match(driver, longer_prompt(driver))
 
 
 @clause("LOCK-4", "LOCK-5", "EVICT-3", components=(SWA,), needs=HOST)
-def test_swa_data_that_was_loaded_under_a_lock_can_go_and_the_leaf_stays(driver: Driver) -> None:
+def test_swa_data_that_was_loaded_under_a_lock_can_be_evicted_and_the_leaf_stays(driver: Driver) -> None:
     loaded_under_a_lock(driver, SWA)
 
 
 @clause("LOCK-4", "LOCK-5", "EVICT-3", components=(MAMBA,), needs=HOST)
-def test_a_state_that_was_loaded_under_a_lock_can_go_and_the_leaf_stays(driver: Driver) -> None:
+def test_a_state_that_was_loaded_under_a_lock_can_be_evicted_and_the_leaf_stays(driver: Driver) -> None:
     loaded_under_a_lock(driver, MAMBA)
 
 
 @clause("LOCK-5", "LOCK-2", needs=HOST)
-def test_what_is_locked_on_the_device_stays_there_when_the_host_loses_its_copy(driver: Driver) -> None:
+def test_locked_device_data_stays_when_the_host_loses_its_copy(driver: Driver) -> None:
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
     receipt = lock(driver, longer_prompt(driver))
-    before, locked = held(driver, FULL), device_locks(driver)
+    before, locked = device_slots(driver, FULL), device_locks(driver)
     for component in driver.config.components:
         driver.evict_host(component, driver.config.capacity_tokens[component])
         evict_all(driver, component)
-    assert held(driver, FULL) == before, f"LOCK-5: {before} is locked, the device has {held(driver, FULL)}"
+    assert device_slots(driver, FULL) == before, (
+        f"LOCK-5: {before} is locked, the device has {device_slots(driver, FULL)}"
+    )
     assert device_locks(driver) == locked, f"LOCK-2: locks {locked} became {device_locks(driver)}"
     pages = len(longer_prompt(driver))
-    assert reach(driver, longer_prompt(driver)) == (pages, 0), "LOCK-5: all of it is hit on the device"
+    assert tier_hits(driver, longer_prompt(driver)) == (pages, 0), "LOCK-5: all of it is hit on the device"
     driver.unlock(receipt)

@@ -1,4 +1,4 @@
-"""FLOW-7: when nothing runs and every queue is drained, nothing is locked, pinned, kept or counted as protected."""
+"""FLOW-7: after a drain without running requests nothing is locked, pinned, kept or counted as protected."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
+from .checks import require_all_evictable, require_idle
+from .hits import best_match
 from .host_eviction import evict_host
-from .quiet import require_empty, require_quiet
-from .reach import best
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
+from .scenario import evict_all, insert_fresh, key_of, lock, put, put_on_both, put_on_host
 from .tombstones import TOMBSTONE, longer_prompt
-from .under_way import queue_load
-from .verbs import evict_all, key_of, lock, offer, put
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load
 
 WHOLE = (1, 2, 3)
 
 
 def loaded_and_claimed(driver: Driver) -> None:
-    """A prompt comes back, is claimed, and leaves again."""
+    """A load is claimed."""
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
     driver.drain()
@@ -33,7 +32,7 @@ def loaded_and_claimed(driver: Driver) -> None:
 
 
 def loaded_twice(driver: Driver) -> None:
-    """Two wait for it; one leaves at once, one when it is there."""
+    """Two loads share pages; one is abandoned at once, the other when it has ended."""
     put_on_host(driver, WHOLE[:2], WHOLE)
     loads = [queue_load(driver, WHOLE[:2]), queue_load(driver, WHOLE)]
     driver.abandon(loads[0].ticket)
@@ -42,18 +41,18 @@ def loaded_twice(driver: Driver) -> None:
 
 
 def computed_meanwhile(driver: Driver) -> None:
-    """What is loaded is computed as well."""
+    """A prompt is computed while it is loaded."""
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
-    offer(driver, [*WHOLE, 4])
+    insert_fresh(driver, [*WHOLE, 4])
     driver.drain()
     driver.claim(load.ticket)
 
 
 def locked_and_split(driver: Driver) -> None:
-    """It is locked on both tiers, and cut meanwhile."""
+    """A node is locked on both tiers, and split."""
     put_on_both(driver, WHOLE)
-    receipts = lock(driver, WHOLE), driver.lock_host(best(driver, WHOLE))
+    receipts = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
     put(driver, [*WHOLE[:1], 9])
     evict_all(driver)
     evict_host(driver)
@@ -62,14 +61,14 @@ def locked_and_split(driver: Driver) -> None:
 
 
 def pressed(driver: Driver) -> None:
-    """More is cached than either tier can hold."""
+    """More is inserted than either tier can hold."""
     for number in range(12):
         put(driver, [number, 50, 51, 52])
         driver.step()
 
 
 def round_and_round(driver: Driver) -> None:
-    """Each prompt takes the slots that others left, on both tiers."""
+    """Prompts are evicted and loaded repeatedly, in reused slots of both tiers."""
     for number in range(8):
         put(driver, [number, 50, 51])
         driver.step()
@@ -79,7 +78,7 @@ def round_and_round(driver: Driver) -> None:
 
 
 def lost_in_part(driver: Driver) -> None:
-    """Of a longer prompt's beginning each component leaves each tier, and is used again."""
+    """Each component of an inner node is evicted from each tier, and loaded again."""
     for component in driver.config.components:
         put_on_both(driver, TOMBSTONE, longer_prompt(driver))
         receipt = lock(driver, longer_prompt(driver))
@@ -89,20 +88,27 @@ def lost_in_part(driver: Driver) -> None:
         driver.load(key_of(driver, TOMBSTONE))
 
 
-LIVES = (loaded_and_claimed, loaded_twice, computed_meanwhile, locked_and_split, pressed, round_and_round, lost_in_part)
+SEQUENCES = (
+    loaded_and_claimed,
+    loaded_twice,
+    computed_meanwhile,
+    locked_and_split,
+    pressed,
+    round_and_round,
+    lost_in_part,
+)
 
 
 @clause("FLOW-7", "POOL-1", needs=[Capability.SIZES], page_sizes=[16], write_policies=WritePolicy)
-@pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
-def test_nothing_is_left_of_a_life(driver: Driver, life: Callable[[Driver], None]) -> None:
-    life(driver)
-    driver.drain()
-    require_empty(driver)
+@pytest.mark.parametrize("sequence", SEQUENCES, ids=lambda sequence: sequence.__name__)
+def test_a_sequence_of_operations_leaves_nothing_held(driver: Driver, sequence: Callable[[Driver], None]) -> None:
+    sequence(driver)
+    require_all_evictable(driver, sequence.__name__)
 
 
 @clause("FLOW-7", "FLOW-3", needs=[Capability.SIZES], page_sizes=[16])
 @pytest.mark.parametrize("kind", list(TransferKind), ids=lambda kind: kind.value)
-def test_nothing_is_left_when_every_transfer_fails(driver: Driver, kind: TransferKind) -> None:
+def test_failed_transfers_leave_nothing_held(driver: Driver, kind: TransferKind) -> None:
     if kind is TransferKind.LOAD:
         put_on_host(driver, WHOLE)
         load = queue_load(driver, WHOLE)
@@ -115,27 +121,25 @@ def test_nothing_is_left_when_every_transfer_fails(driver: Driver, kind: Transfe
     driver.step()
     if kind is TransferKind.LOAD:
         driver.claim(load.ticket)
-    require_quiet(driver)
-    driver.drain()
-    require_empty(driver)
+    require_idle(driver, f"every {kind.value} failed")
+    require_all_evictable(driver, f"every {kind.value} failed")
 
 
 @clause("FLOW-7", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
 @STAGES
-def test_nothing_is_left_of_a_request_that_is_aborted_while_it_waits(driver: Driver, stage: Stage) -> None:
+def test_a_request_aborted_while_it_waits_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE)
     admission = driver.admit(key_of(driver, [*WHOLE, 4]))
     assert admission is not None, "REQ-5: a request of four pages fits"
     assert admission.loading, f"HOST-4: three of its pages are on the host, got {admission}"
     stage(driver, TransferKind.LOAD)
     driver.abort(admission.request)
-    driver.drain()
-    require_empty(driver)
+    require_all_evictable(driver, f"aborted when the load was {stage.__name__}")
 
 
 @clause("FLOW-7", "FLOW-3", "REQ-2", needs=[Capability.SIZES, Capability.REQUESTS], page_sizes=[16])
 @pytest.mark.parametrize("end", ["abort", "resume and finish"])
-def test_nothing_is_left_of_a_request_whose_load_failed(driver: Driver, end: str) -> None:
+def test_a_request_whose_load_failed_leaves_nothing_held(driver: Driver, end: str) -> None:
     put_on_host(driver, WHOLE)
     admission = driver.admit(key_of(driver, [*WHOLE, 4]))
     assert admission is not None, "REQ-5: a request of four pages fits"
@@ -148,5 +152,4 @@ def test_nothing_is_left_of_a_request_whose_load_failed(driver: Driver, end: str
     else:
         assert driver.resume(admission.request) is not None, "FLOW-4: the load has ended, and the request waits still"
         driver.finish(admission.request)
-    driver.drain()
-    require_empty(driver)
+    require_all_evictable(driver, f"a load failed, and the request ended by {end}")

@@ -1,4 +1,4 @@
-"""FLOW-1: slots at either end of a transfer are nobody else's until it is acknowledged."""
+"""FLOW-1: source and target slots of a transfer are not reused until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Slots, TransferKind
 
 from .host_eviction import evict_host
-from .host_trees import held_below
-from .lives import take_all
-from .residences import put_on_host
-from .stages import STAGES, Stage
-from .trees import held, prefixes
-from .under_way import operations, queue_load
-from .verbs import FULL, evict_all, key_of, put
+from .request_steps import allocate_all
+from .scenario import FULL, evict_all, key_of, put, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load, transfer_views
+from .tree_view import device_slots, host_slots, prefixes
 
 WHOLE = (1, 2, 3)
 
 
 def ends(driver: Driver, kind: TransferKind) -> list[dict[str, list[int]]]:
-    """The slots at both ends of all transfers of a kind."""
-    found = [view for one in operations(driver, kind) for view in (one.device, one.host)]
+    """The source and target slots of all transfers of a kind."""
+    found = [view for one in transfer_views(driver, kind) for view in (one.device, one.host)]
     return [{component: slots.tolist() for component, slots in view.items()} for view in found]
 
 
 def overwrite(driver: Driver) -> Slots:
-    """Take all that can be had on the device, and compute something else there."""
-    slots = take_all(driver)
+    """Allocate every slot that the device can give, and write other data there."""
+    slots = allocate_all(driver)
     size = driver.config.page_size
     driver.write(key_of(driver, range(100, 100 + len(slots) // size)), slots, 0)
     return slots
@@ -36,23 +34,25 @@ def overwrite(driver: Driver) -> Slots:
 
 @clause("FLOW-1", write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.SIZES])
 @STAGES
-def test_what_is_being_backed_up_stays_under_all_pressure(driver: Driver, stage: Stage) -> None:
+def test_data_that_is_being_backed_up_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
     put(driver, WHOLE)
     stage(driver, TransferKind.BACKUP)
-    before, there = ends(driver, TransferKind.BACKUP), held(driver, FULL)
+    before, there = ends(driver, TransferKind.BACKUP), device_slots(driver, FULL)
     evict_all(driver)
     evict_host(driver)
     mine = overwrite(driver)
     assert ends(driver, TransferKind.BACKUP) == before, "FLOW-1: slots of a backup under way changed"
-    assert held(driver, FULL) == there, f"FLOW-1: a backup reads {there}, the device has {held(driver, FULL)}"
+    assert device_slots(driver, FULL) == there, (
+        f"FLOW-1: a backup reads {there}, the device has {device_slots(driver, FULL)}"
+    )
     driver.free(mine)
     driver.drain()
-    assert held_below(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-1: the copy is on the host"
+    assert host_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-1: the copy is on the host"
 
 
 @clause("FLOW-1", needs=[Capability.SIZES])
 @STAGES
-def test_what_is_being_loaded_stays_under_all_pressure(driver: Driver, stage: Stage) -> None:
+def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, WHOLE, [8, 9])
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
@@ -60,11 +60,13 @@ def test_what_is_being_loaded_stays_under_all_pressure(driver: Driver, stage: St
     mine = overwrite(driver)
     evict_host(driver)
     assert ends(driver, TransferKind.LOAD) == before, "FLOW-1: slots of a load under way changed"
-    assert not set(mine.tolist()) & set(load.indices.tolist()), f"FLOW-1: slots of a load were given out: {mine}"
-    left = held_below(driver, FULL).keys()
+    assert not set(mine.tolist()) & set(load.indices.tolist()), (
+        f"FLOW-1: expected an allocation without the slots of a load, got {mine}"
+    )
+    left = host_slots(driver, FULL).keys()
     assert left == prefixes(*WHOLE), f"FLOW-1: {WHOLE} is being read on the host, and all else may go: {left}"
     driver.drain()
     driver.free(mine)
     delivered = driver.claim(load.ticket)
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert delivered.tolist() == load.indices.tolist(), f"FLOW-1: asked {load.indices}, delivered {delivered}"

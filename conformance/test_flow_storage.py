@@ -1,4 +1,4 @@
-"""FLOW-9: what storage has is found again, whether the rest was evicted or is of a cache that is no more."""
+"""FLOW-9: what was stored can be prefetched after an eviction and after a restart."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind
 
+from .hits import tier_hits
 from .host_eviction import evict_host
-from .reach import reach
-from .storages import OTHER, PAIR, PREFIXES, PROMPT
-from .stored import (
-    asked,
+from .scenario import FULL, evict_all, key_of, put
+from .storage_scenes import (
+    OTHER,
+    PAIR,
+    PREFIXES,
+    PROMPT,
+    evict_both_tiers,
     expected_pages,
-    fetch,
     in_storage,
-    keeps_marks,
-    lose_tiers,
-    objects,
-    persisted,
+    object_keys,
+    pending_job,
+    prefetch,
     put_in_storage,
+    shows_marks,
     store,
+    stored_components,
 )
-from .trees import nodes
-from .verbs import FULL, evict_all, key_of, put
+from .tree_view import nodes
 
 BRANCHES = [PAIR, PROMPT, (1, 5, 6), (1, 5, 7), OTHER]
 ASKED = [*BRANCHES, (1,), (1, 5), (1, 2, 3), (*PROMPT, 5), (5, 6)]
 
 
 def gains(driver: Driver, prompts: Sequence[Sequence[int]]) -> dict[tuple[int, ...], int]:
-    """How far each prompt hits when it is fetched, from a cache with nothing but storage."""
+    """The pages that a prefetch of each prompt brings into an empty cache."""
     found: dict[tuple[int, ...], int] = {}
     for pages in prompts:
         driver.reset()
-        found[tuple(pages)] = fetch(driver, pages)
+        found[tuple(pages)] = prefetch(driver, pages)
     return found
 
 
@@ -48,31 +51,31 @@ def test_a_prompt_hits_as_far_after_its_eviction_as_after_a_restart(driver: Driv
     put_in_storage(driver, *BRANCHES)
     after_eviction: dict[tuple[int, ...], int] = {}
     for pages in ASKED:
-        lose_tiers(driver)
-        after_eviction[tuple(pages)] = fetch(driver, pages)
+        evict_both_tiers(driver)
+        after_eviction[tuple(pages)] = prefetch(driver, pages)
     driver.restart()
     after_restart = gains(driver, ASKED)
     assert after_eviction == after_restart, (
         f"FLOW-9: storage has the same for both, evicted: {after_eviction}, restarted: {after_restart}"
     )
     for pages in BRANCHES:
-        assert after_restart[pages] == len(pages), f"FLOW-9: all of {pages} was persisted, got {after_restart}"
+        assert after_restart[pages] == len(pages), f"FLOW-9: expected all of {pages} from storage, got {after_restart}"
 
 
 @clause("FLOW-9", write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_left_the_host_alone_still_counts_as_persisted(driver: Driver) -> None:
+def test_a_node_that_left_the_host_alone_still_counts_as_stored(driver: Driver) -> None:
     put(driver, PAIR)
     driver.drain()
     evict_host(driver)
-    assert not keeps_marks(driver) or persisted(driver)[PAIR], "FLOW-9: it is in storage and on the device"
+    assert not shows_marks(driver) or stored_components(driver)[PAIR], "FLOW-9: it is in storage and on the device"
     evict_all(driver)
     assert not nodes(driver), f"EVICT-1: it had no copy on the host, left are {nodes(driver).keys()}"
-    assert fetch(driver, PAIR) == len(PAIR), "FLOW-9: storage has it"
+    assert prefetch(driver, PAIR) == len(PAIR), "FLOW-9: storage has it"
 
 
 @clause("FLOW-9", needs=[Capability.STEPPED_STORAGE], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_what_left_the_host_before_storage_had_it_is_lost_with_all_below(driver: Driver) -> None:
-    store(driver).faults.refused = set(objects(driver, Pool.KV, PROMPT))
+def test_a_node_evicted_before_storage_had_it_is_lost_with_its_descendants(driver: Driver) -> None:
+    store(driver).faults.refused = set(object_keys(driver, Pool.KV, PROMPT))
     put(driver, PAIR)
     put(driver, PROMPT)
     driver.drain()
@@ -82,11 +85,11 @@ def test_what_left_the_host_before_storage_had_it_is_lost_with_all_below(driver:
     put(driver, OTHER)
     driver.drain()
     assert not any(in_storage(driver, PROMPT)[Pool.KV]), f"FLOW-9: it is nowhere, got {in_storage(driver, PROMPT)}"
-    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-9: another prompt is persisted as ever"
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-9: expected another prompt to be stored"
 
 
 @clause("FLOW-9", write_policies=[WritePolicy.WRITE_BACK])
-def test_with_write_back_what_is_in_storage_has_no_gap_at_any_moment(driver: Driver) -> None:
+def test_with_write_back_stored_prefixes_never_have_a_gap(driver: Driver) -> None:
     for pages in BRANCHES:
         put(driver, pages)
     for _ in range(len(BRANCHES) * 4):
@@ -101,40 +104,46 @@ def test_with_write_back_what_is_in_storage_has_no_gap_at_any_moment(driver: Dri
 
 @pytest.mark.parametrize("lives", [1, 2, 3])
 @clause("FLOW-9", "FETCH-9")
-def test_one_life_goes_on_with_what_another_left(driver: Driver, lives: int) -> None:
+def test_a_restarted_cache_uses_what_earlier_ones_stored(driver: Driver, lives: int) -> None:
     long = tuple(range(1, lives + 2))
     for count in range(2, len(long) + 1):
         pages = long[:count]
         if count > 2:
-            assert fetch(driver, pages) == count - 1, f"FLOW-9: {count - 1} pages are of the life before"
+            assert prefetch(driver, pages) == count - 1, (
+                f"FLOW-9: {count - 1} pages were stored before the restart: expected them from a prefetch"
+            )
             driver.load(key_of(driver, pages))
         put_in_storage(driver, pages)
         driver.restart()
     assert expected_pages(driver, long) == len(long), f"FLOW-9: in storage is {in_storage(driver, long)}"
-    assert fetch(driver, long) == len(long), "FLOW-9: all of it was persisted, a page in each life"
+    assert prefetch(driver, long) == len(long), (
+        "FLOW-9: expected all pages, which were stored before different restarts"
+    )
 
 
 @clause("FLOW-9", "EVICT-9", needs=[Capability.STEPPED_STORAGE], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_a_reset_ends_what_is_on_its_way_to_storage(driver: Driver) -> None:
+def test_a_reset_cancels_what_is_being_stored(driver: Driver) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    asked(driver, StorageKind.STORE)
+    pending_job(driver, StorageKind.STORE)
     driver.reset()
-    assert not driver.pending_storage(), f"EVICT-9: of the old life {driver.pending_storage()} is pending"
+    assert not driver.pending_storage(), (
+        f"EVICT-9: expected no pending storage jobs after a reset, got {driver.pending_storage()}"
+    )
     assert driver.detach_storage(), "FLOW-12: everything was dropped, so that nothing is under way"
     assert driver.attach_storage(), "FLOW-12: it was detached"
     put(driver, OTHER)
     driver.drain()
-    assert all(in_storage(driver, OTHER)[Pool.KV]), "EVICT-9: the new life is persisted as ever"
-    assert reach(driver, PAIR) == (0, 0), "EVICT-9: nothing of the old life is in the tree"
-    assert fetch(driver, PAIR) == expected_pages(driver, PAIR), "FLOW-9: what is in storage can be fetched"
+    assert all(in_storage(driver, OTHER)[Pool.KV]), "EVICT-9: expected a prompt to be stored after the reset"
+    assert tier_hits(driver, PAIR) == (0, 0), "EVICT-9: expected no hit after the reset"
+    assert prefetch(driver, PAIR) == expected_pages(driver, PAIR), "FLOW-9: expected the pages that are in storage"
 
 
 @clause("FLOW-9", "FETCH-4")
-def test_each_beginning_is_found_where_it_can_be_used(driver: Driver) -> None:
+def test_each_stored_prefix_can_be_prefetched(driver: Driver) -> None:
     put_in_storage(driver, *PREFIXES)
     driver.restart()
     found = gains(driver, PREFIXES)
     expected = {pages: len(pages) for pages in PREFIXES}
-    assert found == expected, f"FLOW-9: each beginning was persisted, {expected}, got {found}"
+    assert found == expected, f"FLOW-9: each prefix was stored: expected {expected} pages, got {found}"

@@ -1,4 +1,4 @@
-"""FLOW-12, STORE-7, STORE-11: what an operator does with the backend of a cache."""
+"""FLOW-12, STORE-7, STORE-11: an operator attaches, detaches and clears the backend of a cache."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind
 
-from .fetch_stages import STAGES, Stage
-from .reach import reach
-from .residences import put_on_host
-from .storages import OTHER, PAIR, PROMPT
-from .stored import (
-    answer,
-    asked,
-    begin,
-    check,
-    fetch,
+from .hits import tier_hits
+from .prefetch_stages import STAGES, Stage
+from .scenario import key_of, put, put_on_host
+from .storage_scenes import (
+    OTHER,
+    PAIR,
+    PROMPT,
+    begin_prefetch,
+    complete_job,
     in_storage,
-    keeps_marks,
-    persisted,
+    pending_job,
+    prefetch,
+    prefetched_pages,
     put_in_storage,
     put_in_storage_alone,
+    shows_marks,
+    storage_variant,
     store,
-    storing,
+    stored_components,
 )
-from .verbs import key_of, put
 
 Operation = Callable[[Driver], bool]
 
 
 def detach(driver: Driver) -> bool:
-    """Close the backend."""
+    """Detach the backend."""
     return driver.detach_storage()
 
 
 def clear(driver: Driver) -> bool:
-    """Remove the cache's objects."""
+    """Clear the cache's objects."""
     return driver.clear_storage()
 
 
@@ -53,58 +54,64 @@ STEPPED = [Capability.STEPPED_STORAGE]
 @OPERATIONS
 @STAGES
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16])
-def test_nothing_is_done_while_a_fetch_is_open(driver: Driver, stage: Stage, operation: Operation) -> None:
+def test_an_operator_is_refused_while_a_prefetch_is_open(driver: Driver, stage: Stage, operation: Operation) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
-    assert not operation(driver), f"FLOW-12: a fetch is {stage.__name__}, and it was done"
+    assert not operation(driver), f"FLOW-12: a prefetch is {stage.__name__}: expected a refusal, but it was done"
     driver.drain()
-    assert check(driver, ticket) == len(PROMPT), "FLOW-12: the fetch goes on as if nothing had been asked"
+    assert prefetched_pages(driver, ticket) == len(PROMPT), "FLOW-12: expected the prefetch to bring all pages"
     assert operation(driver), "FLOW-12: nothing is under way any more"
 
 
 @OPERATIONS
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16])
-def test_nothing_is_done_while_an_aborted_fetch_is_written(driver: Driver, operation: Operation) -> None:
+def test_an_operator_is_refused_while_storage_writes_for_an_aborted_prefetch(
+    driver: Driver, operation: Operation
+) -> None:
     put_in_storage_alone(driver, PROMPT)
-    ticket = begin(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
     driver.step()
-    answer(driver, StorageKind.QUERY)
+    complete_job(driver, StorageKind.QUERY)
     driver.abort_prefetch(ticket)
-    assert not operation(driver), "FLOW-12: storage is still writing to host memory, and it was done"
-    driver.advance_storage(asked(driver, StorageKind.PREFETCH).ticket)
+    assert not operation(driver), (
+        "FLOW-12: storage is still writing to host memory, expected a refusal, but it was done"
+    )
+    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert operation(driver), "FLOW-12: the batch has ended"
 
 
 @OPERATIONS
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
-def test_nothing_is_done_while_something_goes_to_storage(driver: Driver, operation: Operation) -> None:
+def test_an_operator_is_refused_while_a_node_is_being_stored(driver: Driver, operation: Operation) -> None:
     put(driver, PAIR)
     driver.step()
     driver.complete_all()
-    asked(driver, StorageKind.STORE)
-    assert not operation(driver), "FLOW-12: a node is on its way to storage, and it was done"
-    answer(driver, StorageKind.STORE)
+    pending_job(driver, StorageKind.STORE)
+    assert not operation(driver), "FLOW-12: a node is being stored: expected a refusal, but it was done"
+    complete_job(driver, StorageKind.STORE)
     assert operation(driver), "FLOW-12: storage has taken it"
 
 
 @clause("FLOW-12", page_sizes=[16])
-def test_without_a_backend_the_cache_does_without_storage(driver: Driver) -> None:
+def test_without_a_backend_the_host_tier_still_works(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     assert driver.detach_storage(), "FLOW-12: nothing is under way"
     assert not driver.detach_storage(), "FLOW-12: none is attached"
     assert not driver.clear_storage(), "FLOW-12: none is attached, and nothing can be removed"
     before = len(store(driver).calls)
-    assert driver.prefetch(key_of(driver, OTHER)) is None, "FETCH-1: there is no storage to fetch from"
+    assert driver.prefetch(key_of(driver, OTHER)) is None, "FETCH-1: no backend is attached: expected None"
     put_on_host(driver, OTHER)
-    assert reach(driver, OTHER) == (0, len(OTHER)), f"FLOW-12: the host tier goes on, got {reach(driver, OTHER)}"
+    assert tier_hits(driver, OTHER) == (0, len(OTHER)), (
+        f"FLOW-12: expected the host tier to work without a backend, got {tier_hits(driver, OTHER)}"
+    )
     called = [call.verb for call in store(driver).calls[before:]]
     assert not called, f"FLOW-12: no backend is attached, and it was asked {called}"
 
 
 @clause("FLOW-12", page_sizes=[16])
-def test_what_is_attached_again_serves_again(driver: Driver) -> None:
+def test_a_reattached_backend_serves_prefetches(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     assert not driver.attach_storage(), "FLOW-12: it is attached already"
     for _ in range(3):
@@ -113,17 +120,17 @@ def test_what_is_attached_again_serves_again(driver: Driver) -> None:
     put_in_storage(driver, OTHER)
     driver.reset()
     for pages in (PROMPT, OTHER):
-        came = fetch(driver, pages)
+        came = prefetch(driver, pages)
         assert came == len(pages), f"FLOW-12: {pages} is in storage, {came} pages came"
 
 
 @clause("FLOW-12", "FETCH-9", page_sizes=[16])
-def test_after_a_clear_what_is_used_goes_to_storage_again(driver: Driver) -> None:
+def test_after_a_clear_used_nodes_are_stored_again(driver: Driver) -> None:
     for forget in (clear, reattach_to_nothing):
         put_in_storage(driver, PAIR)
         assert forget(driver), "FLOW-12: nothing is under way"
-        marks = persisted(driver) if keeps_marks(driver) else {}
-        assert not any(marks.values()), f"FLOW-12: storage has nothing, persisted is {marks}"
+        marks = stored_components(driver) if shows_marks(driver) else {}
+        assert not any(marks.values()), f"FLOW-12: storage is empty: expected no stored components, got {marks}"
         put(driver, PAIR)
         driver.evict("full", driver.config.capacity_tokens["full"])
         driver.drain()
@@ -133,58 +140,58 @@ def test_after_a_clear_what_is_used_goes_to_storage_again(driver: Driver) -> Non
 @clause("STORE-7", page_sizes=[16])
 def test_a_clear_removes_the_objects_of_this_cache_alone(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
-    with storing(driver, storage={"model": "another"}) as other:
+    with storage_variant(driver, storage={"model": "another"}) as other:
         put_in_storage(other, PROMPT)
         assert driver.clear_storage(), "FLOW-12: nothing is under way"
         assert not any(in_storage(driver, PROMPT)[Pool.KV]), f"STORE-7: left is {in_storage(driver, PROMPT)}"
         other.reset()
-        came = fetch(other, PROMPT)
+        came = prefetch(other, PROMPT)
         assert came == len(PROMPT), f"STORE-7: another model's objects are not this one's to remove, {came} pages came"
     driver.reset()
-    assert fetch(driver, PROMPT) == 0, "STORE-7: its own are gone"
+    assert prefetch(driver, PROMPT) == 0, "STORE-7: its own are gone"
 
 
 @clause("FLOW-12", "STORE-3", page_sizes=[16])
-def test_a_clear_that_fails_is_an_answer_and_changes_nothing(driver: Driver) -> None:
+def test_a_failed_clear_returns_false_and_changes_nothing(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
     store(driver).faults.raising = {"clear"}
     assert not driver.clear_storage(), "FLOW-12: the backend raises, and nothing was removed"
     store(driver).faults.raising = set()
     driver.reset()
-    assert fetch(driver, PROMPT) == len(PROMPT), "FLOW-12: all of it is in storage still"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FLOW-12: all of it is in storage still"
     assert driver.clear_storage(), "FLOW-12: the backend does not raise any more"
 
 
 @clause("STORE-11", page_sizes=[16])
-def test_a_backend_that_does_not_exist_is_refused_by_name(driver: Driver) -> None:
+def test_a_backend_that_does_not_exist_is_refused_with_its_name(driver: Driver) -> None:
     for backend in ("no such backend", "no_such_module:Backend", "hicache.config:CacheConfig", "json:NoSuchClass"):
         name = backend.rpartition(":")[2]
         with (
             pytest.raises((ConfigurationError, ImportError), match=name),
-            storing(driver, storage={"backend": backend}),
+            storage_variant(driver, storage={"backend": backend}),
         ):
             pass
 
 
 @clause("STORE-11", page_sizes=[16])
-def test_options_go_to_the_backend_which_refuses_what_it_does_not_know(driver: Driver) -> None:
+def test_options_are_passed_to_the_backend_which_refuses_unknown_ones(driver: Driver) -> None:
     for options, wrong in (({"store": 7}, "store"), ({}, "store"), ({"store": "s", "colour": "red"}, "colour")):
-        with pytest.raises(ConfigurationError, match=wrong), storing(driver, extra={"options": options}):
+        with pytest.raises(ConfigurationError, match=wrong), storage_variant(driver, extra={"options": options}):
             pass
 
 
 @clause("STORE-9", page_sizes=[16])
-def test_pages_go_straight_from_and_to_the_memory_of_the_host_tier(driver: Driver) -> None:
+def test_pages_are_read_and_written_in_the_memory_of_the_host_tier(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    assert fetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all of it is in storage"
     moved = store(driver).moved_pieces
-    assert moved > 0, "the scene moves pages"
+    assert moved > 0, "the scenario moves pages"
     strays = store(driver).stray_pieces
     assert strays == 0, f"STORE-9: of {moved} pieces {strays} lay outside the memory that was registered"
 
 
 def reattach_to_nothing(driver: Driver) -> bool:
-    """Another backend takes the place of the first, and has nothing."""
+    """Detach the backend, empty the store, and attach the backend again."""
     is_detached = driver.detach_storage()
     store(driver).empty()
     return is_detached and driver.attach_storage()

@@ -1,4 +1,4 @@
-"""KEY: the chain of page hashes, the same for everyone, whatever the tree looks like."""
+"""KEY-4 to KEY-6: the chain of page hashes, which does not depend on the process or on the tree."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import SHARED, EventKind, Key, Namespace
 
-from .chains import page_chain
-from .reopening import standard
-from .verbs import FULL, evict_all, key_of, put
+from .cache_variants import open_standard
+from .page_hashes import page_hash_chain
+from .scenario import FULL, evict_all, key_of, put
 
 WIDE = (0, 1, 255, 256, 65_535, 65_536, 16_777_216, 2**31 - 1)
 """Token ids that need one to four bytes."""
@@ -27,10 +27,10 @@ DEPTH = 10_000
 
 
 @clause("KEY-4", bigram=True)
-def test_page_hashes_are_the_chain_that_everyone_computes(driver: Driver) -> None:
+def test_page_hashes_are_the_hash_chain_of_the_contract(driver: Driver) -> None:
     config = driver.config
     tokens = [WIDE[i % len(WIDE)] for i in range(5 * config.page_size - 1)]
-    expected = page_chain(tokens, config.page_size, bigram=config.bigram)
+    expected = page_hash_chain(tokens, config.page_size, bigram=config.bigram)
     assert len(expected) >= 3, "KEY-4: a chain of several pages is compared, and a part of one that is left out"
     found = list(driver.adapter.page_hashes(driver.key(tokens)))
     assert found == expected, f"KEY-4: expected {expected}, got {found}"
@@ -48,7 +48,7 @@ def test_a_namespace_seeds_the_chain(driver: Driver) -> None:
 
 @clause("KEY-4", needs=[Capability.PAGED, Capability.NAMESPACES])
 def test_page_hashes_do_not_depend_on_the_process(adapter_type: type[CacheAdapter]) -> None:
-    driver = standard(adapter_type, "full/page16/lru")
+    driver = open_standard(adapter_type, "full/page16/lru")
     key = driver.key(driver.prompt([1, 2]), Namespace("a", "b", None))
     request = {
         "adapter": f"{adapter_type.__module__}:{adapter_type.__qualname__}",
@@ -93,11 +93,11 @@ def test_each_part_of_a_split_node_has_one_hash_per_page(driver: Driver) -> None
     lengths = sorted((node.end - node.start) // driver.config.page_size for node in driver.snapshot().nodes)
     evict_all(driver, FULL)
     removed = sorted(len(blocks) for blocks in _removed(driver))
-    assert removed == lengths, f"KEY-5: nodes of {lengths} pages went with {removed} hashes"
+    assert removed == lengths, f"KEY-5: expected {lengths} hashes in the events of removed nodes, got {removed}"
 
 
 @clause("KEY-6", bigram=True)
-def test_page_hashes_come_in_a_fresh_list(driver: Driver) -> None:
+def test_page_hashes_are_returned_in_a_new_list(driver: Driver) -> None:
     key, longer = key_of(driver, [1, 2, 3]), key_of(driver, [1, 2, 3, 4])
     driver.put(key)
     first = driver.adapter.page_hashes(key)
@@ -109,7 +109,7 @@ def test_page_hashes_come_in_a_fresh_list(driver: Driver) -> None:
     assert extended[:3] == expected, (
         f"KEY-6: the hashes of a prefix begin the longer list, got {extended} for {expected}"
     )
-    assert len(extended) == 4, f"KEY-6: 4 pages have 4 hashes, got {extended}"
+    assert len(extended) == 4, f"KEY-6: 4 pages have 4 hashes: expected 4, got {extended}"
 
 
 @clause("KEY-6", bigram=True)
@@ -127,7 +127,7 @@ def test_page_hashes_do_not_depend_on_what_is_cached(driver: Driver) -> None:
 
 @clause("KEY-6", needs=[Capability.EVENTS, Capability.SNAPSHOT])
 def test_the_hashes_of_a_very_deep_chain_are_those_of_its_tokens(adapter_type: type[CacheAdapter]) -> None:
-    driver = standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: DEPTH})
+    driver = open_standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: DEPTH})
     driver.check_every = 0
     tokens = range(1, DEPTH + 1)
     whole = driver.key(tokens)
@@ -139,12 +139,12 @@ def test_the_hashes_of_a_very_deep_chain_are_those_of_its_tokens(adapter_type: t
     driver.check()
     driver.evict(FULL, DEPTH)
     removed = [block for blocks in reversed(_removed(driver)) for block in blocks]
-    assert removed == page_chain(tokens, 1, bigram=False), "KEY-6: the hashes of a chain of nodes, leaf by leaf"
+    assert removed == page_hash_chain(tokens, 1, bigram=False), "KEY-6: the hashes of a chain of nodes, leaf by leaf"
     driver.check()
 
 
 def _chain(driver: Driver, pages: list[int]) -> list[str]:
-    return page_chain(driver.prompt(pages), driver.config.page_size, bigram=driver.config.bigram)
+    return page_hash_chain(driver.prompt(pages), driver.config.page_size, bigram=driver.config.bigram)
 
 
 def _removed(driver: Driver) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""LOCK-7, LOCK-2, LOCK-3, LOCK-6: receipts of host locks, and what their release undoes."""
+"""LOCK-7, LOCK-2, LOCK-3, LOCK-6: receipts of host locks, and what releasing them undoes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from hicache.config import WritePolicy
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
+from .cache_variants import host_variant
+from .hits import best_match
 from .host_eviction import evict_host
-from .host_trees import device_locks, held_below, host_locks
-from .hosts import another
-from .reach import best
 from .refusals import refused
-from .residences import put_on_both, put_through
+from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, lock, put, put_and_back_up, put_on_both
 from .tombstones import TOMBSTONE, longer_prompt
-from .verbs import FULL, MAMBA, SWA, evict_all, key_of, lock, offer, put
+from .tree_view import device_locks, host_locks, host_slots
 
 SHORT = (1, 2, 3)
 LONG = (1, 2, 3, 4, 5, 6)
@@ -26,51 +25,51 @@ Disturb = Callable[[Driver], None]
 
 
 def split(driver: Driver) -> None:
-    """Prompts end inside the locked nodes."""
+    """Matches end inside the locked nodes, and split them."""
     for pages in (LONG[:2], LONG[:5], LONG[:4], LONG[:1]):
         driver.match(key_of(driver, pages))
 
 
 def branch(driver: Driver) -> None:
-    """Other prompts part from the locked one, and are backed up."""
+    """Diverging prompts are cached and backed up."""
     for pages in ([*SHORT[:2], 7], [*LONG[:4], 7]):
         put(driver, pages)
     driver.drain()
 
 
 def demote(driver: Driver) -> None:
-    """The device loses everything."""
+    """Everything is evicted from the device."""
     evict_all(driver)
 
 
 def come_back(driver: Driver) -> None:
-    """The device loses everything, and the prompts are loaded again."""
+    """Everything is evicted from the device, and the prompts are loaded."""
     evict_all(driver)
     for pages in (SHORT, LONG):
         driver.load(key_of(driver, pages))
 
 
 def compute_again(driver: Driver) -> None:
-    """The device loses everything, and the prompts are computed anew."""
+    """Everything is evicted from the device, and the prompts are computed again."""
     evict_all(driver)
     for pages in (LONG, SHORT):
-        offer(driver, pages)
+        insert_fresh(driver, pages)
     driver.drain()
 
 
 def press(driver: Driver) -> None:
-    """The host makes all the room that it can."""
+    """Everything evictable is evicted from the host."""
     evict_host(driver)
 
 
 def share(driver: Driver) -> None:
-    """Somebody else locks and releases."""
+    """Other receipts are taken and released."""
     for pages in (LONG, SHORT):
-        driver.unlock_host(driver.lock_host(best(driver, pages)))
+        driver.unlock_host(driver.lock_host(best_match(driver, pages)))
 
 
 def everything(driver: Driver) -> None:
-    """All of it, one after the other."""
+    """All changes, one after the other."""
     for disturb in (branch, split, demote, press, share, come_back, press, compute_again, share):
         disturb(driver)
 
@@ -81,11 +80,11 @@ def everything(driver: Driver) -> None:
     [split, branch, demote, come_back, compute_again, press, share, everything],
     ids=lambda each: each.__name__,
 )
-def test_a_release_undoes_its_host_lock_alone(driver: Driver, disturb: Disturb) -> None:
+def test_a_release_undoes_only_its_own_host_lock(driver: Driver, disturb: Disturb) -> None:
     put_on_both(driver, SHORT, LONG)
-    long = driver.lock_host(best(driver, LONG))
+    long = driver.lock_host(best_match(driver, LONG))
     with_long = host_locks(driver)
-    short = driver.lock_host(best(driver, SHORT))
+    short = driver.lock_host(best_match(driver, SHORT))
     with_both = host_locks(driver)
     disturb(driver)
     assert host_locks(driver) == with_both, f"LOCK-2: {disturb.__name__} made {with_both} {host_locks(driver)}"
@@ -100,13 +99,13 @@ def test_a_release_undoes_its_host_lock_alone(driver: Driver, disturb: Disturb) 
 @clause("LOCK-7", "INS-8")
 def test_a_host_lock_that_a_split_crosses_holds_both_parts(driver: Driver) -> None:
     put_on_both(driver, LONG)
-    receipt = driver.lock_host(best(driver, LONG))
+    receipt = driver.lock_host(best_match(driver, LONG))
     before = host_locks(driver)
     split(driver)
     assert host_locks(driver) == before, f"INS-8: host locks went from {before} to {host_locks(driver)} in a split"
     demote(driver)
     press(driver)
-    kept = {prefix for component, prefix in before if component == FULL} - held_below(driver, FULL).keys()
+    kept = {prefix for component, prefix in before if component == FULL} - host_slots(driver, FULL).keys()
     assert not kept, f"LOCK-7: {kept} was locked before a split, and left the host"
     driver.unlock_host(receipt)
     assert not host_locks(driver), f"INS-8: the receipt that crosses the split left {host_locks(driver)}"
@@ -115,7 +114,7 @@ def test_a_host_lock_that_a_split_crosses_holds_both_parts(driver: Driver) -> No
 @clause("LOCK-7", "LOCK-6", page_sizes=[16])
 def test_releasing_a_host_lock_twice_is_refused(driver: Driver) -> None:
     put_on_both(driver, SHORT)
-    first, second = driver.lock_host(best(driver, SHORT)), driver.lock_host(best(driver, SHORT))
+    first, second = driver.lock_host(best_match(driver, SHORT)), driver.lock_host(best_match(driver, SHORT))
     driver.unlock_host(first)
     with refused(driver, "LOCK-6", "a second release of a host lock, while there is another"):
         driver.adapter.unlock_host(first)
@@ -128,7 +127,7 @@ def test_releasing_a_host_lock_twice_is_refused(driver: Driver) -> None:
 @clause("LOCK-7", "LOCK-6", page_sizes=[16])
 def test_a_receipt_of_the_other_tier_is_refused(driver: Driver) -> None:
     put_on_both(driver, SHORT)
-    on_host, on_device = driver.lock_host(best(driver, SHORT)), lock(driver, SHORT)
+    on_host, on_device = driver.lock_host(best_match(driver, SHORT)), lock(driver, SHORT)
     with refused(driver, "LOCK-6", "a device receipt, given back as one of the host"):
         driver.adapter.unlock_host(on_device)
     with refused(driver, "LOCK-6", "a host receipt, given back as one of the device"):
@@ -139,10 +138,10 @@ def test_a_receipt_of_the_other_tier_is_refused(driver: Driver) -> None:
 
 @clause("LOCK-7", "LOCK-6", page_sizes=[16])
 def test_a_host_receipt_of_another_cache_is_refused(driver: Driver) -> None:
-    with another(driver) as other:
+    with host_variant(driver) as other:
         for each in (driver, other):
             put_on_both(each, SHORT)
-        own, foreign = driver.lock_host(best(driver, SHORT)), other.lock_host(best(other, SHORT))
+        own, foreign = driver.lock_host(best_match(driver, SHORT)), other.lock_host(best_match(other, SHORT))
         with refused(driver, "LOCK-6", "the host receipt of another cache"):
             driver.adapter.unlock_host(foreign)
         driver.unlock_host(own)
@@ -150,30 +149,30 @@ def test_a_host_receipt_of_another_cache_is_refused(driver: Driver) -> None:
 
 
 @clause("LOCK-2", "LOCK-7", components=(SWA,))
-def test_a_temporary_host_lock_leaves_the_window_of_another(driver: Driver) -> None:
+def test_a_temporary_host_lock_leaves_the_window_of_another_lock(driver: Driver) -> None:
     put_on_both(driver, SHORT, LONG)
-    receipt = driver.lock_host(best(driver, SHORT))
+    receipt = driver.lock_host(best_match(driver, SHORT))
     before = host_locks(driver)
     for pages in (LONG, LONG, SHORT):
-        driver.unlock_host(driver.lock_host(best(driver, pages)))
+        driver.unlock_host(driver.lock_host(best_match(driver, pages)))
         assert host_locks(driver) == before, f"LOCK-2: a temporary lock on {pages} made {before} {host_locks(driver)}"
     driver.unlock_host(receipt)
 
 
 def revived_before_release(driver: Driver, component: str) -> None:
-    """Lock where the host lacks a component, back it up anew, lock again, release in the order of the locks."""
+    """Lock a node that lacks a component on the host, back it up, lock again, release in the order of the locks."""
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
-    protected = driver.lock_host(best(driver, longer_prompt(driver)))
+    protected = driver.lock_host(best_match(driver, longer_prompt(driver)))
     evict_host(driver, component)
     driver.unlock_host(protected)
-    assert TOMBSTONE not in held_below(driver, component), f"EVICT-8: {component} of {TOMBSTONE} was to leave the host"
-    receipt = driver.lock_host(best(driver, TOMBSTONE))
+    assert TOMBSTONE not in host_slots(driver, component), f"EVICT-8: {component} of {TOMBSTONE} was to leave the host"
+    receipt = driver.lock_host(best_match(driver, TOMBSTONE))
     skipped = host_locks(driver)[component, TOMBSTONE]
-    put_through(driver, TOMBSTONE)
-    assert TOMBSTONE in held_below(driver, component), (
+    put_and_back_up(driver, TOMBSTONE)
+    assert TOMBSTONE in host_slots(driver, component), (
         f"HOST-1: {component} of {TOMBSTONE} was used, and is not backed up"
     )
-    second = driver.lock_host(best(driver, TOMBSTONE))
+    second = driver.lock_host(best_match(driver, TOMBSTONE))
     driver.unlock_host(receipt)
     counts = skipped, host_locks(driver)[component, TOMBSTONE]
     driver.unlock_host(second)
@@ -185,10 +184,10 @@ COPYING = (WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE)
 
 
 @clause("LOCK-3", "LOCK-7", components=(SWA,), write_policies=COPYING)
-def test_swa_that_the_host_lacked_when_it_was_locked_stays_skipped(driver: Driver) -> None:
+def test_swa_data_that_a_host_lock_skipped_stays_unlocked(driver: Driver) -> None:
     revived_before_release(driver, SWA)
 
 
 @clause("LOCK-3", "LOCK-7", components=(MAMBA,), write_policies=COPYING)
-def test_a_state_that_the_host_lacked_when_it_was_locked_stays_skipped(driver: Driver) -> None:
+def test_a_state_that_a_host_lock_skipped_stays_unlocked(driver: Driver) -> None:
     revived_before_release(driver, MAMBA)

@@ -1,4 +1,4 @@
-"""LOCK-7, LOCK-5: what a lock on the host holds there, for all three components, and what it does not hold."""
+"""LOCK-7, LOCK-5: what a host lock holds of each component, and what it does not hold."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
+from .hits import best_match, tier_hits
 from .host_eviction import evict_host
-from .host_trees import device_locks, held_below, host_locks
-from .reach import best, reach
 from .refusals import refused
-from .residences import put_on_both, put_on_host
-from .trees import Pages, held, nodes, prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, find, key_of, lock, put, unit, window_pages
+from .scenario import FULL, MAMBA, SWA, evict_all, find, key_of, lock, put, put_on_both, put_on_host, unit, window_pages
+from .tree_view import Pages, device_locks, device_slots, host_locks, host_slots, nodes, prefixes
 
 SHORT = (1, 2, 3)
 
@@ -30,7 +28,7 @@ SCENES = pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on b
 def test_a_host_lock_holds_one_node_the_window_and_one_state(driver: Driver, scene: Scene) -> None:
     pages = tuple(range(1, window_pages(driver.config) + 4))
     scene(driver, pages[:2], pages)
-    receipt = driver.lock_host(best(driver, pages))
+    receipt = driver.lock_host(best_match(driver, pages))
     first = nodes(driver)[pages].start // driver.config.page_size
     window = prefixes(*pages) - prefixes(*pages[: -window_pages(driver.config) or None])
     holds = {FULL: prefixes(*pages) - prefixes(*pages[:first]), SWA: window, MAMBA: {pages}}
@@ -42,11 +40,11 @@ def test_a_host_lock_holds_one_node_the_window_and_one_state(driver: Driver, sce
 
 
 @clause("LOCK-7")
-def test_locks_of_the_two_tiers_are_counted_apart(driver: Driver) -> None:
+def test_locks_of_the_two_tiers_are_counted_separately(driver: Driver) -> None:
     put_on_both(driver, SHORT)
     on_device = [lock(driver, SHORT), lock(driver, SHORT)]
     with_device = device_locks(driver), host_locks(driver)
-    on_host = driver.lock_host(best(driver, SHORT))
+    on_host = driver.lock_host(best_match(driver, SHORT))
     with_both = device_locks(driver), host_locks(driver)
     assert not with_device[1], f"LOCK-7: a lock on the device locked {with_device[1]} on the host"
     assert with_both[0] == with_device[0], f"LOCK-7: a lock on the host changed {with_device[0]} to {with_both[0]}"
@@ -58,12 +56,12 @@ def test_locks_of_the_two_tiers_are_counted_apart(driver: Driver) -> None:
 
 
 @clause("LOCK-7", "LOCK-4", needs=[Capability.SIZES])
-def test_the_first_host_lock_and_the_last_release_move_the_sizes(driver: Driver) -> None:
+def test_the_first_host_lock_and_the_last_release_change_the_sizes(driver: Driver) -> None:
     put_on_both(driver, SHORT)
     sizes = [_host_sizes(driver)]
     receipts = []
     for _ in range(2):
-        receipts.append(driver.lock_host(best(driver, SHORT)))
+        receipts.append(driver.lock_host(best_match(driver, SHORT)))
         sizes.append(_host_sizes(driver))
     for receipt in receipts:
         driver.unlock_host(receipt)
@@ -76,30 +74,30 @@ def test_the_first_host_lock_and_the_last_release_move_the_sizes(driver: Driver)
 
 @clause("LOCK-7", "LOCK-5", "EVICT-8")
 @SCENES
-def test_what_is_locked_on_the_host_stays_there(driver: Driver, scene: Scene) -> None:
+def test_locked_host_data_stays_on_the_host(driver: Driver, scene: Scene) -> None:
     scene(driver, SHORT)
-    receipt = driver.lock_host(best(driver, SHORT))
+    receipt = driver.lock_host(best_match(driver, SHORT))
     before = _locked_slots(driver)
     for component in driver.config.components:
         evict_host(driver, component)
         assert _locked_slots(driver) == before, f"LOCK-5: evicting {component} on the host changed what is locked there"
     driver.unlock_host(receipt)
     evict_host(driver, FULL)
-    assert not held_below(driver, FULL), f"LOCK-7: released, all may go, left is {held_below(driver, FULL).keys()}"
+    assert not host_slots(driver, FULL), f"LOCK-7: released, all may go, left is {host_slots(driver, FULL).keys()}"
 
 
 @clause("LOCK-7", "EVICT-8")
-def test_a_host_lock_takes_a_node_out_of_the_order_and_its_release_puts_it_back(driver: Driver) -> None:
+def test_a_host_lock_removes_a_node_from_the_eviction_order_until_its_release(driver: Driver) -> None:
     for component in driver.config.components:
         driver.reset()
         put_on_host(driver, [1], [2], [3])
-        receipt = driver.lock_host(best(driver, [1]))
+        receipt = driver.lock_host(best_match(driver, [1]))
         for page in (2, 3):
             driver.match(key_of(driver, [page]), chunked=True)
         order = []
         for _ in range(2):
             driver.evict_host(component, unit(driver, component))
-            order.append(sorted(held_below(driver, FULL)))
+            order.append(sorted(host_slots(driver, FULL)))
             if len(order) == 1:
                 driver.unlock_host(receipt)
         expected = [[(1,), (3,)], [(3,)]]
@@ -109,24 +107,28 @@ def test_a_host_lock_takes_a_node_out_of_the_order_and_its_release_puts_it_back(
 
 
 @clause("LOCK-7", "EVICT-7")
-def test_a_host_lock_does_not_hold_what_is_on_the_device(driver: Driver) -> None:
+def test_a_host_lock_does_not_lock_device_data(driver: Driver) -> None:
     put_on_both(driver, SHORT)
-    receipt = driver.lock_host(best(driver, SHORT))
+    receipt = driver.lock_host(best_match(driver, SHORT))
     evict_all(driver)
-    assert not held(driver, FULL), f"LOCK-7: the device is not locked, and {held(driver, FULL).keys()} stayed there"
-    assert reach(driver, SHORT) == (0, 3), f"LOCK-7: all of {SHORT} is on the host, got {reach(driver, SHORT)}"
+    assert not device_slots(driver, FULL), (
+        f"LOCK-7: the device is not locked, and {device_slots(driver, FULL).keys()} stayed there"
+    )
+    assert tier_hits(driver, SHORT) == (0, 3), (
+        f"LOCK-7: all of {SHORT} is on the host: expected (0, 3), got {tier_hits(driver, SHORT)}"
+    )
     driver.unlock_host(receipt)
 
 
 @clause("LOCK-7", "FLOW-5", executors=[ExecutorKind.STEPPED])
-def test_a_node_that_has_no_host_copy_is_not_removed_either(driver: Driver) -> None:
+def test_a_host_lock_keeps_a_node_without_a_host_copy(driver: Driver) -> None:
     put(driver, SHORT)
     receipt = driver.lock_host(find(driver, SHORT))
     driver.step()
     for one in driver.pending():
         driver.fail(one.ticket, parts_done=0)
     driver.step()
-    assert not held_below(driver, FULL), f"FLOW-3: no copy arrived, yet {held_below(driver, FULL)} is on the host"
+    assert not host_slots(driver, FULL), f"FLOW-3: no copy arrived, yet {host_slots(driver, FULL)} is on the host"
     for component in driver.config.components:
         driver.evict(component, driver.config.capacity_tokens[component])
         evict_host(driver, component)
@@ -137,22 +139,24 @@ def test_a_node_that_has_no_host_copy_is_not_removed_either(driver: Driver) -> N
     driver.unlock_host(receipt)
     driver.drain()
     evict_all(driver)
-    assert not held(driver, FULL), f"LOCK-7: released, all may leave the device, left is {held(driver, FULL).keys()}"
+    assert not device_slots(driver, FULL), (
+        f"LOCK-7: released, all may leave the device, left is {device_slots(driver, FULL).keys()}"
+    )
 
 
 @clause("LOCK-7")
-def test_a_dead_node_cannot_be_locked_on_the_host(driver: Driver) -> None:
+def test_a_removed_node_cannot_be_locked_on_the_host(driver: Driver) -> None:
     put_on_host(driver, SHORT)
-    handle = best(driver, SHORT)
+    handle = best_match(driver, SHORT)
     evict_host(driver, FULL)
     with refused(driver, "LOCK-7", "a host lock on a node that is gone"):
         driver.adapter.lock_host(handle)
 
 
 @clause("LOCK-1", "FLOW-5")
-def test_what_is_on_the_host_alone_cannot_be_locked_on_the_device(driver: Driver) -> None:
+def test_a_node_on_the_host_alone_cannot_be_locked_on_the_device(driver: Driver) -> None:
     put_on_host(driver, SHORT)
-    handle = best(driver, SHORT)
+    handle = best_match(driver, SHORT)
     with refused(driver, "LOCK-1", "a device lock on a node that is on the host alone"):
         driver.adapter.lock(handle)
 
@@ -163,5 +167,5 @@ def _host_sizes(driver: Driver) -> dict[str, tuple[int, int]]:
 
 def _locked_slots(driver: Driver) -> dict[tuple[str, Pages], tuple[int, ...]]:
     """The host slots of each page, and the state, under a host lock."""
-    held = {component: held_below(driver, component) for component in driver.config.components}
-    return {(component, prefix): held[component][prefix] for component, prefix in host_locks(driver)}
+    slots = {component: host_slots(driver, component) for component in driver.config.components}
+    return {(component, prefix): slots[component][prefix] for component, prefix in host_locks(driver)}

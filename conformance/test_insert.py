@@ -1,4 +1,4 @@
-"""INS: what an insert keeps and what it frees."""
+"""INS-1, INS-2: which slots an insert keeps, and which it frees."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .pictures import free_slots, residency
-from .trees import held, nodes
-from .verbs import FULL, find, key_of, lock, offer, put
+from .scenario import FULL, find, insert_fresh, key_of, lock, put
+from .tree_view import device_slots, free_slots, nodes, residency
 
 
 @clause("INS-1", bigram=True)
-def test_an_insert_tells_how_much_was_present(driver: Driver) -> None:
+def test_an_insert_returns_how_much_was_present(driver: Driver) -> None:
     page = driver.config.page_size
     results = [put(driver, pages) for pages in ([1], [1, 2, 3], [1, 2, 3])]
     lengths = [(result.prefix_length, result.accepted_length) for result in results]
@@ -23,11 +22,11 @@ def test_an_insert_tells_how_much_was_present(driver: Driver) -> None:
 
 
 @clause("INS-1", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_is_not_present_becomes_a_leaf_of_the_given_slots(driver: Driver) -> None:
+def test_new_pages_become_a_leaf_with_the_given_slots(driver: Driver) -> None:
     page = driver.config.page_size
     put(driver, [1])
-    own = offer(driver, [1, 2, 3])
-    slots = held(driver, FULL)
+    own = insert_fresh(driver, [1, 2, 3])
+    slots = device_slots(driver, FULL)
     kept = [*slots[1, 2], *slots[1, 2, 3]]
     assert kept == own.slots[page:].tolist(), f"INS-1: the leaf holds {kept}, given were {own.slots[page:].tolist()}"
     shape = {pages for pages in nodes(driver) if len(pages) > 1}
@@ -37,9 +36,9 @@ def test_what_is_not_present_becomes_a_leaf_of_the_given_slots(driver: Driver) -
 @clause("INS-1", needs=[Capability.SNAPSHOT], bigram=True)
 def test_duplicates_are_freed_and_the_rest_is_kept(driver: Driver) -> None:
     page = driver.config.page_size
-    first = offer(driver, [1, 2])
-    second = offer(driver, [1, 2, 3])
-    slots = held(driver, FULL)
+    first = insert_fresh(driver, [1, 2])
+    second = insert_fresh(driver, [1, 2, 3])
+    slots = device_slots(driver, FULL)
     kept = [*slots[1,], *slots[1, 2], *slots[1, 2, 3]]
     expected = [*first.slots.tolist(), *second.slots[2 * page :].tolist()]
     assert kept == expected, f"INS-1: the first of two equal pages stays: expected {expected}, kept {kept}"
@@ -68,11 +67,11 @@ def test_a_page_that_another_request_cached_meanwhile_is_a_duplicate(driver: Dri
     fresh = driver.allocate(page)
     assert fresh is not None, "one page of many is free"
     driver.write(key_of(driver, [1, 2]), fresh, page)
-    other = offer(driver, [1, 2])
+    other = insert_fresh(driver, [1, 2])
     result = driver.insert(key_of(driver, [1, 2]), np.concatenate((shared, fresh)), shared=page)
     driver.unlock(receipt)
     assert result.prefix_length == 2 * page, f"INS-1: both pages were present, got {result}"
-    slots = held(driver, FULL)
+    slots = device_slots(driver, FULL)
     kept, expected = [*slots[1,], *slots[1, 2]], [*shared.tolist(), *other.slots[page:].tolist()]
     assert kept == expected, f"INS-1: expected page 1 as it was and page 2 of the other request {expected}, kept {kept}"
 
@@ -82,7 +81,11 @@ def test_inserting_again_changes_no_residency(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2, 3])
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
-    for again in (lambda: offer(driver, [1, 2, 3]), lambda: put(driver, [1, 2, 3]), lambda: offer(driver, [1])):
+    for again in (
+        lambda: insert_fresh(driver, [1, 2, 3]),
+        lambda: put(driver, [1, 2, 3]),
+        lambda: insert_fresh(driver, [1]),
+    ):
         again()
         after = residency(driver.snapshot(), driver.config)
         assert after == before, f"INS-2: inserted again, residency went from {before} to {after}"

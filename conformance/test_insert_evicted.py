@@ -1,4 +1,4 @@
-"""INS-3, INS-4: inserts over what the device has lost, and the host has."""
+"""INS-3, INS-4: inserts over nodes that are on the host alone."""
 
 from __future__ import annotations
 
@@ -8,62 +8,62 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .host_trees import held_below
-from .losses import lose_on_device
-from .reach import reach
-from .residences import put_on_host
-from .tombstones import TOMBSTONE
-from .trees import held, prefixes
-from .under_way import free_on_device
-from .verbs import FULL, MAMBA, SWA, Offer, has, key_of, offer, unit, window_pages
+from .hits import tier_hits
+from .scenario import FULL, MAMBA, SWA, FreshInsert, has, insert_fresh, key_of, put_on_host, unit, window_pages
+from .tombstones import TOMBSTONE, drop_on_device
+from .tree_view import device_slots, free_device_slots, host_slots, prefixes
 
 WHOLE = (1, 2, 3)
 
 
 def below(driver: Driver) -> dict[str, dict[tuple[int, ...], tuple[int, ...]]]:
-    """All that the host holds."""
-    return {component: held_below(driver, component) for component in driver.config.components}
+    """Everything that is cached on the host."""
+    return {component: host_slots(driver, component) for component in driver.config.components}
 
 
-def given(own: Offer, pages: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """The FULL slots that an insert offered, by prefix."""
+def given(own: FreshInsert, pages: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """The FULL slots of an insert, by prefix."""
     parts = own.slots.reshape(len(pages), -1).tolist()
     return {pages[: count + 1]: tuple(part) for count, part in enumerate(parts)}
 
 
 def require_room(driver: Driver, pages: int, states: int) -> None:
-    """So many pages and states of the device are the tree's, and all else is free."""
+    """The tree has so many pages and states on the device, and all other slots are free."""
     expected = {
         name: tokens - (states if name == MAMBA else pages * unit(driver, name))
         for name, tokens in driver.config.capacity_tokens.items()
     }
-    free = free_on_device(driver)
+    free = free_device_slots(driver)
     assert free == expected, f"INS-3: {pages} pages and {states} states are cached: {expected} free, got {free}"
 
 
 @clause("INS-3")
-def test_an_evicted_prompt_takes_the_fresh_slots(driver: Driver) -> None:
+def test_an_insert_over_an_evicted_prompt_uses_its_own_slots(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = below(driver)
-    own = offer(driver, WHOLE)
+    own = insert_fresh(driver, WHOLE)
     expected = given(own, WHOLE)
-    assert held(driver, FULL) == expected, (
-        f"INS-3: the device lacked it and takes {expected}, it has {held(driver, FULL)}"
+    assert device_slots(driver, FULL) == expected, (
+        f"INS-3: the device lacked it and takes {expected}, it has {device_slots(driver, FULL)}"
     )
-    assert own.result.prefix_length == 0, f"INS-3: none of it was on the device, {own.result.prefix_length} tokens told"
+    assert own.result.prefix_length == 0, (
+        f"INS-3: none of it was on the device: expected 0 present tokens, got {own.result.prefix_length}"
+    )
     if has(driver, MAMBA):
-        assert held(driver, MAMBA)[WHOLE] == (own.state,), f"INS-3: the state {own.state} is taken as well"
+        assert device_slots(driver, MAMBA)[WHOLE] == (own.state,), f"INS-3: the state {own.state} is taken as well"
     assert below(driver) == before, f"INS-3: the copies on the host were {before} and are {below(driver)}"
-    assert reach(driver, WHOLE) == (3, 0), f"INS-3: all of it is on the device, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"INS-3: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
     require_room(driver, 3, 1)
 
 
 @clause("INS-3", needs=[Capability.COUNTERS])
-def test_what_the_host_has_is_not_copied_again(driver: Driver) -> None:
+def test_a_node_with_a_host_copy_is_not_backed_up_again(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = driver.adapter.counters()["bytes_backed_up"]
     for _ in range(2):
-        offer(driver, WHOLE)
+        insert_fresh(driver, WHOLE)
         driver.match(key_of(driver, WHOLE))
         driver.drain()
     moved = driver.adapter.counters()["bytes_backed_up"] - before
@@ -71,64 +71,72 @@ def test_what_the_host_has_is_not_copied_again(driver: Driver) -> None:
 
 
 @clause("INS-3", "INS-1")
-def test_an_insert_goes_on_below_what_was_evicted(driver: Driver) -> None:
+def test_an_insert_continues_below_evicted_nodes(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     longer = (*WHOLE, 4, 5)
-    own = offer(driver, longer)
+    own = insert_fresh(driver, longer)
     expected = given(own, longer)
-    assert held(driver, FULL) == expected, f"INS-3: expected {expected}, got {held(driver, FULL)}"
+    assert device_slots(driver, FULL) == expected, f"INS-3: expected {expected}, got {device_slots(driver, FULL)}"
     require_room(driver, 5, 1)
 
 
 @clause("INS-3", "INS-1")
-def test_of_a_prompt_that_the_device_has_in_part_the_rest_is_taken(driver: Driver) -> None:
+def test_an_insert_adds_the_pages_that_the_device_lacks(driver: Driver) -> None:
     put_on_host(driver, [1], WHOLE)
     driver.load(key_of(driver, [1]))
-    there = held(driver, FULL)
-    own = offer(driver, WHOLE)
+    there = device_slots(driver, FULL)
+    own = insert_fresh(driver, WHOLE)
     expected = given(own, WHOLE) | there
-    assert held(driver, FULL) == expected, f"INS-3: page 1 was there: {expected}, got {held(driver, FULL)}"
+    assert device_slots(driver, FULL) == expected, (
+        f"INS-3: page 1 was there: {expected}, got {device_slots(driver, FULL)}"
+    )
     size = driver.config.page_size
     assert own.result.prefix_length == size, f"INS-1: a page of {size} was there, got {own.result.prefix_length}"
     require_room(driver, 3, 2)
 
 
 @clause("INS-3", "INS-8")
-def test_an_insert_that_ends_inside_an_evicted_node_takes_its_beginning(driver: Driver) -> None:
+def test_an_insert_that_ends_inside_an_evicted_node_restores_its_first_pages(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     before = below(driver)
-    own = offer(driver, WHOLE[:2])
+    own = insert_fresh(driver, WHOLE[:2])
     expected = given(own, WHOLE[:2])
-    assert held(driver, FULL) == expected, f"INS-3: two pages came to the device: {expected}, got {held(driver, FULL)}"
+    assert device_slots(driver, FULL) == expected, (
+        f"INS-3: two pages came to the device: {expected}, got {device_slots(driver, FULL)}"
+    )
     after = {
         component: {prefix: below(driver)[component].get(prefix) for prefix in before[component]}
         for component in before
     }
     assert after == before, f"INS-8: host slots {before} became {after} in a split"
-    assert reach(driver, WHOLE) == (2, 1), f"INS-3: page 3 is on the host alone, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (2, 1), (
+        f"INS-3: page 3 is on the host alone: expected (2, 1), got {tier_hits(driver, WHOLE)}"
+    )
     require_room(driver, 2, 1)
 
 
 @clause("INS-3", "INS-4", components=(SWA,), page_sizes=[16])
 @pytest.mark.parametrize("passed", range(4))
-def test_an_evicted_node_takes_swa_data_of_the_requests_window_alone(driver: Driver, passed: int) -> None:
+def test_an_insert_over_an_evicted_node_restores_swa_data_of_its_window_alone(driver: Driver, passed: int) -> None:
     pages = tuple(range(1, 4 + window_pages(driver.config)))
     put_on_host(driver, pages)
-    before = held_below(driver, SWA)
-    own = offer(driver, pages, passed=passed)
-    assert held(driver, FULL) == given(own, pages), f"INS-3: all FULL slots are taken, got {held(driver, FULL)}"
-    found, expected = held(driver, SWA).keys(), prefixes(*pages) - prefixes(*pages[:passed])
+    before = host_slots(driver, SWA)
+    own = insert_fresh(driver, pages, passed=passed)
+    assert device_slots(driver, FULL) == given(own, pages), (
+        f"INS-3: all FULL slots are taken, got {device_slots(driver, FULL)}"
+    )
+    found, expected = device_slots(driver, SWA).keys(), prefixes(*pages) - prefixes(*pages[:passed])
     assert found == expected, f"INS-4: the window has left {passed} pages: SWA data of {expected}, got {found}"
-    assert held_below(driver, SWA) == before, "INS-3: the host's SWA data changed"
+    assert host_slots(driver, SWA) == before, "INS-3: the host's SWA data changed"
 
 
 @clause("INS-4", "INS-3", components=(SWA,))
 def test_swa_data_that_is_on_the_host_alone_is_restored_by_an_insert(driver: Driver) -> None:
-    lose_on_device(driver, SWA)
-    before, full = below(driver), held(driver, FULL)
-    own = offer(driver, TOMBSTONE)
-    restored = [held(driver, SWA)[prefix] for prefix in sorted(prefixes(*TOMBSTONE))]
+    drop_on_device(driver, SWA)
+    before, full = below(driver), device_slots(driver, FULL)
+    own = insert_fresh(driver, TOMBSTONE)
+    restored = [device_slots(driver, SWA)[prefix] for prefix in sorted(prefixes(*TOMBSTONE))]
     expected = list(map(tuple, own.partners.reshape(len(TOMBSTONE), -1).tolist()))
     assert restored == expected, f"INS-4: the tombstone takes the SWA slots {expected}, it has {restored}"
-    assert held(driver, FULL) == full, "INS-4: FULL data was there and moved"
+    assert device_slots(driver, FULL) == full, "INS-4: FULL data was there and moved"
     assert below(driver) == before, "INS-4: the host's copies changed"

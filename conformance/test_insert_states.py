@@ -1,4 +1,4 @@
-"""INS-5, INS-7: states and those who own them."""
+"""INS-5, INS-7: when the tree adopts a state, and when the caller keeps it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
-from .pictures import free_slots, residency
-from .trees import held
-from .verbs import MAMBA, SWA, key_of, offer, put
+from .scenario import MAMBA, SWA, insert_fresh, key_of, put
+from .tree_view import device_slots, free_slots, residency
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
 def test_a_new_leaf_takes_the_state(driver: Driver) -> None:
-    own = offer(driver, [1, 2])
+    own = insert_fresh(driver, [1, 2])
     assert own.result.state_adopted, f"INS-7: a new leaf has no state yet, got {own.result}"
-    states = held(driver, MAMBA)
+    states = device_slots(driver, MAMBA)
     assert states == {(1, 2): (own.state,)}, f"INS-7: expected the caller's state {own.state} at (1, 2), got {states}"
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
 def test_a_node_with_a_state_keeps_it(driver: Driver) -> None:
-    first = offer(driver, [1, 2])
-    again = offer(driver, [1, 2])
+    first = insert_fresh(driver, [1, 2])
+    again = insert_fresh(driver, [1, 2])
     assert not again.result.state_adopted, f"INS-7: the node had a state already, got {again.result}"
-    states = held(driver, MAMBA)
+    states = device_slots(driver, MAMBA)
     assert states == {(1, 2): (first.state,)}, f"INS-7: expected the first state {first.state}, got {states}"
     free = free_slots(driver.snapshot())[MAMBA]
     assert again.state in free, f"INS-7: the caller freed its own state {again.state}, free are {free}"
@@ -37,9 +36,9 @@ def test_a_node_with_a_state_keeps_it(driver: Driver) -> None:
 def test_a_node_without_a_state_takes_one(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     assert hit_pages(driver, [1, 2]) == 0, "INS-7: there is no state after page 2 yet"
-    own = offer(driver, [1, 2])
+    own = insert_fresh(driver, [1, 2])
     assert own.result.state_adopted, f"INS-7: no node had a state after page 2, got {own.result}"
-    assert held(driver, MAMBA)[1, 2] == (own.state,), f"INS-7: expected state {own.state} after page 2"
+    assert device_slots(driver, MAMBA)[1, 2] == (own.state,), f"INS-7: expected state {own.state} after page 2"
     driver.verify_state(key_of(driver, [1, 2]), driver.match(key_of(driver, [1, 2])))
 
 
@@ -47,17 +46,21 @@ def test_a_node_without_a_state_takes_one(driver: Driver) -> None:
 def test_without_a_state_nothing_is_adopted(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     for pages in ([1, 2], [1, 2, 3], [7]):
-        result = offer(driver, pages, with_state=False).result
+        result = insert_fresh(driver, pages, with_state=False).result
         assert not result.state_adopted, f"INS-7: {pages} came without a state, got {result}"
-    assert held(driver, MAMBA).keys() == {(1, 2, 3)}, f"INS-7: one state was given, {held(driver, MAMBA)} are held"
+    assert device_slots(driver, MAMBA).keys() == {(1, 2, 3)}, (
+        f"INS-7: one state was given, {device_slots(driver, MAMBA)} are held"
+    )
 
 
 @clause("INS-7", "EVICT-5", components=(SWA, MAMBA))
 def test_a_state_is_not_taken_where_a_higher_component_is_missing(driver: Driver) -> None:
     put(driver, [1, 2, 3], passed=2)
-    own = offer(driver, [1, 2], passed=2)
-    assert not own.result.state_adopted, f"INS-7: page 2 has no SWA data, so no state may lie there: {own.result}"
-    assert (1, 2) not in held(driver, MAMBA), "EVICT-5: a state without SWA data below it"
+    own = insert_fresh(driver, [1, 2], passed=2)
+    assert not own.result.state_adopted, (
+        f"INS-7: page 2 has no SWA data, expected no state to be adopted, got {own.result}"
+    )
+    assert (1, 2) not in device_slots(driver, MAMBA), "EVICT-5: a state without SWA data below it"
 
 
 @clause("INS-5", needs=[Capability.SNAPSHOT], components=(MAMBA,))
@@ -66,7 +69,7 @@ def test_a_leaf_without_a_state_is_not_created(driver: Driver, present: list[int
     if present:
         put(driver, present)
     before, free = residency(driver.snapshot(), driver.config), free_slots(driver.snapshot())
-    result = offer(driver, [1, 2], with_state=False).result
+    result = insert_fresh(driver, [1, 2], with_state=False).result
     length = len(present) * driver.config.page_size
     lengths = (result.prefix_length, result.accepted_length)
     assert lengths == (length, length), f"INS-5: expected {length} present and accepted, got {lengths}"
@@ -75,7 +78,7 @@ def test_a_leaf_without_a_state_is_not_created(driver: Driver, present: list[int
 
 
 @clause("INS-7", needs=[Capability.SNAPSHOT])
-def test_a_state_lies_at_its_end_and_nowhere_else(driver: Driver) -> None:
+def test_a_state_is_valid_only_at_its_own_end(driver: Driver) -> None:
     put(driver, [1, 2, 3, 4])
     for count in range(1, 4):
         driver.match(key_of(driver, [1, 2, 3, 4][:count]))

@@ -1,4 +1,4 @@
-"""SEC: prompts of other namespaces do not exist, whatever the namespaces are called."""
+"""SEC-1, SEC-3: no namespace finds the prompts of another one, however similar their names are."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
-from .pictures import picture
-from .reopening import standard
-from .verbs import FULL, put
+from .cache_variants import open_standard
+from .scenario import FULL, put
+from .snapshot_values import snapshot_values
 
 LENGTH_OF_ONE = (1).to_bytes(8, "little").decode("ascii")
 
-ALIKE = tuple(
+SIMILAR = tuple(
     Namespace(lora=lora, salt=salt, tenant=tenant)
     for lora, salt, tenant in (
         (None, None, None),
@@ -47,27 +47,27 @@ ALIKE = tuple(
         ("e\u0301", None, None),
     )
 )
-"""Namespaces that are easily taken for one another: joined without lengths, without tags, or with None as a text."""
+"""Namespaces that collide if fields are joined without lengths or tags, or with None as a text."""
 
 
 @clause("SEC-1", needs=[Capability.HASHES], bigram=True)
 def test_no_two_namespaces_have_a_page_hash_in_common(driver: Driver) -> None:
     tokens = driver.prompt([1, 2])
     owner: dict[str, Namespace] = {}
-    for namespace in ALIKE:
+    for namespace in SIMILAR:
         for digest in driver.adapter.page_hashes(driver.key(tokens, namespace)):
             assert digest not in owner, f"SEC-1: {namespace} and {owner[digest]} have hash {digest}"
             owner[digest] = namespace
-    assert len(owner) == 2 * len(ALIKE), f"SEC-1: two pages in {len(ALIKE)} namespaces have {len(owner)} hashes"
+    assert len(owner) == 2 * len(SIMILAR), f"SEC-1: two pages in {len(SIMILAR)} namespaces have {len(owner)} hashes"
 
 
 @clause("SEC-1", needs=[Capability.EVENTS])
-def test_no_two_namespaces_are_taken_for_one_another(adapter_type: type[CacheAdapter]) -> None:
-    driver = standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: 2 * len(ALIKE)})
+def test_no_two_namespaces_share_slots_or_blocks(adapter_type: type[CacheAdapter]) -> None:
+    driver = open_standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: 2 * len(SIMILAR)})
     tokens = driver.prompt([1, 2])
     taken: set[int] = set()
     blocks: set[str] = set()
-    for namespace in ALIKE:
+    for namespace in SIMILAR:
         seen = len(driver.adapter.events())
         result = driver.put(driver.key(tokens, namespace))
         assert result.prefix_length == 0, f"SEC-1: {namespace} found {result.prefix_length} tokens of others"
@@ -81,7 +81,7 @@ def test_no_two_namespaces_are_taken_for_one_another(adapter_type: type[CacheAda
 
 @clause("SEC-3", bigram=True)
 @pytest.mark.parametrize("field", ["lora", "salt", "tenant"])
-def test_with_the_same_name_the_hit_is_there_and_with_another_it_is_not(driver: Driver, field: str) -> None:
+def test_only_the_same_namespace_finds_a_prompt(driver: Driver, field: str) -> None:
     same, other = (replace(SHARED, **{field: value}) for value in ("a", "b"))
     tokens = driver.prompt([1, 2])
     driver.put(driver.key(tokens, same))
@@ -92,19 +92,19 @@ def test_with_the_same_name_the_hit_is_there_and_with_another_it_is_not(driver: 
 
 
 @clause("SEC-3", needs=[Capability.SNAPSHOT, Capability.EVENTS], bigram=True)
-def test_another_salt_sees_nothing_and_leaves_no_trace(driver: Driver) -> None:
+def test_a_match_with_another_salt_finds_nothing_and_changes_nothing(driver: Driver) -> None:
     put(driver, [1, 2, 3])
-    before, events = picture(driver.snapshot()), tuple(driver.adapter.events())
+    before, events = snapshot_values(driver.snapshot()), tuple(driver.adapter.events())
     other = Namespace(lora=None, salt="other", tenant=None)
     for pages in ([1, 2, 3], [1, 2, 9], [1]):
         found = driver.match(driver.key(driver.prompt(pages), other))
-        assert found.branching_seqlen is None, f"SEC-3: a branch at {found.branching_seqlen} tells what others cached"
-    assert picture(driver.snapshot()) == before, "SEC-3: a look with another salt cut a node or counted as a hit"
-    assert tuple(driver.adapter.events()) == events, "SEC-3: a look with another salt shows in the log"
+        assert found.branching_seqlen is None, f"SEC-3: a branch at {found.branching_seqlen} reveals what others cached"
+    assert snapshot_values(driver.snapshot()) == before, "SEC-3: expected a match with another salt to change nothing"
+    assert tuple(driver.adapter.events()) == events, "SEC-3: expected no events of a match with another salt"
 
 
 @clause("SEC-3", needs=[Capability.REQUESTS], bigram=True)
-def test_a_request_with_another_salt_computes_all_itself(driver: Driver) -> None:
+def test_a_request_with_another_salt_gets_no_cached_tokens(driver: Driver) -> None:
     put(driver, [1, 2])
     for namespace, expected in ((SHARED, 2 * driver.config.page_size), (Namespace(None, "other", None), 0)):
         admission = driver.admit(driver.key([*driver.prompt([1, 2]), 7], namespace))

@@ -1,4 +1,4 @@
-"""KEY: what of a prompt is cached, and who may share it."""
+"""KEY-1 to KEY-3: which part of a prompt is cached, and which requests share it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import NO_SLOTS, SHARED, Namespace
 
-from .pictures import picture, residency
-from .verbs import FULL, evict_all
+from .scenario import FULL, evict_all
+from .snapshot_values import snapshot_values
+from .tree_view import residency
 
 OTHER = Namespace(lora="adapter", salt=None, tenant=None)
 
@@ -36,14 +37,14 @@ def test_a_key_shorter_than_a_page_matches_and_inserts_nothing(driver: Driver, c
     whole = driver.prompt([1])
     if cached:
         driver.put(driver.key(whole))
-    before = picture(driver.snapshot())
+    before = snapshot_values(driver.snapshot())
     for count in sorted({0, 1, len(whole) - 1} - {len(whole)}):
         key = driver.key(whole[:count])
         matched = driver.match(key).device_indices
         result = driver.insert(key, NO_SLOTS, shared=0)
         lengths = (len(matched), result.prefix_length, result.accepted_length, result.state_adopted)
         assert lengths == (0, 0, 0, False), f"KEY-1: {count} tokens of a page of {len(whole)} gave {lengths}"
-    assert picture(driver.snapshot()) == before, "KEY-1: a key shorter than a page changed the cache"
+    assert snapshot_values(driver.snapshot()) == before, "KEY-1: a key shorter than a page changed the cache"
 
 
 @clause("KEY-2", needs=[Capability.SNAPSHOT, Capability.HASHES], bigram=True)
@@ -64,7 +65,7 @@ def test_namespaces_share_no_node_no_slot_and_no_hash(driver: Driver) -> None:
 
 
 @clause("KEY-2", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_one_namespace_loses_the_other_keeps(driver: Driver) -> None:
+def test_an_eviction_in_one_namespace_leaves_the_other_unchanged(driver: Driver) -> None:
     tokens = driver.prompt([1, 2])
     driver.put(driver.key(tokens, SHARED))
     driver.put(driver.key(tokens, OTHER))

@@ -1,4 +1,4 @@
-"""HOST-6, HOST-9: what a load brings may be read layer by layer, in every pool of the stack, and never too soon."""
+"""HOST-6, HOST-9: the layers of a load become ready one by one, in every pool of the stack, and never too early."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import COMPONENT_POOL, Handle, LoadBack, Pool, TransferKind, TransferPhase
 
-from .residences import put_on_host
-from .under_way import pending, queue_load, start_load
+from .scenario import put_on_host
+from .transfers import pending_transfer, queue_load, start_load
 
 PAGES = (1, 2)
 OTHER = (7, 8)
 
 
 def stack(driver: Driver) -> dict[Pool, int]:
-    """The layers of every pool that a reader of a prompt needs."""
+    """The number of layers of every pool that a prompt uses."""
     pools = [*(COMPONENT_POOL[name] for name in driver.config.components), *map(Pool, driver.config.sidecars)]
     return {pool: driver.adapter.layers(pool) for pool in pools}
 
 
 def ready(driver: Driver, ticket: Handle) -> dict[Pool, list[int]]:
-    """The layers of each pool that may be read, once those were read and were right."""
+    """The ready layers of each pool, after their bytes were read and compared."""
     driver.read_ready_layers(ticket)
     return {
         pool: [layer for layer in range(layers) if driver.layer_ready(ticket, pool, layer)]
@@ -32,7 +32,7 @@ def ready(driver: Driver, ticket: Handle) -> dict[Pool, list[int]]:
 
 
 def counted(found: Mapping[Pool, Sequence[int]]) -> int:
-    """How many layers those are."""
+    """The total number of layers."""
     return sum(map(len, found.values()))
 
 
@@ -42,13 +42,13 @@ def complete(driver: Driver) -> dict[Pool, list[int]]:
 
 
 def take(driver: Driver, load: LoadBack) -> None:
-    """Let a load end, and claim it."""
+    """Drain, and claim a load."""
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed, and nothing was delivered"
 
 
 @clause("HOST-6")
-def test_nothing_may_be_read_before_it_has_begun(driver: Driver) -> None:
+def test_no_layer_is_ready_before_the_load_has_started(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = queue_load(driver, PAGES)
     assert not counted(ready(driver, load.ticket)), f"HOST-6: it is queued, and ready is {ready(driver, load.ticket)}"
@@ -58,10 +58,10 @@ def test_nothing_may_be_read_before_it_has_begun(driver: Driver) -> None:
 
 
 @clause("HOST-6", "HOST-9", layouts=True)
-def test_each_layer_that_arrived_may_be_read(driver: Driver) -> None:
+def test_each_layer_is_ready_when_it_has_moved(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     counts = [counted(ready(driver, load.ticket))]
     for _ in range(transfer.layers):
         driver.advance(transfer.ticket)
@@ -76,7 +76,7 @@ def test_each_layer_that_arrived_may_be_read(driver: Driver) -> None:
 def test_the_last_event_comes_with_the_last_layer_of_every_pool(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     for layer in range(transfer.layers):
         found = ready(driver, load.ticket)
         assert found != complete(driver), f"HOST-9: {layer} of {transfer.layers} layers arrived, ready is all: {found}"
@@ -90,7 +90,7 @@ def test_the_last_event_comes_with_the_last_layer_of_every_pool(driver: Driver) 
 def test_the_events_cover_each_pool_of_the_stack(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     needed = max(stack(driver).values())
     assert transfer.layers >= needed, f"HOST-9: the deepest pool has {needed} layers, the transfer {transfer.layers}"
     waited = dict.fromkeys(stack(driver), 0)
@@ -104,7 +104,7 @@ def test_the_events_cover_each_pool_of_the_stack(driver: Driver) -> None:
 
 
 @clause("HOST-6", "FLOW-4")
-def test_all_may_be_read_after_the_end_and_until_the_claim(driver: Driver) -> None:
+def test_all_layers_are_ready_from_the_end_of_the_load_to_its_claim(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
     driver.complete_all()
@@ -117,10 +117,10 @@ def test_all_may_be_read_after_the_end_and_until_the_claim(driver: Driver) -> No
 
 
 @clause("HOST-6")
-def test_a_load_waits_for_its_own_layers_and_not_for_those_before_it(driver: Driver) -> None:
+def test_the_layers_of_an_earlier_load_do_not_make_a_later_one_ready(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     first = start_load(driver, PAGES)
-    driver.complete(pending(driver, TransferKind.LOAD).ticket)
+    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
     second = start_load(driver, OTHER)
     found = [ready(driver, load.ticket) for load in (first, second)]
     assert found[0] == complete(driver), f"HOST-6: the first load has ended, ready is {found[0]}"
@@ -130,7 +130,7 @@ def test_a_load_waits_for_its_own_layers_and_not_for_those_before_it(driver: Dri
 
 
 @clause("HOST-6")
-def test_of_two_loads_under_way_each_has_its_own_events(driver: Driver) -> None:
+def test_each_load_under_way_has_its_own_events(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     first, second = start_load(driver, PAGES), start_load(driver, OTHER)
     older, younger = driver.pending()
@@ -147,11 +147,11 @@ def test_of_two_loads_under_way_each_has_its_own_events(driver: Driver) -> None:
 
 
 @clause("HOST-6")
-def test_loads_that_start_together_may_be_read_together(driver: Driver) -> None:
+def test_loads_that_start_together_are_ready_together(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)
     loads = [queue_load(driver, PAGES), queue_load(driver, OTHER)]
     driver.step()
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     for layer in range(transfer.layers):
         first, second = (ready(driver, load.ticket) for load in loads)
         assert first == second, f"HOST-6: {layer} layers of one transfer moved, ready are {first} and {second}"
@@ -162,7 +162,7 @@ def test_loads_that_start_together_may_be_read_together(driver: Driver) -> None:
 
 
 @clause("HOST-6", "FLOW-6")
-def test_who_shares_a_load_waits_for_all_that_it_needs(driver: Driver) -> None:
+def test_a_load_that_shares_another_is_ready_when_all_its_own_layers_have_moved(driver: Driver) -> None:
     longer = (*PAGES, 3)
     put_on_host(driver, PAGES, longer)
     short = start_load(driver, PAGES)

@@ -1,4 +1,4 @@
-"""REQ-5: a request that hits the host gets all that it will need, or nothing; in the end it gets in."""
+"""REQ-5: a request that hits the host gets all slots that it needs, or none; in the end it is admitted."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hosts import another, room
-from .lives import admitted
-from .residences import put_on_host
-from .rest import require_rest
-from .shortages import left
-from .verbs import FULL, MAMBA, SWA, has
-from .waiting import CACHED, PROMPT
+from .cache_variants import capacity_for, host_variant
+from .checks import require_all_evictable
+from .request_steps import admit
+from .scenario import FULL, MAMBA, SWA, has, put_on_host
+from .shortages import leave_only
+from .waiting_request import CACHED, PROMPT
 
 LOOKING = (Capability.REQUESTS, Capability.HOST, Capability.SNAPSHOT, Capability.SIZES)
 STEPPED = (ExecutorKind.STEPPED,)
 PAGES = len(PROMPT) + 1
-"""Of the whole prompt, the last of them begun by a single token."""
+"""Pages of the whole prompt; the last one has a single token."""
 
 
 def ask(driver: Driver) -> Admission | None:
-    """A request whose prompt begins on the host."""
+    """Try to admit a request whose prompt begins on the host."""
     return driver.admit(driver.key([*driver.prompt(PROMPT), 0]))
 
 
 def obtainable(driver: Driver) -> dict[str, int]:
-    """Device slots that are free or can be evicted, of each component."""
+    """The device slots of each component that are free or evictable."""
     return {name: sizes.free + sizes.evictable for name, sizes in driver.adapter.sizes().items()}
 
 
@@ -49,13 +48,13 @@ def test_with_too_few_states_a_request_takes_nothing(driver: Driver) -> None:
 
 
 def require_all_or_nothing(driver: Driver, component: str, most: int) -> None:
-    """With ever more room a request is refused and leaves no trace, or is admitted and waits for nobody else."""
+    """With each number of free pages a request is refused and changes nothing, or is admitted and needs no more."""
     outcomes = []
     for count in range(most + 1):
         driver.reset()
         put_on_host(driver, CACHED)
-        other = admitted(driver, [9])
-        with left(driver, component, count):
+        other = admit(driver, [9])
+        with leave_only(driver, component, count):
             before = obtainable(driver)
             admission = ask(driver)
             if admission is None:
@@ -64,7 +63,7 @@ def require_all_or_nothing(driver: Driver, component: str, most: int) -> None:
                 require_enough(driver, admission)
                 driver.finish(admission.request)
         driver.abort(other.request)
-        require_rest(driver, f"{count} of {component} were left for a request")
+        require_all_evictable(driver, f"{count} of {component} were left for a request")
         outcomes.append(admission is not None)
     expected = "no request while nothing is left, and one from some room on"
     assert not outcomes[0], f"REQ-5: of {component} expected {expected}, got {outcomes}"
@@ -73,18 +72,18 @@ def require_all_or_nothing(driver: Driver, component: str, most: int) -> None:
 
 
 def require_no_trace(driver: Driver, before: dict[str, int], when: str) -> None:
-    """What a request got that was refused can be had by others: at once, but for what is on its way."""
+    """A refused request took nothing: after a drain the same slots can be allocated as before."""
     driver.drain()
     after = obtainable(driver)
     assert after == before, f"REQ-5: {when}: of {before} a request that was refused left {after}"
 
 
 def require_enough(driver: Driver, admission: Admission) -> None:
-    """Others take all there is, and the request goes on with what it was promised."""
+    """The request resumes with its promised slots while others hold everything else."""
     with ExitStack() as others:
         for component in (SWA, FULL, MAMBA):
             if has(driver, component):
-                others.enter_context(left(driver, component, 0))
+                others.enter_context(leave_only(driver, component, 0))
         driver.drain()
         if admission.loading:
             ready = driver.resume(admission.request)
@@ -96,9 +95,9 @@ def require_enough(driver: Driver, admission: Admission) -> None:
 @clause("REQ-5", "HOST-5", needs=LOOKING)
 def test_a_request_that_was_refused_is_admitted_when_others_have_finished(driver: Driver) -> None:
     put_on_host(driver, CACHED)
-    other = admitted(driver, [9])
+    other = admit(driver, [9])
     for component in driver.config.components:
-        with left(driver, component, 0):
+        with leave_only(driver, component, 0):
             assert ask(driver) is None, f"POOL-3: nothing of {component} was left, and a request was admitted"
         driver.drain()
     driver.finish(other.request)
@@ -106,17 +105,17 @@ def test_a_request_that_was_refused_is_admitted_when_others_have_finished(driver
 
 
 @clause("REQ-5", "FLOW-4", needs=LOOKING, executors=STEPPED)
-def test_a_request_that_fits_an_empty_cache_gets_in_wherever_its_prefix_lies(driver: Driver) -> None:
-    with another(driver, capacity_tokens=room(driver.config, PAGES, 1)) as tiny:
+def test_a_request_that_fits_an_empty_cache_is_admitted_whichever_tier_has_its_prefix(driver: Driver) -> None:
+    with host_variant(driver, capacity_tokens=capacity_for(driver.config, PAGES, 1)) as tiny:
         put_on_host(tiny, CACHED)
         for _ in range(3):
             require_served(tiny)
             tiny.evict(FULL, tiny.config.capacity_tokens[FULL])
-        require_rest(tiny, "three requests were served that fill the device")
+        require_all_evictable(tiny, "three requests were served that fill the device")
 
 
 def require_served(driver: Driver) -> None:
-    """Nobody else runs: a request is admitted after some waiting at most, and finishes."""
+    """Without other requests a request is admitted within three attempts, and finishes."""
     for _ in range(3):
         admission = ask(driver)
         if admission is not None:
@@ -130,14 +129,14 @@ def require_served(driver: Driver) -> None:
 
 
 @clause("REQ-5", "REQ-2", needs=LOOKING, executors=STEPPED)
-def test_a_request_that_is_refused_again_and_again_costs_nothing(driver: Driver) -> None:
+def test_repeated_refusals_of_a_request_take_no_slots(driver: Driver) -> None:
     put_on_host(driver, CACHED)
-    other = admitted(driver, [9])
-    with left(driver, FULL, PAGES - 1):
+    other = admit(driver, [9])
+    with leave_only(driver, FULL, PAGES - 1):
         before = obtainable(driver)
         for number in range(4):
             assert ask(driver) is None, f"POOL-3: {PAGES - 1} pages are left, a request of {PAGES} was admitted"
             if number % 2:
                 require_no_trace(driver, before, f"{number + 1} times too little was left")
     driver.abort(other.request)
-    require_rest(driver, "a request was refused four times")
+    require_all_evictable(driver, "a request was refused four times")

@@ -1,4 +1,4 @@
-"""HOST-4: what a load brings in: all that a reader up to the best match lacks, and nothing more."""
+"""HOST-4: a load brings exactly the data up to the best match that the device lacks."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.model import ExpectedMatch
 from hicache.types import TransferKind
 
-from .arrivals import slots_under_way
-from .charts import draw, ends, pages_of
-from .drawn_charts import drawn_chart
-from .findings import WINDOW_PAGES, findings
-from .hosts import another, window
-from .oracles import oracle_of, require_found
-from .verbs import key_of
+from .cache_variants import host_variant, window_tokens
+from .match_oracle import oracle_of, require_match
+from .residency_cases import WINDOW_PAGES, build_residency, node_ends, prompt_pages, random_residency, residency_cases
+from .scenario import key_of
+from .transfers import slots_under_way
 
 LOOKING = (Capability.SNAPSHOT,)
 WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
-CHARTS = 4
-"""How many charts chance draws for one test."""
+RANDOM_RESIDENCIES = 4
+"""How many random residencies a test draws."""
 
 
 def require_load(driver: Driver, pages: Sequence[int], expected: ExpectedMatch, what: object) -> None:
-    """Load a prompt: from the anchor to the best match, and of each component what counts as hit."""
+    """Load a prompt: from the anchor to the best match, and of each component the host hits."""
     key = key_of(driver, pages)
     found = driver.match(key)
     load = driver.load_back(key, found)
@@ -47,26 +45,26 @@ def require_load(driver: Driver, pages: Sequence[int], expected: ExpectedMatch, 
     assert list(slots) == list(load.indices), f"HOST-4: {what}: announced were {load.indices}, the tree has {slots}"
     assert list(again.device_indices) == in_order, f"HOST-4: {what}: expected {in_order}, got {again.device_indices}"
     nothing = dict.fromkeys(driver.config.components, 0)
-    require_found(again, ExpectedMatch(expected.best, expected.best, nothing), f"{what}, loaded")
+    require_match(again, ExpectedMatch(expected.best, expected.best, nothing), f"{what}, loaded")
 
 
 @clause("HOST-4", "HOST-5", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
-def test_a_load_brings_in_what_is_on_the_host_alone_and_needed(driver: Driver) -> None:
-    with another(driver, sliding_window_size=window(driver.config, WINDOW_PAGES)) as two_tiers:
-        for finding in findings(two_tiers):
-            draw(two_tiers, finding.chart)
-            require_load(two_tiers, finding.pages, finding.expected(two_tiers), finding)
+def test_a_load_brings_exactly_the_host_hits_of_the_residency_cases(driver: Driver) -> None:
+    with host_variant(driver, sliding_window_size=window_tokens(driver.config, WINDOW_PAGES)) as two_tiers:
+        for case in residency_cases(two_tiers):
+            build_residency(two_tiers, case.residency)
+            require_load(two_tiers, case.pages, case.expected(two_tiers), case)
             two_tiers.reset()
 
 
 @clause("HOST-4", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_the_oracle_finds_is_loaded(driver: Driver, seed: int) -> None:
-    chance = Random(seed)
-    for _ in range(CHARTS):
-        chart = drawn_chart(chance, driver.config.components)
-        with another(driver, sliding_window_size=window(driver.config, chance.randint(1, 3))) as two_tiers:
-            draw(two_tiers, chart)
-            pages = pages_of(chart)[: chance.randint(1, ends(chart)[-1])]
-            expected = oracle_of(two_tiers, pages_of(chart)).expected_match(key_of(two_tiers, pages))
-            require_load(two_tiers, pages, expected, (chart, len(pages)))
+def test_a_load_brings_exactly_the_host_hits_of_the_oracle(driver: Driver, seed: int) -> None:
+    rng = Random(seed)
+    for _ in range(RANDOM_RESIDENCIES):
+        residency = random_residency(rng, driver.config.components)
+        with host_variant(driver, sliding_window_size=window_tokens(driver.config, rng.randint(1, 3))) as two_tiers:
+            build_residency(two_tiers, residency)
+            pages = prompt_pages(residency)[: rng.randint(1, node_ends(residency)[-1])]
+            expected = oracle_of(two_tiers, prompt_pages(residency)).expected_match(key_of(two_tiers, pages))
+            require_load(two_tiers, pages, expected, (residency, len(pages)))

@@ -1,4 +1,4 @@
-"""HOST-4: what a load reads, and what it goes on from, stays where it is until the load is claimed."""
+"""HOST-4: the source and the anchor of a load are not evicted until the load is claimed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind, TransferPhase
 
+from .hits import best_match, tier_hits
 from .host_eviction import evict_host
-from .host_trees import held_below
-from .reach import best, reach
-from .residences import put_on_host
-from .stages import STAGES, Stage
-from .trees import held
-from .under_way import queue_load
-from .verbs import FULL, evict_all, key_of
+from .scenario import FULL, evict_all, key_of, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load
+from .tree_view import device_slots, host_slots
 
 LOOKING = (Capability.SNAPSHOT,)
 STEPPED = (ExecutorKind.STEPPED,)
@@ -30,69 +28,77 @@ ENDS = pytest.mark.parametrize("end", [Driver.claim, Driver.abandon], ids=["clai
 
 
 def evict_both(driver: Driver) -> None:
-    """Evict all that can be evicted, on the device and then on the host."""
+    """Evict everything evictable, on the device and then on the host."""
     evict_all(driver)
     evict_host(driver)
 
 
 @clause("HOST-4", "LOCK-5", needs=LOOKING, executors=STEPPED)
 @STAGES
-def test_nothing_that_a_load_needs_goes_meanwhile(driver: Driver, stage: Stage) -> None:
+def test_the_anchor_and_the_source_of_a_load_are_not_evicted(driver: Driver, stage: Stage) -> None:
     put_on_host(driver, PARENT, CHILD)
     driver.load(key_of(driver, PARENT))
     load = queue_load(driver, CHILD)
     stage(driver, TransferKind.LOAD)
-    anchor = held(driver, FULL)
-    sources = {pages: slots for pages, slots in held_below(driver, FULL).items() if pages not in anchor}
+    anchor = device_slots(driver, FULL)
+    sources = {pages: slots for pages, slots in host_slots(driver, FULL).items() if pages not in anchor}
     evict_both(driver)
-    left, there = held(driver, FULL), held_below(driver, FULL)
+    left, there = device_slots(driver, FULL), host_slots(driver, FULL)
     assert left == anchor, f"HOST-4: {CHILD} is being loaded below {anchor.keys()}, of which is left {left.keys()}"
     assert sources.items() <= there.items(), f"HOST-4: {sources.keys()} is being read, and {there.keys()} is left"
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed"
-    assert reach(driver, CHILD).device == len(CHILD), f"HOST-4: {CHILD} was loaded, {reach(driver, CHILD)} is there"
+    assert tier_hits(driver, CHILD).device == len(CHILD), (
+        f"HOST-4: {CHILD} was loaded, {tier_hits(driver, CHILD)} is there"
+    )
 
 
 @clause("HOST-4", needs=LOOKING)
 @ENDS
-def test_what_was_loaded_stays_until_the_load_is_claimed(driver: Driver, end: End) -> None:
+def test_loaded_pages_stay_until_the_load_is_claimed(driver: Driver, end: End) -> None:
     put_on_host(driver, CHILD)
     load = queue_load(driver, CHILD)
     driver.drain()
     assert driver.load_phase(load.ticket) is TransferPhase.DONE, "FLOW-4: it was drained"
     evict_all(driver)
-    found = reach(driver, CHILD)
+    found = tier_hits(driver, CHILD)
     assert found.device == len(CHILD), f"HOST-4: the load was not claimed, and of {CHILD} {found} is there"
     end(driver, load.ticket)
     evict_all(driver)
-    assert not held(driver, FULL), f"HOST-4: nobody waits any more, and {held(driver, FULL).keys()} cannot be evicted"
+    assert not device_slots(driver, FULL), (
+        f"HOST-4: the load has ended: expected an empty device after eviction, got {device_slots(driver, FULL).keys()}"
+    )
 
 
 @clause("HOST-4", "LOCK-6", needs=LOOKING)
 @ENDS
 @pytest.mark.parametrize("first", [PARENT, CHILD], ids=["short first", "long first"])
-def test_loads_of_one_path_protect_it_each(driver: Driver, first: list[int], end: End) -> None:
+def test_each_load_of_a_path_protects_it(driver: Driver, first: list[int], end: End) -> None:
     put_on_host(driver, PARENT, CHILD)
     loads = {len(pages): queue_load(driver, pages) for pages in (PARENT, CHILD)}
     driver.drain()
     end(driver, loads.pop(len(first)).ticket)
     ((length, load),) = loads.items()
     evict_all(driver)
-    found = reach(driver, CHILD[:length])
+    found = tier_hits(driver, CHILD[:length])
     assert found.device == length, f"HOST-4: another load of {CHILD[:length]} was not claimed, and {found} is there"
     end(driver, load.ticket)
     evict_all(driver)
-    assert not held(driver, FULL), f"HOST-4: nobody waits any more, and {held(driver, FULL).keys()} cannot be evicted"
+    assert not device_slots(driver, FULL), (
+        f"HOST-4: the load has ended: expected an empty device after eviction, got {device_slots(driver, FULL).keys()}"
+    )
 
 
 @clause("HOST-4", "LOCK-7", needs=LOOKING)
 def test_a_host_lock_keeps_a_hit_until_it_is_loaded(driver: Driver) -> None:
     put_on_host(driver, CHILD)
-    receipt = driver.lock_host(best(driver, CHILD))
+    receipt = driver.lock_host(best_match(driver, CHILD))
     evict_both(driver)
     load = queue_load(driver, CHILD)
     driver.unlock_host(receipt)
     evict_both(driver)
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed"
-    assert reach(driver, CHILD).device == len(CHILD), f"HOST-4: {CHILD} was loaded, {reach(driver, CHILD)} is there"
+    assert tier_hits(driver, CHILD).device == len(CHILD), (
+        f"HOST-4: {CHILD} was loaded, {tier_hits(driver, CHILD)} is there"
+    )

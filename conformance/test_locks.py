@@ -1,4 +1,4 @@
-"""LOCK-1, LOCK-4, LOCK-5, LOCK-6, LOCK-8: what a lock holds, and what nobody may do to it."""
+"""LOCK-1, LOCK-4, LOCK-5, LOCK-6, LOCK-8: what a lock holds, and that locked data is neither evicted nor moved."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hicache.types import Component
 
 from .hits import hit_pages
 from .refusals import refused
-from .tombstones import TOMBSTONE, lower, make_tombstone, revive
-from .trees import held, locks, prefixes
-from .verbs import FULL, MAMBA, SWA, evict_all, find, key_of, lock, offer, put, window_pages
+from .scenario import FULL, MAMBA, SWA, evict_all, find, insert_fresh, key_of, lock, put, window_pages
+from .tombstones import TOMBSTONE, evicted_with, make_tombstone, recompute
+from .tree_view import device_slots, locks, prefixes
 
 
 def expected_locks(driver: Driver, pages: tuple[int, ...]) -> Counter[tuple[str, tuple[int, ...]]]:
-    """What one lock holds at the end of some pages whose last window is a node of its own."""
+    """The locks of one receipt at the end of some pages whose last window is a node of its own."""
     holds = {
         FULL: prefixes(*pages),
         SWA: prefixes(*pages) - prefixes(*pages[: -window_pages(driver.config) or None]),
@@ -39,7 +39,7 @@ def test_a_lock_holds_the_path_the_window_and_the_state(driver: Driver) -> None:
 
 
 @clause("LOCK-1", components=(SWA,))
-def test_a_prompt_shorter_than_the_window_is_held_to_the_root(driver: Driver) -> None:
+def test_a_lock_on_a_prompt_shorter_than_the_window_holds_swa_to_the_root(driver: Driver) -> None:
     pages = tuple(range(1, max(2, window_pages(driver.config))))
     put(driver, pages)
     receipt = lock(driver, pages)
@@ -59,7 +59,7 @@ def test_a_lock_on_the_root_holds_nothing(driver: Driver) -> None:
 
 
 @clause("LOCK-1", needs=[Capability.SNAPSHOT])
-def test_a_node_that_is_gone_cannot_be_locked(driver: Driver) -> None:
+def test_a_removed_node_cannot_be_locked(driver: Driver) -> None:
     put(driver, [1])
     handle = find(driver, [1])
     evict_all(driver)
@@ -68,7 +68,7 @@ def test_a_node_that_is_gone_cannot_be_locked(driver: Driver) -> None:
 
 
 @clause("LOCK-4", bigram=True)
-def test_first_lock_and_last_release_move_the_sizes_once(driver: Driver) -> None:
+def test_the_first_lock_and_the_last_release_change_the_sizes_once(driver: Driver) -> None:
     size, window = driver.config.page_size, window_pages(driver.config)
     pages = tuple(range(1, window + 3))
     put(driver, pages)
@@ -104,7 +104,7 @@ def test_a_shared_path_is_counted_once(driver: Driver) -> None:
 
 
 @clause("LOCK-5", bigram=True)
-def test_what_is_locked_survives_any_eviction(driver: Driver) -> None:
+def test_locked_data_survives_any_eviction(driver: Driver) -> None:
     pages = [1, 2, 3]
     put(driver, [1])
     put(driver, pages)
@@ -120,7 +120,7 @@ def test_what_is_locked_survives_any_eviction(driver: Driver) -> None:
 
 
 @clause("LOCK-5", "POOL-3", needs=[Capability.SIZES], bigram=True)
-def test_what_is_locked_survives_any_allocation(driver: Driver) -> None:
+def test_locked_data_survives_any_allocation(driver: Driver) -> None:
     pages, size = [1, 2, 3], driver.config.page_size
     put(driver, pages)
     receipt = lock(driver, pages)
@@ -137,9 +137,9 @@ def test_what_is_locked_survives_any_allocation(driver: Driver) -> None:
 def test_an_insert_over_locked_data_moves_no_slot(driver: Driver) -> None:
     put(driver, [1, 2, 3])
     receipt = lock(driver, [1, 2, 3])
-    before = {component: held(driver, component) for component in driver.config.components}
-    offer(driver, [1, 2, 3])
-    after = {component: held(driver, component) for component in driver.config.components}
+    before = {component: device_slots(driver, component) for component in driver.config.components}
+    insert_fresh(driver, [1, 2, 3])
+    after = {component: device_slots(driver, component) for component in driver.config.components}
     driver.unlock(receipt)
     assert after == before, f"LOCK-5: slots under a lock went from {before} to {after}"
 
@@ -181,14 +181,14 @@ def test_full_is_locked_as_often_as_a_state(driver: Driver) -> None:
 
 
 def lock_before_and_after_revival(driver: Driver, component: str) -> None:
-    """Lock a tombstone once while it lacks a component, and twice when it has it again."""
+    """Lock a tombstone once while it lacks a component, and twice after a recomputation."""
     handle = make_tombstone(driver, component)
     receipts = [driver.lock(handle)]
-    revive(driver)
+    recompute(driver)
     receipts += [driver.lock(handle), driver.lock(handle)]
     found = locks(driver)
     counts = {component: found[component, TOMBSTONE] for component in driver.config.components}
-    expected = {name: 2 if name in lower(driver, component) else 3 for name in driver.config.components}
+    expected = {name: 2 if name in evicted_with(driver, component) else 3 for name in driver.config.components}
     assert counts == expected, f"LOCK-8: expected {expected}, got {counts}"
     for receipt in receipts:
         driver.unlock(receipt)

@@ -1,4 +1,4 @@
-"""MATCH: the longest cached prefix, where it ends, and that looking for it changes nothing but recency."""
+"""MATCH: the longest cached prefix, where it ends, and that a match changes only recency and hits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Key, Namespace
 
 from .hits import hit_pages
-from .pictures import free_slots, holdings, locks
-from .trees import nodes
-from .verbs import FULL, MAMBA, SWA, evict_all, has, key_of, put
+from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, put
+from .snapshot_values import device_ownership
+from .tree_view import free_slots, lock_counts, nodes
 
 PROBES: dict[tuple[int, ...], tuple[int, int]] = {
     (1, 2, 3): (3, 3),
@@ -60,7 +60,7 @@ def test_prompts_that_share_a_prefix_find_the_same_slots(driver: Driver) -> None
 
 @clause("MATCH-1", needs=[Capability.REQUESTS], bigram=True)
 def test_a_request_does_not_take_the_slots_of_its_own_prefix(driver: Driver) -> None:
-    # The prefix is the oldest thing in a full cache: room for the rest of the prompt must come from elsewhere.
+    # The prefix is the least recently used node of a full cache: other nodes must be evicted for the rest.
     room = driver.config.capacity_tokens[SWA if has(driver, SWA) else FULL] // driver.config.page_size
     put(driver, [1, 2])
     put(driver, list(range(10, 10 + room - 2)))
@@ -89,7 +89,7 @@ def test_best_match_and_device_anchor_are_one_node(driver: Driver) -> None:
     shown = []
     for handle in (found.device_anchor, found.best_match):
         receipt = driver.lock(handle)
-        shown.append(locks(driver.snapshot(), driver.config))
+        shown.append(lock_counts(driver.snapshot(), driver.config))
         driver.unlock(receipt)
     assert shown[0], "MATCH-6: two pages were found, and a lock holds them"
     assert shown[0] == shown[1], f"MATCH-6: the anchor's lock holds {shown[0]}, the best match's {shown[1]}"
@@ -98,7 +98,7 @@ def test_best_match_and_device_anchor_are_one_node(driver: Driver) -> None:
 
 
 @clause("MATCH-7", bigram=True)
-def test_the_walk_ends_before_what_was_evicted(driver: Driver) -> None:
+def test_a_match_ends_before_an_evicted_node(driver: Driver) -> None:
     put(driver, [1, 2])
     put(driver, [1, 2, 3])
     driver.evict(FULL, driver.config.page_size)
@@ -110,7 +110,7 @@ def test_the_walk_ends_before_what_was_evicted(driver: Driver) -> None:
 
 
 @clause("MATCH-8", needs=[Capability.SNAPSHOT], bigram=True)
-def test_a_match_inside_a_node_makes_its_end_a_node(driver: Driver) -> None:
+def test_a_match_that_ends_inside_a_node_splits_it(driver: Driver) -> None:
     put(driver, [1, 2, 3, 4, 5, 6])
     for boundary in ((1, 2, 3), (1,), (1, 2, 3, 4, 5)):
         hit_pages(driver, [*boundary, 9])
@@ -129,7 +129,7 @@ def test_a_match_that_ends_inside_a_page_ends_before_it(driver: Driver) -> None:
 
 
 @clause("MATCH-8", needs=[Capability.SNAPSHOT, Capability.SIZES], bigram=True)
-def test_a_lock_on_a_match_inside_a_node_holds_what_was_found_and_no_more(driver: Driver) -> None:
+def test_a_lock_on_a_match_inside_a_node_holds_only_what_was_found(driver: Driver) -> None:
     pool = free_slots(driver.snapshot())
     put(driver, [1, 2, 3, 4])
     found = driver.match(key_of(driver, [1, 2, 9]))
@@ -160,10 +160,10 @@ def test_matching_moves_no_data_and_takes_no_lock(driver: Driver) -> None:
 
 @clause("MATCH-14", needs=[Capability.SNAPSHOT], bigram=True)
 def test_an_empty_or_unknown_key_gives_the_root(driver: Driver) -> None:
-    nobody = Namespace(lora="nobody", salt=None, tenant=None)
+    unknown = Namespace(lora="unknown", salt=None, tenant=None)
     keys = {"empty": key_of(driver, []), "no token": driver.key([]), "unknown": key_of(driver, [9, 1])}
     if Capability.NAMESPACES in driver.adapter.capabilities:
-        keys["unknown namespace"] = driver.key(driver.prompt([1, 2]), nobody)
+        keys["unknown namespace"] = driver.key(driver.prompt([1, 2]), unknown)
     for prompt in ([], [1, 2]):
         put(driver, prompt)
         for name, key in keys.items():
@@ -171,14 +171,16 @@ def test_an_empty_or_unknown_key_gives_the_root(driver: Driver) -> None:
 
 
 def _require_root(driver: Driver, key: Key, name: str) -> None:
-    before = holdings(driver.snapshot(), driver.config)
+    before = device_ownership(driver.snapshot(), driver.config)
     found = driver.match(key)
     assert len(found.device_indices) == 0, f"MATCH-14: {name} key: {found.device_indices.tolist()} found"
     receipt = driver.lock(found.device_anchor)
-    assert holdings(driver.snapshot(), driver.config) == before, f"MATCH-14: {name} key: its node is not the root"
+    assert device_ownership(driver.snapshot(), driver.config) == before, (
+        f"MATCH-14: {name} key: its node is not the root"
+    )
     driver.unlock(receipt)
 
 
 def _everything_but_recency(driver: Driver) -> tuple[object, ...]:
     adapter = driver.adapter
-    return holdings(driver.snapshot(), driver.config), dict(adapter.sizes()), tuple(adapter.events())
+    return device_ownership(driver.snapshot(), driver.config), dict(adapter.sizes()), tuple(adapter.events())

@@ -1,4 +1,4 @@
-"""MATCH: a recurrent state is of use at one exact length, and belongs to the tree alone."""
+"""MATCH-4, MATCH-11, MATCH-13: a recurrent state is valid at one exact length, and requests get copies of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Handle, Pool
 
+from .cache_variants import open_variant
 from .hits import hit_pages
-from .pictures import holdings
-from .reopening import reopened
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
-from .trees import held
-from .verbs import MAMBA, find, key_of, put
+from .scenario import MAMBA, find, key_of, put
+from .snapshot_values import device_ownership
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .tree_view import device_slots
 
 
 @clause("MATCH-4")
@@ -30,23 +30,23 @@ def test_a_match_ends_at_the_deepest_state(driver: Driver) -> None:
 
 
 @clause("MATCH-4", needs=[Capability.SNAPSHOT])
-def test_an_evicted_state_is_of_no_use_until_it_is_back(driver: Driver) -> None:
+def test_no_match_ends_at_an_evicted_state_until_it_is_recomputed(driver: Driver) -> None:
     make_tombstone(driver, MAMBA)
     longer = longer_prompt(driver)
     for prompt, expected in {TOMBSTONE: 0, (*TOMBSTONE, 99): 0, tuple(longer): len(longer)}.items():
         found = hit_pages(driver, prompt)
         assert found == expected, f"MATCH-4: {TOMBSTONE} lost its state: of {prompt} {expected} expected, found {found}"
-    revive(driver)
+    recompute(driver)
     found = hit_pages(driver, TOMBSTONE)
     assert found == len(TOMBSTONE), f"MATCH-4: {TOMBSTONE} has a state again, {found} were found"
 
 
 @clause("MATCH-11", needs=[Capability.SNAPSHOT])
-def test_writing_to_a_forked_state_leaves_the_trees_state_alone(driver: Driver) -> None:
+def test_writing_to_a_forked_state_leaves_the_trees_state_unchanged(driver: Driver) -> None:
     key = key_of(driver, [1, 2])
     put(driver, [1, 2])
     found = driver.match(key)
-    (in_tree,) = held(driver, MAMBA)[1, 2]
+    (in_tree,) = device_slots(driver, MAMBA)[1, 2]
     forks = [_forked(driver, found.device_anchor) for _ in range(2)]
     assert len({in_tree, *forks}) == 3, f"MATCH-11: the tree has state {in_tree}, the callers were given {forks}"
     for number, fork in enumerate(forks):
@@ -54,11 +54,11 @@ def test_writing_to_a_forked_state_leaves_the_trees_state_alone(driver: Driver) 
         driver.write_state(key_of(driver, [7, number]), fork)
     driver.check()
     driver.verify_state(key, driver.match(key))
-    assert held(driver, MAMBA)[1, 2] == (in_tree,), "MATCH-11: the tree has another state than before"
+    assert device_slots(driver, MAMBA)[1, 2] == (in_tree,), "MATCH-11: the tree has another state than before"
 
 
 @clause("MATCH-11", needs=[Capability.REQUESTS])
-def test_requests_that_continue_from_one_state_do_not_disturb_it(driver: Driver) -> None:
+def test_requests_that_continue_from_one_state_do_not_change_it(driver: Driver) -> None:
     put(driver, [1, 2])
     running = [_admitted(driver, [*driver.prompt([1, 2]), token]) for token in (7, 8)]
     assert running[0].state != running[1].state, f"MATCH-11: two requests share state {running[0].state}"
@@ -70,29 +70,31 @@ def test_requests_that_continue_from_one_state_do_not_disturb_it(driver: Driver)
 
 
 @clause("MATCH-11", needs=[Capability.SNAPSHOT])
-def test_room_for_a_copy_is_never_made_by_evicting_its_source(driver: Driver) -> None:
+def test_a_fork_does_not_evict_its_source(driver: Driver) -> None:
     put(driver, [1, 2])
     oldest = find(driver, [1, 2])
     for page in range(11, 10 + driver.config.capacity_tokens[MAMBA]):
         put(driver, [page])
     driver.contents.verify_state(key_of(driver, [1, 2]), _forked(driver, oldest))
-    assert (1, 2) in held(driver, MAMBA), "MATCH-11: the state that was copied is still there"
+    assert (1, 2) in device_slots(driver, MAMBA), "MATCH-11: the state that was copied is still there"
 
 
 @clause("MATCH-11", needs=[Capability.SNAPSHOT])
-def test_no_copy_is_given_when_no_slot_is_left_for_it(driver: Driver) -> None:
+def test_a_fork_without_a_free_slot_is_none(driver: Driver) -> None:
     put(driver, [1, 2])
     anchor = find(driver, [1, 2])
     states = [driver.allocate_state() for _ in range(driver.config.capacity_tokens[MAMBA] - 1)]
-    before = holdings(driver.snapshot(), driver.config)
+    before = device_ownership(driver.snapshot(), driver.config)
     assert driver.fork_state(anchor) is None, f"MATCH-11: states {states} are held, the last one is to be copied"
-    assert holdings(driver.snapshot(), driver.config) == before, "MATCH-11: a copy that was not given took something"
+    assert device_ownership(driver.snapshot(), driver.config) == before, (
+        "MATCH-11: a copy that was not given took something"
+    )
 
 
 @clause("MATCH-11")
 @pytest.mark.parametrize("layout", list(Layout))
-def test_a_copy_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> None:
-    other = reopened(driver, layout=layout)
+def test_a_fork_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> None:
+    other = open_variant(driver, layout=layout)
     put(other, [1])
     fork = _forked(other, find(other, [1]))
     other.contents.verify_state(key_of(other, [1]), fork)
@@ -103,11 +105,11 @@ def test_a_copy_has_all_layers_and_buffers(driver: Driver, layout: Layout) -> No
 
 @clause("MATCH-13", page_sizes=[1, 16])
 @pytest.mark.parametrize(("chunk_pages", "expected_pages"), [(1, 5), (2, 4), (3, 3), (4, 4), (6, None)])
-def test_a_state_should_be_kept_at_the_last_chunk_that_others_reach(
+def test_branching_seqlen_is_the_last_chunk_boundary_of_the_shared_prefix(
     driver: Driver, chunk_pages: int, expected_pages: int | None
 ) -> None:
     page = driver.config.page_size
-    chunked = reopened(driver, mamba_chunk_size=chunk_pages * page)
+    chunked = open_variant(driver, mamba_chunk_size=chunk_pages * page)
     put(chunked, [1, 2, 3, 4, 5, 6])
     found = chunked.match(key_of(chunked, [1, 2, 3, 4, 5, 9]))
     assert len(found.device_indices) == 0, "MATCH-4: there is no state after five pages"
@@ -117,7 +119,7 @@ def test_a_state_should_be_kept_at_the_last_chunk_that_others_reach(
 
 @clause("MATCH-13")
 def test_a_chunk_need_not_be_whole_pages(driver: Driver) -> None:
-    chunked = reopened(driver, mamba_chunk_size=2 * driver.config.page_size + 1)
+    chunked = open_variant(driver, mamba_chunk_size=2 * driver.config.page_size + 1)
     put(chunked, [1, 2, 3, 4, 5, 6])
     found = chunked.match(key_of(chunked, [1, 2, 3, 4, 5, 9]))
     expected = 5 * driver.config.page_size // (2 * driver.config.page_size + 1) * (2 * driver.config.page_size + 1)
@@ -125,8 +127,8 @@ def test_a_chunk_need_not_be_whole_pages(driver: Driver) -> None:
 
 
 @clause("MATCH-13")
-def test_no_state_is_asked_for_where_it_would_not_match_further(driver: Driver) -> None:
-    chunked = reopened(driver, mamba_chunk_size=2 * driver.config.page_size)
+def test_branching_seqlen_is_none_where_a_state_would_not_extend_the_match(driver: Driver) -> None:
+    chunked = open_variant(driver, mamba_chunk_size=2 * driver.config.page_size)
     put(chunked, [1, 2, 3, 4])
     put(chunked, [1, 2, 3, 4, 5, 6])
     for prompt in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 9], [1, 2, 3, 4], [1, 9], [8, 9], []):

@@ -1,4 +1,4 @@
-"""MATCH: the best match on both tiers and the device anchor, and what is counted as a hit between them."""
+"""MATCH: the best match on both tiers, the device anchor, and the host hits between them."""
 
 from __future__ import annotations
 
@@ -12,64 +12,61 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .charts import draw, pages_of
-from .drawn_charts import drawn_chart
-from .findings import WINDOW_PAGES, findings
-from .hosts import another, window
-from .oracles import oracle_of, require_found
-from .pictures import picture
-from .reach import best
+from .cache_variants import host_variant, window_tokens
+from .hits import best_match
+from .match_oracle import oracle_of, require_match
 from .refusals import refused
-from .residences import put_on_host
-from .verbs import FULL, key_of, put
+from .residency_cases import WINDOW_PAGES, build_residency, prompt_pages, random_residency, residency_cases
+from .scenario import FULL, key_of, put, put_on_host
+from .snapshot_values import snapshot_values
 
 LOOKING = (Capability.HOST, Capability.SNAPSHOT)
 WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
-CHARTS = 5
-"""How many charts chance draws for one test."""
+RANDOM_RESIDENCIES = 5
+"""How many random residencies a test draws."""
 
 
 @clause("MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
-def test_the_anchor_and_the_hits_past_it_are_those_worked_out_by_hand(driver: Driver) -> None:
-    with another(driver, sliding_window_size=window(driver.config, WINDOW_PAGES)) as two_tiers:
-        for finding in findings(two_tiers):
-            draw(two_tiers, finding.chart)
-            require_found(two_tiers.match(key_of(two_tiers, finding.pages)), finding.expected(two_tiers), finding)
+def test_a_match_finds_the_anchor_and_the_host_hits_of_the_residency_cases(driver: Driver) -> None:
+    with host_variant(driver, sliding_window_size=window_tokens(driver.config, WINDOW_PAGES)) as two_tiers:
+        for case in residency_cases(two_tiers):
+            build_residency(two_tiers, case.residency)
+            require_match(two_tiers.match(key_of(two_tiers, case.pages)), case.expected(two_tiers), case)
             two_tiers.reset()
 
 
 @clause("MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_prefix_finds_what_the_oracle_finds(driver: Driver, seed: int) -> None:
-    chance = Random(seed)
-    for _ in range(CHARTS):
-        chart = drawn_chart(chance, driver.config.components)
-        with another(driver, sliding_window_size=window(driver.config, chance.randint(1, 3))) as two_tiers:
-            draw(two_tiers, chart)
+    rng = Random(seed)
+    for _ in range(RANDOM_RESIDENCIES):
+        residency = random_residency(rng, driver.config.components)
+        with host_variant(driver, sliding_window_size=window_tokens(driver.config, rng.randint(1, 3))) as two_tiers:
+            build_residency(two_tiers, residency)
             two_tiers.check_every = 0
-            pages = pages_of(chart)
+            pages = prompt_pages(residency)
             oracle = oracle_of(two_tiers, pages)
-            # The longest first: a match that ends inside a node cuts it.
+            # The longest first: a match that ends inside a node splits it.
             for count in range(len(pages), 0, -1):
                 key = key_of(two_tiers, pages[:count])
-                require_found(two_tiers.match(key, chunked=True), oracle.expected_match(key), (chart, count))
+                require_match(two_tiers.match(key, chunked=True), oracle.expected_match(key), (residency, count))
 
 
 @clause("MATCH-5", "MATCH-9", needs=LOOKING, write_policies=WRITE_THROUGH)
 def test_a_match_moves_nothing_between_the_tiers(driver: Driver) -> None:
-    for finding in findings(driver):
-        draw(driver, finding.chart)
-        key = key_of(driver, pages_of(finding.chart))
-        before = picture(driver.snapshot())
+    for case in residency_cases(driver):
+        build_residency(driver, case.residency)
+        key = key_of(driver, prompt_pages(case.residency))
+        before = snapshot_values(driver.snapshot())
         driver.match(key, chunked=True)
-        assert picture(driver.snapshot()) == before, f"MATCH-9: a match of {finding.chart} changed {before}"
+        assert snapshot_values(driver.snapshot()) == before, f"MATCH-9: a match of {case.residency} changed {before}"
         driver.reset()
 
 
 @clause("MATCH-7", needs=LOOKING)
-def test_what_left_both_tiers_is_found_no_more(driver: Driver) -> None:
+def test_a_node_that_left_both_tiers_is_not_found(driver: Driver) -> None:
     put_on_host(driver, [1, 2], [1, 2, 3, 4])
-    handle = best(driver, [1, 2, 3, 4])
+    handle = best_match(driver, [1, 2, 3, 4])
     for expected in (2, 0):
         driver.evict_host(FULL, 1)
         found = driver.match(key_of(driver, [1, 2, 3, 4]))
@@ -84,9 +81,9 @@ def test_what_left_both_tiers_is_found_no_more(driver: Driver) -> None:
 
 
 @clause("MATCH-13", needs=LOOKING)
-def test_with_a_host_tier_nobody_is_told_where_to_keep_a_state(driver: Driver) -> None:
+def test_with_a_host_tier_branching_seqlen_is_none(driver: Driver) -> None:
     page = driver.config.page_size
-    with another(driver, mamba_chunk_size=page) as chunked:
+    with host_variant(driver, mamba_chunk_size=page) as chunked:
         put(chunked, [1, 2, 3, 4, 5, 6])
         for prompt in ([1, 2, 3, 4, 5, 9], [1, 2, 3, 4, 5, 6], [1, 2, 9], [7]):
             found = chunked.match(key_of(chunked, prompt))

@@ -1,4 +1,4 @@
-"""POOL-6: host memory is pinned where there is a GPU, so that copies need no staging and wait for nobody."""
+"""POOL-6: with a GPU, host memory is pinned, so that copies are asynchronous and need no staging buffer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool
 
-from .residences import put_on_host
-from .verbs import key_of
+from .scenario import key_of, put_on_host
 
 STREAMS = [ExecutorKind.STREAMS]
 
 
 def require_pinned(driver: Driver, when: str) -> None:
-    """All pools of the host that have layers are pinned."""
+    """All host pools that have layers are pinned."""
     pools = [pool for pool in Pool if driver.adapter.layers(pool)]
     pageable = [pool.value for pool in pools if not driver.adapter.is_pinned(pool)]
     assert not pageable, f"POOL-6: {when}, the host memory of {pageable} is not pinned"
@@ -30,6 +29,6 @@ def test_host_memory_is_pinned_where_there_is_a_gpu(driver: Driver) -> None:
 def test_host_memory_stays_pinned(driver: Driver) -> None:
     put_on_host(driver, [1, 2])
     driver.load(key_of(driver, [1, 2]))
-    require_pinned(driver, "bytes went there and back")
+    require_pinned(driver, "after a backup and a load")
     driver.reset()
-    require_pinned(driver, "all was dropped")
+    require_pinned(driver, "after a reset")

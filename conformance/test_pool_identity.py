@@ -1,7 +1,7 @@
-"""POOL: dtype, layers and layout of a pool, as far as they show outside: no byte is lost, and none is another pool's.
+"""POOL-8: dtype, layers and layout of a pool, as far as an adapter shows them: pools and layers do not overlap.
 
-That a copy between unlike pools raises cannot be seen through an adapter, whose copies all stay within one pool. It is
-for the tests of each implementation.
+That a copy between different pools raises cannot be tested through an adapter, whose copies stay within one pool. It
+is left to the tests of each implementation.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
 from hicache.types import Pool, Slots
 
-from .reopening import standard
-from .verbs import evict_all, find, key_of, put
+from .cache_variants import open_standard
+from .scenario import evict_all, find, key_of, put
 
 NAME = "full+swa+mamba+indexer/page16/lru"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -28,7 +28,7 @@ NEEDS = [Capability.PAGED, Capability.SWA, Capability.MAMBA, Capability.INDEXER]
 @pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_bytes_come_back_from_each_kind_of_pool(adapter_type: type[CacheAdapter], dtype: str, layout: Layout) -> None:
-    driver = standard(
+    driver = open_standard(
         adapter_type, NAME, layout=layout, model=reshaped(TINY_MODEL, dtype=dtype, index_dim=TINY_INDEX_DIM)
     )
     put(driver, [1, 2])
@@ -49,7 +49,7 @@ def test_a_pool_is_as_large_as_its_dtype_and_layers_say(adapter_type: type[Cache
     layers = {Pool.KV: 3, Pool.SWA: 2, Pool.MAMBA: 1, Pool.INDEXER: 3}
     bytes_by_dtype = {}
     for dtype in DTYPE_BYTES:
-        driver = standard(adapter_type, NAME, model=reshaped(model, dtype=dtype))
+        driver = open_standard(adapter_type, NAME, model=reshaped(model, dtype=dtype))
         assert driver.adapter.layers(pool) == layers[pool], (
             f"POOL-8: {pool.value} has {driver.adapter.layers(pool)} layers"
         )
@@ -61,7 +61,7 @@ def test_a_pool_is_as_large_as_its_dtype_and_layers_say(adapter_type: type[Cache
 @clause("POOL-8", needs=NEEDS)
 def test_layers_of_a_pool_do_not_overlap(adapter_type: type[CacheAdapter]) -> None:
     for layout in Layout:
-        driver = standard(adapter_type, NAME, layout=layout)
+        driver = open_standard(adapter_type, NAME, layout=layout)
         slots = driver.allocate(2 * driver.config.page_size)
         assert slots is not None, "POOL-3: an empty cache has room for two pages"
         for layer in range(driver.adapter.layers(Pool.KV)):
@@ -75,7 +75,7 @@ def test_layers_of_a_pool_do_not_overlap(adapter_type: type[CacheAdapter]) -> No
 
 @clause("POOL-8", needs=NEEDS)
 def test_two_caches_share_no_byte(adapter_type: type[CacheAdapter]) -> None:
-    drivers = [standard(adapter_type, NAME, layout=layout) for layout in (Layout.LAYER_FIRST, *Layout)]
+    drivers = [open_standard(adapter_type, NAME, layout=layout) for layout in (Layout.LAYER_FIRST, *Layout)]
     slots = [driver.allocate(driver.config.page_size) for driver in drivers]
     for number, (driver, own) in enumerate(zip(drivers, slots, strict=True), start=1):
         assert own is not None, "POOL-3: an empty cache has room for a page"

@@ -1,4 +1,4 @@
-"""LOCK-2, LOCK-3: a release undoes what its lock did, whatever happened in between."""
+"""LOCK-2, LOCK-3: a release undoes exactly what its lock did, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, revive
-from .trees import locks
-from .verbs import FULL, MAMBA, SWA, evict_all, find, key_of, lock, offer, put
+from .scenario import FULL, MAMBA, SWA, evict_all, find, insert_fresh, key_of, lock, put
+from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .tree_view import locks
 
 SHORT = (1, 2, 3)
 LONG = (1, 2, 3, 4, 5, 6)
 
 
 def split(driver: Driver) -> None:
-    """Prompts end inside the locked nodes."""
+    """Matches end inside the locked nodes, and split them."""
     for pages in (LONG[:2], LONG[:5], LONG[:4], LONG[:1]):
         driver.match(key_of(driver, pages))
 
 
 def branch(driver: Driver) -> None:
-    """Other prompts part from the locked one."""
+    """Diverging prompts are cached."""
     for pages in ([*SHORT[:2], 7], [*LONG[:4], 7]):
         put(driver, pages)
 
@@ -36,25 +36,25 @@ def grow(driver: Driver) -> None:
 
 
 def evict(driver: Driver) -> None:
-    """All that is not locked goes."""
+    """Everything that is not locked is evicted."""
     put(driver, [9])
     evict_all(driver)
 
 
 def duplicate(driver: Driver) -> None:
-    """The same prompts are inserted once more, from other slots, with and without the data of the first pages."""
-    offer(driver, LONG)
-    offer(driver, LONG, passed=2)
+    """The same prompts are inserted again from other slots, with and without SWA data of the first pages."""
+    insert_fresh(driver, LONG)
+    insert_fresh(driver, LONG, passed=2)
 
 
 def share(driver: Driver) -> None:
-    """Somebody else locks and releases."""
+    """Other receipts are taken and released."""
     for pages in (LONG, SHORT):
         driver.unlock(lock(driver, pages))
 
 
 def everything(driver: Driver) -> None:
-    """All of it, one after the other."""
+    """All changes, one after the other."""
     for disturb in (grow, split, evict, duplicate, share, branch, evict):
         disturb(driver)
 
@@ -64,7 +64,7 @@ Disturb = Callable[[Driver], None]
 
 @clause("LOCK-2", page_sizes=[1, 16])
 @pytest.mark.parametrize("disturb", [split, branch, grow, evict, duplicate, share], ids=lambda each: each.__name__)
-def test_a_release_undoes_its_lock_alone(driver: Driver, disturb: Disturb) -> None:
+def test_a_release_undoes_only_its_own_lock(driver: Driver, disturb: Disturb) -> None:
     lock_disturb_release(driver, disturb)
 
 
@@ -74,7 +74,7 @@ def test_a_release_undoes_its_lock_whatever_happened(driver: Driver) -> None:
 
 
 def lock_disturb_release(driver: Driver, disturb: Disturb) -> None:
-    """Two locks are taken and released, with something in between that may change no lock."""
+    """Take and release two locks, with a change in between that must not change any lock."""
     put(driver, SHORT)
     put(driver, LONG)
     long = lock(driver, LONG)
@@ -120,12 +120,12 @@ def test_a_temporary_lock_leaves_the_window_of_another_request(driver: Driver) -
 
 
 def restored_before_release(driver: Driver, component: str) -> None:
-    """Lock a tombstone, bring its data back, lock again, release in the order of the locks."""
+    """Lock a tombstone, recompute its data, lock again, release in the order of the locks."""
     handle = make_tombstone(driver, component)
     receipt = driver.lock(handle)
     assert locks(driver)[FULL, TOMBSTONE] == 1, f"LOCK-1: FULL data of {TOMBSTONE} is there and was to be locked"
     skipped = locks(driver)[component, TOMBSTONE]
-    revive(driver)
+    recompute(driver)
     second = driver.lock(handle)
     driver.unlock(receipt)
     counts = skipped, locks(driver)[component, TOMBSTONE]
@@ -135,27 +135,27 @@ def restored_before_release(driver: Driver, component: str) -> None:
 
 
 @clause("LOCK-3", components=(SWA,), bigram=True)
-def test_an_swa_tombstone_that_was_skipped_stays_skipped(driver: Driver) -> None:
+def test_swa_data_that_a_lock_skipped_stays_unlocked(driver: Driver) -> None:
     restored_before_release(driver, SWA)
 
 
 @clause("LOCK-3", components=(MAMBA,))
-def test_a_mamba_tombstone_that_was_skipped_stays_skipped(driver: Driver) -> None:
+def test_a_state_that_a_lock_skipped_stays_unlocked(driver: Driver) -> None:
     restored_before_release(driver, MAMBA)
 
 
 @clause("LOCK-3", "LOCK-2", components=(SWA,))
-def test_a_window_that_a_tombstone_cut_short_stays_short(driver: Driver) -> None:
+def test_a_window_lock_that_a_tombstone_shortened_stays_short(driver: Driver) -> None:
     put(driver, longer_prompt(driver)[:3])
     behind = find(driver, longer_prompt(driver)[:3])
     make_tombstone(driver, SWA)
     receipt = driver.lock(behind)
     before = locks(driver)
-    assert before[SWA, TOMBSTONE] == 0, f"LOCK-1: a tombstone has no SWA data to lock, got {before}"
-    revive(driver)
+    assert before[SWA, TOMBSTONE] == 0, f"LOCK-1: a tombstone has no SWA data to lock: expected 0, got {before}"
+    recompute(driver)
     other = driver.lock(behind)
     driver.unlock(receipt)
     left = locks(driver)
     driver.unlock(other)
-    assert left[SWA, (1, 2, 3)] == 1, f"LOCK-3: the second lock holds page 3 once, got {left}"
+    assert left[SWA, (1, 2, 3)] == 1, f"LOCK-3: the second lock holds page 3 once: expected 1, got {left}"
     assert not locks(driver), f"LOCK-3: all is released, {locks(driver)} is left"

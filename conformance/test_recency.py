@@ -1,4 +1,4 @@
-"""MATCH: what a match uses becomes the most recent; seen through what an eviction takes next."""
+"""MATCH-10: a match makes the nodes that it uses the most recent; observed through the next evictions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .reopening import with_window
-from .trees import Pages, held, prefixes
-from .verbs import FULL, MAMBA, SWA, find, put, unit, window_pages
+from .cache_variants import open_with_window
+from .scenario import FULL, MAMBA, SWA, find, put, unit, window_pages
+from .tree_view import Pages, device_slots, prefixes
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
@@ -24,7 +24,7 @@ def test_a_matched_leaf_is_evicted_last(driver: Driver) -> None:
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_lies_below_the_match_stays_as_old_as_it_was(driver: Driver) -> None:
+def test_nodes_below_the_match_are_not_refreshed(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])
     put(driver, [3])
@@ -35,7 +35,7 @@ def test_what_lies_below_the_match_stays_as_old_as_it_was(driver: Driver) -> Non
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
-def test_a_matched_chain_goes_from_its_end(driver: Driver) -> None:
+def test_a_matched_chain_is_evicted_from_its_end(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])
     put(driver, [3])
@@ -46,7 +46,7 @@ def test_a_matched_chain_goes_from_its_end(driver: Driver) -> None:
 
 
 @clause("MATCH-10", components=[MAMBA], needs=[Capability.SNAPSHOT])
-def test_of_states_that_were_used_together_the_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
+def test_the_matched_state_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
     for pages in ([1], [1, 2], [1, 2, 3], [9]):
         put(driver, pages)
     find(driver, [1, 2, 3])
@@ -66,8 +66,8 @@ def test_a_match_refreshes_no_state_below_it(driver: Driver) -> None:
 
 
 @clause("MATCH-10", components=[SWA], needs=[Capability.SNAPSHOT], bigram=True)
-def test_of_window_data_that_was_used_together_the_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
-    wide = with_window(driver, 3)
+def test_the_matched_window_data_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
+    wide = open_with_window(driver, 3)
     for pages in ([1], [1, 2], [1, 2, 3], [9]):
         put(wide, pages)
     find(wide, [1, 2, 3])
@@ -77,7 +77,7 @@ def test_of_window_data_that_was_used_together_the_nearest_to_the_root_is_the_ol
 
 
 @clause("MATCH-10", components=[SWA], needs=[Capability.SNAPSHOT], bigram=True)
-def test_what_the_window_has_left_is_not_refreshed(driver: Driver) -> None:
+def test_data_before_the_window_is_not_refreshed(driver: Driver) -> None:
     longer = list(range(1, 2 + window_pages(driver.config)))
     put(driver, [1])
     put(driver, longer)
@@ -94,5 +94,5 @@ def _evict_one(driver: Driver, component: str) -> None:
 
 
 def _require_left(driver: Driver, component: str, expected: AbstractSet[Pages]) -> None:
-    left = set(held(driver, component))
+    left = set(device_slots(driver, component))
     assert left == expected, f"MATCH-10: {component}: expected {sorted(expected)} to be left, got {sorted(left)}"

@@ -1,4 +1,4 @@
-"""REQ-2: a request that is aborted, at whatever point, gives everything back."""
+"""REQ-2: an abort at any point of a request releases everything."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .lives import admitted, decode, largest, require_all_given_back, take_all, tokens_of
-from .trees import held, nodes
-from .verbs import FULL, evict_all, put
+from .checks import require_requests_released
+from .request_steps import admit, allocate_all, decode, longest_prompt_tokens, tokens_in_pages
+from .scenario import FULL, evict_all, put
+from .tree_view import device_slots, nodes
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)
 
@@ -20,75 +21,75 @@ Stage = Callable[[Driver], Admission]
 
 
 def started(driver: Driver) -> Admission:
-    """Nothing is computed."""
-    return admitted(driver, [1, 2, 3])
+    """Admitted, nothing computed."""
+    return admit(driver, [1, 2, 3])
 
 
 def started_with_a_tail(driver: Driver) -> Admission:
-    """Nothing is computed, and the prompt ends inside a page."""
-    return admitted(driver, [1, 2, 3], tail=1)
+    """Admitted with a prompt that ends inside a page, nothing computed."""
+    return admit(driver, [1, 2, 3], tail=1)
 
 
 def started_on_a_hit(driver: Driver) -> Admission:
-    """A part of the prompt was cached."""
+    """Admitted with a part of the prompt cached."""
     put(driver, [1, 2])
-    return admitted(driver, [1, 2, 3])
+    return admit(driver, [1, 2, 3])
 
 
 def computed_a_chunk(driver: Driver) -> Admission:
-    """A part of the prompt is computed, and cached."""
+    """A chunk of the prompt is computed and cached."""
     admission = started(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 2))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
     return admission
 
 
 def computed_part_of_a_page(driver: Driver) -> Admission:
-    """What is computed ends inside a page."""
+    """The computed chunk ends inside a page."""
     admission = started_with_a_tail(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 3) + 1)
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 3) + 1)
     return admission
 
 
 def computed_on_a_hit(driver: Driver) -> Admission:
-    """All is computed, and cached."""
+    """The whole prompt is computed and cached, after a hit."""
     admission = started_on_a_hit(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 3))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 3))
     return admission
 
 
 def computed_what_another_did(driver: Driver) -> Admission:
-    """Another request computed the same meanwhile."""
+    """Another request computed the same pages meanwhile."""
     admission = started(driver)
     put(driver, [1, 2, 3])
-    driver.checkpoint(admission.request, tokens_of(driver, 2))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 2))
     return admission
 
 
 def decoding(driver: Driver) -> Admission:
-    """It decodes."""
+    """Tokens were decoded."""
     admission = started(driver)
     decode(driver, admission, [4, 5])
     return admission
 
 
 def decoding_past_the_window(driver: Driver) -> Admission:
-    """It decodes, its prompt is cached, and the window has left the prompt."""
+    """The prompt is cached, and decoding has moved the window past it."""
     admission = computed_on_a_hit(driver)
     decode(driver, admission, range(4, 11))
     return admission
 
 
 def cached_past_the_window(driver: Driver) -> Admission:
-    """What it decoded is cached as well."""
+    """The decoded tokens are cached as well."""
     admission = decoding_past_the_window(driver)
-    driver.checkpoint(admission.request, tokens_of(driver, 10))
+    driver.checkpoint(admission.request, tokens_in_pages(driver, 10))
     return admission
 
 
 def out_of_slots(driver: Driver) -> Admission:
-    """There was no room to go on."""
+    """An extension failed for lack of slots."""
     admission = decoding(driver)
-    other = take_all(driver)
+    other = allocate_all(driver)
     table = driver.extend(admission.request, driver.prompt([6]))
     assert table is None, f"POOL-3: all slots are held, and the table grew to {table}"
     driver.free(other)
@@ -103,12 +104,12 @@ STAGES: tuple[Stage, ...] = (
 
 @clause("REQ-2", needs=LOOKING, page_sizes=[1, 16], bigram=True)
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
-def test_an_abort_gives_everything_back(driver: Driver, stage: Stage) -> None:
+def test_an_abort_releases_everything(driver: Driver, stage: Stage) -> None:
     admission = stage(driver)
-    before = held(driver, FULL).keys()
+    before = device_slots(driver, FULL).keys()
     driver.abort(admission.request)
-    require_all_given_back(driver, f"aborted when {stage.__name__}")
-    added = held(driver, FULL).keys() - before
+    require_requests_released(driver, f"aborted when {stage.__name__}")
+    added = device_slots(driver, FULL).keys() - before
     assert not added, f"REQ-2: an abort cached {added}"
     evict_all(driver)
     assert not nodes(driver), f"REQ-2: aborted when {stage.__name__}, {nodes(driver).keys()} cannot be evicted"
@@ -117,14 +118,17 @@ def test_an_abort_gives_everything_back(driver: Driver, stage: Stage) -> None:
 @clause("REQ-2", "REQ-5", needs=LOOKING)
 def test_a_request_that_waits_holds_nothing(driver: Driver) -> None:
     put(driver, [1, 2])
-    hog = admitted(driver, [8])
+    other = admit(driver, [8])
     sizes = driver.adapter.sizes()
-    prompt = driver.key([*driver.prompt([1, 2]), *range(largest(driver))])
+    prompt = driver.key([*driver.prompt([1, 2]), *range(longest_prompt_tokens(driver))])
     for _ in range(driver.config.capacity_tokens[FULL] // driver.config.page_size):
         assert driver.admit(prompt) is None, f"POOL-3: {len(prompt.tokens)} tokens do not fit"
     after = driver.adapter.sizes()
     for component, before in sizes.items():
         room = before.free + before.evictable, after[component].free + after[component].evictable
-        assert room[0] == room[1], f"REQ-2: a request that waits took {component} slots: room went {room}"
-    driver.finish(hog.request)
-    require_all_given_back(driver, "one request finished and another never started")
+        assert room[0] == room[1], (
+            f"REQ-2: expected a refused request to take no {component} slots, free and evictable before and after: "
+            f"{room}"
+        )
+    driver.finish(other.request)
+    require_requests_released(driver, "one request finished and another never started")

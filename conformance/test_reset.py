@@ -1,4 +1,4 @@
-"""EVICT-9: a reset ends one life of the cache, and nothing of it acts on the next."""
+"""EVICT-9: a reset empties the cache; receipts and handles from before are refused."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .hits import hit_pages
-from .pictures import free_slots
 from .refusals import refused
-from .trees import locks, nodes
-from .verbs import FULL, MAMBA, evict_all, find, has, key_of, lock, offer, put
+from .scenario import FULL, MAMBA, evict_all, find, has, insert_fresh, key_of, lock, put
+from .tree_view import free_slots, locks, nodes
 
 
-def live(driver: Driver) -> None:
+def cache_prompts(driver: Driver) -> None:
     """Cache several prompts."""
     for pages in ([1], [1, 2, 3], [1, 2, 4], [5]):
-        offer(driver, pages)
+        insert_fresh(driver, pages)
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
 def test_a_reset_frees_everything_that_the_tree_holds(driver: Driver) -> None:
     free = free_slots(driver.snapshot())
-    live(driver)
+    cache_prompts(driver)
     lock(driver, [1, 2, 3])
     lock(driver, [5])
     driver.reset()
     assert not nodes(driver), f"EVICT-9: after a reset {nodes(driver).keys()} is left"
     after = free_slots(driver.snapshot())
     assert after == free, f"EVICT-9: after a reset slots are missing: {_missing(free, after)}"
-    assert hit_pages(driver, [1, 2, 3]) == 0, "EVICT-9: a prompt of the old life hits"
+    assert hit_pages(driver, [1, 2, 3]) == 0, "EVICT-9: a prompt from before the reset hits"
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT])
-def test_slots_that_callers_hold_stay_theirs(driver: Driver) -> None:
-    live(driver)
+def test_a_reset_keeps_the_slots_that_callers_hold(driver: Driver) -> None:
+    cache_prompts(driver)
     slots = driver.allocate(2 * driver.config.page_size)
     state = driver.allocate_state() if has(driver, MAMBA) else None
     assert slots is not None, "two pages of many are free"
@@ -47,14 +46,14 @@ def test_slots_that_callers_hold_stay_theirs(driver: Driver) -> None:
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
-def test_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
-    live(driver)
+def test_receipts_from_before_a_reset_are_refused(driver: Driver) -> None:
+    cache_prompts(driver)
     old, of_root = lock(driver, [1, 2, 3]), lock(driver, [])
     driver.reset()
     for receipt in (old, of_root):
         with refused(driver, "EVICT-9", "a receipt from before a reset"):
             driver.adapter.unlock(receipt)
-    live(driver)
+    cache_prompts(driver)
     new = lock(driver, [1, 2, 3])
     before = locks(driver)
     with refused(driver, "EVICT-9", "a receipt from before a reset, while the same prompt is locked again"):
@@ -64,11 +63,11 @@ def test_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT])
-def test_handles_of_the_old_life_are_refused(driver: Driver) -> None:
-    live(driver)
+def test_handles_from_before_a_reset_are_refused(driver: Driver) -> None:
+    cache_prompts(driver)
     old = find(driver, [1, 2, 3])
     driver.reset()
-    live(driver)
+    cache_prompts(driver)
     with refused(driver, "EVICT-9", "a lock on a node from before a reset"):
         driver.adapter.lock(old)
     if has(driver, MAMBA):
@@ -77,20 +76,20 @@ def test_handles_of_the_old_life_are_refused(driver: Driver) -> None:
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT], bigram=True)
-def test_the_new_life_is_like_the_first(driver: Driver) -> None:
+def test_a_cache_after_a_reset_behaves_like_a_new_one(driver: Driver) -> None:
     pictures = []
     for _ in range(2):
-        live(driver)
+        cache_prompts(driver)
         driver.match(key_of(driver, [5]))
         shape = {pages: (node.hits, set(node.slots)) for pages, node in nodes(driver).items()}
         order = []
         while driver.evict(FULL, 1).victims:
             order.append(sorted(nodes(driver)))
         pictures.append((shape, order))
-        offer(driver, [7, 8])
+        insert_fresh(driver, [7, 8])
         lock(driver, [7, 8])
         driver.reset()
-    assert pictures[0] == pictures[1], f"EVICT-9: lives went differently: {pictures}"
+    assert pictures[0] == pictures[1], f"EVICT-9: expected the same behaviour before and after a reset, got {pictures}"
 
 
 @clause("EVICT-9", needs=[Capability.SNAPSHOT])

@@ -1,4 +1,4 @@
-"""EVICT-9: a reset ends what is under way, frees both tiers, and nothing of the old life acts on the new one."""
+"""EVICT-9: a reset ends transfers under way and frees both tiers; tickets and receipts from before are refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .host_trees import free_below, host_locks
-from .hosts import host_of
-from .quiet import require_empty, require_quiet
-from .reach import best, reach
+from .cache_variants import host_config
+from .checks import require_all_evictable, require_idle
+from .hits import best_match, tier_hits
 from .refusals import refused
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
-from .trees import held, nodes
-from .under_way import free_on_device, pending, queue_load
-from .verbs import FULL, key_of, lock, offer, put
+from .scenario import FULL, insert_fresh, key_of, lock, put, put_on_both, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import pending_transfer, queue_load
+from .tree_view import device_slots, free_device_slots, free_host_slots, host_locks, nodes
 
 WHOLE = (1, 2, 3)
 
@@ -25,14 +23,14 @@ WHOLE = (1, 2, 3)
 def require_both_free(driver: Driver, when: str) -> None:
     """Nothing is cached, and every slot of both tiers is free."""
     assert not nodes(driver), f"EVICT-9: {when}: {nodes(driver).keys()} is left"
-    free = free_on_device(driver), free_below(driver)
-    capacity = driver.config.capacity_tokens, host_of(driver.config).capacity_tokens
+    free = free_device_slots(driver), free_host_slots(driver)
+    capacity = driver.config.capacity_tokens, host_config(driver.config).capacity_tokens
     assert free == capacity, f"EVICT-9: {when}: of {capacity} on the device and the host are free {free}"
-    require_quiet(driver)
+    require_idle(driver, when)
 
 
 def reset_and_drain(driver: Driver, when: str) -> None:
-    """Reset, and look for anything that is left or that comes later."""
+    """Reset, and check that nothing is left, also after a drain."""
     driver.reset()
     require_both_free(driver, when)
     driver.drain()
@@ -61,10 +59,10 @@ def test_a_completion_that_comes_after_a_reset_is_refused(driver: Driver) -> Non
     put_on_host(driver, WHOLE)
     queue_load(driver, WHOLE)
     driver.step()
-    ticket = pending(driver, TransferKind.LOAD).ticket
+    ticket = pending_transfer(driver, TransferKind.LOAD).ticket
     driver.reset()
-    offer(driver, [7, 8, 9])
-    before = held(driver, FULL)
+    insert_fresh(driver, [7, 8, 9])
+    before = device_slots(driver, FULL)
     with refused(driver, "EVICT-9", "a completion of a transfer from before a reset"):
         driver.adapter.complete(ticket)
     with refused(driver, "EVICT-9", "a layer of a transfer from before a reset"):
@@ -72,18 +70,20 @@ def test_a_completion_that_comes_after_a_reset_is_refused(driver: Driver) -> Non
     with refused(driver, "EVICT-9", "a failure of a transfer from before a reset"):
         driver.adapter.fail(ticket, 0)
     driver.step()
-    assert held(driver, FULL) == before, f"EVICT-9: {before} became {held(driver, FULL)} by what was under way before"
+    assert device_slots(driver, FULL) == before, (
+        f"EVICT-9: {before} became {device_slots(driver, FULL)} by what was under way before"
+    )
 
 
 @clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
-def test_tickets_and_host_receipts_of_the_old_life_are_refused(driver: Driver) -> None:
+def test_tickets_and_host_receipts_from_before_a_reset_are_refused(driver: Driver) -> None:
     put_on_host(driver, WHOLE, [8, 9])
-    receipt = driver.lock_host(best(driver, WHOLE))
+    receipt = driver.lock_host(best_match(driver, WHOLE))
     done = queue_load(driver, WHOLE).ticket
     driver.drain()
     waiting = queue_load(driver, [8, 9]).ticket
     driver.reset()
-    for when in ("empty", "living again"):
+    for when in ("empty", "in use again"):
         for ticket in (done, waiting):
             for verb in (driver.adapter.claim, driver.adapter.abandon, driver.adapter.load_phase):
                 with refused(driver, "EVICT-9", f"{verb.__name__} of a ticket from before a reset, {when}"):
@@ -91,7 +91,7 @@ def test_tickets_and_host_receipts_of_the_old_life_are_refused(driver: Driver) -
         with refused(driver, "EVICT-9", f"a host receipt from before a reset, {when}"):
             driver.adapter.unlock_host(receipt)
         put_on_both(driver, WHOLE)
-    locked = driver.lock_host(best(driver, WHOLE))
+    locked = driver.lock_host(best_match(driver, WHOLE))
     before = host_locks(driver)
     with refused(driver, "EVICT-9", "a host receipt from before a reset, while the same prompt is locked again"):
         driver.adapter.unlock_host(receipt)
@@ -100,11 +100,11 @@ def test_tickets_and_host_receipts_of_the_old_life_are_refused(driver: Driver) -
 
 
 @clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
-def test_a_reset_frees_what_is_locked_on_the_host_and_kept_for_readers(driver: Driver) -> None:
+def test_a_reset_frees_slots_that_are_host_locked_or_kept_for_readers(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
-    driver.lock_host(best(driver, WHOLE))
+    driver.lock_host(best_match(driver, WHOLE))
     queue_load(driver, WHOLE)
-    offer(driver, WHOLE)
+    insert_fresh(driver, WHOLE)
     lock(driver, WHOLE)
     driver.drain()
     driver.reset()
@@ -112,7 +112,7 @@ def test_a_reset_frees_what_is_locked_on_the_host_and_kept_for_readers(driver: D
 
 
 @clause("EVICT-9", needs=[Capability.HOST, Capability.SIZES], page_sizes=[16])
-def test_the_new_life_has_both_tiers(driver: Driver) -> None:
+def test_both_tiers_work_after_a_reset(driver: Driver) -> None:
     for pages in (WHOLE, (4, 5, 6), WHOLE):
         put_on_host(driver, pages)
         queue_load(driver, pages)
@@ -120,5 +120,7 @@ def test_the_new_life_has_both_tiers(driver: Driver) -> None:
         driver.reset()
         put_on_host(driver, WHOLE)
         driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
-        assert reach(driver, WHOLE) == (3, 0), f"EVICT-9: the new life loads what it cached: {reach(driver, WHOLE)}"
-        require_empty(driver)
+        assert tier_hits(driver, WHOLE) == (3, 0), (
+            f"EVICT-9: expected a load after a reset to bring (3, 0): {tier_hits(driver, WHOLE)}"
+        )
+        require_all_evictable(driver, "a reset, a load and a reset again")

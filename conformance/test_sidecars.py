@@ -1,4 +1,4 @@
-"""POOL: a sidecar pool has no life of its own; its entries come, stay and go with the slots that they follow."""
+"""POOL-7: a sidecar pool has no slots of its own; its entries follow the slots of another pool."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots
 
+from .cache_variants import open_variant
 from .refusals import refused
-from .reopening import reopened
-from .verbs import FULL, MAMBA, evict_all, find, key_of, lock, put
+from .scenario import FULL, MAMBA, evict_all, find, key_of, lock, put
 
 INDEXER = Pool.INDEXER.value
 
@@ -33,7 +33,7 @@ def test_a_sidecar_cannot_be_evicted_alone(driver: Driver) -> None:
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
-def test_sidecar_entries_stay_while_others_go(driver: Driver) -> None:
+def test_sidecar_entries_stay_while_other_slots_are_evicted(driver: Driver) -> None:
     put(driver, [1, 2])
     put(driver, [3, 4])
     slots = driver.match(key_of(driver, [1, 2])).device_indices
@@ -48,9 +48,9 @@ def test_sidecar_entries_stay_while_others_go(driver: Driver) -> None:
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
-def test_the_entries_of_slots_that_are_used_again_are_the_new_owners(driver: Driver) -> None:
+def test_reused_slots_have_the_sidecar_entries_of_their_new_owner(driver: Driver) -> None:
     room = {name: 2 if name == MAMBA else 2 * driver.config.page_size for name in driver.config.components}
-    tiny = reopened(driver, capacity_tokens=room)
+    tiny = open_variant(driver, capacity_tokens=room)
     put(tiny, [1, 2])
     old = tiny.match(key_of(tiny, [1, 2])).device_indices
     before = _entries(tiny, old)

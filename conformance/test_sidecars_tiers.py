@@ -1,4 +1,4 @@
-"""HOST-8: the entries of a sidecar pool go to the host and come back with the slots that they follow."""
+"""HOST-8: the entries of a sidecar pool are backed up and loaded with the slots that they follow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
 from hicache.types import COMPONENT_POOL, Pool, Slots, TransferKind
 
-from .backups import ask
-from .host_trees import free_below, held_below
-from .residences import put_on_both, put_on_host
-from .trees import held
-from .under_way import operations, pending, start_load
-from .verbs import FULL, evict_all, key_of, put
+from .backups import match_prompt
+from .scenario import FULL, evict_all, key_of, put, put_on_both, put_on_host
+from .transfers import pending_transfer, start_load, transfer_views
+from .tree_view import device_slots, free_host_slots, host_slots
 
 INDEXER = Pool.INDEXER
 PAGES = (1, 2)
@@ -42,12 +40,12 @@ def slots_of(found: dict[tuple[int, ...], tuple[int, ...]], pages: Sequence[int]
 
 
 def same(left: list[PageBytes], right: list[PageBytes]) -> bool:
-    """Whether two lists hold the same bytes, and any at all."""
+    """Whether two lists have the same bytes, and not only zeros."""
     return all(map(np.array_equal, left, right)) and all(one.any() for one in left)
 
 
 def bytes_of(driver: Driver, moved: TransferView) -> int:
-    """The bytes of an operation over all layers and pools, sidecars included."""
+    """The bytes of a transfer over all layers and pools, sidecars included."""
     pools = {COMPONENT_POOL[name]: len(slots) for name, slots in moved.device.items()}
     pools[INDEXER] = pools.get(Pool.KV, 0)
     adapter = driver.adapter
@@ -57,15 +55,15 @@ def bytes_of(driver: Driver, moved: TransferView) -> int:
 @clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
 def test_a_copy_holds_the_entries_of_its_slots(driver: Driver) -> None:
     put_on_both(driver, PAGES)
-    above, below = slots_of(held(driver, FULL), PAGES), slots_of(held_below(driver, FULL), PAGES)
+    above, below = slots_of(device_slots(driver, FULL), PAGES), slots_of(host_slots(driver, FULL), PAGES)
     entries, copied = on_device(driver, above), on_host(driver, below)
     assert same(entries, copied), f"HOST-8: the indexer at device slots {above} is not that at host slots {below}"
 
 
 @clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
-def test_entries_come_back_to_whatever_slots_a_load_gets(driver: Driver) -> None:
+def test_a_load_restores_the_entries_in_any_slots(driver: Driver) -> None:
     put_on_both(driver, PAGES)
-    before = on_device(driver, slots_of(held(driver, FULL), PAGES))
+    before = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
     evict_all(driver)
     held_by_others = driver.allocate(driver.config.page_size)
     assert held_by_others is not None, "EVICT-1: the device is free"
@@ -76,25 +74,25 @@ def test_entries_come_back_to_whatever_slots_a_load_gets(driver: Driver) -> None
 
 
 @clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
-def test_entries_survive_many_rounds_with_others_between(driver: Driver) -> None:
+def test_entries_survive_repeated_evictions_and_loads(driver: Driver) -> None:
     put_on_both(driver, PAGES)
-    before = on_device(driver, slots_of(held(driver, FULL), PAGES))
+    before = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
     for other in ([7, 8], [8, 7, 9], [9]):
         evict_all(driver)
         driver.load(key_of(driver, PAGES))
         put(driver, other)
         driver.drain()
-        after = on_device(driver, slots_of(held(driver, FULL), PAGES))
+        after = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
         assert same(before, after), f"HOST-8: the indexer of {PAGES} changed when {other} came"
 
 
 @clause("HOST-8", needs=[Capability.BYTES], executors=STEPPED, write_policies=FORWARD)
 def test_a_copy_and_its_sidecar_are_one_operation(driver: Driver) -> None:
     put(driver, PAGES)
-    ask(driver, PAGES)
+    match_prompt(driver, PAGES)
     driver.step()
-    copies = operations(driver, TransferKind.BACKUP)
-    copy = pending(driver, TransferKind.BACKUP)
+    copies = transfer_views(driver, TransferKind.BACKUP)
+    copy = pending_transfer(driver, TransferKind.BACKUP)
     names = set().union(*(one.device for one in copies))
     assert names == set(driver.config.components), f"HOST-8: a sidecar has no slots of its own, moved are {names}"
     assert copy.parts == len(copies) == 1, f"HOST-8: one node is one operation, got {copy} of {len(copies)}"
@@ -107,15 +105,15 @@ def test_a_copy_and_its_sidecar_are_one_operation(driver: Driver) -> None:
 @clause("HOST-8", "FLOW-2", needs=[Capability.BYTES], executors=STEPPED, write_policies=FORWARD)
 def test_no_copy_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> None:
     put(driver, PAGES)
-    ask(driver, PAGES)
+    match_prompt(driver, PAGES)
     driver.step()
-    copy, [operation] = pending(driver, TransferKind.BACKUP), operations(driver, TransferKind.BACKUP)
+    copy, [operation] = pending_transfer(driver, TransferKind.BACKUP), transfer_views(driver, TransferKind.BACKUP)
     entries = on_device(driver, operation.device[FULL])
     for layers in range(1, copy.layers + 1):
         driver.advance(copy.ticket)
         driver.step()
         has_arrived = same(entries, on_host(driver, operation.host[FULL]))
-        is_resident = bool(held_below(driver, FULL))
+        is_resident = bool(host_slots(driver, FULL))
         assert has_arrived or not is_resident, (
             f"HOST-8: {PAGES} is on the host after {layers} layers, its indexer is not"
         )
@@ -125,14 +123,14 @@ def test_no_copy_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
 @clause("HOST-8", "FLOW-2", needs=[Capability.BYTES], executors=STEPPED)
 def test_no_load_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> None:
     put_on_both(driver, PAGES)
-    entries = on_device(driver, slots_of(held(driver, FULL), PAGES))
+    entries = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
     evict_all(driver)
     load = start_load(driver, PAGES)
-    transfer = pending(driver, TransferKind.LOAD)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
     for layers in range(1, transfer.layers + 1):
         driver.advance(transfer.ticket)
         driver.step()
-        has_arrived, is_resident = same(entries, on_device(driver, load.indices)), bool(held(driver, FULL))
+        has_arrived, is_resident = same(entries, on_device(driver, load.indices)), bool(device_slots(driver, FULL))
         assert has_arrived or not is_resident, f"HOST-8: {PAGES} is loaded after {layers} layers, its indexer is not"
     assert is_resident, f"HOST-8: all {transfer.layers} layers were moved, and {PAGES} is not on the device"
     driver.claim(load.ticket)
@@ -142,7 +140,7 @@ def test_no_load_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
 def test_the_bytes_of_a_sidecar_are_counted(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    expected = sum(bytes_of(driver, one) for one in operations(driver, TransferKind.LOAD))
+    expected = sum(bytes_of(driver, one) for one in transfer_views(driver, TransferKind.LOAD))
     driver.complete_all()
     found = driver.adapter.counters()
     assert found["bytes_loaded"] == expected, f"HOST-8: {expected} bytes were loaded, the counters say {found}"
@@ -156,5 +154,5 @@ def test_the_bytes_of_a_sidecar_are_counted(driver: Driver) -> None:
 @clause("HOST-8", "POOL-7", needs=[Capability.SIZES])
 def test_a_sidecar_has_no_host_slots_of_its_own(driver: Driver) -> None:
     put_on_both(driver, PAGES)
-    named = [set(free_below(driver)), set(driver.adapter.host_sizes()), set(driver.evict_host(FULL, 1).freed)]
+    named = [set(free_host_slots(driver)), set(driver.adapter.host_sizes()), set(driver.evict_host(FULL, 1).freed)]
     assert not any(INDEXER.value in names for names in named), f"HOST-8: the host allocates for the indexer: {named}"

@@ -1,4 +1,4 @@
-"""POOL: every slot has one owner, is handed out in whole pages, and taken back once."""
+"""POOL-1, POOL-2, POOL-4: every slot has one owner, is allocated in whole pages, and is freed once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import PADDING_SLOT, Sizes, Slots
 
-from .pictures import free_slots
 from .refusals import refused
-from .verbs import FULL, MAMBA, SWA, evict_all, has, key_of, lock, put
+from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, lock, put
+from .tree_view import free_slots
 
 
 @clause("POOL-1", bigram=True)
-def test_what_is_free_and_what_is_cached_make_up_the_pool(driver: Driver) -> None:
+def test_free_and_cached_slots_make_up_the_pool(driver: Driver) -> None:
     pool = free_slots(driver.snapshot())
     put(driver, [1, 2, 3])
     put(driver, [1, 2, 4])
@@ -103,14 +103,14 @@ def test_an_array_of_slots_stays_as_it_is_when_others_are_given_back(driver: Dri
 
 
 @clause("POOL-2", bigram=True)
-def test_no_slot_is_handed_out_twice(driver: Driver) -> None:
+def test_no_slot_is_allocated_twice(driver: Driver) -> None:
     page = driver.config.page_size
     pages = min(driver.config.capacity_tokens[name] // page for name in (FULL, SWA) if has(driver, name))
     taken = [slots for _ in range(pages) if (slots := driver.allocate(page)) is not None]
     everything = np.concatenate(taken)
     assert len(np.unique(everything)) == len(everything) == pages * page, f"POOL-2: {everything.tolist()}"
-    assert PADDING_SLOT not in everything, "POOL-2: the padding slot is nobody's"
-    assert driver.allocate(page) is None, "POOL-3: nothing is left to hand out"
+    assert PADDING_SLOT not in everything, "POOL-2: expected the padding slot never to be allocated"
+    assert driver.allocate(page) is None, "POOL-3: expected None from an empty pool"
 
 
 def _again(driver: Driver, held: Slots) -> Slots:

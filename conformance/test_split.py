@@ -1,4 +1,4 @@
-"""INS-8: what a split leaves as it was."""
+"""INS-8: a split does not change slots, locks, hits, hashes, priority or age."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import EventKind
 
-from .pictures import residency
-from .trees import held, locks, nodes, prefixes
-from .verbs import FULL, SWA, evict_all, key_of, lock, offer, put, window_pages
+from .scenario import FULL, SWA, evict_all, insert_fresh, key_of, lock, put, window_pages
+from .tree_view import device_slots, locks, nodes, prefixes, residency
 
 WHOLE = (1, 2, 3, 4, 5, 6)
 
@@ -22,13 +21,13 @@ Split = Callable[[Driver, int], object]
 
 
 def by_match(driver: Driver, pages: int) -> None:
-    """Look for a prompt that ends inside."""
+    """Match a prompt that ends inside the node."""
     driver.match(key_of(driver, WHOLE[:pages]), chunked=True)
 
 
 def by_insert(driver: Driver, pages: int) -> None:
-    """Insert a prompt that goes on differently."""
-    offer(driver, [*WHOLE[:pages], 9])
+    """Insert a prompt that diverges inside the node."""
+    insert_fresh(driver, [*WHOLE[:pages], 9])
 
 
 SPLITS = pytest.mark.parametrize("split", [by_match, by_insert])
@@ -56,7 +55,7 @@ def test_both_parts_can_be_evicted(driver: Driver, split: Split) -> None:
         split(driver, pages)
     receipt = lock(driver, WHOLE)
     evict_all(driver, SWA)
-    kept = held(driver, SWA).keys()
+    kept = device_slots(driver, SWA).keys()
     driver.unlock(receipt)
     expected = prefixes(*WHOLE) - prefixes(*WHOLE[: -window_pages(driver.config)])
     assert kept == expected, f"INS-8: the window {expected} is locked and all else was to go, kept was {kept}"
@@ -68,7 +67,7 @@ def test_a_split_leaves_all_locks_where_they_are(driver: Driver, split: Split) -
     put(driver, WHOLE)
     receipts = [lock(driver, WHOLE), lock(driver, WHOLE)]
     before = locks(driver)
-    assert before[FULL, WHOLE] == 2, f"LOCK-1: two receipts hold the end, got {before}"
+    assert before[FULL, WHOLE] == 2, f"LOCK-1: two receipts hold the end: expected 2, got {before}"
     for pages in (3, 1, 5):
         split(driver, pages)
         after = locks(driver)
@@ -109,14 +108,14 @@ def test_both_parts_keep_their_priority(driver: Driver) -> None:
     put(driver, [1, 2, 3, 4], priority=5)
     put(driver, [8], priority=3)
     driver.match(key_of(driver, [1, 2]))
-    offer(driver, [1, 2])
+    insert_fresh(driver, [1, 2])
     receipt = lock(driver, [8])
     driver.evict(FULL, driver.config.page_size)
     driver.unlock(receipt)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     assert kept == {(1,), (1, 2), (8,)}, f"EVICT-2: the lower part was the only leaf without a lock, left is {kept}"
     driver.evict(FULL, driver.config.page_size)
-    kept = held(driver, FULL).keys()
+    kept = device_slots(driver, FULL).keys()
     assert kept == {(1,), (1, 2)}, f"INS-8: the upper part has priority 5, and 8 has 3: 8 must go first, left is {kept}"
 
 
@@ -125,7 +124,7 @@ def test_both_parts_keep_their_age(driver: Driver) -> None:
     for pages in ([7], [1, 2, 3, 4], [8]):
         put(driver, pages)
     driver.match(key_of(driver, [1, 2]))
-    offer(driver, [1, 2])
+    insert_fresh(driver, [1, 2])
     is_fifo = driver.config.policy is EvictionPolicy.FIFO
     ends = [(1, 2, 3, 4), (1, 2)]
     order = [(7,), *ends, (8,)] if is_fifo else [(8,), *ends, (7,)]
@@ -137,7 +136,7 @@ def test_both_parts_keep_their_age(driver: Driver) -> None:
 
 @clause("INS-8", "KEY-1", page_sizes=[3, 16, 64], bigram=True)
 @pytest.mark.parametrize("page", [1, 2, 3])
-def test_keys_part_at_page_boundaries_only(driver: Driver, page: int) -> None:
+def test_nodes_are_split_at_page_boundaries_only(driver: Driver, page: int) -> None:
     tokens = driver.prompt([1, 2, 3])
     driver.put(driver.key(tokens))
     other = list(tokens)

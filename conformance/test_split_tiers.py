@@ -1,4 +1,4 @@
-"""INS-8: what a split leaves as it was on both tiers, and on the way between them."""
+"""INS-8: a split does not change slots on either tier, or transfers between them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Tier, TransferKind
 
-from .host_trees import held_below, pins
-from .reach import reach
-from .residences import put_on_both, put_on_host
-from .stages import STAGES, Stage
-from .trees import held, nodes, prefixes
-from .under_way import operations, queue_load
-from .verbs import FULL, evict_all, key_of, offer, put
+from .hits import tier_hits
+from .scenario import FULL, evict_all, insert_fresh, key_of, put, put_on_both, put_on_host
+from .transfer_stages import STAGES, Stage
+from .transfers import queue_load, transfer_views
+from .tree_view import device_slots, host_slots, nodes, pins, prefixes
 
 WHOLE = (1, 2, 3, 4, 5, 6)
 CUTS = (3, 1, 5)
@@ -28,13 +26,13 @@ Scene = Callable[..., None]
 
 
 def by_match(driver: Driver, pages: int) -> None:
-    """Look for a prompt that ends inside."""
+    """Match a prompt that ends inside the node."""
     driver.match(key_of(driver, WHOLE[:pages]), chunked=True)
 
 
 def by_insert(driver: Driver, pages: int) -> None:
-    """Insert a prompt that goes on differently."""
-    offer(driver, [*WHOLE[:pages], 9])
+    """Insert a prompt that diverges inside the node."""
+    insert_fresh(driver, [*WHOLE[:pages], 9])
 
 
 SPLITS = pytest.mark.parametrize("split", [by_match, by_insert])
@@ -56,11 +54,11 @@ def test_a_split_leaves_slots_of_both_tiers_where_they_are(driver: Driver, scene
 @clause("INS-8", needs=[Capability.HOST], page_sizes=[16])
 def test_a_split_by_an_insert_leaves_the_host_as_it_is(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
-    before = {name: held_below(driver, name) for name in driver.config.components}
+    before = {name: host_slots(driver, name) for name in driver.config.components}
     for pages in CUTS:
         by_insert(driver, pages)
     for component, slots in before.items():
-        after = held_below(driver, component)
+        after = host_slots(driver, component)
         changed = {prefix for prefix, own in slots.items() if after.get(prefix) != own}
         assert not changed, f"INS-8: {component} of {changed} was on the host, and moved in a split"
 
@@ -71,7 +69,7 @@ def test_both_parts_of_an_evicted_node_can_leave_the_host(driver: Driver) -> Non
     for pages in CUTS:
         by_match(driver, pages)
     while driver.evict_host(FULL, 1).victims:
-        left = held_below(driver, FULL).keys()
+        left = host_slots(driver, FULL).keys()
         assert left in [prefixes(*WHOLE[:count]) for count in range(6)], f"EVICT-8: a gap in what is left: {left}"
     assert not nodes(driver), f"INS-8: every part can be evicted, left is {nodes(driver).keys()}"
 
@@ -100,10 +98,12 @@ def test_a_backup_covers_both_parts_of_a_node_that_is_split_meanwhile(
         split(driver, pages)
     _require_sources_pinned(driver, Tier.DEVICE, TransferKind.BACKUP)
     driver.drain()
-    missing = prefixes(*WHOLE) - held_below(driver, FULL).keys()
+    missing = prefixes(*WHOLE) - host_slots(driver, FULL).keys()
     assert not missing, f"INS-8: {WHOLE} was being backed up when it was split, {missing} is not on the host"
     evict_all(driver)
-    assert reach(driver, WHOLE) == (0, 6), f"FLOW-8: all six pages were backed up, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (0, 6), (
+        f"FLOW-8: all six pages were backed up: expected (0, 6), got {tier_hits(driver, WHOLE)}"
+    )
     driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
 
 
@@ -118,9 +118,11 @@ def test_a_load_brings_both_parts_of_a_node_that_is_split_meanwhile(driver: Driv
     _require_sources_pinned(driver, Tier.HOST, TransferKind.LOAD)
     driver.drain()
     delivered = driver.claim(load.ticket)
-    assert delivered is not None, "FLOW-10: the load went well"
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
     assert delivered.tolist() == load.indices.tolist(), f"INS-8: asked {load.indices}, delivered {delivered}"
-    assert reach(driver, WHOLE) == (6, 0), f"INS-8: all six pages were loaded, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (6, 0), (
+        f"INS-8: all six pages were loaded: expected (6, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 @clause("INS-8", "FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
@@ -132,8 +134,8 @@ def test_a_backup_that_fails_after_a_split_leaves_nothing_of_either_part(driver:
     for one in driver.pending():
         driver.fail(one.ticket, parts_done=0)
     driver.step()
-    assert not held_below(driver, FULL), f"FLOW-3: it failed, and {held_below(driver, FULL).keys()} is on the host"
-    assert held(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-3: a backup that failed cost the device data"
+    assert not host_slots(driver, FULL), f"FLOW-3: it failed, and {host_slots(driver, FULL).keys()} is on the host"
+    assert device_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-3: a backup that failed cost the device data"
     driver.drain()
 
 
@@ -148,19 +150,23 @@ def test_a_load_that_fails_after_a_split_leaves_both_parts_on_the_host(driver: D
         driver.fail(one.ticket, parts_done=0)
     driver.step()
     assert driver.claim(load.ticket) is None, "FLOW-3: the load failed and was delivered"
-    assert reach(driver, WHOLE) == (0, 6), f"FLOW-3: all six pages are on the host still, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (0, 6), (
+        f"FLOW-3: all six pages are on the host still: expected (0, 6), got {tier_hits(driver, WHOLE)}"
+    )
     driver.load(key_of(driver, WHOLE))
-    assert reach(driver, WHOLE) == (6, 0), f"FLOW-4: nothing stands in the way of another, got {reach(driver, WHOLE)}"
+    assert tier_hits(driver, WHOLE) == (6, 0), (
+        f"FLOW-4: another load can succeed: expected (6, 0), got {tier_hits(driver, WHOLE)}"
+    )
 
 
 def _slots(driver: Driver) -> dict[str, tuple[object, object]]:
     """The slots of each prefix on both tiers, by component."""
-    return {name: (held(driver, name), held_below(driver, name)) for name in driver.config.components}
+    return {name: (device_slots(driver, name), host_slots(driver, name)) for name in driver.config.components}
 
 
 def _require_sources_pinned(driver: Driver, tier: Tier, kind: TransferKind) -> None:
-    """FLOW-5: each part of what a transfer reads is pinned where it reads it."""
-    if not operations(driver, kind):
+    """FLOW-5: each part of a transfer's source is pinned on its tier."""
+    if not transfer_views(driver, kind):
         return
     bare = {prefix for prefix in prefixes(*WHOLE) if not pins(driver, tier)[FULL, prefix]}
     assert not bare, f"FLOW-5: {WHOLE} is being moved, and of its parts {bare} is not pinned on the {tier.value}"

@@ -1,4 +1,4 @@
-"""STORE-2, STORE-3: what is missing or damaged in storage is not brought, and nothing else is lost for it."""
+"""STORE-2, STORE-3: missing or damaged objects are not prefetched, and all other usable pages are."""
 
 from __future__ import annotations
 
@@ -6,69 +6,78 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool
 
-from .storages import PREFIXES, PROMPT
-from .stored import expected_pages, fetch, in_storage, objects, pools, put_in_storage_alone, store
-from .verbs import put
+from .scenario import put
+from .storage_scenes import (
+    PREFIXES,
+    PROMPT,
+    expected_pages,
+    in_storage,
+    object_keys,
+    pools,
+    prefetch,
+    put_in_storage_alone,
+    store,
+)
 
 LONG = (1, 2, 3, 4, 5, 6, 7)
-"""Longer than what trying one page less each time would come to."""
+"""A prompt so long that retrying with one page less each time would exceed the limit."""
 
 
 def queries(driver: Driver) -> int:
-    """How often storage was asked how far it can give."""
+    """The number of queries to storage."""
     return sum(call.verb == "exists" for call in store(driver).calls)
 
 
 @clause("STORE-2", page_sizes=[16])
-def test_without_any_one_object_the_longest_usable_prefix_comes(driver: Driver) -> None:
+def test_without_any_one_object_the_longest_usable_prefix_is_prefetched(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     for pool in pools(driver):
         for page in range(len(PROMPT)):
-            key = objects(driver, pool, PROMPT)[page]
+            key = object_keys(driver, pool, PROMPT)[page]
             content = store(driver).objects.pop(key)
-            expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
+            expected, came = expected_pages(driver, PROMPT), prefetch(driver, PROMPT)
             assert came == expected, f"STORE-2: without page {page} of {pool.value} {expected} pages, {came} came"
             store(driver).objects[key] = content
             driver.reset()
 
 
 @clause("STORE-2", page_sizes=[16])
-def test_without_any_two_objects_the_longest_usable_prefix_comes(driver: Driver) -> None:
+def test_without_any_two_objects_the_longest_usable_prefix_is_prefetched(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     names = [(pool, page) for pool in pools(driver) for page in range(1, len(PROMPT))]
     pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
     for pair in pairs:
-        keys = [objects(driver, pool, PROMPT)[page] for pool, page in pair]
+        keys = [object_keys(driver, pool, PROMPT)[page] for pool, page in pair]
         contents = {key: store(driver).objects.pop(key) for key in keys}
-        expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
+        expected, came = expected_pages(driver, PROMPT), prefetch(driver, PROMPT)
         assert came == expected, f"STORE-2: without {pair} {expected} pages can be used, {came} came"
         store(driver).restore(contents)
         driver.reset()
 
 
 @clause("STORE-2", page_sizes=[16])
-def test_how_far_a_prefix_can_be_used_is_asked_of_all_pools_at_once(driver: Driver) -> None:
+def test_one_query_asks_all_pools_for_the_usable_prefix(driver: Driver) -> None:
     put_in_storage_alone(driver, LONG[:1], LONG)
     kept = dict(store(driver).objects)
     for pool in pools(driver)[1:]:
         driver.reset()
-        for key in objects(driver, pool, LONG)[1:]:
+        for key in object_keys(driver, pool, LONG)[1:]:
             store(driver).objects.pop(key, None)
         asked = queries(driver)
-        came = fetch(driver, LONG)
+        came = prefetch(driver, LONG)
         assert came == 1, f"STORE-2: {pool.value} has the first page of {len(LONG)} alone, {came} pages came"
         assert queries(driver) == asked + 1, f"STORE-2: storage says so at once, it was asked {queries(driver) - asked}"
         store(driver).restore(kept)
 
 
 @clause("STORE-3", "FETCH-4", page_sizes=[16])
-def test_an_object_that_turns_out_to_be_damaged_is_no_data(driver: Driver) -> None:
+def test_a_damaged_object_is_a_miss(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     contents = dict(store(driver).objects)
     for pool in pools(driver):
         for page in range(len(PROMPT)):
-            store(driver).corrupt([objects(driver, pool, PROMPT)[page]], "corrupt")
-            expected, came = expected_pages(driver, PROMPT), fetch(driver, PROMPT)
+            store(driver).corrupt([object_keys(driver, pool, PROMPT)[page]], "corrupt")
+            expected, came = expected_pages(driver, PROMPT), prefetch(driver, PROMPT)
             assert came == expected, (
                 f"STORE-3: page {page} of {pool.value} is damaged, {expected} pages can be used, {came} came"
             )
@@ -77,31 +86,31 @@ def test_an_object_that_turns_out_to_be_damaged_is_no_data(driver: Driver) -> No
 
 
 @clause("STORE-3", page_sizes=[16])
-def test_an_object_of_another_length_is_no_data(driver: Driver) -> None:
+def test_an_object_of_another_length_is_a_miss(driver: Driver) -> None:
     put_in_storage_alone(driver, *PREFIXES)
-    key = objects(driver, Pool.KV, PROMPT)[2]
+    key = object_keys(driver, Pool.KV, PROMPT)[2]
     content = store(driver).objects[key]
     for damaged in (content[:-1], content + b"\0", b""):
         store(driver).objects[key] = damaged
-        came = fetch(driver, PROMPT)
+        came = prefetch(driver, PROMPT)
         assert came == 2, f"STORE-3: the third page has {len(damaged)} of {len(content)} bytes, {came} pages came"
         driver.reset()
 
 
 @clause("STORE-3", "FETCH-9", page_sizes=[16])
-def test_what_was_damaged_is_written_anew_when_it_is_computed_again(driver: Driver) -> None:
+def test_a_damaged_object_is_written_again_after_recomputation(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
-    whole = {pool: objects(driver, pool, PROMPT) for pool in pools(driver)}
+    whole = {pool: object_keys(driver, pool, PROMPT) for pool in pools(driver)}
     for pool, keys in whole.items():
         there = [key for key in keys if key in store(driver).objects]
         store(driver).corrupt(there[-1:])
-        came = fetch(driver, PROMPT)
+        came = prefetch(driver, PROMPT)
         assert came < len(PROMPT), f"STORE-3: the last page of {pool.value} is gone, and {came} pages came"
         put(driver, PROMPT)
         driver.evict("full", driver.config.capacity_tokens["full"])
         driver.drain()
         driver.restart()
-        came = fetch(driver, PROMPT)
+        came = prefetch(driver, PROMPT)
         assert came == len(PROMPT), (
             f"STORE-3: {pool.value} was computed again, {in_storage(driver, PROMPT)} is there, {came} pages came"
         )
@@ -109,11 +118,11 @@ def test_what_was_damaged_is_written_anew_when_it_is_computed_again(driver: Driv
 
 
 @clause("STORE-3", page_sizes=[16])
-def test_a_backend_that_raises_has_nothing_and_takes_nothing(driver: Driver) -> None:
+def test_a_backend_that_raises_counts_as_a_miss_or_a_refusal(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     for verb in ("exists", "get"):
         store(driver).faults.raising = {verb}
-        came = fetch(driver, PROMPT)
+        came = prefetch(driver, PROMPT)
         assert came == 0, f"STORE-3: {verb} raises, so that nothing is there, yet {came} pages came"
     store(driver).faults.raising = {"set"}
     other = (7, 8)
@@ -122,12 +131,12 @@ def test_a_backend_that_raises_has_nothing_and_takes_nothing(driver: Driver) -> 
     driver.drain()
     assert not any(in_storage(driver, other)[Pool.KV]), "STORE-3: set raises, so that nothing was kept"
     store(driver).faults.raising = set()
-    came = fetch(driver, PROMPT)
+    came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"STORE-3: nothing raises any more, {len(PROMPT)} pages are there, {came} came"
 
 
 @clause("STORE-5", page_sizes=[16])
-def test_what_is_in_storage_is_not_written_again(driver: Driver) -> None:
+def test_objects_in_storage_are_not_written_again(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     before = dict(store(driver).objects)
     put(driver, PROMPT)
@@ -135,4 +144,4 @@ def test_what_is_in_storage_is_not_written_again(driver: Driver) -> None:
     driver.drain()
     after = store(driver).objects
     changed = [key for key, content in before.items() if after.get(key) is not content]
-    assert not changed, f"STORE-5: a restarted cache computed the prompt again, and wrote {changed} anew"
+    assert not changed, f"STORE-5: the objects are in storage: expected none to be written again, got {changed}"

@@ -1,4 +1,4 @@
-"""HOST-7: bytes come back equal, in every layer of every pool, through every tier and to whatever slots."""
+"""HOST-7: bytes stay equal over backups and loads, in every layer of every pool, and in any slots."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots, Tier
 
+from .byte_counts import POOLS
 from .host_eviction import evict_host
-from .host_trees import held_below
-from .lives import take_all
-from .losses import lose_on_device
-from .residences import put_on_both, put_on_host
-from .tombstones import TOMBSTONE
-from .trees import Pages, held
-from .verbs import FULL, MAMBA, SWA, evict_all, key_of
-from .volume import POOLS
+from .request_steps import allocate_all
+from .scenario import FULL, MAMBA, SWA, evict_all, key_of, put_on_both, put_on_host
+from .tombstones import TOMBSTONE, drop_on_device
+from .tree_view import Pages, device_slots, host_slots
 
 PROMPTS = ((1, 2, 3), (1, 2, 8), (5, 6))
 ROUNDS = 3
@@ -29,14 +26,16 @@ Place = tuple[Pool, Pages, int]
 
 
 def pools(driver: Driver) -> Iterator[tuple[str, Pool]]:
-    """Each component with the pools that its slots reach into, sidecars included."""
+    """Each component with the pools that its slots address, sidecars included."""
     for component in driver.config.components:
         yield from ((component, pool) for pool in POOLS[component] if driver.adapter.layers(pool))
 
 
 def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
-    """All that a tier holds of what is cached, as it is read from the pools themselves."""
-    read, holdings = (driver.adapter.read, held) if tier is Tier.DEVICE else (driver.adapter.read_host, held_below)
+    """The bytes of everything that a tier caches, read from its pools."""
+    read, holdings = (
+        (driver.adapter.read, device_slots) if tier is Tier.DEVICE else (driver.adapter.read_host, host_slots)
+    )
     return {
         (pool, pages, layer): read(pool, np.array(slots, dtype=np.int64), layer).tobytes()
         for component, pool in pools(driver)
@@ -46,7 +45,7 @@ def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
 
 
 def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], when: str) -> None:
-    """What is found is as it was, and there is something of each pool."""
+    """The bytes found equal the expected ones, and cover the same pools."""
     seen, known = ({pool for pool, _, _ in places} for places in (found, expected))
     assert seen == known, f"HOST-7: {when}: there was data of the pools {known}, now of {seen}"
     wrong = [place for place, data in found.items() if data != expected[place]]
@@ -54,33 +53,33 @@ def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], 
 
 
 def fill(driver: Driver, number: int) -> Slots:
-    """Take all that can be had on the device, and compute something else in every slot."""
-    mine = take_all(driver)
+    """Allocate every slot that the device can give, and write other data there."""
+    mine = allocate_all(driver)
     count = len(mine) // driver.config.page_size
     driver.write(key_of(driver, range(100 * number, 100 * number + count)), mine, 0)
     return mine
 
 
 def load_all(driver: Driver, prompts: Sequence[Pages]) -> None:
-    """Bring prompts back, each in full, its state checked through a fork."""
+    """Load prompts, and verify the state of each through a fork."""
     for pages in prompts:
         key = key_of(driver, pages)
         driver.verify_state(key, driver.load(key))
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT])
-def test_what_was_copied_is_on_the_host_as_on_the_device(driver: Driver) -> None:
+def test_a_host_copy_has_the_bytes_of_the_device(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
     on_device, on_host = bytes_on(driver, Tier.DEVICE), bytes_on(driver, Tier.HOST)
     common = {place: data for place, data in on_host.items() if place in on_device}
     require_same(common, on_device, "copied")
-    assert all(any(data) for data in common.values()), "HOST-7: what is compared are bytes that somebody wrote"
+    assert all(any(data) for data in common.values()), "HOST-7: expected the compared bytes not to be all zero"
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
-def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Driver) -> None:
+def test_bytes_stay_equal_over_repeated_loads_to_other_slots(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
-    before, places = bytes_on(driver, Tier.DEVICE), [held(driver, FULL)]
+    before, places = bytes_on(driver, Tier.DEVICE), [device_slots(driver, FULL)]
     for number in range(1, ROUNDS + 1):
         evict_all(driver)
         mine = fill(driver, number)
@@ -89,24 +88,26 @@ def test_bytes_come_back_equal_however_often_and_to_whatever_slots(driver: Drive
         load_all(driver, PROMPTS[number % len(PROMPTS) :])
         load_all(driver, PROMPTS)
         require_same(bytes_on(driver, Tier.DEVICE), before, f"loaded {number} times")
-        places.append(held(driver, FULL))
+        places.append(device_slots(driver, FULL))
         driver.free(mine[:in_the_way])
     assert all(place.keys() == places[0].keys() for place in places), f"HOST-4: each load brings all, got {places}"
     moved = [place for place in places if place != places[0]]
-    assert moved, f"HOST-7: the scene is of data that comes back to other slots, it was always at {places[0]}"
+    assert moved, f"HOST-7: the scenario is about data that comes back to other slots, it was always at {places[0]}"
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
-def test_bytes_come_back_equal_from_host_slots_that_others_used(driver: Driver) -> None:
+def test_bytes_stay_equal_in_reused_host_slots(driver: Driver) -> None:
     put_on_both(driver, *PROMPTS)
-    before, places = bytes_on(driver, Tier.DEVICE), held_below(driver, FULL)
+    before, places = bytes_on(driver, Tier.DEVICE), host_slots(driver, FULL)
     evict_all(driver)
     evict_host(driver)
     put_on_host(driver, (20, 21, 22, 23), (30, 31))
     driver.evict_host(FULL, 1)
     put_on_host(driver, *reversed(PROMPTS))
-    again = held_below(driver, FULL)
-    assert any(again[pages] != slots for pages, slots in places.items()), "HOST-7: the scene is of other host slots"
+    again = host_slots(driver, FULL)
+    assert any(again[pages] != slots for pages, slots in places.items()), (
+        "HOST-7: the scenario is about other host slots"
+    )
     driver.free(fill(driver, 1))
     load_all(driver, PROMPTS)
     found = {place: data for place, data in bytes_on(driver, Tier.DEVICE).items() if place in before}
@@ -114,8 +115,8 @@ def test_bytes_come_back_equal_from_host_slots_that_others_used(driver: Driver) 
 
 
 def alone(driver: Driver, component: str) -> None:
-    """A component that alone was lost comes back as the host has it."""
-    lose_on_device(driver, component)
+    """A component that is loaded alone has the bytes of the host."""
+    drop_on_device(driver, component)
     lost = bytes_on(driver, Tier.HOST).keys() - bytes_on(driver, Tier.DEVICE).keys()
     load_all(driver, [TOMBSTONE])
     found = bytes_on(driver, Tier.DEVICE)
@@ -127,10 +128,10 @@ def alone(driver: Driver, component: str) -> None:
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(SWA,))
-def test_swa_bytes_come_back_equal_when_they_alone_were_lost(driver: Driver) -> None:
+def test_swa_bytes_stay_equal_when_loaded_alone(driver: Driver) -> None:
     alone(driver, SWA)
 
 
 @clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(MAMBA,))
-def test_a_state_comes_back_equal_when_it_alone_was_lost(driver: Driver) -> None:
+def test_a_state_stays_equal_when_loaded_alone(driver: Driver) -> None:
     alone(driver, MAMBA)

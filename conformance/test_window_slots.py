@@ -1,4 +1,4 @@
-"""POOL: SWA slots are the partners of FULL slots, and come and go apart from them."""
+"""POOL-5: SWA slots are the partners of FULL slots, and can be freed without them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import PADDING_SLOT, Slots
 
-from .pictures import free_slots, picture
 from .refusals import refused
-from .verbs import FULL, SWA, evict_all, key_of, lock, put, window_pages
+from .scenario import FULL, SWA, evict_all, key_of, lock, put, window_pages
+from .snapshot_values import snapshot_values
+from .tree_view import free_slots
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
@@ -37,13 +38,13 @@ def test_partners_that_were_given_back_are_skipped(driver: Driver) -> None:
 def test_giving_back_no_partner_changes_nothing(driver: Driver) -> None:
     slots = _allocated(driver, 2)
     driver.release_window(slots)
-    before = picture(driver.snapshot())
+    before = snapshot_values(driver.snapshot())
     driver.release_window(slots)
-    assert picture(driver.snapshot()) == before, "POOL-5: slots without partners were not skipped"
+    assert snapshot_values(driver.snapshot()) == before, "POOL-5: slots without partners were not skipped"
 
 
 @clause("POOL-5", bigram=True)
-def test_a_slot_that_is_used_again_has_a_partner_of_its_own(driver: Driver) -> None:
+def test_a_reused_slot_has_a_new_partner(driver: Driver) -> None:
     # Recycled FULL pages that kept the mapping of their last owner freed other requests' SWA pages twice.
     capacity = driver.config.capacity_tokens
     slots = _allocated(driver, 4)
@@ -59,7 +60,7 @@ def test_a_slot_that_is_used_again_has_a_partner_of_its_own(driver: Driver) -> N
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
-def test_slots_of_a_tombstone_have_no_partner_and_go_without_one(driver: Driver) -> None:
+def test_slots_of_a_tombstone_have_no_partner_and_are_freed_without_one(driver: Driver) -> None:
     pool = free_slots(driver.snapshot())
     pages = list(range(1, window_pages(driver.config) + 3))
     put(driver, pages, passed=2)

@@ -1,4 +1,4 @@
-"""EVICT-7: with write_back, what has no copy is backed up before it leaves the device, or it stays there."""
+"""EVICT-7: with write_back a victim without a host copy is backed up before it leaves the device, or stays there."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .host_trees import device_locks, free_below, held_below
-from .hosts import another, host_of, room
-from .lives import take_all
-from .reach import best, reach
-from .residences import put_on_host
-from .trees import nodes, prefixes
-from .verbs import FULL, evict_all, key_of, lock, put
+from .cache_variants import capacity_for, host_config, host_variant
+from .hits import best_match, tier_hits
+from .request_steps import allocate_all
+from .scenario import FULL, evict_all, key_of, lock, put, put_on_host
+from .tree_view import device_locks, free_host_slots, host_slots, nodes, prefixes
 
 OLD, NEW = (1, 2), (3, 4)
 BACK = [WritePolicy.WRITE_BACK]
@@ -25,42 +23,48 @@ def test_a_victim_is_backed_up_within_the_call_whichever_component_is_evicted(dr
         driver.reset()
         put(driver, NEW)
         driver.drain()
-        assert not held_below(driver, FULL), f"HOST-1: nothing is copied before it leaves: {held_below(driver, FULL)}"
+        assert not host_slots(driver, FULL), f"HOST-1: nothing is copied before it leaves: {host_slots(driver, FULL)}"
         result = driver.evict(component, driver.config.capacity_tokens[component])
         assert result.refused == 0, f"EVICT-7: the host is empty, yet {result}"
-        assert reach(driver, NEW) == (0, 2), f"EVICT-7: both pages went to the host, got {reach(driver, NEW)}"
+        assert tier_hits(driver, NEW) == (0, 2), (
+            f"EVICT-7: both pages went to the host: expected (0, 2), got {tier_hits(driver, NEW)}"
+        )
         driver.verify_state(key_of(driver, NEW), driver.load(key_of(driver, NEW)))
-        assert reach(driver, NEW) == (2, 0), f"FLOW-8: both pages came back, got {reach(driver, NEW)}"
+        assert tier_hits(driver, NEW) == (2, 0), (
+            f"FLOW-8: both pages came back: expected (2, 0), got {tier_hits(driver, NEW)}"
+        )
 
 
 @clause("EVICT-7", "EVICT-5", write_policies=BACK)
-def test_a_child_goes_to_the_host_while_its_parent_stays_on_the_device(driver: Driver) -> None:
+def test_a_child_is_demoted_while_its_parent_stays_on_the_device(driver: Driver) -> None:
     chain = (1, 2, 3)
     for count in (1, 2, 3):
         put(driver, chain[:count])
     for count in (2, 1, 0):
         driver.evict(FULL, 1)
-        assert reach(driver, chain) == (count, 3 - count), f"EVICT-7: {count} pages stay, got {reach(driver, chain)}"
-        below, expected = held_below(driver, FULL).keys(), prefixes(*chain) - prefixes(*chain[:count])
+        assert tier_hits(driver, chain) == (count, 3 - count), (
+            f"EVICT-7: {count} pages stay: expected {(count, 3 - count)}, got {tier_hits(driver, chain)}"
+        )
+        below, expected = host_slots(driver, FULL).keys(), prefixes(*chain) - prefixes(*chain[:count])
         assert below == expected, f"EVICT-7: {expected} was to be on the host, got {below}"
 
 
 @clause("EVICT-7", "FLOW-4", write_policies=BACK)
 def test_a_victim_stays_when_no_room_can_be_made_on_the_host(driver: Driver) -> None:
-    with another(driver, host={"capacity_tokens": room(driver.config, 2, 1)}) as small:
+    with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, 2, 1)}) as small:
         put_on_host(small, OLD)
-        receipt = small.lock_host(best(small, OLD))
+        receipt = small.lock_host(best_match(small, OLD))
         put(small, NEW)
         for component in small.config.components:
             result = small.evict(component, 1)
             counts = result.victims, result.refused, result.freed[component]
             assert counts == (0, 1, 0), f"EVICT-7: victims, refused, freed for {component}: {result}"
-            found = reach(small, OLD), reach(small, NEW)
+            found = tier_hits(small, OLD), tier_hits(small, NEW)
             assert found == ((0, 2), (2, 0)), f"EVICT-7: each stays where it is, got {found}"
         assert small.allocate(small.config.capacity_tokens[FULL]) is None, "EVICT-7: a part of the device cannot leave"
         small.unlock_host(receipt)
         evict_all(small)
-        found = reach(small, OLD), reach(small, NEW)
+        found = tier_hits(small, OLD), tier_hits(small, NEW)
         assert found == ((0, 0), (0, 2)), f"EVICT-7: there is room again, in place of the older one, got {found}"
 
 
@@ -72,11 +76,15 @@ def test_a_victim_stays_when_its_copy_fails(driver: Driver) -> None:
         driver.adapter.fail_waits(1)
         result = driver.evict(component, 1)
         assert (result.victims, result.refused) == (0, 1), f"EVICT-7: the copy failed, and the victim stays: {result}"
-        assert reach(driver, NEW) == (2, 0), f"EVICT-7: it is on the device still, got {reach(driver, NEW)}"
-        free, capacity = free_below(driver), host_of(driver.config).capacity_tokens
+        assert tier_hits(driver, NEW) == (2, 0), (
+            f"EVICT-7: it is on the device still: expected (2, 0), got {tier_hits(driver, NEW)}"
+        )
+        free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
         assert free == capacity, f"FLOW-3: nothing came to the host: of {capacity} are free {free}"
         driver.evict(component, 1)
-        assert reach(driver, NEW) == (0, 2), f"FLOW-4: the next eviction backs it up, got {reach(driver, NEW)}"
+        assert tier_hits(driver, NEW) == (0, 2), (
+            f"FLOW-4: the next eviction backs it up: expected (0, 2), got {tier_hits(driver, NEW)}"
+        )
 
 
 @clause("FLOW-4", "EVICT-7", write_policies=BACK)
@@ -91,40 +99,42 @@ def test_a_victim_whose_copy_failed_three_times_is_dropped(driver: Driver) -> No
 
 
 @clause("EVICT-7", "FLOW-4", write_policies=BACK)
-def test_what_is_larger_than_the_host_is_dropped_with_what_is_below_it(driver: Driver) -> None:
+def test_a_node_larger_than_the_host_is_dropped_with_its_descendants(driver: Driver) -> None:
     below = (*NEW, 5)
-    with another(driver, host={"capacity_tokens": room(driver.config, 1, 1)}) as small:
+    with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, 1, 1)}) as small:
         put(small, NEW)
         put(small, below)
         small.evict(FULL, 1)
-        assert reach(small, below) == (2, 1), f"EVICT-7: page 5 alone fits on the host, got {reach(small, below)}"
-        receipt = small.lock_host(best(small, below))
+        assert tier_hits(small, below) == (2, 1), (
+            f"EVICT-7: page 5 alone fits on the host: expected (2, 1), got {tier_hits(small, below)}"
+        )
+        receipt = small.lock_host(best_match(small, below))
         result = small.evict(FULL, 1)
         assert (result.victims, result.refused) == (0, 1), f"LOCK-7: what is below is locked on the host, yet {result}"
         small.unlock_host(receipt)
         result = small.evict(FULL, 1)
         assert (result.victims, result.refused) == (1, 0), f"EVICT-7: the host could never take {NEW}: {result}"
         assert not nodes(small), f"EVICT-7: {below} goes with {NEW}, left is {nodes(small).keys()}"
-        free = free_below(small)
-        assert free == host_of(small.config).capacity_tokens, f"POOL-1: the host is empty, free are {free}"
+        free = free_host_slots(small)
+        assert free == host_config(small.config).capacity_tokens, f"POOL-1: the host is empty, free are {free}"
 
 
 @clause("EVICT-7", "EVICT-8", write_policies=BACK)
-def test_copies_of_what_the_device_has_make_room_for_what_leaves_it(driver: Driver) -> None:
-    with another(driver, host={"capacity_tokens": room(driver.config, 2, 1)}) as small:
+def test_host_copies_of_device_data_are_evicted_for_new_backups(driver: Driver) -> None:
+    with host_variant(driver, host={"capacity_tokens": capacity_for(driver.config, 2, 1)}) as small:
         put_on_host(small, OLD)
         put(small, NEW)
         leaving, staying = NEW, OLD
         for _ in range(6):
             small.load(key_of(small, staying))
             small.evict(FULL, 1)
-            found = reach(small, staying), reach(small, leaving)
+            found = tier_hits(small, staying), tier_hits(small, leaving)
             assert found == ((2, 0), (0, 2)), f"EVICT-7: {staying} gives up its copy for {leaving}, got {found}"
             leaving, staying = staying, leaving
 
 
 @clause("EVICT-7", "LOCK-2", "FLOW-3", write_policies=BACK, needs=[Capability.SIZES])
-def test_backups_of_an_eviction_leave_the_locks_of_others(driver: Driver) -> None:
+def test_backups_during_an_eviction_leave_the_locks_of_callers_unchanged(driver: Driver) -> None:
     put(driver, OLD)
     receipt = lock(driver, OLD)
     before = device_locks(driver), {name: size.protected for name, size in driver.adapter.sizes().items()}
@@ -143,9 +153,11 @@ def test_backups_of_an_eviction_leave_the_locks_of_others(driver: Driver) -> Non
 def test_an_allocation_backs_up_what_it_displaces(driver: Driver) -> None:
     put(driver, OLD)
     put(driver, NEW)
-    slots = take_all(driver)
-    assert held_below(driver, FULL), "EVICT-7: the oldest prompt was displaced and had no copy; the host has nothing"
+    slots = allocate_all(driver)
+    assert host_slots(driver, FULL), "EVICT-7: the oldest prompt was displaced and had no copy; the host has nothing"
     driver.free(slots)
     for pages in (OLD, NEW):
         driver.load(key_of(driver, pages))
-        assert reach(driver, pages) == (2, 0), f"FLOW-8: {pages} is there again, got {reach(driver, pages)}"
+        assert tier_hits(driver, pages) == (2, 0), (
+            f"FLOW-8: {pages} is there again: expected (2, 0), got {tier_hits(driver, pages)}"
+        )

@@ -1,1 +1,1 @@
-"""The contract across processes: one cache on each rank of a mesh, by gloo on CPUs or by NCCL on GPUs."""
+"""The contract across processes: one cache on each rank of a mesh, over gloo on CPUs or NCCL on GPUs."""

@@ -1,6 +1,6 @@
-"""One life of a cache on the processes that torchrun has started: `torchrun --nproc-per-node 8 -m distributed_tests`.
+"""A random workload on processes of torchrun: `torchrun --nproc-per-node 8 -m distributed_tests`.
 
-All hosts take part that torchrun spans. Ends with an error that names the rank, or with one line from the first rank.
+Every process of torchrun is a rank, on all hosts. Ends with an error that names a rank, or with one line from rank 0.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.torchrun_world import join_torchrun
 
 from .configurations import configuration
-from .lives import Life
+from .random_workload import RandomWorkload
 
 TIMEOUT_S = 60.0
 
 
 def dividing(config: CacheConfig, mesh: Mesh) -> CacheConfig:
-    """The configuration with a model that divides over so many ranks."""
+    """The configuration with a model whose heads and layers divide over the mesh."""
     layers = 2 * mesh.pp_size
     model = reshaped(
         TINY_MODEL,
@@ -39,7 +39,7 @@ def dividing(config: CacheConfig, mesh: Mesh) -> CacheConfig:
 
 
 def arguments() -> argparse.Namespace:
-    """What is asked for; by default as many tensor-parallel ranks as there are processes."""
+    """The command line. By default all processes are tensor-parallel ranks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--adapter", default=DEFAULT_ADAPTER, help="the cache, as module:Class")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
@@ -51,13 +51,13 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Be one of the ranks."""
+    """Run one of the ranks."""
     asked = arguments()
     mesh = Mesh(int(os.environ.get("WORLD_SIZE", "1")) // (asked.cp * asked.pp), asked.cp, asked.pp)
     adapter_type = load_adapter(asked.adapter)
     world = join_torchrun(mesh, asked.backend, TIMEOUT_S)
     driver = RankDriver(adapter_type, dividing(configuration(adapter_type), mesh), world)
-    Life(driver, asked.seed).lead(asked.rounds)
+    RandomWorkload(driver, asked.seed).run(asked.rounds)
     if world.rank == 0:
         calls = {axis: len(made) for axis, made in world.calls.items()}
         print(f"{mesh.name} by {asked.backend}: one tree after each of {asked.rounds} rounds; collectives: {calls}")  # noqa: T201

@@ -1,4 +1,4 @@
-"""The configurations of the ranks: of those of the run that has most, with a model that divides over four ranks."""
+"""The configuration of the ranks: the richest one of the adapter, with a model that divides over four ranks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def configuration(
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH,
     stop_policy: StopPolicy | None = StopPolicy.WAIT_COMPLETE,
 ) -> CacheConfig:
-    """The richest configuration that the adapter serves, whose transfers a test moves; skips where there is none.
+    """The richest configuration of the adapter whose transfers a test can move; skips the test if there is none.
 
-    `stop_policy`: of the storage tier, or None for a cache that ends with its host tier.
+    `stop_policy`: of the storage tier; None for a cache without one.
     """
     fitting = [
         config
@@ -44,7 +44,7 @@ def configuration(
 
 
 def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
-    """The same with FULL alone, and room for so many pages on both tiers, which may be fetched at once."""
+    """The same with FULL alone, and with room for so many pages on both tiers and in one prefetch."""
     assert config.host is not None, f"{config.name} has a host tier"
     full = Component.FULL.value
     room = {full: pages * page_size}

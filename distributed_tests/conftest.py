@@ -1,10 +1,10 @@
-"""Starts the ranks of a test: `launch` for the mesh of the test, by gloo, and by NCCL where there are GPUs enough.
+"""Starts the ranks of a test: `launch` for the mesh of the test, over gloo, and over NCCL if there are enough GPUs.
 
 A scenario is a function at the top of a module, `act(world, adapter_type, config, ...)`. `launch.values(act, ...)`
-calls it in one process for each rank and gives what each returned, by rank. It opens a RankDriver, drives the same
-verbs on every rank, lets what differs depend on `driver.rank`, and ends with `driver.end()`. The driver holds each rank
-to every law, and the ranks to one tree, wherever they agree: at `step` and `drain`, and at `compare` where a test asks
-for it. `launch.outcomes` is for ranks that are meant to fail. A test names its meshes with `@over(...)`.
+calls it in one process for each rank and returns the results by rank. It opens a RankDriver, calls the same
+verbs on every rank, uses `driver.rank` for what differs, and ends with `driver.end()`. The driver checks each rank
+against every law, and compares the trees of the ranks at `step` and `drain`, and at `compare` where a test calls
+it. `launch.outcomes` is for ranks that are meant to fail. A test names its meshes with `@on_meshes(...)`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hicache.testing.ranks.mesh import Mesh
 register_profiles()
 
 DEADLINE_S = 90.0
-"""For all of one launch, on a busy machine."""
+"""The limit for one launch, on a busy machine."""
 
 TIMEOUT_S = 30.0
-"""Until a rank that does not come to a collective is missed. Tests of ranks that do not come take less."""
+"""The timeout of a collective that a rank does not join. Tests of such ranks set a shorter one."""
 
 
 @pytest.fixture(scope="session")
 def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
-    """The class under test. A process finds it by its module and name."""
+    """The class under test. A rank's process imports it by its module and name."""
     return subject_of(pytestconfig).adapter
 
 
@@ -46,5 +46,5 @@ def transport(request: pytest.FixtureRequest, mesh: Mesh) -> str:
 
 @pytest.fixture
 def launch(mesh: Mesh, transport: str, tmp_path: Path) -> Launch:
-    """Starts one process for each rank of the mesh, in a folder of its own. Change it with `dataclasses.replace`."""
+    """Starts one process for each rank of the mesh, in its own folder. Change it with `dataclasses.replace`."""
     return Launch(mesh, transport, tmp_path, DEADLINE_S, TIMEOUT_S, is_recorded=True)

@@ -13,9 +13,9 @@ CP2_TP2 = Mesh(tp_size=2, cp_size=2, pp_size=1)
 PP2_TP2 = Mesh(tp_size=2, cp_size=1, pp_size=2)
 
 ALL_MESHES = (TP2, TP4, CP2_TP2, PP2_TP2)
-"""All with several ranks. One rank is for machines with one GPU."""
+"""The meshes of several ranks. TP1 is for machines with one GPU."""
 
 
-def over(*meshes: Mesh) -> pytest.MarkDecorator:
+def on_meshes(*meshes: Mesh) -> pytest.MarkDecorator:
     """Run a test on each of these meshes; it takes `launch`."""
     return pytest.mark.parametrize("mesh", meshes, ids=[mesh.name for mesh in meshes])

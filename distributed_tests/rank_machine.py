@@ -1,4 +1,4 @@
-"""RankMachine: all ranks are asked the same, while transfers, storage, clocks and memory are each rank's own."""
+"""RankMachine: the same verbs on all ranks, while each rank has its own transfers, storage, clock and capacities."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from hicache.testing.ranks.team import Team
 from hicache.testing.storage.store import Faults
 from hicache.types import Component, Handle, StorageKind, Tier
 
-from .acts import key_of, leave_nothing, let_go_on, make_room, own_store, require_empty
-from .tiny import tiny_caches
+from .rank_actions import advance_jobs, evict_both_tiers, evict_on, key_of, own_store, require_empty
+from .small_caches import small_caches
 
 T = TypeVar("T")
 
 TIMEOUT_S = 20.0
-"""Until a thread that does not come is missed. Who goes another way is named at once."""
+"""The timeout of a collective. A rank that calls a different collective is named at once."""
 
 LATE_S = 60.0
-"""Longer than any prefetch is waited for."""
+"""Longer than the timeout of any prefetch."""
 
 ROUNDS = 6
-"""Evictions after which nothing may be left."""
+"""Evictions of both tiers after which the cache must be empty."""
 
 PLACE = st.integers(0, 7)
-"""Which one of several, counted round: a rank, a transfer, somebody who waits."""
+"""Selects a rank, a transfer or a waiting request, modulo their number."""
 
 PAGES = st.lists(st.integers(1, 2), min_size=1, max_size=5)
-"""A prompt's pages by number. Two kinds make shared prefixes likely."""
+"""The pages of a prompt by number. Two numbers make shared prefixes likely."""
 
 
 class Move(str, Enum):
-    """What happens to a transfer of one rank, or to a job of its storage."""
+    """What happens to a transfer or a storage job of one rank."""
 
-    ADVANCE = "it goes on"
-    COMPLETE = "it comes to its end"
-    FAIL = "it fails, if it is a copy"
+    ADVANCE = "it advances"
+    COMPLETE = "it completes"
+    FAIL = "it fails, if it is a transfer"
 
 
-class Trouble(str, Enum):
-    """What goes wrong on one rank."""
+class RankFault(str, Enum):
+    """A fault on one rank."""
 
-    GONE = "an object is gone"
-    LOST = "an object is lost, and nobody knows"
+    GONE = "an object is removed"
+    LOST = "an object cannot be read, and storage still says it has it"
     READS = "the next page cannot be read"
-    WRITES = "the next page is not kept"
-    LATE = "its clock runs ahead"
-    NOTHING = "nothing goes wrong any more"
+    WRITES = "the next page is not stored"
+    LATE = "its clock advances past every timeout"
+    NOTHING = "all faults end"
 
 
 MOVES = st.lists(st.tuples(PLACE, PLACE, st.sampled_from([*Move, Move.COMPLETE])), min_size=1, max_size=6)
 
 
 class RankMachine(RuleBasedStateMachine):
-    """A thread for each rank. Each driver holds its rank to the laws, and `step` holds all ranks to one tree.
+    """One thread for each rank. Each driver checks its rank against the laws; `step` compares the trees of all ranks.
 
-    `met`: what ranks agreed upon in the examples of a run.
+    `met`: the kinds of collectives in the examples of a run.
     """
 
     adapter_type: ClassVar[type[CacheAdapter]]
@@ -73,8 +73,8 @@ class RankMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
-        """A fresh cache on each rank."""
-        configs = data.draw(tiny_caches(self.adapter_type, self.mesh.ranks))
+        """Open an empty cache on each rank."""
+        configs = data.draw(small_caches(self.adapter_type, self.mesh.ranks))
         note(f"configuration: {configs}")
         self.loading: list[Sequence[Handle]] = []
         self.fetching: list[tuple[Sequence[Handle], Sequence[int]]] = []
@@ -85,7 +85,7 @@ class RankMachine(RuleBasedStateMachine):
 
     @rule(pages=PAGES)
     def ask(self, pages: list[int]) -> None:
-        """A request comes; it computes what is lacking and is done, or it waits for what is loaded."""
+        """Admit a request; it finishes at once, or waits for its load."""
         admissions = self._each(lambda driver: driver.admit(key_of(driver, pages)))
         self._same("admit", [one and (one.cached_tokens, one.loading) for one in admissions])
         granted = [one for one in admissions if one is not None]
@@ -96,7 +96,7 @@ class RankMachine(RuleBasedStateMachine):
 
     @rule(pages=PAGES, moves=MOVES)
     def prefetch(self, pages: list[int], moves: list[tuple[int, int, Move]]) -> None:
-        """Somebody comes for whom something may be fetched; storage gets on with it, on each rank as far as it does."""
+        """Start a prefetch, and let storage move, on each rank by a different amount."""
         self._fetch(pages)
         self.step()
         self.move(moves)
@@ -105,22 +105,22 @@ class RankMachine(RuleBasedStateMachine):
 
     @rule(pages=PAGES, behind=PLACE, batches=st.integers(0, 4), late=PLACE)
     def fetch_unevenly(self, pages: list[int], behind: int, batches: int, late: int) -> None:
-        """One rank has done but so many of the batches, another one's clock runs ahead, and somebody looks."""
-        self._strand(pages)
+        """One rank has done only so many batches, another one's clock passes the timeout, and a prefetch is checked."""
+        self._drop_both_tiers(pages)
         if not self._fetch(pages):
             return
         self.step()
         self._each(lambda driver: driver.let_end(StorageKind.QUERY))
         self.step()
         slow = behind % self.mesh.ranks
-        self._each(lambda driver: let_go_on(driver, batches if driver.rank == slow else sys.maxsize))
+        self._each(lambda driver: advance_jobs(driver, batches if driver.rank == slow else sys.maxsize))
         self.drivers[late % self.mesh.ranks].advance_clock(LATE_S)
         self.look(-1)
         self.step()
 
     @rule(moves=MOVES)
     def move(self, moves: list[tuple[int, int, Move]]) -> None:
-        """Transfers and storage get on, on each rank by themselves."""
+        """Transfers and storage jobs move, on each rank separately."""
         for rank, place, how in moves:
             driver = self.drivers[rank % self.mesh.ranks]
             copies, asked = driver.pending(), driver.pending_storage()
@@ -133,17 +133,17 @@ class RankMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        """What has ended everywhere is taken over, and what waits begins."""
+        """A step on all ranks: it takes over what has ended on all of them, and starts what is queued."""
         self._each(lambda driver: driver.step())
 
     @rule()
     def drain(self) -> None:
-        """All that is under way ends."""
+        """A drain on all ranks."""
         self._each(lambda driver: driver.drain())
 
     @rule(place=PLACE)
     def look(self, place: int) -> None:
-        """Somebody who waits looks how it stands."""
+        """A prefetch is checked, and a waiting request is resumed."""
         if self.fetching:
             fetch = self.fetching[place % len(self.fetching)]
             came = self._each(lambda driver: driver.check_prefetch(fetch[0][driver.rank]))
@@ -161,7 +161,7 @@ class RankMachine(RuleBasedStateMachine):
 
     @rule(place=PLACE)
     def abort(self, place: int) -> None:
-        """Somebody who waits is gone."""
+        """A prefetch or a waiting request is aborted."""
         if self.fetching:
             tickets, _ = self.fetching.pop(place % len(self.fetching))
             self._each(lambda driver: driver.abort_prefetch(tickets[driver.rank]))
@@ -173,37 +173,37 @@ class RankMachine(RuleBasedStateMachine):
         tier=st.sampled_from([Tier.DEVICE, Tier.HOST]), component=PLACE, pages=st.sampled_from([1, 3, 8]), failing=PLACE
     )
     def evict(self, tier: Tier, component: int, pages: int, failing: int) -> None:
-        """Room is made on a tier. On one rank, perhaps, the first copy fails that the cache then waits for."""
+        """Evict on a tier. On one rank the first backup that the eviction waits for may fail."""
         names = self.drivers[0].config.components
         name = names[component % len(names)]
         if failing < self.mesh.ranks:
             self._fails(failing)
             self.drivers[failing].adapter.fail_waits(1)
         tokens = pages * (1 if name == Component.MAMBA else self.drivers[0].config.page_size)
-        self._same("evict", self._each(lambda driver: make_room(driver, tier, name, tokens)))
+        self._same("evict", self._each(lambda driver: evict_on(driver, tier, name, tokens)))
 
-    @rule(trouble=st.sampled_from(Trouble), rank=PLACE, pages=PAGES, page=PLACE)
-    def trouble(self, trouble: Trouble, rank: int, pages: list[int], page: int) -> None:
-        """Something goes wrong on one rank."""
+    @rule(trouble=st.sampled_from(RankFault), rank=PLACE, pages=PAGES, page=PLACE)
+    def trouble(self, trouble: RankFault, rank: int, pages: list[int], page: int) -> None:
+        """A fault happens on one rank."""
         driver = self.drivers[rank % self.mesh.ranks]
-        if trouble is Trouble.LATE:
+        if trouble is RankFault.LATE:
             driver.advance_clock(LATE_S)
             return
         store, faults = own_store(driver.config), Faults()
-        faults.failing_gets, faults.failing_sets = int(trouble is Trouble.READS), int(trouble is Trouble.WRITES)
+        faults.failing_gets, faults.failing_sets = int(trouble is RankFault.READS), int(trouble is RankFault.WRITES)
         store.faults = faults
         names = sorted(store.objects)
-        if names and trouble is Trouble.GONE:
+        if names and trouble is RankFault.GONE:
             store.objects.pop(names[page % len(names)])
-        elif names and trouble is Trouble.LOST:
+        elif names and trouble is RankFault.LOST:
             store.corrupt([names[page % len(names)]])
 
     def teardown(self) -> None:
-        """Give back what is held, and close what was opened."""
+        """Release what is held, and close the caches."""
         if not hasattr(self, "drivers"):
             return
         try:
-            # What is broken is not tidied up: the first error is the one to see.
+            # After an error nothing is released, so that the first error is the one reported.
             if sys.exc_info()[0] is None:
                 self._give_back()
         finally:
@@ -211,21 +211,21 @@ class RankMachine(RuleBasedStateMachine):
                 driver.adapter.close()
             self.team.close()
 
-    # Inside.
+    # Internal.
 
     def _give_back(self) -> None:
         while self.fetching or self.loading:
             self.abort(0)
         self.drain()
         for _ in range(ROUNDS):
-            self._each(leave_nothing)
+            self._each(evict_both_tiers)
         self._each(require_empty)
         counts = [{axis: len(calls) for axis, calls in world.calls.items()} for world in self.team.worlds]
         self._same("collectives", counts)
         self.met.update(str(call) for calls in self.team.worlds[0].calls.values() for call in calls)
 
     def _each(self, act: Callable[[RankDriver], T]) -> list[T]:
-        """Who does something else than the others is named when it comes to the end of it, and not only in time."""
+        """Call a verb on all ranks. A collective at its end names at once a rank that took another path."""
 
         def done(rank: int) -> T:
             result = act(self.drivers[rank])
@@ -235,7 +235,9 @@ class RankMachine(RuleBasedStateMachine):
         return self.team.each(done)
 
     def _same(self, verb: str, answers: Sequence[object]) -> None:
-        assert all(answer == answers[0] for answer in answers), f"RANK-1: {verb} says, by rank: {answers}"
+        assert all(answer == answers[0] for answer in answers), (
+            f"RANK-1: expected the same answer of {verb} on every rank, got by rank {answers}"
+        )
 
     def _finish(self, admissions: Sequence[Admission]) -> None:
         self._each(lambda driver: driver.finish(admissions[driver.rank].request))
@@ -247,14 +249,14 @@ class RankMachine(RuleBasedStateMachine):
             self.fetching.append((tickets, pages))
         return tickets[0] is not None
 
-    def _strand(self, pages: list[int]) -> None:
-        """A prompt is in storage, as far as there was room for it, and nowhere else."""
+    def _drop_both_tiers(self, pages: list[int]) -> None:
+        """Store a prompt, as far as it fits, and evict it from both tiers."""
         self.ask(pages)
         self.drain()
-        self._each(leave_nothing)
+        self._each(evict_both_tiers)
 
     def _fails(self, rank: int) -> None:
-        """What failed on one rank has failed on all."""
+        """Tell the drivers of the other ranks to expect a failure."""
         for driver in self.drivers:
             driver.failures += driver.rank != rank
 

@@ -1,4 +1,4 @@
-"""SharedFiles: a folder of files that all ranks keep their pages in, which notes what this process gave to it."""
+"""SharedFiles: the file backend in a folder that all ranks share; it counts the objects that this process sets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hicache.storage.base import Pieces
 from hicache.storage.file import FileStorage
 
 BACKEND = f"{__name__}:SharedFiles"
-"""What a configuration calls it."""
+"""The name of the backend in a configuration."""
 
 given: Counter[str] = Counter()
-"""How often this process gave each object."""
+"""How often this process set each object."""
 
 
 class SharedFiles(FileStorage):
-    """Files as usual. Options: those of `file`."""
+    """The file backend with a counter. Options: those of `file`."""
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, options)

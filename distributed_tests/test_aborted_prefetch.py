@@ -1,4 +1,4 @@
-"""A prefetch that all ranks abort, while storage has come further on one of them: nothing is left of it anywhere."""
+"""A prefetch that all ranks abort, while storage on one rank is ahead of the others, leaves nothing held."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import StorageKind
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import (
+from .stored_prompt import (
     PROMPT,
+    advance_batches,
     ask_for_pages,
     begin,
     brought,
-    do_batches,
-    held_by_fetches,
     put_in_storage,
+    slots_held_by_prefetches,
     taken_on_host,
 )
 
 Left = tuple[str, dict[str, int], int]
-"""What was under way, host slots that are not free when all has ended, and pages that another prefetch brought."""
+"""The way of the abort, host slots that are taken after a drain, and pages that another prefetch brought."""
 
 
 def aborts_queries(driver: RankDriver, ahead: int) -> None:
-    """One rank knows already what is there."""
+    """Abort when one rank has the answer to its query."""
     ticket = begin(driver)
     driver.step()
     if driver.rank == ahead:
@@ -39,7 +39,7 @@ def aborts_queries(driver: RankDriver, ahead: int) -> None:
 
 
 def aborts_pages(driver: RankDriver, ahead: int) -> None:
-    """One rank has all pages, the others have none."""
+    """Abort when one rank has read all pages, the others none."""
     ticket = ask_for_pages(driver)
     if driver.rank == ahead:
         driver.let_end(StorageKind.PREFETCH)
@@ -47,15 +47,15 @@ def aborts_pages(driver: RankDriver, ahead: int) -> None:
 
 
 def aborts_what_was_stepped(driver: RankDriver, ahead: int) -> None:
-    """The same, and a step has gone by; of the others each has some."""
+    """Abort after a step, when one rank has read all pages, and the others some."""
     ticket = ask_for_pages(driver)
-    do_batches(driver, 1 << 10 if driver.rank == ahead else driver.rank % 2)
+    advance_batches(driver, 1 << 10 if driver.rank == ahead else driver.rank % 2)
     driver.step()
     driver.abort_prefetch(ticket)
 
 
 def aborts_one_of_two(driver: RankDriver, ahead: int) -> None:
-    """Another one that is under way is aborted in the opposite order of what one rank has got."""
+    """Abort two prefetches in the opposite order of one rank's answers."""
     first, second = begin(driver, PROMPT[:2]), begin(driver, (7, 8))
     driver.step()
     if driver.rank == ahead:
@@ -70,7 +70,7 @@ WAYS = (aborts_queries, aborts_pages, aborts_what_was_stepped, aborts_one_of_two
 
 
 def aborts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Left]:
-    """Abort in each way, each time with another rank ahead; then all ends, in each rank's own time."""
+    """Abort in each way, each time with another rank ahead; then drain, at a different speed on each rank."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
     found = []
@@ -82,7 +82,7 @@ def aborts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
             driver.let_end(*StorageKind)
         driver.step()
         driver.drain()
-        left = held_by_fetches(driver) | taken_on_host(driver)
+        left = slots_held_by_prefetches(driver) | taken_on_host(driver)
         ticket = begin(driver)
         driver.drain()
         found.append((way.__name__, left, brought(driver, ticket)))
@@ -92,8 +92,8 @@ def aborts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 
 @clause("RANK-1", "FETCH-7", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
-def test_nothing_is_left_of_a_prefetch_that_was_aborted(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_an_aborted_prefetch_leaves_nothing_held(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     for rank, found in enumerate(launch.values(aborts, adapter_type, configuration(adapter_type))):
         for way, left, came in found:
             assert (left, came) == ({}, len(PROMPT)), (

@@ -1,4 +1,4 @@
-"""One rank has less memory than the others: all go by what each of them can hold."""
+"""One rank has a smaller capacity than the others: all ranks use the smallest one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
 from .configurations import configuration
-from .lives import Life
-from .meshes import ALL_MESHES, over
+from .meshes import ALL_MESHES, on_meshes
+from .random_workload import RandomWorkload
 from .skew import NEEDS
 
 
 def smaller(config: CacheConfig) -> CacheConfig:
-    """A page less of FULL on the device, and a page less of everything paged on the host."""
+    """A configuration with a page of FULL less on the device, and a page of each paged component less on the host."""
     assert config.host is not None, f"{config.name} has a host tier"
     page = config.page_size
     device = {name: tokens - page * (name == Component.FULL) for name, tokens in config.capacity_tokens.items()}
@@ -29,27 +29,27 @@ def smaller(config: CacheConfig) -> CacheConfig:
     return replace(config, capacity_tokens=device, host=replace(config.host, capacity_tokens=host))
 
 
-def lives_with_less(
+def run_with_less(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The capacities of both tiers, and a life under pressure in which all victims are the same."""
+    """The capacities of both tiers, after a workload that evicts; the drivers compare the victims."""
     is_last = world.rank == mesh_of(world.topology).ranks - 1
     driver = RankDriver(adapter_type, smaller(config) if is_last else config, world)
     snapshot = driver.snapshot()
     assert snapshot.host is not None, f"{config.name} has a host tier"
-    Life(driver, 5).lead(15)
+    RandomWorkload(driver, 5).run(15)
     tiers = (snapshot.pools, snapshot.host.pools)
     device, host = ({name: pool.capacity for name, pool in pools.items()} for pools in tiers)
     return device, host
 
 
 @clause("RANK-7", needs=NEEDS)
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_capacities_and_victims_are_those_of_the_smallest_rank(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config = configuration(adapter_type, stop_policy=None)
-    results = launch.values(lives_with_less, adapter_type, config)
+    results = launch.values(run_with_less, adapter_type, config)
     least = smaller(config)
     assert least.host is not None, f"{config.name} has a host tier"
     expected = (dict(least.capacity_tokens), dict(least.host.capacity_tokens))

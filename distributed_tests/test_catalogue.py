@@ -1,4 +1,4 @@
-"""The suite itself: no clause of several ranks is left without a test."""
+"""Checks the suite: every clause about several ranks has a test."""
 
 from __future__ import annotations
 

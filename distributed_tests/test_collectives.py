@@ -1,4 +1,4 @@
-"""What ranks are heard to do together, and that a rank which does not take part is named at once, and not by a hang."""
+"""Every rank makes the same collectives, and a rank that does not take part is named instead of a hang."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, PP2_TP2, TP2, over
+from .meshes import ALL_MESHES, PP2_TP2, TP2, on_meshes
 from .skew import KINDS, NEEDS, STORAGE_NEEDS, catch_up
 
-SILENCE_S = 2.0
-"""Until a rank that does not come is missed, where one does not."""
+COLLECTIVE_TIMEOUT_S = 2.0
+"""The timeout of a collective in tests where a rank does not join."""
 
 
 def steps_idle(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int]:
-    """How many collectives each of a few steps takes: while a rank has something under way, and while it has not."""
+    """The number of collectives of each of a few steps, with and without transfers under way."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt([1, 2])))
     heard = []
@@ -38,7 +38,7 @@ def steps_idle(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
 
 
 def skips_a_step(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> str:
-    """The last rank leaves out one step, and goes on with the next comparison; what each rank is told."""
+    """The last rank skips one step, and continues with the next comparison; returns the error of each rank."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt([1, 2])))
     try:
@@ -52,7 +52,7 @@ def skips_a_step(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
 
 
 def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int | None]:
-    """What a prefetch says when time is over on no rank, on the last stage, and on the first."""
+    """The results of check_prefetch when the timeout has passed on no rank, on the last stage, and on the first one."""
     driver = RankDriver(adapter_type, config, world)
     key = driver.key(driver.prompt([1, 2, 3]))
     driver.put(key)
@@ -71,23 +71,23 @@ def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 
 @clause("RANK-2", needs=NEEDS)
-@over(*ALL_MESHES)
-def test_a_rank_that_leaves_out_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(*ALL_MESHES)
+def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     last = launch.mesh.topology(launch.mesh.ranks - 1)
     config = configuration(adapter_type, stop_policy=None)
     # A rank that hangs fails here: the launch kills it at its own deadline.
-    told = replace(launch, timeout_s=SILENCE_S).values(skips_a_step, adapter_type, config)
+    errors = replace(launch, timeout_s=COLLECTIVE_TIMEOUT_S).values(skips_a_step, adapter_type, config)
     groups = {axis: getattr(last, f"{axis}_rank") for axis in ("tp", "cp", "pp")}
     named = [f"rank {place} of {axis} " for axis, place in groups.items()]
-    assert any(word in text for text in told[:-1] for word in named), (
-        f"RANK-2: expected a rank that was left alone to name the last one, as in {named}; got {told}"
+    assert any(word in text for text in errors[:-1] for word in named), (
+        f"RANK-2: expected a waiting rank to name the last one, as in {named}; got {errors}"
     )
-    assert "nothing" not in told[:-1], f"RANK-8: expected each rank but the last to be told, got {told}"
+    assert "nothing" not in errors[:-1], f"RANK-8: expected an error on each rank but the last, got {errors}"
 
 
 @clause("RANK-4", needs=STORAGE_NEEDS)
-@over(PP2_TP2)
-def test_the_first_stage_says_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(PP2_TP2)
+def test_the_first_stage_decides_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT)
     results = launch.values(waits, adapter_type, config)
     assert results == [[None, None, 0]] * len(results), (
@@ -97,10 +97,8 @@ def test_the_first_stage_says_when_a_prefetch_is_over(launch: Launch, adapter_ty
 
 
 @clause("RANK-2", needs=NEEDS)
-@over(TP2)
-def test_a_step_takes_as_many_collectives_whatever_a_rank_has_to_do(
-    launch: Launch, adapter_type: type[CacheAdapter]
-) -> None:
+@on_meshes(TP2)
+def test_every_step_takes_the_same_number_of_collectives(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     heard = launch.values(steps_idle, adapter_type, configuration(adapter_type, stop_policy=None))
     assert len({tuple(one) for one in heard}) == 1, f"RANK-2: expected as many on each rank, got {heard}"
     assert all(heard[0]), f"RANK-2: expected each step to be agreed upon, also an idle one, got {heard[0]} collectives"

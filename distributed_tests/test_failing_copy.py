@@ -1,4 +1,4 @@
-"""A copy between device and host that fails on one rank has failed on all, as far as it did there."""
+"""A transfer between device and host that fails on one rank fails on all ranks, at the same part."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import TransferKind, TransferPhase
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import NEEDS, elements_on_host, evict_all
-from .stored import prompt_key
+from .stored_prompt import prompt_key
 
 SEVERAL = ((1, 2), (3, 4), (5, 6))
-"""Prompts whose copies go together."""
+"""Prompts whose backups are one transfer."""
 
 
 def pending(driver: RankDriver, kind: TransferKind) -> PendingTransfer:
     found = [one for one in driver.pending() if one.kind is kind]
-    assert len(found) == 1, f"FLOW-4: one {kind.value} is pending, got {found}"
+    assert len(found) == 1, f"FLOW-4: expected one pending {kind.value}, got {found}"
     return found[0]
 
 
 def end(driver: RankDriver, kind: TransferKind, failing: int, parts_done: int) -> None:
-    """A transfer fails on one rank after so many of its parts, and arrives on the others."""
+    """A transfer fails on one rank after so many parts, and completes on the others."""
     driver.failures += 1
     if driver.rank == failing:
         driver.fail(pending(driver, kind).ticket, parts_done)
@@ -40,7 +40,7 @@ def end(driver: RankDriver, kind: TransferKind, failing: int, parts_done: int) -
 def backs_up(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> list[tuple[int, int, int, int]]:
-    """For each failing rank: parts of the copy, those that were done there, pages on the host then, and in the end."""
+    """For each failing rank: parts of the backup, parts done there, pages on the host then, and after a retry."""
     driver = RankDriver(adapter_type, config, world)
     found = []
     for failing in range(mesh_of(world.topology).ranks):
@@ -61,7 +61,7 @@ def backs_up(
 
 
 def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, bool, int]]:
-    """For each failing rank: the phase of a load, whether it delivered, and what the device has after another try."""
+    """For each failing rank: the phase of a load, whether it delivered, and the device hit after a retry."""
     driver = RankDriver(adapter_type, config, world)
     key = prompt_key(driver)
     driver.put(key)
@@ -82,8 +82,8 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 
 @clause("RANK-1", "RANK-4", needs=NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
-def test_a_copy_has_come_as_far_as_on_the_rank_where_it_failed(
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_a_backup_counts_as_far_as_on_the_rank_where_it_failed(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     results = launch.values(backs_up, adapter_type, configuration(adapter_type, stop_policy=None))
@@ -98,8 +98,8 @@ def test_a_copy_has_come_as_far_as_on_the_rank_where_it_failed(
 
 
 @clause("RANK-1", "RANK-4", needs=NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
-def test_a_load_that_failed_on_one_rank_has_failed(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_a_load_that_failed_on_one_rank_has_failed_on_all(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     expected = (TransferPhase.FAILED.value, False, 4 * config.page_size)
     for rank, found in enumerate(launch.values(loads, adapter_type, config)):

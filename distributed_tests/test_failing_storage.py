@@ -1,4 +1,4 @@
-"""The storage of one rank raises, reads less than there is, or refuses: for all ranks it has failed."""
+"""The storage of one rank raises, cannot read, or refuses: this counts as a failure on all ranks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hicache.testing.storage.store import Faults
 from hicache.types import Pool
 
 from .configurations import configuration
-from .meshes import PP2_TP2, TP2, over
+from .meshes import PP2_TP2, TP2, on_meshes
 from .skew import MARKS_NEEDS, STORAGE_NEEDS, marks
-from .stored import PROMPT, begin, brought, objects, prompt_key, put_in_storage, store
+from .stored_prompt import PROMPT, begin, brought, objects, prompt_key, put_in_storage, store
 
 Fault = Callable[[RankDriver], None]
 
@@ -59,18 +59,18 @@ READING: tuple[Fault, ...] = (exists_raises, has_raises, get_raises, first_read_
 
 
 def mend(driver: RankDriver) -> None:
-    """Storage is sound again, with all that was ever kept."""
+    """End all faults; the objects in the store stay."""
     store(driver).faults = Faults()
 
 
-def persisted(driver: RankDriver) -> tuple[int, int]:
-    """Nodes of which storage was given something, and how many there are."""
+def stored_nodes(driver: RankDriver) -> tuple[int, int]:
+    """The number of nodes that are marked as stored, and of all nodes."""
     given = marks(driver)
     return sum(map(bool, given)), len(given)
 
 
-def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
-    """Of each fault: nodes that count as persisted meanwhile, and those that still do not when all is well."""
+def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
+    """For each fault: nodes that count as stored during it, and nodes that do not after it."""
     driver = RankDriver(adapter_type, config, world)
     found = []
     for number, fault in enumerate(WRITING):
@@ -79,19 +79,19 @@ def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
             fault(driver)
         driver.put(prompt_key(driver))
         driver.drain()
-        meanwhile, _ = persisted(driver)
+        meanwhile, _ = stored_nodes(driver)
         mend(driver)
         driver.match(prompt_key(driver))
         driver.drain()
-        afterwards, nodes = persisted(driver)
+        afterwards, nodes = stored_nodes(driver)
         found.append((fault.__name__, meanwhile, nodes - afterwards))
         driver.reset()
     driver.end()
     return found
 
 
-def fetched(driver: RankDriver) -> int:
-    """The pages that a prefetch brings."""
+def prefetched(driver: RankDriver) -> int:
+    """The number of pages that a prefetch brings."""
     ticket = begin(driver)
     driver.drain()
     came = brought(driver, ticket)
@@ -99,39 +99,41 @@ def fetched(driver: RankDriver) -> int:
     return came
 
 
-def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
-    """Of each fault: pages that a prefetch brings meanwhile, and when all is well."""
+def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[str, int, int]]:
+    """For each fault: pages that a prefetch brings during it, and after it."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
     whole, found = dict(store(driver).objects), []
     for number, fault in enumerate(READING):
         if driver.rank == number % mesh_of(world.topology).ranks:
             fault(driver)
-        meanwhile = fetched(driver)
+        meanwhile = prefetched(driver)
         mend(driver)
         store(driver).restore(whole)
-        found.append((fault.__name__, meanwhile, fetched(driver)))
+        found.append((fault.__name__, meanwhile, prefetched(driver)))
     driver.end()
     return found
 
 
 @clause("RANK-1", "RANK-2", needs=MARKS_NEEDS)
-@over(TP2, PP2_TP2)
-def test_nothing_counts_as_persisted_that_one_rank_could_not_write(
+@on_meshes(TP2, PP2_TP2)
+def test_a_node_that_one_rank_could_not_write_does_not_count_as_stored(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
-    for rank, found in enumerate(launch.values(persists, adapter_type, configuration(adapter_type))):
+    for rank, found in enumerate(launch.values(stores, adapter_type, configuration(adapter_type))):
         for fault, meanwhile, lacking in found:
             assert (meanwhile, lacking) == (0, 0), (
-                f"RANK-1: {fault} on one rank: expected no node to count as persisted meanwhile, and none to be left "
-                f"out afterwards; on rank {rank} were persisted {meanwhile}, left out {lacking}"
+                f"RANK-1: {fault} on one rank: expected no node to count as stored during it, and none to be left "
+                f"out afterwards; on rank {rank} were stored {meanwhile}, left out {lacking}"
             )
 
 
 @clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
-@over(TP2, PP2_TP2)
-def test_nothing_comes_that_one_rank_could_not_read(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    for rank, found in enumerate(launch.values(fetches, adapter_type, configuration(adapter_type))):
+@on_meshes(TP2, PP2_TP2)
+def test_pages_that_one_rank_could_not_read_are_not_prefetched(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    for rank, found in enumerate(launch.values(prefetches, adapter_type, configuration(adapter_type))):
         for fault, meanwhile, afterwards in found:
             assert (meanwhile, afterwards) == (0, len(PROMPT)), (
                 f"FETCH-7: {fault} on one rank: expected no page to come meanwhile, and {len(PROMPT)} afterwards; "

@@ -1,4 +1,4 @@
-"""Tables that are ordered otherwise on one rank change nothing: neither the trees nor what is agreed."""
+"""Mappings with another insertion order on one rank change neither the trees nor the collectives."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy
 
 from .configurations import configuration
-from .lives import Life
-from .meshes import CP2_TP2, TP2, over
+from .meshes import CP2_TP2, TP2, on_meshes
+from .random_workload import RandomWorkload
 from .skew import STORAGE_NEEDS
-from .stored import ask_for_pages, brought, do_batches, put_in_storage
+from .stored_prompt import advance_batches, ask_for_pages, brought, put_in_storage
 
 ROUNDS = 15
 
 
-def turned(config: CacheConfig) -> CacheConfig:
-    """The same configuration, with everything by name in the opposite order."""
+def reversed_order(config: CacheConfig) -> CacheConfig:
+    """The same configuration with the opposite order of components, sidecars and capacities."""
     assert config.host is not None, f"{config.name} has a host tier"
-    host = replace(config.host, capacity_tokens=_turned(config.host.capacity_tokens))
+    host = replace(config.host, capacity_tokens=_reversed(config.host.capacity_tokens))
     return replace(
         config,
         components=config.components[::-1],
-        capacity_tokens=_turned(config.capacity_tokens),
+        capacity_tokens=_reversed(config.capacity_tokens),
         host=host,
     )
 
 
-def _turned(table: Mapping[str, int]) -> dict[str, int]:
+def _reversed(table: Mapping[str, int]) -> dict[str, int]:
     return dict(reversed(list(table.items())))
 
 
-def lives(
+def runs_workload(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> tuple[str, int, dict[str, list[str]]]:
-    """The tree in the end of a life, pages of a prefetch that was cut short, and the collectives by group."""
-    driver = RankDriver(adapter_type, turned(config) if world.rank == 1 else config, world)
+    """The final tree, the pages of a prefetch that was cut, and the collectives by group."""
+    driver = RankDriver(adapter_type, reversed_order(config) if world.rank == 1 else config, world)
     put_in_storage(driver, with_prefixes=True)
     ticket = ask_for_pages(driver)
-    # Of four pools rank 1 has all but the last one that is asked for, and the others all.
-    do_batches(driver, 1 << 10 if driver.rank != 1 else 1)
+    # Rank 1 lacks some of the batches, the others have read all.
+    advance_batches(driver, 1 << 10 if driver.rank != 1 else 1)
     came = brought(driver, ticket)
-    Life(driver, 7).lead(ROUNDS)
+    RandomWorkload(driver, 7).run(ROUNDS)
     calls = {group: [f"{call} of {call.count}" for call in made] for group, made in world.calls.items()}
     return digest_of(driver.snapshot()).text, came, calls
 
 
 @clause("FETCH-7", "RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
-@over(TP2, CP2_TP2)
-def test_the_order_of_tables_decides_nothing(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(TP2, CP2_TP2)
+def test_the_order_of_mappings_changes_nothing(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
-    results = launch.values(lives, adapter_type, config)
+    results = launch.values(runs_workload, adapter_type, config)
     tree, came, calls = results[0]
     assert came == 0, f"FETCH-7: a pool has not come on rank 1, so nothing is kept; got {came} pages"
     for rank, (own_tree, own_came, own_calls) in enumerate(results):

@@ -1,4 +1,4 @@
-"""What is loaded is read layer by layer: on each stage of a pipeline the layers are its own, and counted alike."""
+"""The layers of a load become ready one by one; each stage of a pipeline counts its own layers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Pool, TransferKind
 
 from .configurations import configuration
-from .meshes import PP2_TP2, over
+from .meshes import PP2_TP2, on_meshes
 from .skew import NEEDS, catch_up, evict_all
 
 Readable = Mapping[Pool, int]
-"""How many layers of each pool may be read."""
+"""The number of ready layers of each pool."""
 
 
 def reads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[list[Readable], Readable]:
-    """What may be read before any layer of a load came and after each that did; and the layers of this stage."""
+    """The ready layers before a load moves and after each layer, and the layers of this stage."""
     driver = RankDriver(adapter_type, config, world)
     key = driver.key(driver.prompt([1, 2, 3]))
     driver.put(key)
@@ -43,12 +43,18 @@ def reads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
 
 
 @clause("HOST-6", "RANK-5", needs=(*NEEDS, Capability.BYTES))
-@over(PP2_TP2)
-def test_a_layer_is_read_once_it_has_come_on_this_stage(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(PP2_TP2)
+def test_a_layer_is_ready_when_it_has_moved_on_its_own_stage(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(reads, adapter_type, configuration(adapter_type, stop_policy=None))
     for rank, (readable, layers) in enumerate(results):
         first, *_, last = readable
-        assert not any(first.values()), f"HOST-6: no layer has come to rank {rank}, and these may be read: {first}"
-        assert last == layers, f"HOST-6: all {layers} layers have come to rank {rank}, of which may be read: {last}"
+        assert not any(first.values()), (
+            f"HOST-6: no layer has moved on rank {rank}: expected none to be ready, got {first}"
+        )
+        assert last == layers, (
+            f"HOST-6: all layers have moved on rank {rank}: expected {layers} to be ready, got {last}"
+        )
         counts = [sum(step.values()) for step in readable]
-        assert len(set(counts)) > 2, f"HOST-6: expected layers to be read as they come on rank {rank}, got {readable}"
+        assert len(set(counts)) > 2, (
+            f"HOST-6: expected layers to become ready one by one on rank {rank}, got {readable}"
+        )

@@ -1,4 +1,4 @@
-"""A rank has less on its storage than the others: all bring what every rank can bring."""
+"""A rank has fewer objects in storage than the others: all ranks prefetch what every rank can read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,30 @@ from hicache.testing.stored import restorable_pages
 from hicache.types import Pool
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import PROMPT, Presence, begin, brought, objects, pools, presence, put_in_storage, store, window_pages
+from .stored_prompt import (
+    PROMPT,
+    Presence,
+    begin,
+    brought,
+    objects,
+    pools,
+    presence,
+    put_in_storage,
+    store,
+    window_pages,
+)
 
 Loss = tuple[int, Pool, int]
-"""A rank, and a page of one pool that it has not."""
+"""A rank, and a page of one pool that it lacks."""
 
 Fetched = tuple[str, int, Presence, int]
-"""What was lost in words, pages that came, what this rank could read, and pages of a window."""
+"""A description of the loss, pages that came, what this rank can read, and pages of a window."""
 
 
 def losses(own_pools: Sequence[Pool], ranks: int) -> Iterator[tuple[Loss, ...]]:
-    """Each page of each pool on some rank, and pages of two ranks at once."""
+    """Each page of each pool on one rank, and pages on two ranks at once."""
     for number, (pool, page) in enumerate(product(own_pools, range(len(PROMPT)))):
         yield ((number % ranks, pool, page),)
     for pool in own_pools[1:]:
@@ -36,8 +47,8 @@ def losses(own_pools: Sequence[Pool], ranks: int) -> Iterator[tuple[Loss, ...]]:
         yield (0, pool, 3), (ranks - 1, pool, 2)
 
 
-def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
-    """Fetch the prompt again and again; each time something else is lost, before it is asked for or afterwards."""
+def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
+    """Prefetch the prompt once for each loss, which happens before the query or after it."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=True)
     whole = dict(store(driver).objects)
@@ -63,14 +74,16 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
 
 
 def on_all(several: Sequence[Presence]) -> Presence:
-    """What every rank could read."""
+    """What every rank can read."""
     return {pool: [all(pages) for pages in zip(*(one[pool] for one in several), strict=True)] for pool in several[0]}
 
 
 @clause("RANK-1", "RANK-4", "FETCH-7", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
-def test_all_ranks_bring_the_prefix_that_every_rank_can(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    results = launch.values(fetches, adapter_type, configuration(adapter_type))
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_all_ranks_prefetch_the_prefix_that_every_rank_can_read(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
+    results = launch.values(prefetches, adapter_type, configuration(adapter_type))
     for case in zip(*results, strict=True):
         words, _, _, window = case[0]
         expected = restorable_pages(on_all([there for _, _, there, _ in case]), window)

@@ -1,4 +1,4 @@
-"""A rank has less memory than the others: all have as much as the smallest, and evict the same."""
+"""A rank has less memory than the others: all ranks use the smallest capacity, and evict the same nodes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
 from .configurations import configuration
-from .lives import Life
-from .meshes import CP2_TP2, TP2, over
+from .meshes import CP2_TP2, TP2, on_meshes
+from .random_workload import RandomWorkload
 from .skew import NEEDS
 
 ROUNDS = 30
@@ -24,11 +24,11 @@ SMALL_PAGES = 10
 SMALL_STATES = 4
 
 Capacities = dict[str, dict[str, int]]
-"""By tier and component, in slots."""
+"""Capacities by tier and component, in slots."""
 
 
 def on_small_ranks(config: CacheConfig, rank: int, ranks: int) -> CacheConfig:
-    """The first rank has little on the device for FULL, the last one for the rest; on the host the other way round."""
+    """The first rank has a small FULL pool on the device, the last one small other pools; on the host the opposite."""
     assert config.host is not None, f"{config.name} has a host tier"
     rest = [name for name in config.components if name != Component.FULL]
     on_device = {0: [Component.FULL.value], ranks - 1: rest}.get(rank, [])
@@ -42,7 +42,7 @@ def _small(config: CacheConfig, names: list[str]) -> dict[str, int]:
 
 
 def capacities(driver: RankDriver) -> Capacities:
-    """What the cache has, by its own account."""
+    """The capacities that a snapshot shows."""
     snapshot = driver.snapshot()
     assert snapshot.host is not None, f"{driver.config.name} has a host tier"
     tiers = {"device": snapshot.pools, "host": snapshot.host.pools}
@@ -50,7 +50,7 @@ def capacities(driver: RankDriver) -> Capacities:
 
 
 def fills(driver: RankDriver) -> int:
-    """Pages that can be had at once of an empty cache."""
+    """The number of pages that can be allocated from an empty cache."""
     taken = []
     while (slots := driver.allocate(driver.config.page_size)) is not None:
         taken.append(slots)
@@ -59,33 +59,35 @@ def fills(driver: RankDriver) -> int:
     return len(taken)
 
 
-def lives(
+def runs_workload(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> tuple[Capacities, int, list[str], str]:
-    """Capacities, pages that can be had, every change of residency, and the tree in the end."""
+    """Capacities, allocatable pages, every event, and the final tree."""
     driver = RankDriver(adapter_type, on_small_ranks(config, world.rank, mesh_of(world.topology).ranks), world)
     found, pages = capacities(driver), fills(driver)
-    Life(driver, 5).lead(ROUNDS)
+    RandomWorkload(driver, 5).run(ROUNDS)
     return found, pages, [str(event) for event in driver.adapter.events()], digest_of(driver.snapshot()).text
 
 
 def smallest(config: CacheConfig) -> Capacities:
-    """The least that any rank was told."""
+    """The smallest capacity of any rank."""
     return {tier: _small(config, sorted(config.components)) for tier in ("device", "host")}
 
 
 @clause("RANK-7", "RANK-1", needs=(*NEEDS, Capability.REQUESTS, Capability.EVENTS))
-@over(TP2, CP2_TP2)
-def test_all_ranks_have_what_the_smallest_has_and_evict_the_same(
+@on_meshes(TP2, CP2_TP2)
+def test_all_ranks_use_the_smallest_capacity_and_evict_the_same(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config = configuration(adapter_type, stop_policy=None)
-    results = launch.values(lives, adapter_type, config)
+    results = launch.values(runs_workload, adapter_type, config)
     _, _, first, tree = results[0]
-    assert any("removed" in event for event in first), "RANK-7: expected evictions in a life under pressure, got none"
+    assert any("removed" in event for event in first), "RANK-7: expected evictions in the workload, got none"
     for rank, (found, pages, events, last) in enumerate(results):
         assert found == smallest(config), f"RANK-7: on rank {rank} expected {smallest(config)} slots, got {found}"
-        assert pages == SMALL_PAGES, f"RANK-7: on rank {rank} expected {SMALL_PAGES} pages to be had, got {pages}"
+        assert pages == SMALL_PAGES, (
+            f"RANK-7: on rank {rank} expected {SMALL_PAGES} pages to be allocatable, got {pages}"
+        )
         parted = [pair for pair in zip(first, events, strict=False) if pair[0] != pair[1]]
         assert events == first, (
             f"RANK-7: expected the same changes of residency in one order: {len(first)} on rank 0, "

@@ -1,4 +1,4 @@
-"""A rank is killed in the middle: the others end with an error that names it, and with every slot accounted for."""
+"""A rank is killed between two steps: the others raise an error that names it, and keep every law."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, over
+from .meshes import ALL_MESHES, on_meshes
 from .skew import KINDS, NEEDS
 
-SILENCE_S = 3.0
-HANG_S = 60.0
-"""A rank that has waited for so long hangs. Far more than a busy machine needs for SILENCE_S."""
+COLLECTIVE_TIMEOUT_S = 3.0
+BOUND_S = 60.0
+"""The limit from the kill to the errors of the other ranks, on a busy machine."""
 
 
 def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[str, float]:
-    """Rank 1 dies between two steps; what another one is told, and after how long, with everything checked since."""
+    """Rank 1 is killed between two steps; the error of another rank, and after how long. Then all laws are checked."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt([1, 2])))
     driver.step()
@@ -38,27 +38,31 @@ def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheC
     except InvariantError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a cache raises, its message has to name the rank
-        told = str(error)
+        error_text = str(error)
     else:
-        told = "nothing"
+        error_text = "nothing"
     took_s = time.monotonic() - begin
     driver.check()
     driver.adapter.close()
-    return told, took_s
+    return error_text, took_s
 
 
 @clause("RANK-8", needs=NEEDS)
-@over(*ALL_MESHES)
-def test_the_others_are_told_who_died_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(*ALL_MESHES)
+def test_the_other_ranks_name_a_killed_rank_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
-    # Not recorded: what is told is what the cache itself finds out.
-    outcomes = replace(launch, timeout_s=SILENCE_S, is_recorded=False).outcomes(loses_one, adapter_type, config)
+    # Not recorded: the error comes from the cache itself, not from the recorder.
+    outcomes = replace(launch, timeout_s=COLLECTIVE_TIMEOUT_S, is_recorded=False).outcomes(
+        loses_one, adapter_type, config
+    )
     others = [outcome for outcome in outcomes if outcome.rank != 1]
     failed = [outcome for outcome in others if outcome.failure]
     assert not failed, "RANK-8: expected each other rank to end cleanly, got:\n" + "\n".join(
         one.failure for one in failed
     )
     for outcome in others:
-        told, took_s = outcome.value
-        assert "rank 1" in told, f"RANK-8: expected rank {outcome.rank} to be told of rank 1, got {told!r}"
-        assert took_s < HANG_S, f"RANK-8: it waited {took_s:.1f} s, expected an error after {SILENCE_S:g} s"
+        error_text, took_s = outcome.value
+        assert "rank 1" in error_text, (
+            f"RANK-8: expected the error of rank {outcome.rank} to name rank 1, got {error_text!r}"
+        )
+        assert took_s < BOUND_S, f"RANK-8: expected the error within {BOUND_S:g} s, it took {took_s:.1f} s"

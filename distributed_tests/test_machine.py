@@ -1,4 +1,4 @@
-"""Lets Hypothesis look for requests, transfers and troubles after which ranks are not what they must be."""
+"""Searches for sequences of requests, transfers and faults after which the ranks differ or break a law."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .rank_machine import RankMachine
 from .skew import STORAGE_NEEDS
 
 SHARE = 10
-"""A machine runs one of so many of a profile's examples: a step is one of each rank."""
+"""Divides the number of examples of a profile, since each step runs on every rank."""
 
 MET = {"MIN progress", "MIN completed", "MAX prefetch end", "MIN capacities"}
-"""What the ranks must have agreed upon in the examples of ci."""
+"""The collectives that the examples of the profile ci must reach."""
 
 
 @pytest.mark.parametrize("mesh", [TP2, CP2_TP2, PP2_TP2], ids=lambda mesh: mesh.name)
@@ -31,6 +31,6 @@ def test_ranks_hold_one_tree_whatever_happens_on_each(adapter_type: type[CacheAd
     machine: type[RankMachine] = type(RankMachine.__name__, (RankMachine,), bound)
     examples = max(5, settings().max_examples // SHARE)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples))
-    # Those of ci are the same each time; a few drawn at random may miss something.
+    # The examples of ci are the same each time; a few random ones may miss a collective.
     missed = MET - machine.met if settings().derandomize else set()
-    assert not missed, f"{examples} examples never came to agree upon {sorted(missed)}; they met {sorted(machine.met)}"
+    assert not missed, f"{examples} examples did not reach {sorted(missed)}; they reached {sorted(machine.met)}"

@@ -1,4 +1,4 @@
-"""Ranks open their caches together: all of them, or none; and all with the same rules."""
+"""Ranks open their caches together: all of them or none, and all with the same configuration."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StopPolicy
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import begin, brought, put_in_storage
+from .stored_prompt import begin, brought, put_in_storage
 
 Change = Callable[[CacheConfig], CacheConfig]
 
@@ -87,13 +87,13 @@ def _capacities(config: CacheConfig) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def no_place_for_pages(config: CacheConfig) -> CacheConfig:
-    """Its backend cannot be opened."""
+    """A configuration whose backend cannot be opened."""
     assert config.storage is not None, f"{config.name} has storage"
     return replace(config, storage=replace(config.storage, options={"store": 0}))
 
 
 def refusal(adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWorld) -> tuple[bool, str]:
-    """Whether a cache is refused for its configuration, and in what words."""
+    """Whether opening a cache raises a ConfigurationError, and the message of any error."""
     try:
         adapter_type.on_rank(config, world).close()
     except ConfigurationError as error:
@@ -104,7 +104,7 @@ def refusal(adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWo
 
 
 def use(adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWorld) -> int:
-    """Open a cache, and bring a prompt through all its tiers; the pages that came back."""
+    """Open a cache, store a prompt, and prefetch it; returns the pages that came."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=False)
     ticket = begin(driver)
@@ -117,7 +117,7 @@ def use(adapter_type: type[CacheAdapter], config: CacheConfig, world: RankWorld)
 def opens_differently(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig
 ) -> tuple[list[tuple[str, bool, str]], int]:
-    """What a cache says when one rank was told something else, in each way; and pages that came in the end."""
+    """For each change of one rank's configuration the error of this rank; and the pages that came in the end."""
     own, ranks, found = config_on(config, world), mesh_of(world.topology).ranks, []
     for number, change in enumerate(CHANGES):
         told = change(own) if world.rank == number % ranks else own
@@ -128,35 +128,36 @@ def opens_differently(
 def opens_without_pages(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, failing: int
 ) -> tuple[bool, str, int]:
-    """What a cache says when one rank cannot open its backend, and pages that came when it can."""
+    """The error of this rank when one rank cannot open its backend, and pages that came when it can."""
     own = config_on(config, world)
     is_refused, words = refusal(adapter_type, no_place_for_pages(own) if world.rank == failing else own, world)
     return is_refused, words, use(adapter_type, config, world)
 
 
 @clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
-@over(TP2, PP2_TP2)
-def test_ranks_that_were_told_different_things_are_all_refused(
-    launch: Launch, adapter_type: type[CacheAdapter]
-) -> None:
+@on_meshes(TP2, PP2_TP2)
+def test_ranks_with_different_configurations_are_all_refused(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     for rank, (found, came) in enumerate(launch.values(opens_differently, adapter_type, configuration(adapter_type))):
         for change, is_refused, words in found:
             assert is_refused, (
                 f"RANK-1: {change} on one rank: expected a ConfigurationError on rank {rank}, got {words}"
             )
-        assert came > 0, (
-            f"RANK-1: afterwards rank {rank} was told the same as the others, and nothing came from storage"
-        )
+        assert came > 0, f"RANK-1: with equal configurations expected pages from storage on rank {rank}, got none"
 
 
 @clause("RANK-1", "RANK-8", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2)
-def test_where_one_rank_cannot_open_its_storage_no_rank_has_a_cache(
+@on_meshes(TP2, CP2_TP2)
+def test_if_one_rank_cannot_open_its_storage_no_rank_opens_a_cache(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
     config, failing = configuration(adapter_type), launch.mesh.ranks - 1
     for rank, (is_refused, words, came) in enumerate(launch.values(opens_without_pages, adapter_type, config, failing)):
-        assert is_refused == (rank == failing), f"RANK-8: rank {failing} was told nonsense, rank {rank} heard: {words}"
+        assert is_refused == (rank == failing), (
+            f"RANK-8: rank {failing} cannot open its backend: expected a ConfigurationError there alone, rank {rank} "
+            f"got {words}"
+        )
         if rank != failing:
-            assert f"rank {failing}" in words, f"RANK-8: expected rank {rank} to hear of rank {failing}, got {words!r}"
-        assert came > 0, f"RANK-1: afterwards every rank had storage, and nothing came to rank {rank}"
+            assert f"rank {failing}" in words, (
+                f"RANK-8: expected the error of rank {rank} to name rank {failing}, got {words!r}"
+            )
+        assert came > 0, f"RANK-1: with storage on every rank expected pages on rank {rank}, got none"

@@ -1,4 +1,4 @@
-"""Process groups are asked for by all ranks alike, and the tensors of collectives are made where the group is."""
+"""All ranks create the same process groups, and the tensors of collectives are on the device of the group."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, CP2_TP2, TP2, over
+from .meshes import ALL_MESHES, CP2_TP2, TP2, on_meshes
 from .skew import NEEDS
 
 VERBS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
 
 
 def asked_for() -> list[str]:
-    """What torch.distributed is asked for from now on, as it comes: verbs that make groups, and their arguments."""
+    """Record from now on the calls of torch.distributed that create groups, with their arguments."""
     heard: list[str] = []
     for verb in VERBS:
         setattr(distributed, verb, _heard(getattr(distributed, verb), heard))
@@ -40,14 +40,14 @@ def _heard(verb: Any, heard: list[str]) -> Any:
 
 
 def opens(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[str]:
-    """The groups that this rank asks for when a cache is opened."""
+    """The groups that this rank creates when a cache is opened."""
     heard = asked_for()
     RankDriver(adapter_type, config, world).end()
     return heard
 
 
 def steps_elsewhere(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[str]:
-    """Where the tensors of a step lie while those of which nobody says where they are to be are on no device at all."""
+    """The devices of a step's tensors, while the default device is `meta`."""
     driver = RankDriver(adapter_type, config, world)
     before = set(world.devices)
     with torch.device("meta"):
@@ -57,16 +57,16 @@ def steps_elsewhere(world: RankWorld, adapter_type: type[CacheAdapter], config: 
 
 
 @clause("RANK-6", needs=NEEDS)
-@over(*ALL_MESHES)
-def test_all_ranks_ask_for_the_same_groups_in_one_order(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(*ALL_MESHES)
+def test_all_ranks_create_the_same_groups_in_the_same_order(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(opens, adapter_type, configuration(adapter_type, stop_policy=None))
     for rank, heard in enumerate(results):
-        assert heard == results[0], f"RANK-6: rank 0 asks for {results[0]}, rank {rank} for {heard}"
+        assert heard == results[0], f"RANK-6: expected the groups of rank 0 {results[0]}, got on rank {rank} {heard}"
 
 
 @clause("RANK-3", needs=NEEDS)
-@over(TP2, CP2_TP2)
-def test_a_collective_says_where_its_tensor_is_to_be(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(TP2, CP2_TP2)
+def test_a_collective_names_the_device_of_its_tensor(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(steps_elsewhere, adapter_type, configuration(adapter_type, stop_policy=None))
     expected = [{"gloo": "cpu", "nccl": "cuda"}[launch.backend]]
     for rank, devices in enumerate(results):

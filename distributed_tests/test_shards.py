@@ -1,4 +1,4 @@
-"""What is a rank's own: its part of each pool, by its place in the mesh, which it alone writes to storage."""
+"""The shard of a rank: its part of each pool, by its coordinates in the mesh, which it alone writes to storage."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from hicache.testing.storage.scripted import store_of
 from hicache.types import Component, Pool
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, over
+from .meshes import ALL_MESHES, on_meshes
 from .skew import NEEDS, STORAGE_NEEDS
 
 PROMPT = (1, 2, 3)
 
 DIVIDED = {Pool.KV: Component.FULL, Pool.SWA: Component.SWA, Pool.MAMBA: Component.MAMBA}
-"""The pools whose slots a tensor-parallel group divides, and whose component each is."""
+"""The pools whose slots a tensor-parallel group divides, and the component of each."""
 
 
 def measures(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> dict[Pool, tuple[int, int]]:
-    """Layers and bytes of a slot, of each pool that is divided."""
+    """The layers, and the bytes of a slot, of each pool that is divided."""
     driver = RankDriver(adapter_type, config, world)
     pools = [pool for pool, component in DIVIDED.items() if component in config.components]
     found = {pool: (driver.adapter.layers(pool), driver.adapter.slot_bytes(pool)) for pool in pools}
@@ -37,7 +37,7 @@ def measures(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
 
 
 def offers(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> dict[str, int]:
-    """The objects of KV that this rank gave to storage, and how often."""
+    """The KV objects that this rank set in storage, and how often."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt(PROMPT)))
     driver.drain()
@@ -50,8 +50,8 @@ def offers(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
 
 
 @clause("RANK-5", needs=(*NEEDS, Capability.BYTES))
-@over(*ALL_MESHES)
-def test_every_pool_is_divided_by_the_one_place_in_the_mesh(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(*ALL_MESHES)
+def test_every_pool_is_divided_by_the_coordinates_in_the_mesh(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config, mesh = configuration(adapter_type, stop_policy=None), launch.mesh
     results = launch.values(measures, adapter_type, config)
     alone = adapter_type(config)
@@ -71,7 +71,7 @@ def test_every_pool_is_divided_by_the_one_place_in_the_mesh(launch: Launch, adap
 
 @clause("RANK-6", needs=STORAGE_NEEDS)
 @pytest.mark.parametrize("is_mla", [False, True], ids=["divided", "mla"])
-@over(*ALL_MESHES)
+@on_meshes(*ALL_MESHES)
 def test_every_shard_is_written_by_one_rank(launch: Launch, adapter_type: type[CacheAdapter], is_mla: bool) -> None:
     config = configuration(adapter_type)
     config = replace(config, model=reshaped(config.model, is_mla=is_mla))

@@ -1,4 +1,4 @@
-"""All ranks keep their pages in one folder: what they hold alike is written there by one of them, and read by all."""
+"""All ranks store their pages in one folder: pages that are equal on all ranks are written by one and read by all."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Pool
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .shared_files import BACKEND, given
 from .skew import STORAGE_NEEDS
-from .stored import PROMPT, begin, brought, objects, pools, prompt_key
+from .stored_prompt import PROMPT, begin, brought, objects, pools, prompt_key
 
-Kept = tuple[dict[str, int], dict[Pool, list[str]], int]
-"""Objects that this rank gave, and how often; the objects of the prompt in each pool; and pages that a prefetch got."""
+Stored = tuple[dict[str, int], dict[Pool, list[str]], int]
+"""How often this rank set each object; the objects of the prompt in each pool; and pages that a prefetch brought."""
 
 
-def keeps(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Kept:
-    """Cache a prompt whose every page has a state, until storage has it, and fetch it on every rank."""
+def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Stored:
+    """Store a prompt with a state after each page, and prefetch it on every rank."""
     driver = RankDriver(adapter_type, config, world)
     for count in range(1, len(PROMPT) + 1):
         driver.put(prompt_key(driver, PROMPT[:count]))
@@ -40,20 +40,20 @@ def keeps(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     return dict(given), own, came
 
 
-def in_one_folder(config: CacheConfig, folder: Path) -> CacheConfig:
-    """A model whose ranks hold the same KV, and storage that they share."""
+def share_folder(config: CacheConfig, folder: Path) -> CacheConfig:
+    """A model whose ranks have the same KV, and a storage folder that they share."""
     assert config.storage is not None, f"{config.name} has storage"
     storage = replace(config.storage, backend=BACKEND, options={"root": str(folder)})
     return replace(config, model=reshaped(config.model, is_mla=True), storage=storage)
 
 
 @clause("RANK-6", "FETCH-7", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
-def test_what_ranks_hold_alike_is_written_once_and_read_by_all(
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_pages_that_ranks_share_are_written_once_and_read_by_all(
     launch: Launch, adapter_type: type[CacheAdapter], tmp_path: Path
 ) -> None:
-    config = in_one_folder(configuration(adapter_type), tmp_path / "pages")
-    results = launch.values(keeps, adapter_type, config)
+    config = share_folder(configuration(adapter_type), tmp_path / "pages")
+    results = launch.values(stores, adapter_type, config)
     writes = sum((Counter(gave) for gave, _, _ in results), Counter[str]())
     for rank, (_, own, came) in enumerate(results):
         for pool, keys in own.items():

@@ -1,4 +1,4 @@
-"""A sidecar that came whole to all ranks but one, and lacks its last page there: none of it is kept on any rank."""
+"""A pool that all ranks read in full but one, which lacks its last page: no rank keeps any of it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
 from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
 from .skew import STORAGE_NEEDS
-from .stored import (
+from .stored_prompt import (
     ask_for_pages,
     brought,
-    held_by_fetches,
     objects,
     pools,
     put_in_storage,
+    slots_held_by_prefetches,
     store,
     taken_on_host,
 )
 
 Left = tuple[str, int, dict[str, int]]
-"""What was lost and where, pages that came, and host slots that are not free afterwards."""
+"""The loss, pages that came, and host slots that are taken afterwards."""
 
 
-def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Left]:
-    """Fetch a prompt that has one state, at its end, while one rank has lost the last page of a sidecar."""
+def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Left]:
+    """Prefetch a prompt with one state, at its end, while one rank lacks the last page of a pool."""
     driver = RankDriver(adapter_type, config, world)
     put_in_storage(driver, with_prefixes=False)
     whole, found = dict(store(driver).objects), []
@@ -42,7 +42,7 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
             if driver.rank == poor:
                 store(driver).corrupt(objects(driver, pool)[-1:])
             driver.drain()
-            left = held_by_fetches(driver) | taken_on_host(driver)
+            left = slots_held_by_prefetches(driver) | taken_on_host(driver)
             found.append((f"{pool.value} of rank {poor}", brought(driver, ticket), left))
             driver.reset()
             store(driver).restore(whole)
@@ -51,12 +51,14 @@ def fetches(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCon
 
 
 @clause("FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
-def test_no_rank_keeps_a_sidecar_that_one_rank_has_not_whole(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_no_rank_keeps_a_sidecar_that_is_incomplete_on_one_rank(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
     config = configuration(adapter_type)
     if not {Component.SWA, Component.MAMBA} & set(config.components):
         pytest.skip(f"{config.name} has no component that is needed at the end of a prefix alone")
-    for rank, found in enumerate(launch.values(fetches, adapter_type, config)):
+    for rank, found in enumerate(launch.values(prefetches, adapter_type, config)):
         for lost, came, left in found:
             assert (came, left) == (0, {}), (
                 f"FETCH-7: {lost} lacks its last page, and there is no other state: expected nothing to come, and no "

@@ -1,4 +1,4 @@
-"""One rank is slower in one kind of transfer: nobody takes over what has not come on every rank."""
+"""One rank is slower in one kind of transfer: no rank takes a transfer over before it has ended on every rank."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StorageKind, TransferKind, TransferPhase
 
 from .configurations import configuration
-from .meshes import ALL_MESHES, over
-from .skew import MARKS_NEEDS, NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, hurry, marks
+from .meshes import ALL_MESHES, on_meshes
+from .skew import MARKS_NEEDS, NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, finish_all_but, marks
 
 PAIR = (1, 2)
 PROMPT = (1, 2, 3, 4)
-"""Pages of prompts whose bytes are moved."""
+"""The pages of the prompts."""
 
 
-def persisted(driver: RankDriver) -> tuple[int, int]:
-    """Nodes that storage was given, and how many there are."""
+def stored_nodes(driver: RankDriver) -> tuple[int, int]:
+    """The number of nodes that are marked as stored, and of all nodes."""
     given = marks(driver)
     return sum(Component.FULL in names for names in given), len(given)
 
 
 def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
-    """Elements that came to the host while a rank had not copied its part, and when it had; for each slow rank."""
+    """For each slow rank: elements on the host before its backup has ended, and after."""
     driver = RankDriver(adapter_type, config, world)
     came = []
     for slow in range(mesh_of(world.topology).ranks):
         start = elements_on_host(driver)
         driver.put(driver.key(driver.prompt([10 * slow + page for page in PAIR])))
-        hurry(driver, slow, TransferKind.BACKUP)
+        finish_all_but(driver, slow, TransferKind.BACKUP)
         before = elements_on_host(driver)
         catch_up(driver)
         came.append((before - start, elements_on_host(driver) - before))
@@ -44,7 +44,7 @@ def backs_up(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheCo
 
 
 def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[str, str]:
-    """The phase of a load while one rank has not got its part, and when it has."""
+    """The phase of a load before it has ended on one rank, and after."""
     driver = RankDriver(adapter_type, config, world)
     key = driver.key(driver.prompt(PROMPT))
     driver.put(key)
@@ -52,7 +52,7 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     evict_all(driver)
     load = driver.load_back(key, driver.match(key))
     assert load is not None, f"HOST-5: expected a load of {driver.aligned(key)} elements that are on the host, got None"
-    hurry(driver, slow, TransferKind.LOAD)
+    finish_all_but(driver, slow, TransferKind.LOAD)
     before = driver.load_phase(load.ticket)
     catch_up(driver)
     after = driver.load_phase(load.ticket)
@@ -61,22 +61,22 @@ def loads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     return before.value, after.value
 
 
-def persists(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[int, int]:
-    """Nodes that count as persisted while one rank's storage has not answered, and nodes that do not when it has."""
+def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int) -> tuple[int, int]:
+    """Nodes that count as stored before one rank's storage has answered, and nodes that do not after it."""
     driver = RankDriver(adapter_type, config, world)
     driver.put(driver.key(driver.prompt(PROMPT)))
-    hurry(driver, slow, StorageKind.STORE)
-    before, nodes = persisted(driver)
+    finish_all_but(driver, slow, StorageKind.STORE)
+    before, nodes = stored_nodes(driver)
     catch_up(driver)
-    after, _ = persisted(driver)
+    after, _ = stored_nodes(driver)
     driver.end()
     return before, nodes - after
 
 
-def fetches(
+def prefetches(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, slow: int, kind: StorageKind
 ) -> tuple[int | None, int | None]:
-    """What a prefetch says while one rank's storage has not answered, and when it has."""
+    """The result of check_prefetch before one rank's storage has answered, and after."""
     driver = RankDriver(adapter_type, config, world)
     key = driver.key(driver.prompt(PROMPT))
     driver.put(key)
@@ -84,7 +84,7 @@ def fetches(
     driver.reset()
     ticket = driver.prefetch(key)
     assert ticket is not None, "FETCH-1: expected a prefetch of a prompt that is in storage alone, got None"
-    hurry(driver, slow, kind)
+    finish_all_but(driver, slow, kind)
     before = driver.check_prefetch(ticket)
     catch_up(driver)
     after = driver.check_prefetch(ticket)
@@ -93,8 +93,8 @@ def fetches(
 
 
 @clause("RANK-1", "RANK-2", "RANK-4", needs=NEEDS)
-@over(*ALL_MESHES)
-def test_nobody_has_on_the_host_what_any_rank_has_not_copied(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(*ALL_MESHES)
+def test_no_rank_has_a_backup_before_every_rank_has_it(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     results = launch.values(backs_up, adapter_type, config)
     expected = [(0, len(PAIR) * config.page_size)] * launch.mesh.ranks
@@ -105,8 +105,8 @@ def test_nobody_has_on_the_host_what_any_rank_has_not_copied(launch: Launch, ada
 
 
 @clause("RANK-1", "RANK-2", needs=NEEDS)
-@over(*ALL_MESHES)
-def test_a_load_has_ended_when_it_has_on_every_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(*ALL_MESHES)
+def test_a_load_ends_when_it_has_ended_on_every_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=None)
     results = launch.values(loads, adapter_type, config, launch.mesh.ranks - 1)
     expected = (TransferPhase.RUNNING.value, TransferPhase.DONE.value)
@@ -116,24 +116,25 @@ def test_a_load_has_ended_when_it_has_on_every_rank(launch: Launch, adapter_type
 
 
 @clause("RANK-1", "RANK-2", needs=MARKS_NEEDS)
-@over(*ALL_MESHES)
-def test_nothing_counts_as_persisted_that_a_rank_has_not_written(
+@on_meshes(*ALL_MESHES)
+def test_a_node_counts_as_stored_when_every_rank_has_written_it(
     launch: Launch, adapter_type: type[CacheAdapter]
 ) -> None:
-    results = launch.values(persists, adapter_type, configuration(adapter_type), launch.mesh.ranks - 1)
+    results = launch.values(stores, adapter_type, configuration(adapter_type), launch.mesh.ranks - 1)
     assert results == [(0, 0)] * len(results), (
-        f"RANK-1: nodes persisted before the last rank was ready, and not after: expected (0, 0), got {results}"
+        "RANK-1: nodes stored before the last rank was ready, and nodes not stored after: expected (0, 0), got "
+        f"{results}"
     )
 
 
 @clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
 @pytest.mark.parametrize("kind", [StorageKind.QUERY, StorageKind.PREFETCH], ids=lambda kind: kind.value)
-@over(*ALL_MESHES)
-def test_a_prefetch_is_waited_for_until_every_rank_has_it(
+@on_meshes(*ALL_MESHES)
+def test_a_prefetch_ends_when_every_rank_has_it(
     launch: Launch, adapter_type: type[CacheAdapter], kind: StorageKind
 ) -> None:
     config = configuration(adapter_type)
-    results = launch.values(fetches, adapter_type, config, launch.mesh.ranks - 1, kind)
+    results = launch.values(prefetches, adapter_type, config, launch.mesh.ranks - 1, kind)
     expected = (None, len(PROMPT) * config.page_size)
     assert results == [expected] * len(results), (
         f"FETCH-7: tokens that the prefetch brought, before and after the last rank was ready: "

@@ -1,4 +1,4 @@
-"""With write_back, what must leave the device is copied within the eviction: it has a copy when every rank made one."""
+"""With write_back a victim is backed up within the eviction: it has a copy if the backup succeeded on every rank."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
 from .configurations import configuration
-from .lives import Life
-from .meshes import CP2_TP2, PP2_TP2, TP2, over
+from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
+from .random_workload import RandomWorkload
 from .skew import NEEDS, elements_on_host
-from .stored import prompt_key
+from .stored_prompt import prompt_key
 
 ROUNDS = 25
 SHARE_FAILING = 0.4
 
 Evicted = tuple[int, int, int, int]
-"""Victims, refused, FULL slots that were freed, FULL slots on the host."""
+"""Victims, refused victims, FULL slots that were freed, FULL slots on the host."""
 
 
 def evicts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[Evicted, Evicted]]:
-    """For each rank on which the copy of a node fails: what became of an eviction, and of the next one."""
+    """For each rank on which a backup fails: the results of an eviction, and of the next one."""
     driver = RankDriver(adapter_type, config, world)
     found = []
     for failing in range(mesh_of(world.topology).ranks):
@@ -44,26 +44,28 @@ def evicts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
     return found
 
 
-class Failing(Life):
-    """On each rank other copies fail that an eviction waits for."""
+class Failing(RandomWorkload):
+    """A workload in which backups that an eviction waits for fail, different ones on each rank."""
 
     def _move(self) -> None:
         super()._move()
         self._driver.adapter.fail_waits(int(self._pace.random() < SHARE_FAILING))
 
 
-def lives(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[int, str]:
-    """A life under pressure: nodes in the end, and the tree."""
+def runs_workload(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[int, str]:
+    """Run the workload: the number of nodes in the end, and the tree."""
     driver = RankDriver(adapter_type, config, world)
     driver.failures += 1
-    Failing(driver, 6).lead(ROUNDS)
+    Failing(driver, 6).run(ROUNDS)
     snapshot = driver.snapshot()
     return len(snapshot.nodes), digest_of(snapshot).text
 
 
 @clause("RANK-1", "RANK-7", needs=NEEDS)
-@over(TP2, CP2_TP2, PP2_TP2)
-def test_what_one_rank_could_not_copy_stays_on_all(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_a_victim_that_one_rank_could_not_back_up_stays_on_all_ranks(
+    launch: Launch, adapter_type: type[CacheAdapter]
+) -> None:
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
     size = 2 * config.page_size
     expected = ((0, 1, 0, 0), (1, 0, size, size))
@@ -76,9 +78,9 @@ def test_what_one_rank_could_not_copy_stays_on_all(launch: Launch, adapter_type:
 
 
 @clause("RANK-1", "RANK-7", needs=(*NEEDS, Capability.REQUESTS))
-@over(TP2, PP2_TP2)
+@on_meshes(TP2, PP2_TP2)
 def test_ranks_whose_copies_fail_under_pressure_hold_one_tree(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
-    results = launch.values(lives, adapter_type, config)
+    results = launch.values(runs_workload, adapter_type, config)
     assert results == [results[0]] * len(results), f"RANK-1: expected one tree, got {results}"
-    assert results[0][0], "expected something to be left in the tree"
+    assert results[0][0], "expected nodes in the tree, got none"

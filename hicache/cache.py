@@ -1,8 +1,8 @@
-"""UnifiedRadixCache: every verb of the cache, and open_cache. One thread owns it; only its executors move bytes."""
+"""UnifiedRadixCache: every verb of the cache, and open_cache. One thread owns it; only executors move bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType, TracebackType
@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from hicache.clock import Clock, WallClock
 from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt, Match
-from hicache.config import CacheConfig, ExecutorKind, StorageConfig
+from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError, KeyFormError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
@@ -24,9 +23,8 @@ from hicache.parallel.group import Group
 from hicache.pools.copy import PoolCopier
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
+from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
-from hicache.storage.base import StorageBackend
-from hicache.storage.registry import open_backend
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
@@ -34,10 +32,8 @@ from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation, PrefetchS
 from hicache.tiers.storage_io import StorageRequests, StorageWorker
 from hicache.tiers.store import StorageWriter
 from hicache.tiers.transfer import Transfer
-from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
-from hicache.transfer.job import Copier, CopyJob, CopyWorker, StorageJob, Worker
+from hicache.transfer.job import StorageJob
 from hicache.transfer.queue import HybridCacheController, TransferQueue, complete_together
-from hicache.transfer.streams import StreamExecutor
 from hicache.tree.node import FULL, Node
 from hicache.types import (
     NO_SLOTS,
@@ -57,54 +53,6 @@ from hicache.types import (
 )
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """What a cache runs on: executors for copies and for storage, a storage backend, and the time. Tests replace parts.
-
-    `open_copies`: for each direction. `open_storage`: for "read" and "write", each with a thread of its own, so that a
-    backend that hangs stops no copy. `open_backend`: opens a scope.
-    """
-
-    open_copies: Callable[[TransferKind, Copier], Executor[CopyJob]]
-    open_storage: Callable[[str, Worker[StorageJob]], Executor[StorageJob]]
-    open_backend: Callable[[str], StorageBackend]
-    clock: Clock
-
-    @classmethod
-    def of(cls, config: CacheConfig) -> Runtime:
-        """What a configuration names: its executors, its backend, and the machine's own time."""
-        host, storage = config.host, config.storage
-        return cls(
-            lambda kind, copier: open_copies(_required(host, config, "host").executor, kind, copier),
-            lambda name, worker: open_storage(_required(storage, config, "storage").executor, name, worker),
-            lambda scope: _open_backend(_required(storage, config, "storage"), scope),
-            WallClock(),
-        )
-
-
-def open_copies(executor: ExecutorKind, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
-    """An executor for the copies of one direction. Raises ConfigurationError for CUDA streams without a CUDA device."""
-    worker = CopyWorker(copier)
-    if executor is ExecutorKind.STEPPED:
-        return StepExecutor(worker)
-    if executor is ExecutorKind.STREAMS:
-        if not torch.cuda.is_available():
-            raise ConfigurationError("executor 'streams' needs a CUDA device, and torch finds none")
-        return StreamExecutor(copier)
-    return ThreadExecutor(f"hicache-{kind.value}", worker.rest)
-
-
-def open_storage(executor: ExecutorKind, name: str, worker: Worker[StorageJob]) -> Executor[StorageJob]:
-    """An executor for the reads or the writes of storage."""
-    if executor is ExecutorKind.STEPPED:
-        return StepExecutor(worker)
-    return ThreadExecutor(f"hicache-storage-{name}", worker.step)
-
-
-def _open_backend(config: StorageConfig, scope: str) -> StorageBackend:
-    return open_backend(config.backend, scope, config.options)
 
 
 @dataclass(frozen=True, slots=True)

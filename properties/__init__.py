@@ -1,1 +1,1 @@
-"""The contract under every interleaving that Hypothesis finds."""
+"""The contract under the sequences of verbs that Hypothesis generates."""

@@ -1,4 +1,4 @@
-"""Opens the caches that are searched, with the Hypothesis profiles quick, ci and nightly."""
+"""Names the adapter under test, and registers the Hypothesis profiles quick, ci and nightly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeviceMachine: a scheduler that does anything in any order, on one tier, against the oracle."""
+"""DeviceMachine: calls the verbs of a scheduler in any order on one tier, and compares the answers with the oracle."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hicache.types import SHARED, Component, Handle, Key, MatchResult, Namespace
 
 from .eviction_order import UseLog
 from .machine import CacheMachine
-from .tiny import NAMESPACE, PAGES, TAIL, USED
+from .small_caches import NAMESPACE, PAGES, TAIL, USED
 
 Prompt = tuple[list[int], Namespace, int, int, bool]
 
 KEPT = st.integers(0, 6)
 
 PROMPT = st.tuples(PAGES, NAMESPACE, st.integers(0, 3), KEPT, st.booleans())
-"""Pages and a namespace; which earlier prompt comes again, 0 for none; how many of its pages; whether these follow."""
+"""Pages, a namespace, an earlier prompt to repeat (0: none), how many of its pages, and whether pages follow them."""
 
 PASSED = st.sampled_from([0, 0, 0, 1, 2, 3, 6])
-"""Pages that the window has passed: seldom all, of which nothing would be cached."""
+"""Pages that the window has passed: seldom all of them, since nothing would be cached then."""
 
-PROMPTS_OF_A_LIFE = 3
-"""Before them there is little that a reset could drop."""
+PROMPTS_BEFORE_A_RESET = 3
+"""A reset is drawn only when more prompts than these were inserted, so that it drops something."""
 
 READERS, HOLDERS = 3, 1
-"""Who locks prefixes, and who holds slots, at a time: with more of them nothing in a tiny pool can be evicted."""
+"""The most locks, and the most allocations, at a time. With more, nothing in a small pool could be evicted."""
 
 
 class DeviceMachine(CacheMachine):
-    """Drives the verbs; every rule compares what the cache answers with what the oracle says."""
+    """Calls the verbs. Every rule compares the answer of the cache with that of the oracle."""
 
     locks = Bundle("locks")
     slots = Bundle("slots")
@@ -54,41 +54,41 @@ class DeviceMachine(CacheMachine):
         for pages, namespace in data.draw(USED, label="prompts that came before"):
             self._put(pages, namespace, tail=0, passed=0, with_state=True)
 
-    # Looking.
+    # Match.
 
     @rule(prompt=PROMPT, tail=TAIL)
     def match(self, prompt: Prompt, tail: int) -> None:
-        """A match finds what the oracle says, and its state is that of the prefix."""
+        """A match finds what the oracle expects, and its state is that of the prefix."""
         pages, namespace = self._prompt(*prompt)
         self._match(self.key(pages, tail, namespace))
 
-    # Inserting.
+    # Insert.
 
     @rule(prompt=PROMPT, tail=TAIL, passed=PASSED, with_state=st.booleans())
     def put(self, prompt: Prompt, tail: int, passed: int, with_state: bool) -> None:
-        """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
+        """A prompt is computed and inserted, if there is room for it. `passed`: pages before the request's window."""
         self._put(*self._prompt(*prompt), tail, passed, with_state)
 
-    # Locking.
+    # Lock.
 
     @precondition(lambda self: len(self.outstanding) < READERS)
     @rule(target=locks, place=st.integers(1, 3), kept=KEPT)
     def lock(self, place: int, kept: int) -> int:
-        """A request starts to read what it matched of a prompt that came before."""
+        """A request locks what it matched of an earlier prompt."""
         pages, namespace = self._prompt([], SHARED, place, kept, goes_on=False)
         return self._lock(self._match(self.key(pages, 0, namespace)))
 
     @rule(receipt=consumes(locks))
     def unlock(self, receipt: int) -> None:
-        """It stops reading."""
+        """A request releases its lock."""
         self._unlock(receipt)
 
-    # Evicting.
+    # Evict, allocate, reset.
 
     @precondition(lambda self: self.prompts)
     @rule(data=st.data(), pages=st.sampled_from([1, 1, 2, 3, 8]))
     def evict(self, data: st.DataObject, pages: int) -> None:
-        """Room is made in one component."""
+        """Evict pages of one component."""
         component = data.draw(st.sampled_from(self.components), label="component")
         tokens = self.slots_of(component, pages)
         before = self.driver.snapshot()
@@ -102,47 +102,47 @@ class DeviceMachine(CacheMachine):
     @precondition(lambda self: self.holders < HOLDERS)
     @rule(target=slots, pages=st.integers(1, 4))
     def allocate(self, pages: int) -> Any:
-        """Somebody takes slots and inserts nothing."""
+        """A caller allocates slots and inserts nothing."""
         taken = self.take_slots(pages * self.config.page_size)
         self.holders += taken is not None
         return multiple() if taken is None else taken
 
     @rule(taken=consumes(slots))
     def free(self, taken: Slots) -> None:
-        """They are given back."""
+        """The caller frees its slots."""
         self.holders -= 1
         self.driver.free(taken)
 
     @precondition(lambda self: Component.MAMBA in self.components)
     @rule(target=states)
     def allocate_state(self) -> Any:
-        """Somebody takes a slot for a state."""
+        """A caller allocates a slot for a state."""
         state = self.take_state()
         return multiple() if state is None else state
 
     @rule(state=consumes(states))
     def free_state(self, state: int) -> None:
-        """It is given back."""
+        """The caller frees its state."""
         self.driver.free_state(state)
 
-    @precondition(lambda self: len(self.prompts) > PROMPTS_OF_A_LIFE)
+    @precondition(lambda self: len(self.prompts) > PROMPTS_BEFORE_A_RESET)
     @rule()
     def reset(self) -> None:
-        """Everything that the tree holds is dropped. Receipts of the old life are refused from now on."""
+        """The tree is emptied. Receipts from before the reset are refused from now on."""
         self.prompts.clear()
         self.driver.reset()
         self.sync()
         self.uses = UseLog()
         self.outdated |= self.outstanding
         self.outstanding = set()
-        assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
+        assert not self.driver.snapshot().nodes, "EVICT-9: expected an empty tree after a reset"
 
-    # Inside.
+    # Internal.
 
     def _prompt(
         self, pages: list[int], namespace: Namespace, place: int, kept: int, goes_on: bool
     ) -> tuple[list[int], Namespace]:
-        """A new prompt; or, counted back from the last that was put, how one began, and these pages after it or not."""
+        """A new prompt; or the first pages of an earlier one, counted back from the last, and perhaps the new pages."""
         if not place or not self.prompts:
             return pages, namespace
         earlier, namespace = self.prompts[-1 - place % len(self.prompts)]
@@ -163,7 +163,7 @@ class DeviceMachine(CacheMachine):
         expected = self.model.expected_match(key).anchor
         found = self.driver.match(key)
         matched = len(found.device_indices)
-        assert matched == expected, f"MATCH-1: {expected} elements of {key} are valid, {matched} were found"
+        assert matched == expected, f"MATCH-1: expected {expected} elements of {key}, got {matched}"
         self.uses.used(key.namespace, self.prefix(key, matched))
         return found
 
@@ -190,9 +190,9 @@ class DeviceMachine(CacheMachine):
         slots = np.concatenate((shared, fresh))
         result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
         actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
-        assert actual == expected, f"INS-1: the answer must be {expected}, it was {actual}"
+        assert actual == expected, f"INS-1: expected the answer {expected}, got {actual}"
         differences = self.model.differences(self.driver.snapshot())
-        assert not differences, f"INS-1: after the insert {differences}"
+        assert not differences, f"INS-1: expected no differences from the oracle after the insert, got {differences}"
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)
         self.uses.inserted(key.namespace, self.prefix(key, self.driver.aligned(key)), self.driver.snapshot())

@@ -1,4 +1,4 @@
-"""EventReplay: the event log as a consumer follows it who sees nothing else, against how much each tier holds."""
+"""EventReplay: follows the event log as a consumer does, and compares it with the number of pages on each tier."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Holder = tuple[Tier, str]
 
 
 class EventReplay:
-    """Which blocks are where, by the events so far."""
+    """The blocks on each tier, by the events so far."""
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._present: set[tuple[Holder, Namespace, str]] = set()
         self._seen = 0
 
-    def look(self, events: Sequence[Event], snapshot: Snapshot) -> None:
-        """Take in what is new. What was stored is not stored again, and the log comes to what there is (EVENT-1)."""
+    def observe(self, events: Sequence[Event], snapshot: Snapshot) -> None:
+        """Apply the new events. No block is stored twice, and the log adds up to what the snapshot shows (EVENT-1)."""
         for event in events[self._seen :]:
-            # Storage keeps what the tree has long forgotten: nothing here could be held against that.
+            # Storage keeps blocks that are no longer in the tree: a snapshot cannot confirm them.
             if event.tier is not Tier.STORAGE:
                 self._apply(event)
         self._seen = len(events)
-        told = Counter(holder for holder, _, _ in self._present)
+        replayed = Counter(holder for holder, _, _ in self._present)
         held = self._held(snapshot)
-        assert told == held, f"EVENT-1: the events come to {dict(told)} pages, there are {dict(held)}"
+        assert replayed == held, f"EVENT-1: expected the events to add up to {dict(held)} pages, got {dict(replayed)}"
 
     def _apply(self, event: Event) -> None:
         blocks = {((event.tier, event.component), event.namespace, block) for block in event.blocks}

@@ -1,4 +1,4 @@
-"""What a match does to the hits of nodes, page by page, so that a split in between changes nothing."""
+"""How a match changes the hits of nodes, page by page, so that a split does not matter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Place = tuple[Namespace, bytes]
 
 
 def hits_by_page(snapshot: Snapshot, page_size: int) -> dict[Place, int]:
-    """The hits of the node that each page of the tree lies on, where they are counted."""
+    """For each page of the tree the hits of its node, if the cache counts them."""
     hits: dict[Place, int] = {}
     for number, node in enumerate(snapshot.nodes):
         if node.hits is None:
@@ -23,10 +23,10 @@ def hits_by_page(snapshot: Snapshot, page_size: int) -> dict[Place, int]:
 
 
 def require_hits(before: dict[Place, int], after: dict[Place, int], used: Place | None) -> None:
-    """HOST-1, EVICT-2: a match is one hit of every page up to where it ended, and a chunked one (None) is none."""
+    """HOST-1, EVICT-2: a match is one hit of every page up to its end; a chunked match (`used` is None) is none."""
     expected = {
         place: count + (used is not None and place[0] == used[0] and used[1].startswith(place[1]))
         for place, count in before.items()
     }
     wrong = {place: (count, after.get(place)) for place, count in expected.items() if after.get(place) != count}
-    assert not wrong, f"HOST-1: hits after a match, expected and actual: {wrong}"
+    assert not wrong, f"HOST-1: hits after a match differ, (expected, actual) by place: {wrong}"

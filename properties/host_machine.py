@@ -1,4 +1,4 @@
-"""HostMachine: a scheduler over two tiers that does anything in any order, against the oracle."""
+"""HostMachine: calls the verbs of a scheduler in any order on two tiers, and compares the answers with the oracle."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hypothesis.stateful import rule
 from hicache.types import Component, Handle, Key, Tier
 
 from .load_machine import LoadMachine
+from .load_tickets import LoadTickets
 from .prompt_machine import FULL, Prompt
 from .situation import Situation
-from .ticket_book import TicketBook
+from .small_caches import USED
 from .tier_machine import PLACE, pick
-from .tiny import USED
 
 
 class Hold(str, Enum):
-    """What somebody may hold."""
+    """What a caller may hold."""
 
     READER = "a prefix on the device, locked"
     HOST_READER = "a prefix on the host, locked"
@@ -29,7 +29,7 @@ class Hold(str, Enum):
 
 
 class HostMachine(LoadMachine):
-    """Adds locks on both tiers, slots that somebody holds, and the ends of lives."""
+    """Adds locks on both tiers, allocations that callers hold, and resets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class HostMachine(LoadMachine):
 
     @rule(hold=st.sampled_from(Hold), place=PLACE, pages=st.integers(1, 6))
     def hold(self, hold: Hold, place: int, pages: int) -> None:
-        """Somebody protects what it found, or takes slots; or has enough of what it has."""
+        """A caller locks what it found on a tier, or allocates slots or a state."""
         if hold is Hold.READER:
             self._read(self.earlier(place, pages))
         elif hold is Hold.HOST_READER:
@@ -52,7 +52,7 @@ class HostMachine(LoadMachine):
 
     @rule(hold=st.sampled_from(Hold), place=PLACE)
     def let_go(self, hold: Hold, place: int) -> None:
-        """It is not needed any more."""
+        """A caller releases a lock, or frees what it allocated."""
         if hold is Hold.READER and self.readers:
             self._unlock(self.readers.pop(place % len(self.readers)), Tier.DEVICE)
         elif hold is Hold.HOST_READER and self.host_receipts:
@@ -62,10 +62,10 @@ class HostMachine(LoadMachine):
 
     @rule(prompts=USED)
     def reset(self, prompts: list[Prompt]) -> None:
-        """Everything on both tiers is dropped, and another life begins; nothing of the old one is worth anything."""
+        """Both tiers are emptied, and the cache is used anew. Receipts, tickets and handles from before are refused."""
         snapshot = self.driver.snapshot()
         if snapshot.host is not None and snapshot.host.transfers:
-            self.reached(Situation.RESET)
+            self.record(Situation.RESET)
         self.fail_waits(0)
         self.driver.reset()
         self.outdated += [partial(self.adapter.unlock, receipt) for receipt in self.readers]
@@ -73,21 +73,21 @@ class HostMachine(LoadMachine):
         for ticket in list(self.tickets.waiting):
             self.forget(ticket)
             self.outdated.append(partial(self.adapter.load_back, ticket.node, quota=None))
-        self.readers, self.host_receipts, self.tickets = [], [], TicketBook()
-        self.begin_life()
+        self.readers, self.host_receipts, self.tickets = [], [], LoadTickets()
+        self.begin_epoch()
         self.sync()
         assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
         self.use(prompts)
 
     @rule(place=PLACE)
     def repeat(self, place: int) -> None:
-        """Somebody comes with a receipt, ticket or handle that is worth nothing any more."""
+        """A caller uses a receipt, ticket or handle that is no longer valid."""
         call = pick(self.outdated, place)
         if call is not None:
             self.refuses(call)
 
     def give_back(self) -> None:
-        """Of those who wait for loads some leave at once, the others wait for what they asked for."""
+        """Abandon every second load, claim the others after a drain, and release everything that is held."""
         for ticket in self.tickets.waiting[1::2]:
             self.abandon(ticket)
         self.drain()
@@ -102,7 +102,7 @@ class HostMachine(LoadMachine):
         self.require_nothing_held()
 
     def _read(self, key: Key) -> None:
-        """What is on the host alone cannot be read."""
+        """Lock a key on the device. A node on the host alone cannot be locked there."""
         found, expected = self.find(key)
         self.readers.append(self.driver.lock(found.device_anchor))
         if expected.host_hits[FULL]:

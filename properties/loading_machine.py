@@ -1,4 +1,4 @@
-"""LoadingMachine: requests on two tiers: they wait for loads, go on with what came, fall back, or are aborted."""
+"""LoadingMachine: requests on two tiers. They wait for loads, resume with or without the loaded data, or abort."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .load_machine import loads_of
 from .prompt_machine import FULL, Prompt
 from .request_machine import RequestMachine
 from .situation import Situation
-from .tier_machine import PLACE, SOON, Instant, TierMachine, pick
-from .tiny import USED
+from .small_caches import USED
+from .tier_machine import PLACE, SOON, DrawnAction, TierMachine, pick
 
 
 class LoadingMachine(TierMachine, RequestMachine):
-    """`anchors`: for each request that waits, what it had on the device. `doubtful`: those whose load may fail."""
+    """`anchors`: the device hit of each waiting request. `maybe_failed`: the requests whose load may fail."""
 
     def __init__(self) -> None:
         super().__init__()
         self.anchors: dict[int, int] = {}
-        self.doubtful: set[int] = set()
+        self.maybe_failed: set[int] = set()
         self.has_failure = False
 
     def opened(self, data: st.DataObject) -> None:
@@ -38,13 +38,19 @@ class LoadingMachine(TierMachine, RequestMachine):
         self.drain()
         self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
 
-    @rule(target=RequestMachine.requests, place=PLACE, tail=st.integers(1, 2), pressed=st.booleans(), soon=SOON)
-    def admit_again(self, place: int, tail: int, pressed: bool, soon: list[Instant]) -> object:
-        """A prompt that came before comes again and goes on; it may have left the device just now."""
-        if pressed:
+    @rule(
+        target=RequestMachine.requests,
+        place=PLACE,
+        tail=st.integers(1, 2),
+        pressure=st.booleans(),
+        soon=SOON,
+    )
+    def admit_again(self, place: int, tail: int, pressure: bool, soon: list[DrawnAction]) -> object:
+        """A request repeats an earlier prompt and extends it. `pressure`: the device evicts first."""
+        if pressure:
             self.evict(Tier.DEVICE, FULL, 8, 0)
         if not self._loadable():
-            self.strand()
+            self.drop_device_copy()
         earlier = pick(self._loadable() or list(self.keys.values()), place)
         if earlier is None:
             return multiple()
@@ -58,7 +64,7 @@ class LoadingMachine(TierMachine, RequestMachine):
         super().sync()
         self.has_failure &= self._is_loading()
 
-    def look_after(self, place: int) -> None:
+    def check_waiting(self, place: int) -> None:
         number = pick(list(self.anchors), place)
         if number is None:
             return
@@ -67,40 +73,42 @@ class LoadingMachine(TierMachine, RequestMachine):
         if admission is not None:
             self._went_on(number, admission)
         elif not self._is_loading():
-            assert number in self.doubtful, "FLOW-10: no transfer failed, and the request waits for what has arrived"
-            assert len(self.handles) > 1, "REQ-5: nothing else runs, and there are no slots for what did not arrive"
+            assert number in self.maybe_failed, "FLOW-10: no transfer failed: expected the request to resume"
+            assert len(self.handles) > 1, "REQ-5: nothing else runs: expected slots for the pages that were not loaded"
 
-    def give_up(self, place: int) -> None:
+    def abandon_waiting(self, place: int) -> None:
         number = pick(list(self.anchors), place)
         if number is not None:
             self.end(number, is_finished=False)
 
     def load_failed(self) -> None:
         self.has_failure = True
-        self.doubtful.update(self.anchors)
+        self.maybe_failed.update(self.anchors)
 
     def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
         known, admission = super().ask(key)
         if admission is not None or self.handles:
             return known, admission
-        # When nothing else runs, what is under way may stand in its way, and nothing else.
+        # When nothing else runs, only transfers under way can hold the slots that it needs.
         self.drain()
         return super().ask(key)
 
     def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
         given = admission.cached_tokens
         if admission.loading:
-            assert given == known.best > known.anchor, f"FLOW-10: {known} was found, a load of {given} was begun"
+            assert given == known.best > known.anchor, (
+                f"FLOW-10: {known} was found: expected a load up to {known.best}, got {given}"
+            )
             self.anchors[number] = known.anchor
             if self.has_failure:
-                self.doubtful.add(number)
+                self.maybe_failed.add(number)
             return
-        # With nobody there to give anything back, a request may do without a hit.
+        # With no other request that could free slots, a request may be admitted without its hit.
         allowed = {known.anchor} if self.handles else {known.anchor, 0}
-        assert given in allowed, f"HOST-5: {known} was found, {given} given"
+        assert given in allowed, f"HOST-5: {known} was found: expected cached tokens in {allowed}, got {given}"
 
     def is_ready(self, number: int) -> bool:
-        """Whether a request runs, and waits for nothing. One that waits can only be aborted."""
+        """Whether a request runs and waits for no load. A waiting request can only be aborted."""
         if number in self.anchors:
             self.refuses(partial(self.adapter.finish, self.handles[number]))
             self.refuses(partial(self.adapter.checkpoint, self.handles[number], len(self.keys[number].tokens)))
@@ -109,16 +117,16 @@ class LoadingMachine(TierMachine, RequestMachine):
 
     def end(self, number: int, is_finished: bool) -> None:
         if self.anchors.pop(number, None) is not None:
-            self.reached(Situation.REQUEST_ABORTED)
+            self.record(Situation.REQUEST_ABORTED)
         super().end(number, is_finished)
 
     def give_back(self) -> None:
-        """Some requests leave at once, the others wait for what they asked for and are computed."""
+        """Abort every second request, and finish the others after their loads have ended."""
         for number in list(self.handles)[1::2]:
             self.end(number, is_finished=False)
         self.drain()
         for _ in list(self.anchors):
-            self.look_after(0)
+            self.check_waiting(0)
         for number in list(self.handles):
             self.end(number, is_finished=number not in self.anchors)
         self.drain()
@@ -131,11 +139,15 @@ class LoadingMachine(TierMachine, RequestMachine):
         expected, least = self.computed[number], self.anchors.pop(number)
         given = admission.cached_tokens
         if given < expected:
-            assert number in self.doubtful, f"FLOW-10: {expected} were promised, {given} came, though nothing failed"
-            assert given >= least, f"FLOW-3: {least} tokens were on the device and locked, {given} are left"
-            self.reached(Situation.REQUEST_FELL_BACK)
+            assert number in self.maybe_failed, (
+                f"FLOW-10: nothing failed: expected {expected} cached tokens, got {given}"
+            )
+            assert given >= least, (
+                f"FLOW-3: expected at least the {least} tokens that were locked on the device, got {given}"
+            )
+            self.record(Situation.REQUEST_FELL_BACK)
         else:
-            self.reached(Situation.REQUEST_RESUMED)
+            self.record(Situation.REQUEST_RESUMED)
         self.computed[number] = given
 
     def _loadable(self) -> list[Key]:

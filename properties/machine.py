@@ -1,4 +1,4 @@
-"""CacheMachine: what every state machine starts from: a tiny cache of a drawn configuration, its driver, the oracle."""
+"""CacheMachine: the base of the state machines: a small cache of a drawn configuration, its driver, and the oracle."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hicache.testing.model import Model
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots
 
-from .tiny import configurations
+from .small_caches import configurations
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Opens one adapter. The driver holds it to the laws after every verb. `operations`: verbs driven, per example."""
+    """Opens one adapter. The driver checks the laws after every verb. `operations`: verbs called, per example."""
 
     adapter_type: ClassVar[type[CacheAdapter]]
     components: ClassVar[tuple[str, ...]]
@@ -34,7 +34,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
-        """A fresh cache of a drawn configuration. One that is refused is not searched."""
+        """Open an empty cache of a drawn configuration. A configuration that the adapter refuses is rejected."""
         self.config: CacheConfig = data.draw(self.caches())
         note(f"configuration: {self.config}")
         store = store_of(self.config)
@@ -55,18 +55,18 @@ class CacheMachine(RuleBasedStateMachine):
         self.opened(data)
 
     def opened(self, data: st.DataObject) -> None:
-        """The cache is there."""
+        """A hook: the cache was opened."""
 
     def caches(self) -> st.SearchStrategy[CacheConfig]:
-        """The caches that a run may open."""
+        """The configurations that a run may draw."""
         return configurations(self.components, self.sidecars, self.adapter_type.capabilities)
 
     def teardown(self) -> None:
-        """Give back what is held, and close what was opened."""
+        """Release what is held, and close the cache."""
         if not hasattr(self, "driver"):
             return
         try:
-            # What is broken is not tidied up: the first error is the one to see.
+            # After an error nothing is released, so that the first error is the one reported.
             if sys.exc_info()[0] is None:
                 self.give_back()
         finally:
@@ -74,42 +74,42 @@ class CacheMachine(RuleBasedStateMachine):
             self.adapter.close()
 
     def give_back(self) -> None:
-        """Give back all that is held, and see that nothing is."""
+        """A hook: release everything that is held, and check that nothing is left."""
 
     def key(self, pages: Sequence[int], tail: int, namespace: Namespace) -> Key:
-        """A prompt of whole pages and a few tokens more."""
+        """The key of a prompt of whole pages and so many more tokens."""
         allowed = namespace if Capability.NAMESPACES in self.adapter_type.capabilities else SHARED
         return self.driver.key([*self.driver.prompt(pages), *range(tail)], allowed)
 
     def slots_of(self, component: str, pages: int) -> int:
-        """So many pages of a component in slots; a state is a page of one."""
+        """The slots of so many pages of a component; a state counts as a page of one slot."""
         return pages * (1 if component == Component.MAMBA else self.config.page_size)
 
     def sync(self) -> None:
-        """Let the oracle forget what was evicted."""
+        """Update the oracle: remove what was evicted."""
         self.model.sync(self.driver.snapshot())
 
     def departs(self, clause: str) -> bool:
-        """Whether the cache has a rule of its own in place of a clause."""
+        """Whether the adapter declares a departure from a clause."""
         return clause in self.adapter.departures
 
     def refuses(self, call: Callable[[], object]) -> None:
-        """The cache raises, and is as it was; one that trusts its caller is not asked."""
+        """The call raises and changes nothing. Skipped for an adapter that does not declare REFUSALS."""
         if Capability.REFUSALS not in self.adapter_type.capabilities:
             return
         with pytest.raises(Exception):  # noqa: B017, PT011 - each cache has its own error
             call()
         self.driver.check()
-        assert self.model.agrees(self.driver.snapshot()), f"{call} was refused, and changed what is held"
+        assert self.model.agrees(self.driver.snapshot()), f"{call} was refused: expected no change of what is cached"
 
     def prefix(self, key: Key, elements: int) -> bytes:
-        """The beginning of a key as a snapshot shows it."""
+        """The first elements of a key as a snapshot shows them."""
         tokens = key.tokens
         pairs = np.stack((tokens[:-1], tokens[1:]), axis=1) if self.config.bigram and len(tokens) else tokens
         return bytes(pairs[:elements].astype("<i4").tobytes())
 
     def pass_window(self, passed: int, shared: int, fresh: Slots) -> int:
-        """The request's window has left its first pages: they give their SWA slots back. Where it begins now."""
+        """Free the SWA slots of the pages before a request's window; returns where the window starts."""
         released = max(0, min(passed * self.config.page_size - shared, len(fresh)))
         if Component.SWA not in self.components or not released:
             return 0
@@ -117,7 +117,7 @@ class CacheMachine(RuleBasedStateMachine):
         return shared + released
 
     def state_of(self, key: Key) -> int | None:
-        """A state that the model computed after the whole pages of a key, if there are states and there is room."""
+        """A new state for the end of a key's whole pages; None without MAMBA, or without a free slot."""
         if Component.MAMBA not in self.components or not self.driver.aligned(key):
             return None
         state = self.take_state()
@@ -126,7 +126,7 @@ class CacheMachine(RuleBasedStateMachine):
         return state
 
     def take_slots(self, tokens: int) -> Slots | None:
-        """Slots of whole pages, or None."""
+        """Allocate slots of whole pages; None if there are too few."""
         paged = [component for component in self.components if component != Component.MAMBA]
         sizes = self.adapter.sizes()
         room = min(sizes[component].free + sizes[component].evictable for component in paged)
@@ -136,7 +136,7 @@ class CacheMachine(RuleBasedStateMachine):
         return taken
 
     def take_state(self) -> int | None:
-        """A slot for a state, or None."""
+        """Allocate a slot for a state; None if there is none."""
         sizes = self.adapter.sizes()[Component.MAMBA]
         state = self.driver.allocate_state()
         self.require_room(f"a state of {sizes}, got {state}", state is not None, sizes.free + sizes.evictable > 0)
@@ -144,5 +144,5 @@ class CacheMachine(RuleBasedStateMachine):
         return state
 
     def require_room(self, request: str, is_granted: bool, has_room: bool) -> None:
-        """POOL-3: what is free or evictable can be had, and nothing else."""
-        assert is_granted == has_room, f"POOL-3: {request}"
+        """POOL-3: an allocation succeeds if and only if enough slots are free or evictable."""
+        assert is_granted == has_room, f"POOL-3: {request}: expected granted={has_room}, got {is_granted}"

@@ -1,4 +1,4 @@
-"""PromptMachine: prompts come, and come again, over two tiers: what they find and what they leave, by the oracle."""
+"""PromptMachine: matches and inserts on two tiers, compared with the oracle."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hicache.types import SHARED, Component, Key, MatchResult, Namespace, Slots,
 
 from .eviction_order import UseLog
 from .hit_count import hits_by_page, require_hits
-from .tier_machine import PLACE, SOON, Instant, TierMachine, pick
-from .tiny import NAMESPACE, PAGES, TAIL, USED
+from .small_caches import NAMESPACE, PAGES, TAIL, USED
+from .tier_machine import PLACE, SOON, DrawnAction, TierMachine, pick
 
 FULL = Component.FULL.value
 
 Prompt = tuple[list[int], Namespace]
-"""A prompt's whole pages by number, and who it is for."""
+"""The whole pages of a prompt by number, and its namespace."""
 
 
 class PromptMachine(TierMachine):
-    """Begins with a used cache. `prompts`: those that came so far."""
+    """Starts with a used cache. `prompts`: the prompts so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,33 +38,46 @@ class PromptMachine(TierMachine):
 
     @rule(place=PLACE, pages=st.integers(1, 6), chunked=st.booleans(), stepping=st.booleans())
     def match(self, place: int, pages: int, chunked: bool, stepping: bool) -> None:
-        """A match finds what the oracle says, on each tier; what it used may be copied from the next step on."""
+        """A match finds what the oracle expects on each tier. The next step may queue backups of what it used."""
         key = self.earlier(place, pages)
         found, _ = self.find(key, chunked=chunked)
         if stepping:
             self.step()
         if stepping and not chunked:
             anchor = self.prefix(key, len(found.device_indices))
-            self.promises.used(key.namespace, anchor, self.driver.snapshot())
+            self.write_policy.used(key.namespace, anchor, self.driver.snapshot())
 
-    @rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=st.integers(0, 6), with_state=st.booleans(), soon=SOON)
+    @rule(
+        pages=PAGES,
+        tail=TAIL,
+        namespace=NAMESPACE,
+        passed=st.integers(0, 6),
+        with_state=st.booleans(),
+        soon=SOON,
+    )
     def put(
-        self, pages: list[int], tail: int, namespace: Namespace, passed: int, with_state: bool, soon: list[Instant]
+        self,
+        pages: list[int],
+        tail: int,
+        namespace: Namespace,
+        passed: int,
+        with_state: bool,
+        soon: list[DrawnAction],
     ) -> None:
-        """A prompt is computed and inserted, the window having passed its first pages, if there is room for it."""
+        """A prompt is computed and inserted, if there is room for it. `passed`: pages before the request's window."""
         self.prompts.append((pages, namespace))
         self._put(self.key(pages, tail, namespace), passed, with_state)
         self.pass_time(soon)
 
     @rule(place=PLACE, pages=st.integers(1, 6), passed=st.integers(0, 6), with_state=st.booleans())
     def put_again(self, place: int, pages: int, passed: int, with_state: bool) -> None:
-        """A prompt that came before is computed again."""
+        """An earlier prompt is computed and inserted again."""
         self._put(self.earlier(place, pages), passed, with_state)
 
-    # For those who inherit.
+    # Hooks for subclasses.
 
-    def begin_life(self) -> None:
-        super().begin_life()
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
         self.uses = UseLog()
 
     def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
@@ -78,7 +91,7 @@ class PromptMachine(TierMachine):
             self.uses.require_host_victims(before, after, tokens)
 
     def use(self, prompts: Sequence[Prompt]) -> None:
-        """Fill the cache with prompts, and let them come often enough to be copied."""
+        """Insert prompts, match them as often as the write policy needs for a backup, and drain."""
         is_selective = self.host.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
         for pages, namespace in prompts:
             self.prompts.append((pages, namespace))
@@ -89,30 +102,32 @@ class PromptMachine(TierMachine):
         self.drain()
 
     def earlier(self, place: int, pages: int) -> Key:
-        """A prompt that came before, or its beginning."""
+        """The key of an earlier prompt, cut to so many pages."""
         earlier, namespace = pick(self.prompts, place) or ([], SHARED)
         return self.key(earlier[:pages], 0, namespace)
 
     def find(self, key: Key, *, chunked: bool = False) -> tuple[MatchResult, ExpectedMatch]:
-        """Match a key. It finds what the oracle says, and changes recency and hits only."""
+        """Match a key. The match finds what the oracle expects, and changes only recency and hits."""
         expected = self.model.expected_match(key)
         before = hits_by_page(self.driver.snapshot(), self.config.page_size)
         found = self.driver.match(key, chunked=chunked)
         after = self.driver.snapshot()
         anchor = len(found.device_indices)
         hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
-        assert anchor == expected.anchor, f"MATCH-5: {expected.anchor} elements are on the device, {anchor} were found"
+        assert anchor == expected.anchor, f"MATCH-5: expected the anchor at {expected.anchor} elements, got {anchor}"
         assert hits == expected.host_hits or self.departs("MATCH-12"), (
-            f"MATCH-12: on the host alone are {expected.host_hits}, found were {hits}"
+            f"MATCH-12: expected host hits {expected.host_hits}, got {hits}"
         )
-        assert found.branching_seqlen is None, f"MATCH-13: None with a host tier, got {found.branching_seqlen}"
-        assert self.model.agrees(after), f"MATCH-9: a match moved {self.model.differences(after)}"
+        assert found.branching_seqlen is None, f"MATCH-13: expected None with a host tier, got {found.branching_seqlen}"
+        assert self.model.agrees(after), (
+            f"MATCH-9: expected no data to move in a match, got {self.model.differences(after)}"
+        )
         best = (key.namespace, self.prefix(key, expected.best))
         require_hits(before, hits_by_page(after, self.config.page_size), None if chunked else best)
         self.uses.used(*best)
         return found, expected
 
-    # Inside.
+    # Internal.
 
     def _put(self, key: Key, passed: int, with_state: bool) -> None:
         found, _ = self.find(key)
@@ -134,13 +149,13 @@ class PromptMachine(TierMachine):
             self.sync()
             return
         actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
-        assert actual == expected, f"INS-1: the answer must be {expected}, it was {actual}"
+        assert actual == expected, f"INS-1: expected the answer {expected}, got {actual}"
         snapshot = self.driver.snapshot()
         lacking = self.model.lacking(snapshot, key)
-        assert not lacking, f"INS-3: after the insert {lacking}"
+        assert not lacking, f"INS-3: expected all data of the insert to be cached, lacking: {lacking}"
         self.sync()
         prefix = self.prefix(key, self.driver.aligned(key))
         self.uses.inserted(key.namespace, prefix, snapshot)
-        self.promises.used(key.namespace, prefix, snapshot)
+        self.write_policy.used(key.namespace, prefix, snapshot)
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)

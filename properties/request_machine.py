@@ -1,4 +1,4 @@
-"""RequestMachine: requests that start, grow, are cached in chunks, finish and abort while slots run out."""
+"""RequestMachine: requests are admitted, extended, cached in chunks, finished and aborted while slots run out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hicache.testing.model import ExpectedMatch
 from hicache.types import Component, Handle, Key, Namespace
 
 from .machine import CacheMachine
-from .tiny import NAMESPACE, PAGES
+from .small_caches import NAMESPACE, PAGES
 
 
 class RequestMachine(CacheMachine):
-    """Drives the life of requests. What is cached is left to the cache, as long as some request computed it."""
+    """Calls the verbs of requests. The oracle allows the cache to cache anything that some request computed."""
 
     requests = Bundle("requests")
 
@@ -26,13 +26,13 @@ class RequestMachine(CacheMachine):
 
     @rule(target=requests, pages=PAGES, tail=st.integers(1, 2), namespace=NAMESPACE)
     def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
-        """A prompt arrives; it starts if there is room, and must start when nothing else runs and it fits."""
+        """Admit a prompt. It must be admitted if nothing else runs and it fits an empty cache."""
         number = self.start(self.key(pages, tail, namespace))
         return multiple() if number is None else number
 
     @rule(number=requests, tokens=st.integers(1, 6))
     def checkpoint(self, number: int, tokens: int) -> None:
-        """The next chunk of a prompt is computed and cached."""
+        """Compute and cache the next chunk of a prompt."""
         if not self.is_ready(number):
             return
         self.computed[number] = min(len(self.keys[number].tokens), self.computed[number] + tokens)
@@ -41,7 +41,7 @@ class RequestMachine(CacheMachine):
 
     @rule(number=requests, tokens=st.lists(st.integers(0, 9), min_size=1, max_size=4))
     def extend(self, number: int, tokens: list[int]) -> None:
-        """The request decodes; when there is no room it goes on as it was."""
+        """Decode tokens. Without room the request is unchanged."""
         if not self.is_ready(number):
             return
         key = self.keys[number]
@@ -52,30 +52,32 @@ class RequestMachine(CacheMachine):
 
     @rule(number=consumes(requests))
     def finish(self, number: int) -> None:
-        """All is computed, and the request ends."""
+        """Finish a request that is computed in full."""
         if self.is_ready(number):
             self.end(number, is_finished=True)
 
     @rule(number=consumes(requests))
     def abort(self, number: int) -> None:
-        """The client is gone."""
+        """Abort a request."""
         if number in self.handles:
             self.end(number, is_finished=False)
 
     @rule(data=st.data(), pages=st.integers(1, 8))
     def evict(self, data: st.DataObject, pages: int) -> None:
-        """Room is made in one component."""
+        """Evict pages of one component."""
         component = data.draw(st.sampled_from(self.components), label="component")
         self.driver.evict(component, self.slots_of(component, pages))
         self.sync()
 
-    # For those who inherit.
+    # Hooks for subclasses.
 
     def start(self, key: Key) -> int | None:
         """Admit a request; its number, or None when it does not fit."""
         known, admission = self.ask(key)
         if admission is None:
-            assert self.handles or not self._fits_empty(key), f"REQ-5: {len(key.tokens)} tokens fit an empty cache"
+            assert self.handles or not self._fits_empty(key), (
+                f"REQ-5: nothing else runs and {len(key.tokens)} tokens fit an empty cache: expected to be admitted"
+            )
             return None
         number = len(self.keys)
         self.keys[number], self.computed[number] = key, admission.cached_tokens
@@ -84,32 +86,32 @@ class RequestMachine(CacheMachine):
         return number
 
     def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
-        """Ask for an admission; with what the request may find: the last token is never taken from the cache."""
+        """Admit a request. Also returns the hit that the oracle expects; the last token is always computed."""
         known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
         admission = self.driver.admit(key)
         self.sync()
         return known, admission
 
     def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
-        """A request was given all that is cached of it."""
+        """MATCH-1: a request got all tokens that are cached of its prompt."""
         given = admission.cached_tokens
-        assert given == known.anchor, f"MATCH-1: {known.anchor} tokens are cached, {given} given"
+        assert given == known.anchor, f"MATCH-1: expected {known.anchor} cached tokens, got {given}"
 
     def is_ready(self, number: int) -> bool:
-        """Whether a request runs, and can be computed."""
+        """Whether a request runs and can be computed."""
         return number in self.handles
 
     def give_back(self) -> None:
-        """End every request: then all is given back (FLOW-7, in the part that one tier has)."""
+        """Abort every request: no lock and no slot is left (FLOW-7, as far as it concerns the device)."""
         for number in list(self.handles):
             self.end(number, is_finished=False)
         locked = [node for node in self.driver.snapshot().nodes if any(node.locks.values())]
         held = {component: len(slots) for component, slots in self.driver.ledger.held().items() if len(slots)}
-        assert not locked, f"REQ-2: every request has ended, {len(locked)} nodes are locked"
-        assert not held, f"REQ-2: every request has ended, {held} slots are held"
+        assert not locked, f"REQ-2: every request has ended: expected no locked node, got {len(locked)}"
+        assert not held, f"REQ-2: every request has ended: expected no held slots, got {held}"
 
     def end(self, number: int, is_finished: bool) -> None:
-        """Let a request end in one way or the other."""
+        """Finish or abort a request."""
         handle = self.handles.pop(number)
         if is_finished:
             self.driver.finish(handle)
@@ -117,7 +119,7 @@ class RequestMachine(CacheMachine):
             self.driver.abort(handle)
         self._cached(number)
 
-    # Inside.
+    # Internal.
 
     def _cached(self, number: int) -> None:
         self.model.permit(self.keys[number])

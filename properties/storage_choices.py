@@ -1,4 +1,4 @@
-"""What a machine of three tiers may choose: what storage answers, what goes wrong there, what an operator does."""
+"""The choices of the machine of three tiers: answers of storage, faults in storage, and calls of an operator."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 
 class Answer(str, Enum):
-    """What happens to what storage was asked, and to those who wait."""
+    """What happens to a storage job, or to a prefetch that a request waits for."""
 
-    ADVANCE = "it does a batch"
-    COMPLETE = "it does all"
-    CHECK = "somebody who waits looks how it stands"
-    ABORT = "somebody who waits is gone"
-    TIME = "time passes"
-    COMPUTE = "somebody computes in the meantime what is fetched"
+    ADVANCE = "a job does one batch"
+    COMPLETE = "a job completes"
+    CHECK = "a waiting request checks its prefetch"
+    ABORT = "a waiting request aborts its prefetch"
+    TIME = "the clock advances"
+    COMPUTE = "another request computes the pages of a prefetch"
 
 
 ANSWER = st.sampled_from(Answer)
@@ -23,28 +23,28 @@ ANSWER = st.sampled_from(Answer)
 ENDING = st.sampled_from([Answer.CHECK, Answer.CHECK, Answer.ABORT, Answer.COMPUTE, Answer.TIME])
 
 MOVES = st.sampled_from([0, 1, 3, 3, 3, 5])
-"""Steps of the cache and answers of storage by turns: after three of them storage is asked for pages."""
+"""Alternating steps of the cache and answers of storage. After three of them storage is asked for pages."""
 
-PRESSED = st.sampled_from([True, True, False])
-"""Whether both tiers lose what they can first, without which there is little to fetch."""
+PRESSURE = st.sampled_from([True, True, False])
+"""Whether both tiers are evicted first. Without that there is little to prefetch."""
 
 
-class Trouble(str, Enum):
-    """What goes wrong in storage."""
+class StorageFault(str, Enum):
+    """A fault in storage."""
 
-    LOST = "an object is lost, and nobody knows"
-    DAMAGED = "an object is damaged, and nobody knows"
-    GONE = "an object is gone"
+    LOST = "an object cannot be read, and storage still says it has it"
+    DAMAGED = "an object is corrupt, and storage still says it has it"
+    GONE = "an object is removed"
     READS = "the next pages cannot be read"
-    WRITES = "the next pages are not kept"
+    WRITES = "the next pages are not stored"
     RAISING = "a verb raises"
-    NOTHING = "nothing goes wrong any more"
+    NOTHING = "all faults end"
 
 
-class Operation(str, Enum):
-    """What an operator does."""
+class OperatorAction(str, Enum):
+    """A call of an operator."""
 
-    DETACH = "closes the backend"
-    ATTACH = "opens it again"
-    CLEAR = "removes the objects"
-    RESTART = "ends the cache and starts another"
+    DETACH = "detach"
+    ATTACH = "attach"
+    CLEAR = "clear"
+    RESTART = "restart"

@@ -1,4 +1,4 @@
-"""Runs the state machines over every combination of components that the adapter can serve."""
+"""Runs the state machines on every combination of components that the adapter supports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMBINED = pytest.mark.parametrize(
 )
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
 SHORT = 8
-"""Steps of a short run over two tiers: most defects need no more, and to reduce what a long run found takes minutes."""
+"""Steps of a short run over two tiers. Most defects need no more, and shrinking a long run takes minutes."""
 
 ON_TWO_TIERS = ("MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
 
@@ -54,10 +54,10 @@ def search(
     lengths: Sequence[int] = (),
     **more: object,
 ) -> int:
-    """Let Hypothesis look for a sequence of steps after which something is wrong; returns the verbs driven.
+    """Let Hypothesis search for a sequence of steps that breaks a law; returns the number of verbs called.
 
-    `share`: so many times fewer examples than the profile says. `lengths`: steps of shorter runs that come first, each
-    with as many examples. `more`: what else the machine is bound to.
+    `share`: divides the number of examples of the profile. `lengths`: steps of shorter runs that come first, each
+    with as many examples. `more`: further class attributes of the machine.
     """
     lacking = frozenset().union(*(NEEDS[name] for name in components + sidecars)) - adapter_type.capabilities
     if lacking:
@@ -83,7 +83,7 @@ def test_any_order_of_verbs(
     sidecars: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Whatever a scheduler does, the cache agrees with the oracle and keeps every law."""
+    """In any order of verbs the cache agrees with the oracle and keeps every law."""
     record_property(OPERATIONS, search(DeviceMachine, adapter_type, components, sidecars))
 
 
@@ -95,7 +95,7 @@ def test_any_mix_of_requests(
     sidecars: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Whatever requests do, each reads its own bytes, and in the end nothing is held."""
+    """In any order of requests each reads its own bytes, and in the end nothing is held."""
     record_property(OPERATIONS, search(RequestMachine, adapter_type, components, sidecars))
 
 
@@ -111,7 +111,7 @@ def test_any_order_of_verbs_and_transfers(
     sidecars: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Whatever a scheduler does, and whenever a transfer moves, ends or fails, both tiers agree with the oracle."""
+    """In any order of verbs and of transfers that move, end or fail, both tiers agree with the oracle."""
     record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.STEPPED))
 
 
@@ -123,7 +123,7 @@ def test_any_order_of_verbs_while_threads_move_bytes(
     sidecars: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The same, where transfers end when they end."""
+    """The same with threads that move the bytes, so that a test does not decide when a transfer ends."""
     record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.THREADED))
 
 
@@ -138,7 +138,7 @@ def test_any_mix_of_requests_that_load(
     sidecars: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Requests that wait for loads go on, go without, or are gone; in the end nothing is held."""
+    """Requests that wait for loads resume with them, resume without them, or abort; in the end nothing is held."""
     stepped, met = ExecutorKind.STEPPED, Counter[Situation]()
     operations = search(LoadingMachine, adapter_type, components, sidecars, share=5, executor=stepped, met=met)
     record_property(OPERATIONS, operations)
@@ -147,6 +147,6 @@ def test_any_mix_of_requests_that_load(
 def _on_two_tiers(
     adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
 ) -> int:
-    # Both tiers are read back after each step, and prompts came before the first: an example is worth several.
+    # Both tiers are compared after each step, and the cache starts with prompts: fewer examples suffice.
     lengths, met = (SHORT,), Counter[Situation]()
     return search(HostMachine, adapter_type, components, sidecars, share=5, lengths=lengths, executor=executor, met=met)

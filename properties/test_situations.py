@@ -1,4 +1,4 @@
-"""The searches over two tiers come to what they are for, or they would prove nothing."""
+"""The searches over two tiers reach the situations that they are meant to test."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.types import Component
 
-from .fixed import fixed
+from .fixed_config import fixed_config
 from .host_machine import HostMachine
 from .loading_machine import LoadingMachine
 from .situation import Situation
+from .situation_scripts import SCRIPTS
 from .tier_machine import TierMachine
-from .walks import WALKS
 
 NEEDS = (
     *(Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES, Capability.EVENTS),
@@ -31,7 +31,7 @@ OF_LOADS = {
     *(Situation.LOAD_ABANDONED, Situation.LAYERS_READ, Situation.RESET),
 }
 OF_REQUESTS = {Situation.REQUEST_RESUMED, Situation.REQUEST_ABORTED}
-"""What a search finds by itself within few examples. To every situation, the rare ones too, it is led by a walk."""
+"""What a search reaches by itself within few examples. For every situation there is a script as well."""
 
 SEARCH = settings(
     max_examples=80,
@@ -44,44 +44,44 @@ SEARCH = settings(
 """The same examples each time, whatever the profile."""
 
 PAGES = 4
-"""Of each component's pool, on each tier, where a search goes on from a walk."""
+"""Pages of each component's pool on each tier, where a search continues from a script."""
 
 
 @clause(needs=NEEDS)
 @pytest.mark.parametrize(
     ("machine", "expected"), [(HostMachine, OF_LOADS), (LoadingMachine, OF_REQUESTS)], ids=["verbs", "requests"]
 )
-def test_a_search_meets_what_it_is_for(
+def test_a_search_meets_its_situations(
     adapter_type: type[CacheAdapter], machine: type[TierMachine], expected: set[Situation]
 ) -> None:
     opened = bind(machine, adapter_type, (Component.FULL.value,))
     run_state_machine_as_test(opened, settings=SEARCH)
     missed = sorted(situation.value for situation in expected - opened.met.keys())
-    assert not missed, f"{SEARCH.max_examples} examples never came to this: {missed}; they met {dict(opened.met)}"
+    assert not missed, f"{SEARCH.max_examples} examples did not reach {missed}; they reached {dict(opened.met)}"
 
 
 @clause(needs=NEEDS)
-@pytest.mark.parametrize("situation", WALKS, ids=lambda situation: situation.name.lower())
-def test_a_search_goes_on_from_each_situation(adapter_type: type[CacheAdapter], situation: Situation) -> None:
-    walk = WALKS[situation]
-    if Component.MAMBA in walk.components and Capability.MAMBA not in adapter_type.capabilities:
+@pytest.mark.parametrize("situation", SCRIPTS, ids=lambda situation: situation.name.lower())
+def test_a_search_continues_from_each_situation(adapter_type: type[CacheAdapter], situation: Situation) -> None:
+    script = SCRIPTS[situation]
+    if Component.MAMBA in script.components and Capability.MAMBA not in adapter_type.capabilities:
         pytest.skip(f"{adapter_type.__name__} does not declare MAMBA: {Capability.MAMBA.value}")
-    pages = dict.fromkeys(walk.components, PAGES)
+    pages = dict.fromkeys(script.components, PAGES)
 
-    def walked(machine: TierMachine, data: st.DataObject) -> None:
+    def run_script(machine: TierMachine, data: st.DataObject) -> None:
         TierMachine.opened(machine, data)
-        walk.steps(machine)
-        assert situation in machine.met, f"{situation.value}: the walk led to {dict(machine.met)}"
+        script.steps(machine)
+        assert situation in machine.met, f"{situation.value}: expected the script to reach it, got {dict(machine.met)}"
 
-    caches = st.just(fixed(pages, pages, walk.write_policy, events=True))
-    machine = bind(walk.machine, adapter_type, walk.components, opened=walked, caches=lambda _: caches)
+    caches = st.just(fixed_config(pages, pages, script.write_policy, events=True))
+    machine = bind(script.machine, adapter_type, script.components, opened=run_script, caches=lambda _: caches)
     run_state_machine_as_test(machine, settings=settings(SEARCH, max_examples=3))
 
 
 def bind(
     machine: type[TierMachine], adapter_type: type[CacheAdapter], components: tuple[str, ...], **more: object
 ) -> type[TierMachine]:
-    """The machine over a cache of these components. `more`: what else differs."""
+    """The machine bound to a cache of these components. `more`: further class attributes."""
     bound = {"adapter_type": adapter_type, "components": components, "sidecars": (), "operations": []}
     bound |= {"executor": ExecutorKind.STEPPED, "met": Counter[Situation]()}
     return type(machine.__name__, (machine,), bound | more)

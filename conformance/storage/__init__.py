@@ -1,1 +1,1 @@
-"""The contract of a storage backend, clause by clause, by example."""
+"""The contract of a storage backend, clause by clause, tested by examples."""

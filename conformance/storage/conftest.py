@@ -1,4 +1,4 @@
-"""Opens the backend under test. It stands alone: of the folders above, nothing is needed."""
+"""Opens the backend under test. This folder does not depend on its parent folders."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ __all__ = ["metadata", "place", "pytest_generate_tests", "store", "writers"]
 
 @pytest.fixture
 def metadata(place: Place) -> Metadata:
-    """The metadata service that a backend is told, which is ours."""
+    """The metadata service that the backend under test uses: the one of this package."""
     assert place.metadata is not None, "a test that takes this runs for backends that ask a metadata service"
     return Metadata(str(place.metadata.host), place.metadata.port)

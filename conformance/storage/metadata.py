@@ -1,4 +1,4 @@
-"""Metadata: asks a metadata service as any client would, in the words of its protocol."""
+"""Metadata: a client of a metadata service that speaks its HTTP protocol."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ ANSWER_BYTES = 1 << 16
 
 
 class Answer(NamedTuple):
-    """A status, and the content in JSON; None for none."""
+    """The status, and the content read as JSON; None for no content."""
 
     status: int
     content: Any
 
 
 class Metadata:
-    """One service. `rank`, `namespace`: whose pages are meant, the latter None for a request that names none."""
+    """One service. `rank`, `namespace`: of the pages; with None requests name no namespace."""
 
     def __init__(self, host: str, port: int, rank: int = 0, namespace: str | None = "kv") -> None:
         self.host, self.port, self.rank, self.namespace = host, port, rank, namespace
 
     def of(self, rank: int, namespace: str | None) -> Metadata:
-        """The same service, for other pages."""
+        """The same service, for another rank and namespace."""
         return Metadata(self.host, self.port, rank, namespace)
 
     def ask(self, operation: str, **fields: object) -> Answer:
-        """One operation with these fields."""
+        """Request one operation with these fields."""
         named = {} if self.namespace is None else {"namespace": self.namespace}
         return self.post(f"/{self.rank}/{operation}", json.dumps({**fields, **named}).encode())
 
     def post(self, path: str, body: bytes, method: str = "POST") -> Answer:
-        """One request with this body."""
+        """Send one request with this body."""
         connection = HTTPConnection(self.host, self.port, timeout=30)
         try:
             connection.request(method, path, body)
@@ -44,7 +44,7 @@ class Metadata:
             connection.close()
 
     def send(self, request: bytes) -> bytes:
-        """The answer to any bytes, until the service has nothing more to say."""
+        """Send any bytes; returns the answer until the service closes the connection."""
         with socket.create_connection((self.host, self.port), timeout=30) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
@@ -54,18 +54,18 @@ class Metadata:
             return answer
 
     def initialise(self, num_pages: int) -> None:
-        """Make the namespace."""
+        """Initialise the namespace."""
         assert self.ask("initialize", num_pages=num_pages) == (204, None), "STORE-10: a namespace can be made"
 
     def reserve(self, *keys: str) -> list[list[Any]]:
-        """For each key whether it has a page, and which."""
+        """Reserve pages: for each key whether it has a page already, and the page."""
         answer = self.ask("reserve_and_allocate_page_indices", keys=[[key, ""] for key in keys])
-        assert answer.status == 200, f"STORE-10: pages can be reserved, got {answer}"
+        assert answer.status == 200, f"STORE-10: pages can be reserved: expected 200, got {answer}"
         indices: list[list[Any]] = answer.content["indices"]
         return indices
 
     def confirm(self, *written: tuple[str, int], released: tuple[int, ...] = ()) -> int:
-        """Confirm pages, and release others; the status."""
+        """Confirm written pages, and release others; returns the status."""
         return self.ask("confirm_write", written_keys_to_confirm=written, pages_to_release=released).status
 
     def keep(self, *keys: str) -> None:
@@ -74,11 +74,11 @@ class Metadata:
         assert self.confirm(*zip(keys, pages, strict=True)) == 204, "STORE-10: what was reserved can be confirmed"
 
     def exist(self, *keys: str) -> list[bool]:
-        """Whether keys have a page that can be seen."""
+        """Whether each key has a confirmed page."""
         found: list[bool] = self.ask("exists", keys=keys).content["exists"]
         return found
 
     def find(self, *keys: str) -> list[int | None]:
-        """The pages of keys."""
+        """The page of each key."""
         found: list[int | None] = self.ask("get_page_indices", keys=keys).content["indices"]
         return found

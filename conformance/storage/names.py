@@ -1,4 +1,4 @@
-"""Keys as a cache makes them, and keys that are no keys."""
+"""Valid keys, as a cache makes them, and malformed ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TRAVERSALS = ("../a", "a/../b", "..", "a/..", "/etc/a", "a//b", "a/", "/", "a\\.
 MALFORMED = (*TRAVERSALS, "", ".", ".hidden", "a/.b", "a b", "a\x00b", "a\nb", "a\n", "é", "a?b", "a#b", "a" * 201)
 
 NEIGHBOURS = ("a", "a/b", "a/b/c", "A", "a.b", "a-b", "a_b", "ab", "a.tmp", "a..b", "-", "_", "index", "a/b.tmp", "0")
-"""Keys that a backend might take for one another, or for files of its own."""
+"""Similar keys that a backend might confuse with each other, or with its own files."""
 
 LONGEST = ("a" * 200, "/".join(["b" * 99, "c" * 100]), "/".join("d" * 100))
 

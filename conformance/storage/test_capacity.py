@@ -1,4 +1,4 @@
-"""STORE: what is kept is bounded, and nothing is removed while it is read; a page is not copied on its way."""
+"""STORE-8, STORE-9: the stored bytes are bounded, and no page is copied in memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PAGE = 4096
 ROOM = 64
 LARGE = 1 << 18
 INDEX_BYTES = 8 << 20
-"""What an index and its log may take."""
+"""The most bytes that an index and its log may take."""
 
 
 @pytest.fixture
 def small(place: Place, tmp_path: Path) -> Iterator[Place]:
     """A place with room for 64 pages."""
     if not place.subject.is_bounded:
-        pytest.skip(f"no option of {place.subject.name} is its capacity: it cannot be told to keep little")
+        pytest.skip(f"no option of {place.subject.name} sets its capacity: it cannot be limited")
     with closing(Place(place.subject, tmp_path, page_bytes=PAGE, capacity_bytes=ROOM * PAGE)) as opened:
         yield opened
 
@@ -46,11 +46,11 @@ def test_capacity_is_bounded(small: Place) -> None:
     assert sum(there) <= ROOM, f"STORE-8: {sum(there)} pages can be read, there is room for {ROOM}"
     assert sum(there) >= ROOM // 4, f"STORE-8: only {sum(there)} pages can be read, there is room for {ROOM}"
     found = store.instances[0].stats()
-    assert found.removed + sum(found.refused.values()) > 0, f"STORE-8: pages went, or were refused: got {found}"
+    assert found.removed + sum(found.refused.values()) > 0, f"STORE-8: expected removed or refused pages, got {found}"
 
 
 @clause("STORE-8")
-def test_files_stay_as_small_as_they_were_told(small: Place, tmp_path: Path) -> None:
+def test_files_stay_within_the_configured_capacity(small: Place, tmp_path: Path) -> None:
     room = ROOM * LARGE
     with closing(Place(small.subject, tmp_path, page_bytes=LARGE, capacity_bytes=room)) as place:
         store = StorageDriver(place, forgets=True)
@@ -61,7 +61,7 @@ def test_files_stay_as_small_as_they_were_told(small: Place, tmp_path: Path) -> 
 
 
 @clause("STORE-8")
-def test_a_page_finds_room_again_and_again(small: Place) -> None:
+def test_pages_can_be_written_repeatedly_at_the_capacity(small: Place) -> None:
     store = StorageDriver(small, forgets=True)
     for key in page_keys(3 * ROOM):
         assert store.set([key]) == store.get([key]), f"STORE-8: {key} was kept, and is there at once, or was refused"
@@ -72,7 +72,7 @@ def test_a_page_finds_room_again_and_again(small: Place) -> None:
 
 
 @clause("STORE-8")
-def test_capacity_is_bounded_after_it_was_opened_again(small: Place) -> None:
+def test_capacity_is_bounded_after_reopening(small: Place) -> None:
     store = StorageDriver(small, forgets=True)
     keys = page_keys(4 * ROOM)
     for begin in range(0, len(keys), 16):
@@ -83,16 +83,16 @@ def test_capacity_is_bounded_after_it_was_opened_again(small: Place) -> None:
 
 
 @clause("STORE-8")
-def test_a_page_larger_than_all_the_room_is_refused(small: Place) -> None:
+def test_a_page_larger_than_the_capacity_is_refused(small: Place) -> None:
     if not small.subject.counts_bytes:
-        pytest.skip(f"the capacity of {small.subject.name} is told in pages of any size: none is too large")
+        pytest.skip(f"the capacity of {small.subject.name} counts pages of any size: none is too large")
     store = StorageDriver(small, page_size=(ROOM + 1) * PAGE, forgets=True)
     assert store.set(page_keys(1)) == [False], "STORE-8: it cannot be kept"
     assert store.get(page_keys(1)) == [False], "STORE-8: it was not kept"
 
 
 def most_memory(act: Callable[[], list[bool]]) -> int:
-    """The most bytes that a call held beyond those that it left behind."""
+    """The peak of the bytes that a call allocates and frees again."""
     tracemalloc.start()
     try:
         answers = act()
@@ -105,12 +105,12 @@ def most_memory(act: Callable[[], list[bool]]) -> int:
 
 @clause("STORE-9")
 @pytest.mark.parametrize("pieces", [1, 32])
-def test_no_page_is_copied_on_its_way(place: Place, tmp_path: Path, pieces: int) -> None:
+def test_no_page_is_copied_in_memory(place: Place, tmp_path: Path, pieces: int) -> None:
     with closing(Place(place.subject, tmp_path, page_bytes=LARGE)) as large:
         backend = large.open(large.scope("a"))
         first, keys = page_keys(1, prompt=1), page_keys(16)
         sheet = Sheet([cut_evenly(LARGE, pieces)] * 16)
-        # What is made once, such as files that are opened, is made before.
+        # Opens files and makes other allocations that happen only once.
         backend.set(first, sheet.pages[:1], [])
         backend.get(first, sheet.pages[:1], [])
         written, read = measured(backend, keys, sheet.pages)
@@ -119,6 +119,6 @@ def test_no_page_is_copied_on_its_way(place: Place, tmp_path: Path, pieces: int)
 
 
 def measured(backend: StorageBackend, keys: list[str], pages: list[list[memoryview]]) -> tuple[int, int]:
-    """The memory that a set and a get of these pages hold at most."""
+    """The peak memory of a set and of a get of these pages."""
     given: list[Pieces] = list(pages)
     return most_memory(lambda: backend.set(keys, given, [])), most_memory(lambda: backend.get(keys, given, []))

@@ -1,4 +1,4 @@
-"""STORE: a writer that is killed, or finds the disk full, leaves whole pages or none."""
+"""STORE-4: a writer that is killed, or finds the disk full, leaves complete pages or none."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_writer_that_is_killed_leaves_whole_pages(
 
 @clause("STORE-4")
 @pytest.mark.parametrize("limit_bytes", [1000, 20_000, 300_000])
-def test_files_that_may_not_grow_hold_whole_pages(store: StorageDriver, writers: Writers, limit_bytes: int) -> None:
+def test_files_with_a_size_limit_hold_whole_pages(store: StorageDriver, writers: Writers, limit_bytes: int) -> None:
     if not reaches_others(store, writers):
         pytest.skip(f"what one process keeps in {store.place.subject.name}, no other can see")
     store.set(["before/0"])
@@ -61,9 +61,7 @@ def test_files_that_may_not_grow_hold_whole_pages(store: StorageDriver, writers:
 
 
 @clause("STORE-4", "STORE-8")
-def test_what_writers_leave_that_are_killed_within_a_page_does_not_pile_up(
-    backend: BackendSubject, tmp_path: Path, writers: Writers
-) -> None:
+def test_remains_of_killed_writers_do_not_accumulate(backend: BackendSubject, tmp_path: Path, writers: Writers) -> None:
     if not backend.is_on_disk:
         pytest.skip(f"no option of {backend.name} is a folder: there are no files that could pile up")
     with closing(Place(backend, tmp_path, page_bytes=LARGE)) as place:
@@ -109,7 +107,7 @@ def test_a_full_disk_holds_whole_pages(backend: BackendSubject, small_disk: Path
         try:
             store = StorageDriver(place, forgets=True)
         except (OSError, ValueError):
-            # It wants all its room at once, and says so: nothing was kept that could be torn.
+            # The backend reserves its whole capacity when it opens, and refuses: nothing was written.
             return
         keys = page_keys(1500)
         for begin in range(0, len(keys), 100):
@@ -118,7 +116,7 @@ def test_a_full_disk_holds_whole_pages(backend: BackendSubject, small_disk: Path
         assert sum(there) < len(keys), f"STORE-4: four megabytes hold some of 1500 pages, got {sum(there)}"
         assert store.clear(), "STORE-7: a full disk can be cleared"
         if not any(there):
-            # It reserves its room before the first page, and there is none.
+            # The backend reserves its capacity before the first page, and found no room.
             return
         store.model.forgets = False
         assert store.set(keys[:20], 1) == [True] * 20, "STORE-4: with room again, all find it"

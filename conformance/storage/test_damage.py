@@ -1,4 +1,4 @@
-"""STORE: a damaged object is a miss, and can be written anew; nothing that lies on a disk is believed."""
+"""STORE-3: a damaged object is a miss, and can be written again; the backend validates everything on the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAMAGED = KEYS[2]
 
 
 def found_page(store: StorageDriver) -> Found:
-    """Where the page that will be damaged lies; the test is skipped where that cannot be seen."""
+    """The place of the page to damage; skips the test if no file shows it."""
     name = store.place.subject.name
     if not store.place.subject.is_on_disk:
         pytest.skip(f"no option of {name} is a folder: there is no file to damage")
@@ -28,18 +28,20 @@ def found_page(store: StorageDriver) -> Found:
     return found
 
 
-def heals(store: StorageDriver) -> None:
-    """Hold a backend to it: what was damaged can be written anew, and read."""
+def require_writable(store: StorageDriver) -> None:
+    """Every key can be written again after damage, and read."""
     store.get(KEYS)
     store.has(KEYS)
-    assert store.set(KEYS, 1) == [True] * len(KEYS), "STORE-3: what was damaged can be written anew"
-    assert store.get(KEYS) == [True] * len(KEYS), "STORE-3: what was written anew can be read"
+    assert store.set(KEYS, 1) == [True] * len(KEYS), "STORE-3: expected every page to be written again after damage"
+    assert store.get(KEYS) == [True] * len(KEYS), (
+        "STORE-3: expected every page to be readable after it was written again"
+    )
 
 
 @clause("STORE-3")
 @pytest.mark.parametrize("is_open", [True, False], ids=["while open", "while closed"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_object_is_a_miss_and_can_be_written_anew(
+def test_a_damaged_object_is_a_miss_and_can_be_written_again(
     store: StorageDriver, damage: Callable[[Found], None], is_open: bool
 ) -> None:
     store.set(KEYS, 0)
@@ -47,12 +49,12 @@ def test_a_damaged_object_is_a_miss_and_can_be_written_anew(
     if not is_open:
         store.instances[0].close()
     damage(found)
-    # A file may hold more than one object, and what holds it together.
+    # A file may have several objects, and their index.
     for key in KEYS:
         store.model.was_damaged(key)
     if not is_open:
         store.reopen()
-    heals(store)
+    require_writable(store)
 
 
 @clause("STORE-3")
@@ -63,16 +65,16 @@ def test_a_miss_by_damage_is_counted_and_the_others_are_read(store: StorageDrive
     answers = store.get(KEYS)
     assert answers == [key != DAMAGED for key in KEYS], f"STORE-3: one object is damaged, got {answers}"
     misses = dict(store.instances[0].stats().misses)
-    assert sum(misses.values()) == 1, f"STORE-3: the miss is counted with its reason, got {misses}"
+    assert sum(misses.values()) == 1, f"STORE-3: the miss is counted with its reason: expected 1, got {misses}"
     assert "absent" not in misses, f"STORE-3: a damaged object is not an absent one, got {misses}"
-    assert store.has(KEYS) == answers, "STORE-3: what nobody can read is there no more"
+    assert store.has(KEYS) == answers, "STORE-3: expected `has` to agree with `get`"
 
 
 @clause("STORE-3")
 @pytest.mark.parametrize(
     "damage", ["a flipped bit", "a file that ends within the page", "an empty file", "a file that is gone"]
 )
-def test_any_damaged_file_costs_objects_and_nothing_else(store: StorageDriver, damage: str) -> None:
+def test_any_damaged_file_causes_only_misses(store: StorageDriver, damage: str) -> None:
     store.set(KEYS, 0)
     found_page(store)
     store.instances[0].close()
@@ -86,16 +88,18 @@ def test_any_damaged_file_costs_objects_and_nothing_else(store: StorageDriver, d
         try:
             store.reopen()
         except ConfigurationError:
-            # Where its index is spoiled, it may say so and not open.
+            # With a damaged index a backend may refuse to open.
             continue
         store.get(KEYS)
         store.set(KEYS, number + 1)
-        assert store.get(KEYS) == [True] * len(KEYS), f"STORE-3: {damage}, {files[number].name}: can be written anew"
+        assert store.get(KEYS) == [True] * len(KEYS), (
+            f"STORE-3: {damage}, {files[number].name}: expected every page to be written again"
+        )
         store.instances[0].close()
 
 
 @clause("STORE-3")
-def test_files_that_were_removed_under_it_are_misses(store: StorageDriver) -> None:
+def test_removed_files_are_misses(store: StorageDriver) -> None:
     store.set(KEYS, 0)
     found_page(store)
     for path in files_of(store.place.directory):
@@ -111,7 +115,7 @@ def test_files_that_were_removed_under_it_are_misses(store: StorageDriver) -> No
     for key in KEYS:
         store.model.was_damaged(key)
     store.reopen()
-    heals(store)
+    require_writable(store)
 
 
 @clause("STORE-3")

@@ -1,4 +1,4 @@
-"""STORE: the metadata of 3FS keeps pools apart, and shows only pages that were written."""
+"""STORE-10: the metadata service of 3FS separates pools, and shows only confirmed pages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hicache.testing.contract import clause
 from .metadata import Metadata
 
 LEGACY = {"0": {"num_pages": 4, "free_pages": [0, 1], "key_to_index": [["a", 3], ["b", 2]]}}
-"""As it was written when a rank had one namespace."""
+"""The file format from before namespaces, with one list of pages for each rank."""
 
 
 @contextmanager
 def served(file: Path) -> Iterator[Metadata]:
-    """A service with a file."""
+    """A running service that stores its catalogue in a file."""
     catalogue = Catalogue(file)
     service = MetadataService(catalogue)
     service.start()
@@ -35,7 +35,7 @@ def served(file: Path) -> Iterator[Metadata]:
 
 
 @clause("STORE-10")
-def test_the_pools_of_a_rank_never_meet(metadata: Metadata) -> None:
+def test_the_pools_of_a_rank_are_separate(metadata: Metadata) -> None:
     kv, mamba = metadata.of(0, "kv"), metadata.of(0, "mamba")
     kv.initialise(3)
     mamba.initialise(2)
@@ -53,7 +53,7 @@ def test_the_pools_of_a_rank_never_meet(metadata: Metadata) -> None:
 
 
 @clause("STORE-10")
-def test_ranks_never_meet(metadata: Metadata) -> None:
+def test_ranks_are_separate(metadata: Metadata) -> None:
     first, second = metadata.of(0, "kv"), metadata.of(1, "kv")
     first.initialise(2)
     assert second.ask("exists", keys=["a"]).status == 404, "STORE-10: another rank has no pages yet"
@@ -74,8 +74,10 @@ def test_a_request_without_a_namespace_means_kv(metadata: Metadata) -> None:
 def test_a_page_is_not_visible_before_it_is_confirmed(metadata: Metadata) -> None:
     metadata.initialise(3)
     assert metadata.reserve("a", "b") == [[False, 2], [False, 1]], "STORE-10: two pages to write"
-    assert metadata.exist("a", "b") == [False, False], "STORE-10: nobody has said that they were written"
-    assert metadata.find("a", "b") == [None, None], "STORE-10: nobody has said that they were written"
+    assert metadata.exist("a", "b") == [False, False], (
+        "STORE-10: the pages are not confirmed: expected none to be visible"
+    )
+    assert metadata.find("a", "b") == [None, None], "STORE-10: the pages are not confirmed: expected none to be visible"
     assert metadata.confirm(("a", 2), released=(1,)) == 204, "STORE-10: one was written, and the other was not"
     assert metadata.exist("a", "b") == [True, False], "STORE-10: one was written, and the other was not"
     assert metadata.find("a", "b") == [2, None], "STORE-10: one was written, and the other was not"
@@ -83,25 +85,25 @@ def test_a_page_is_not_visible_before_it_is_confirmed(metadata: Metadata) -> Non
 
 
 @clause("STORE-10")
-def test_no_page_is_handed_out_twice(metadata: Metadata) -> None:
+def test_no_page_is_reserved_twice(metadata: Metadata) -> None:
     metadata.initialise(4)
     metadata.keep("a")
     pages = [page for _, page in (*metadata.reserve("b", "c"), *metadata.reserve("d", "e"), *metadata.reserve("f"))]
     taken = [page for page in pages if page >= 0]
     assert sorted(taken) == [0, 1, 2, 3], f"STORE-10: four pages for four keys, and none for the others: got {pages}"
     assert metadata.exist("a") == [False], "STORE-10: the page of a was handed out, so that it is a's no more"
-    assert metadata.confirm(("a", 3)) == 409, "STORE-10: nobody reserved that page for a"
+    assert metadata.confirm(("a", 3)) == 409, "STORE-10: the page is not reserved for a: expected status 409"
     assert metadata.confirm(released=(3, 3)) == 409, "STORE-10: a page can be given back once"
 
 
 @clause("STORE-10")
-def test_a_batch_keeps_what_it_was_told(metadata: Metadata) -> None:
+def test_a_batch_does_not_evict_its_own_keys(metadata: Metadata) -> None:
     metadata.initialise(3)
     metadata.keep("a", "b")
     found = metadata.reserve("a", "c", "d", "e")
     assert found[0] == [True, 2], f"STORE-10: a is there, got {found}"
     assert sorted(page for _, page in found) == [-1, 0, 1, 2], f"STORE-10: a page has one key at a time, got {found}"
-    assert metadata.find("a") == [2], "STORE-10: a keeps the page of which the batch was told"
+    assert metadata.find("a") == [2], "STORE-10: expected the page that the batch returned for a"
 
 
 @clause("STORE-10")
@@ -118,7 +120,7 @@ def test_a_file_without_namespaces_is_read_as_kv(tmp_path: Path) -> None:
 
 @clause("STORE-10")
 @pytest.mark.usefixtures("metadata")
-def test_what_was_confirmed_is_there_after_a_restart_and_nothing_else(tmp_path: Path) -> None:
+def test_only_confirmed_pages_are_visible_after_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "metadata.json"
     with served(file) as first:
         first.of(0, "mamba").initialise(2)
@@ -140,7 +142,7 @@ def test_what_was_confirmed_is_there_after_a_restart_and_nothing_else(tmp_path: 
 @clause("STORE-10")
 @pytest.mark.usefixtures("metadata")
 @pytest.mark.parametrize("content", ["{broken", "[]", '{"0": {}}', '{"x": {}}', ""])
-def test_a_file_that_cannot_be_read_is_refused_and_stays(tmp_path: Path, content: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused_and_unchanged(tmp_path: Path, content: str) -> None:
     file = tmp_path / "metadata.json"
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=re.escape(str(file))):

@@ -1,4 +1,4 @@
-"""STORE, KEY and SEC: keys and scopes never meet, and lead nowhere else."""
+"""STORE-1, KEY-2, SEC-5: keys and scopes are separate, and no key leads out of its directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .names import LONGEST, MALFORMED, NEIGHBOURS, TRAVERSALS, page_keys
 
 
 @clause("KEY-2", "STORE-1")
-def test_scopes_never_meet(place: Place) -> None:
+def test_scopes_are_separate(place: Place) -> None:
     names = ("model", "model-1", "Model", "model_1", "model.1", "1", "x" * 150)
     stores = [StorageDriver(place, scope=name) for name in names]
     keys = page_keys(3)
@@ -28,7 +28,7 @@ def test_scopes_never_meet(place: Place) -> None:
 
 
 @clause("KEY-2", "STORE-1")
-def test_a_scope_and_the_first_segment_of_a_key_never_meet(place: Place) -> None:
+def test_a_scope_and_the_first_segment_of_a_key_are_separate(place: Place) -> None:
     short, long = StorageDriver(place, scope="a"), StorageDriver(place, scope="a-b")
     short.set(["b/c", "b", "a-b/c"], 0)
     assert long.has(["c", "b/c", "b"]) == [False] * 3, "STORE-1: scope and key are divided, whatever they hold"
@@ -43,15 +43,13 @@ RANKS = {
     "pipeline": ("tp0of1.cp0of1.pp0of2", "tp0of1.cp0of1.pp1of2"),
     "numbers in another order": ("tp0of2.cp1of2.pp0of2", "tp1of2.cp0of2.pp0of2", "tp0of2.cp0of2.pp1of2"),
 }
-"""Ranks, by how they are divided: each holds a part of its own of every page."""
+"""Ranks by the axis of their mesh. Each has its own shard of every page."""
 
 
 @clause("STORE-1")
 @pytest.mark.parametrize("pool", ["kv", "indexer"])
 @pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
-def test_the_parts_of_a_page_that_ranks_hold_never_meet(
-    store: StorageDriver, ranks: tuple[str, ...], pool: str
-) -> None:
+def test_the_shards_of_a_page_are_separate_objects(store: StorageDriver, ranks: tuple[str, ...], pool: str) -> None:
     keys = [[f"{pool}.{rank}/{key.rpartition('/')[2]}" for key in page_keys(3)] for rank in ranks]
     for version, part in enumerate(keys):
         assert store.has(part) == [False] * 3, f"STORE-1: {ranks[version]} kept nothing, only {ranks[:version]} did"
@@ -61,7 +59,7 @@ def test_the_parts_of_a_page_that_ranks_hold_never_meet(
 
 
 @clause("STORE-1")
-def test_keys_never_meet(store: StorageDriver) -> None:
+def test_similar_keys_are_separate_objects(store: StorageDriver) -> None:
     keys = [*NEIGHBOURS, *LONGEST]
     for version, key in enumerate(keys):
         assert store.has([key]) == [False], f"STORE-1: {key} was not kept, only {keys[:version]}"
@@ -105,7 +103,7 @@ def test_no_key_leaves_its_directory(place: Place, tmp_path: Path) -> None:
     store.clear()
     place.close()
     found = [path for path in tmp_path.iterdir() if path != place.directory]
-    assert not found, f"SEC-5: everything lies below {place.directory}, found {found}"
+    assert not found, f"SEC-5: expected no file outside of {place.directory}, got {found}"
     inside = [
         path for path in place.directory.rglob("*") if not path.resolve().is_relative_to(place.directory.resolve())
     ]

@@ -1,4 +1,4 @@
-"""STORE: what was kept comes back, page by page, whatever the batch and the pieces."""
+"""STORE-3: stored pages are read back, for any batch size and any pieces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ CUTS = {
 @clause("STORE-3")
 @pytest.mark.parametrize("read", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("written", CUTS.values(), ids=CUTS)
-def test_pieces_are_the_caller_s_affair(store: StorageDriver, written: tuple[int, ...], read: tuple[int, ...]) -> None:
+def test_a_page_may_be_read_in_other_pieces_than_it_was_written(
+    store: StorageDriver, written: tuple[int, ...], read: tuple[int, ...]
+) -> None:
     keys = page_keys(3)
     store.set(keys, cuts=written)
     answers = store.get(keys, cuts=read)
@@ -35,7 +37,7 @@ def test_pieces_are_the_caller_s_affair(store: StorageDriver, written: tuple[int
 
 @clause("STORE-3")
 @pytest.mark.parametrize("count", [0, 1, 2, 127, BATCH_PAGES])
-def test_a_batch_of_any_size_comes_back(store: StorageDriver, count: int) -> None:
+def test_a_batch_of_any_size_is_read_back(store: StorageDriver, count: int) -> None:
     keys = page_keys(count)
     assert store.has(keys) == [False] * count, "STORE-3: nothing was kept yet"
     assert store.set(keys) == [True] * count, f"STORE-3: {count} pages find room"
@@ -44,7 +46,7 @@ def test_a_batch_of_any_size_comes_back(store: StorageDriver, count: int) -> Non
 
 
 @clause("STORE-3")
-def test_answers_stand_where_their_keys_stand(store: StorageDriver) -> None:
+def test_answers_are_in_the_order_of_the_keys(store: StorageDriver) -> None:
     keys = page_keys(40)
     kept = [page % 3 == 0 for page in range(40)]
     store.set([key for key, is_kept in zip(keys, kept, strict=True) if is_kept])
@@ -55,7 +57,7 @@ def test_answers_stand_where_their_keys_stand(store: StorageDriver) -> None:
 
 
 @clause("STORE-3")
-def test_any_number_of_keys_can_be_looked_for(store: StorageDriver) -> None:
+def test_has_takes_any_number_of_keys(store: StorageDriver) -> None:
     keys = page_keys(3000)
     store.set(keys[2990:])
     assert store.has(keys) == [False] * 2990 + [True] * 10, "STORE-3: the last ten of 3000 were kept"
@@ -89,7 +91,7 @@ def test_an_object_of_another_size_is_a_miss(store: StorageDriver, kept: int, as
     answers = backend.get(keys, target.pages, [])
     assert answers == [True, False, True], f"STORE-3: an object of {kept} bytes read into {asked}, got {answers}"
     assert target.has_its_guards, "STORE-3: nothing is written beside the target"
-    assert sum(backend.stats().misses.values()) == 1, f"STORE-3: the miss is counted, got {backend.stats()}"
+    assert sum(backend.stats().misses.values()) == 1, f"STORE-3: the miss is counted: expected 1, got {backend.stats()}"
 
 
 @clause("STORE-3")
@@ -109,7 +111,7 @@ def test_prefix_keys_change_nothing(store: StorageDriver) -> None:
 
 
 @clause("STORE-3")
-def test_what_is_counted_is_what_was_done(store: StorageDriver) -> None:
+def test_the_counters_match_the_operations(store: StorageDriver) -> None:
     keys = page_keys(4)
     store.set(keys[:2])
     store.set(keys[:3])
@@ -119,4 +121,6 @@ def test_what_is_counted_is_what_was_done(store: StorageDriver) -> None:
     expected = (3, 2, 3, {"absent": 1}, 3)
     assert counted == expected, f"STORE-3: written, present, hits, misses, objects: expected {expected}, got {counted}"
     moved = (found.bytes_written, found.bytes_read)
-    assert moved == (3 * 4096, 3 * 4096), f"STORE-3: bytes written and read, got {moved}"
+    assert moved == (3 * 4096, 3 * 4096), (
+        f"STORE-3: bytes written and read: expected {(3 * 4096, 3 * 4096)}, got {moved}"
+    )

@@ -1,4 +1,4 @@
-"""SEC: nothing is ever unpickled."""
+"""SEC-6: a backend never unpickles anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .names import page_keys
 
 
 class Trap:
-    """Makes a folder when somebody unpickles it."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class Trap:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> bytes:
-    """A pickle that leaves `sprung` in the folder of the test."""
+    """A pickle that makes the folder `sprung` in the folder of the test when it is loaded."""
     return pickle.dumps(Trap(tmp_path / "sprung"))
 
 
@@ -62,7 +62,7 @@ def test_no_verb_unpickles(store: StorageDriver, monkeypatch: pytest.MonkeyPatch
 
 
 @clause("SEC-6")
-def test_a_file_that_is_a_pickle_is_no_object(store: StorageDriver, trap: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_a_pickle_is_a_miss(store: StorageDriver, trap: bytes, tmp_path: Path) -> None:
     if not store.place.subject.is_on_disk:
         pytest.skip(f"no option of {store.place.subject.name} is a folder: there is no file to replace")
     keys = page_keys(3)
@@ -72,7 +72,7 @@ def test_a_file_that_is_a_pickle_is_no_object(store: StorageDriver, trap: bytes,
         path.write_bytes(trap)
     for key in keys:
         store.model.was_damaged(key)
-    # Where its index is no index, it may say so and not open.
+    # With a damaged index a backend may refuse to open.
     with suppress(ConfigurationError):
         store.reopen()
         answers = store.get(keys)

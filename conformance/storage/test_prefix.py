@@ -1,4 +1,4 @@
-"""STORE: the longest prefix that all pools accept."""
+"""STORE-2: `exists` returns the longest prefix that all pools accept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KV, INDEXER, STATES = page_keys(5), page_keys(5, "indexer"), page_keys(5, "mamba
 
 
 def keep(store: StorageDriver, keys: list[str], pages: tuple[int, ...]) -> None:
-    """Keep some of the pages of a pool."""
+    """Store some of the pages of a pool."""
     store.set([keys[page] for page in pages])
 
 
@@ -36,7 +36,7 @@ def test_a_prefix_ends_where_every_pool_accepts_it(store: StorageDriver) -> None
     ("there", "trailing", "expected"),
     [((1, 2, 4), 1, 5), ((1, 2, 4), 2, 3), ((1, 2, 4), 3, 0), ((0, 1, 3), 3, 2), ((0, 1, 2), 9, 3), ((), 1, 0)],
 )
-def test_a_window_has_its_last_pages_or_all_where_it_is_longer(
+def test_a_trailing_pool_needs_its_last_pages_or_all_of_a_shorter_prefix(
     store: StorageDriver, there: tuple[int, ...], trailing: int, expected: int
 ) -> None:
     keep(store, KV, (0, 1, 2, 3, 4))
@@ -54,13 +54,13 @@ def test_pages_count_up_to_the_first_gap(store: StorageDriver, there: tuple[int,
 
 
 @clause("STORE-2")
-def test_no_pages_are_a_prefix_of_none(store: StorageDriver) -> None:
+def test_an_empty_query_has_an_empty_prefix(store: StorageDriver) -> None:
     answer = store.exists([], [([], ALL, 0), ([], TRAILING, 1)])
-    assert answer == 0, f"STORE-2: nothing was asked for, got {answer}"
+    assert answer == 0, f"STORE-2: nothing was asked for: expected 0, got {answer}"
 
 
 @clause("STORE-2")
-def test_any_mix_of_pools_has_the_prefix_that_a_search_finds(store: StorageDriver) -> None:
+def test_any_mix_of_pools_has_the_prefix_of_the_model(store: StorageDriver) -> None:
     dice = random.Random(2)
     for prompt in range(60):
         pools = [page_keys(dice.randint(0, 7), "kv", prompt)]
@@ -72,7 +72,7 @@ def test_any_mix_of_pools_has_the_prefix_that_a_search_finds(store: StorageDrive
 
 
 @clause("STORE-2")
-def test_a_pool_with_another_number_of_keys_is_a_mistake(store: StorageDriver) -> None:
+def test_a_pool_with_another_number_of_keys_is_refused(store: StorageDriver) -> None:
     backend = store.instances[0]
     with pytest.raises(ValueError, match=r"."):
         backend.exists(KV, [PoolQuery(INDEXER[:4], ALL, 0)], [])

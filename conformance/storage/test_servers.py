@@ -1,4 +1,4 @@
-"""SEC: servers of ours listen to this machine alone, and believe nothing that they are sent."""
+"""SEC-4: the servers of this package listen on loopback only, and validate every request."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ WRONG_PATHS = ("/", "/0", "/0/nope", "/0/exists/", "//exists", "/x/exists", "/-1
 
 @pytest.fixture
 def kept(metadata: Metadata) -> Metadata:
-    """A service with three pages, one of which is a's."""
+    """A service with three pages, one of which belongs to key `a`."""
     metadata.initialise(3)
     metadata.keep("a")
     return metadata
 
 
-def must_be_as_it_was(metadata: Metadata) -> None:
-    """Hold a service to it that it serves on, and that nothing has changed."""
+def require_unchanged(metadata: Metadata) -> None:
+    """The service still answers, and its pages have not changed."""
     found = (metadata.find("a", "b"), metadata.reserve("c", "d", "e"))
     expected = ([2, None], [[False, 1], [False, 0], [False, 2]])
     assert found == expected, f"SEC-4: what was refused changes nothing: expected {expected}, got {found}"
@@ -98,19 +98,19 @@ def must_be_as_it_was(metadata: Metadata) -> None:
 
 @clause("SEC-4")
 @pytest.mark.usefixtures("metadata")
-def test_a_server_listens_to_this_machine_alone(place: Place) -> None:
+def test_a_server_listens_on_loopback_only(place: Place) -> None:
     assert place.metadata is not None, "the service is there when its client is"
     host = str(place.metadata.host)
-    assert ip_address(host).is_loopback, f"SEC-4: it was not told another address, and listens to {host}"
+    assert ip_address(host).is_loopback, f"SEC-4: expected a loopback address by default, got {host}"
 
 
 @clause("SEC-4")
 @pytest.mark.parametrize(("operation", "fields"), WRONG_FIELDS.values(), ids=WRONG_FIELDS)
-def test_every_field_is_looked_at(kept: Metadata, operation: str, fields: object) -> None:
+def test_every_field_is_validated(kept: Metadata, operation: str, fields: object) -> None:
     status, content = kept.post(f"/0/{operation}", json.dumps(fields).encode())
     assert 400 <= status < 500, f"SEC-4: {operation} with {str(fields)[:80]}: expected 4xx, got {status} {content}"
     assert content["detail"], f"SEC-4: the answer says what is wrong, got {content}"
-    must_be_as_it_was(kept)
+    require_unchanged(kept)
 
 
 @clause("SEC-4")
@@ -119,7 +119,7 @@ def test_a_body_that_cannot_be_read_is_refused(kept: Metadata, body: bytes) -> N
     status, content = kept.post("/0/exists", body)
     assert 400 <= status < 500, f"SEC-4: a body of {body[:20]!r}: expected 4xx, got {status} {content}"
     assert content["detail"], f"SEC-4: the answer says what is wrong, got {content}"
-    must_be_as_it_was(kept)
+    require_unchanged(kept)
 
 
 @clause("SEC-4")
@@ -127,23 +127,23 @@ def test_a_body_that_cannot_be_read_is_refused(kept: Metadata, body: bytes) -> N
 def test_a_request_that_cannot_be_read_is_refused(kept: Metadata, request_bytes: bytes) -> None:
     answer = kept.send(request_bytes)
     head, _, content = answer.partition(b"\r\n\r\n")
-    # To somebody who speaks no HTTP/1 a server may answer without a head, or in HTML.
+    # To a client that does not speak HTTP/1 a server may answer without a head, or in HTML.
     assert b" 4" in head[:10] or b'"detail"' in answer, f"SEC-4: expected 4xx, got {answer[:200]!r}"
     assert b" 200 " not in answer, f"SEC-4: nothing of it was served, got {answer[:200]!r}"
     assert content or b'"detail"' in head, f"SEC-4: the answer says what is wrong, got {answer[:200]!r}"
-    must_be_as_it_was(kept)
+    require_unchanged(kept)
 
 
 @clause("SEC-4")
 @pytest.mark.parametrize("path", WRONG_PATHS)
-def test_a_path_that_leads_nowhere_is_refused(kept: Metadata, path: str) -> None:
+def test_an_unknown_path_is_refused(kept: Metadata, path: str) -> None:
     status, content = kept.post(path, b'{"keys":["a"]}')
     assert 400 <= status < 500, f"SEC-4: {path}: expected 4xx, got {status} {content}"
-    must_be_as_it_was(kept)
+    require_unchanged(kept)
 
 
 @clause("SEC-4")
-def test_a_namespace_that_nobody_made_is_refused(metadata: Metadata) -> None:
+def test_an_uninitialised_namespace_is_refused(metadata: Metadata) -> None:
     for operation in ("exists", "delete_keys", "get_page_indices", RESERVE, "confirm_write", "clear"):
         status, _ = metadata.ask(operation, keys=[])
         assert status == 404, f"SEC-4: {operation} of nothing: expected 404, got {status}"
@@ -159,26 +159,26 @@ def test_a_body_that_is_too_long_is_refused(kept: Metadata, is_sent: bool) -> No
     else:
         answer = kept.send(f"POST /0/exists HTTP/1.1\r\nContent-Length: {10**14}\r\n\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 413 "), f"SEC-4: expected 413 before the body comes, got {answer[:100]!r}"
-    must_be_as_it_was(kept)
+    require_unchanged(kept)
 
 
 @clause("SEC-4")
-def test_a_body_of_the_longest_length_is_read(kept: Metadata) -> None:
+def test_a_body_of_the_maximum_length_is_read(kept: Metadata) -> None:
     body = b'{"keys":["a"]}'
     status, content = kept.post("/0/exists", body + b" " * (MOST_BODY_BYTES - len(body)))
     assert (status, content) == (200, {"exists": [True]}), f"SEC-4: it is not too long, got {status} {content}"
 
 
 @clause("SEC-4")
-def test_what_is_left_of_a_refused_body_is_no_request(kept: Metadata) -> None:
+def test_the_rest_of_a_refused_body_is_not_served_as_a_request(kept: Metadata) -> None:
     smuggled = b"POST /0/clear HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
     kept.send(b"POST /0/exists HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled)
     kept.send(f"POST /0/exists HTTP/1.1\r\nContent-Length: {10**14}\r\n\r\n".encode() + smuggled)
-    must_be_as_it_was(kept)
+    require_unchanged(kept)
 
 
 @clause("SEC-4")
-def test_a_refused_field_costs_no_connection(kept: Metadata) -> None:
+def test_a_refused_field_keeps_the_connection_open(kept: Metadata) -> None:
     connection = HTTPConnection(kept.host, kept.port, timeout=30)
     for _ in range(2):
         connection.request("POST", "/0/exists", b'{"keys":1}')
@@ -186,4 +186,4 @@ def test_a_refused_field_costs_no_connection(kept: Metadata) -> None:
         assert (response.status, bool(response.read())) == (422, True), "SEC-4: an answer that tells what is wrong"
         assert isinstance(connection.sock, socket.socket), "SEC-4: the body was read whole, so that it can be used on"
     connection.close()
-    must_be_as_it_was(kept)
+    require_unchanged(kept)

@@ -1,1 +1,1 @@
-"""The contract of a storage backend under every interleaving that Hypothesis finds, and under faults."""
+"""The contract of a storage backend under the sequences of verbs that Hypothesis generates, and under faults."""

@@ -1,4 +1,4 @@
-"""BackendMachine: any order of verbs, on several instances and in several scopes, each answer held to a dictionary."""
+"""BackendMachine: any order of verbs, on several instances and scopes; each answer is compared with a dictionary's."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ NEEDS = st.tuples(st.sampled_from(list(HitPolicy)), st.integers(1, 3))
 
 
 class BackendMachine(RuleBasedStateMachine):
-    """Two scopes in one place, each with one instance or more. Bound to a backend, and to what is made to happen.
+    """Two scopes in one place, each with one or two instances of a backend.
 
-    `is_small`: there is room for a few pages. `fails`: the disk does, now and then.
+    `is_small`: the capacity is a few pages. `fails`: some calls of the disk fail.
     """
 
     subject: ClassVar[BackendSubject]
@@ -51,7 +51,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1 << 16))
     def choose_the_faults(self, seed: int) -> None:
-        """Which calls fail, when some do."""
+        """Draw the seed that decides which calls of the disk fail."""
         self.disk = DiskFaults(random.Random(seed))
 
     @rule(which=WHICH, keys=SOME_KEYS, version=st.integers(0, 2), cuts=CUTS, is_sound=st.booleans())
@@ -85,7 +85,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, keys=SOME_KEYS, pages=st.integers(0, 9))
     def mismatch(self, which: int, keys: list[str], pages: int) -> None:
-        """`get` and `set` with numbers that do not agree."""
+        """`get` and `set` with different numbers of keys and pages."""
         store, instance = self.chosen(which)
         if len(keys) != pages:
             store.get_unequal(keys, pages, instance=instance)
@@ -100,7 +100,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def reopen(self, which: int) -> None:
-        """Close an instance, and open another in its stead."""
+        """Close an instance, and open another one for the same scope."""
         store, instance = self.chosen(which)
         store.reopen(instance)
 
@@ -113,13 +113,13 @@ class BackendMachine(RuleBasedStateMachine):
 
     @invariant()
     def capacity_is_bounded(self) -> None:
-        """No scope holds more than there is room for."""
+        """STORE-8: no scope holds more than its capacity."""
         for store in self.stores if self.is_small else ():
             kept = store.instances[0].stats().object_bytes
-            assert kept <= ROOM * PAGE, f"STORE-8: {kept} bytes, at most {ROOM * PAGE}"
+            assert kept <= ROOM * PAGE, f"STORE-8: expected at most {ROOM * PAGE} bytes, got {kept}"
 
     def teardown(self) -> None:
-        """On a sound disk each page that is there can be read."""
+        """Without disk faults every page that is stored can be read."""
         for store in self.stores:
             store.get(KEYS)
         self.operations.append(sum(store.operations for store in self.stores))
@@ -131,5 +131,5 @@ class BackendMachine(RuleBasedStateMachine):
         return store, which // 2 % len(store.instances)
 
     def faults(self, is_sound: bool) -> AbstractContextManager[None]:
-        """The disk that a verb runs on."""
+        """The disk faults during a verb."""
         return nullcontext() if is_sound or not self.fails else self.disk.on()

@@ -1,4 +1,4 @@
-"""Names the backends under test; the profiles of Hypothesis come from the folder above."""
+"""Names the backends under test. The Hypothesis profiles come from the parent folder."""
 
 from __future__ import annotations
 

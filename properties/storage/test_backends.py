@@ -1,4 +1,4 @@
-"""Lets Hypothesis look for sequences of verbs, and dice for faults, that a backend does not stand."""
+"""Searches for sequences of verbs, and for faults, after which a backend gives a wrong answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FAULT_RUNS = 60
 
 
 def search(subject: BackendSubject, folder: Path, *, is_small: bool, fails: bool) -> int:
-    """Let Hypothesis look for a sequence after which an answer is wrong; returns the verbs that were called."""
+    """Let Hypothesis search for a sequence with a wrong answer; returns the number of verbs called."""
     bound = {"subject": subject, "folder": folder, "is_small": is_small, "fails": fails, "operations": []}
     machine: type[BackendMachine] = type("Machine", (BackendMachine,), bound)
-    # An example opens no cache: it costs less than what the profiles reckon with.
+    # An example opens no cache, so it takes less time than the profiles assume.
     many = settings(max_examples=settings().max_examples * 2)
     run_state_machine_as_test(machine, settings=many)
     return sum(machine.operations)
@@ -33,7 +33,7 @@ def search(subject: BackendSubject, folder: Path, *, is_small: bool, fails: bool
 def test_any_order_of_verbs(
     backend: BackendSubject, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """With room for all and a sound disk, a backend answers as a dictionary does."""
+    """With enough capacity and no disk faults a backend answers as a dictionary does."""
     record_property(OPERATIONS, search(backend, tmp_path, is_small=False, fails=False))
 
 
@@ -41,9 +41,9 @@ def test_any_order_of_verbs(
 def test_any_order_of_verbs_where_room_is_short(
     backend: BackendSubject, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Objects may go; what is there is right."""
+    """Objects may be evicted; the others have the right bytes."""
     if not backend.is_bounded:
-        pytest.skip(f"no option of {backend.name} is its capacity: it cannot be told to keep little")
+        pytest.skip(f"no option of {backend.name} sets its capacity: it cannot be limited")
     record_property(OPERATIONS, search(backend, tmp_path, is_small=True, fails=False))
 
 
@@ -51,7 +51,7 @@ def test_any_order_of_verbs_where_room_is_short(
 def test_any_order_of_verbs_while_the_disk_fails(
     backend: BackendSubject, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Pages may be lost, or refused; what comes is right, and nothing raises."""
+    """Pages may be lost or refused; the others have the right bytes, and nothing raises."""
     if not backend.is_on_disk:
         pytest.skip(f"no option of {backend.name} is a folder: there is no disk that could fail")
     record_property(OPERATIONS, search(backend, tmp_path, is_small=False, fails=True))
@@ -61,10 +61,10 @@ def test_any_order_of_verbs_while_the_disk_fails(
 def test_runs_with_faults(
     backend: BackendSubject, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """As `hicache verify-storage --fault-runs` does, but few."""
+    """A few of the runs that `hicache verify-storage --fault-runs` does."""
     counts = NO_RUNS
     for seed in range(FAULT_RUNS):
         counts += fault_run(backend, tmp_path, seed)
-    assert counts.faults or not backend.is_on_disk, f"STORE-3: some calls were made to fail, got {counts}"
-    assert counts.hits, f"STORE-3: some pages were read, got {counts}"
+    assert counts.faults or not backend.is_on_disk, f"STORE-3: expected some calls to fail, got {counts}"
+    assert counts.hits, f"STORE-3: expected some pages to be read, got {counts}"
     record_property(OPERATIONS, counts.operations)

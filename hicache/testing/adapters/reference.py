@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from hicache.cache import HostTier, Runtime, StorageTier, UnifiedRadixCache, open_copies
+from hicache.cache import HostTier, StorageTier, UnifiedRadixCache
 from hicache.clock import VirtualClock
 from hicache.components.component_tree import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind, read_extra_config
@@ -18,6 +18,7 @@ from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.torch_group import open_groups
 from hicache.request import Request, RequestManager
+from hicache.runtime import Runtime, open_copies
 from hicache.stacks import layer_order
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend

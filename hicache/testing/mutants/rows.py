@@ -10,7 +10,7 @@ from hicache.testing.mutants.row import Row
 from hicache.testing.mutants.shards import EveryRankWrites
 from hicache.testing.mutants.skipping import BreaksEarly, SkipsIdleSteps
 
-CUT = "test_impatience.py::test_of_a_prefetch_that_is_cut_nothing_stays_while_a_pool_is_lacking_on_one_rank[gloo-tp2]"
+CUT = "test_cut_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
 
 ROWS = (
     Row(
@@ -26,7 +26,7 @@ ROWS = (
         source="sglang#26921",
         clauses=("RANK-2",),
         adapter=SkipsIdleSteps,
-        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-tp2]",
+        test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN progress\)",
     ),
     Row(
@@ -34,7 +34,7 @@ ROWS = (
         source="sglang#26062",
         clauses=("RANK-3",),
         adapter=NoDevice,
-        test="test_process_groups.py::test_a_collective_says_where_its_tensor_is_to_be[gloo-tp2]",
+        test="test_process_groups.py::test_a_collective_names_the_device_of_its_tensor[gloo-tp2]",
         told=r"RANK-3: all_reduce",
     ),
     Row(
@@ -42,7 +42,7 @@ ROWS = (
         source="sglang#15805",
         clauses=("RANK-6",),
         adapter=OwnGroups,
-        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-cp2-tp2]",
+        test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-cp2-tp2]",
         told=r"ranks? .* of world skipped call \d+ \(new_group ranks [\d, ]+\)",
     ),
     Row(
@@ -50,7 +50,7 @@ ROWS = (
         source="sglang#27010",
         clauses=("RANK-1", "RANK-4"),
         adapter=StagesOnTheirOwn,
-        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-pp2-tp2]",
+        test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-pp2-tp2]",
         told=r"RANK-1: step: expected the same tree on every rank",
     ),
     Row(
@@ -58,7 +58,7 @@ ROWS = (
         source="sglang#20460",
         clauses=("RANK-1", "RANK-4"),
         adapter=TensorParallelAlone,
-        test="test_slow_rank.py::test_nobody_has_on_the_host_what_any_rank_has_not_copied[gloo-cp2-tp2]",
+        test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-cp2-tp2]",
         told=r"RANK-1: step: expected the same tree on every rank",
     ),
     Row(
@@ -66,7 +66,7 @@ ROWS = (
         source="sglang#38866",
         clauses=("HOST-6",),
         adapter=LayersOfTheModel,
-        test="test_layers.py::test_a_layer_is_read_once_it_has_come_on_this_stage[gloo-pp2-tp2]",
+        test="test_layers.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage[gloo-pp2-tp2]",
         told=r"HOST-6",
     ),
     Row(
@@ -74,7 +74,7 @@ ROWS = (
         source="sglang#27264",
         clauses=("FETCH-7", "RANK-2"),
         adapter=PoolByPool,
-        test="test_insertion_order.py::test_the_order_of_tables_decides_nothing[gloo-tp2]",
+        test="test_insertion_order.py::test_the_order_of_mappings_changes_nothing[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed \w+\)",
     ),
     Row(
@@ -114,7 +114,7 @@ ROWS = (
         source="sglang#27010",
         clauses=("RANK-2", "RANK-4"),
         adapter=OwnClock,
-        test="test_impatience.py::test_the_first_stage_says_when_a_prefetch_is_late[gloo-tp2]",
+        test="test_cut_prefetch.py::test_the_first_stage_decides_when_a_prefetch_times_out[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed\)",
     ),
 )

@@ -10,7 +10,7 @@ from hicache.tests.architecture.imports import Import, within
 
 SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.parallel.group")
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
-CACHE = ("hicache.cache", "hicache.request")
+CACHE = ("hicache.cache", "hicache.request", "hicache.runtime")
 CORE = (
     *GROUND,
     "hicache.tree",

@@ -5,8 +5,8 @@ The groups:
 core              `hicache/` without `testing/`, `tests/`, `cli/` and `suites/`, and without the storage backends:
                   the files and packages in `hicache/storage/` whose name begins as one of `BACKENDS`. What is left of
                   storage is its interface: base, keys, registry, options, answers, counters and wrappers.
-core, no storage  the same without all of `hicache/storage/` and without `hicache/__init__.py`; 72 modules before the
-                  core was re-cut, which is how HOUSE counted them
+core, no storage  the same without all of `hicache/storage/` and without `hicache/__init__.py`
+                  (72 modules before the core was re-cut)
 kit               `hicache/testing/`
 conformance       `conformance/`
 all               `hicache/` and the five suites
@@ -28,7 +28,7 @@ from typing import Any
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 BESIDE_CORE = ("testing", "tests", "cli", "suites")
 BACKENDS = (
-    *("file", "slot", "memory", "hf3fs", "name_table", "places", "paged", "vectors", "scope_folder", "checksums"),
+    *("file", "slot", "memory", "hf3fs", "name_table", "places", "paged", "vectors", "scope_folder", "page_io"),
     "gate",
 )
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from hicache.cache import Runtime, UnifiedRadixCache
+from hicache.cache import UnifiedRadixCache
 from hicache.clock import VirtualClock
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError, RankError
 from hicache.parallel.agree import Agreement
+from hicache.runtime import Runtime
 from hicache.storage.registry import open_backend
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.team import Team

@@ -1,1 +1,1 @@
-"""What moves between the tiers and storage, tested from inside."""
+"""White-box tests of what moves pages between device, host and storage."""

@@ -1,4 +1,4 @@
-"""A cache with a storage tier of its own, tiny, and what it is built with."""
+"""The configuration of a tiny cache with a storage tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""open_cache: a cache on real threads, time and files keeps a prompt for the next process."""
+"""open_cache: over files, on threads and on real time, a prompt is there when the cache is opened again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from hicache.config import CacheConfig
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.types import SHARED
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
+"""How long the test waits for the prefetch before it fails."""
+
 PROMPT = np.arange(9, dtype=np.int32)
 
 
 def filed(root: Path) -> CacheConfig:
     """The tiny configuration over files, on threads."""
     config = stored_config(root=str(root))
-    assert config.storage is not None, "it has a storage tier"
+    assert config.storage is not None, "the configuration has a storage tier"
     return replace(config, storage=replace(config.storage, backend="file"))
 
 
@@ -34,14 +36,13 @@ def test_a_prompt_outlives_its_cache(tmp_path: Path) -> None:
     first = open_cache(filed(tmp_path))
     insert_prompt(first)
     first.drain()
-    assert first.counters.bytes_stored > 0, "FETCH-9: what is on the host goes to storage"
+    assert first.counters.bytes_stored > 0, "FETCH-9: what is on the host is written to storage"
     first.close()
     second = open_cache(filed(tmp_path))
-    assert second.storage is not None, "it has a storage tier"
-    ticket = second.storage.prefetch(second.key(PROMPT, SHARED))
-    assert ticket is not None, "it is worth it"
-    deadline = time.monotonic() + PATIENCE_S
-    while (came := second.storage.check(ticket)) is None and time.monotonic() < deadline:
+    operation = second.prefetch(second.key(PROMPT, SHARED))
+    assert operation is not None, "the prompt is long enough for a prefetch"
+    deadline = time.monotonic() + TIMEOUT_S
+    while (came := second.check_prefetch(operation)) is None and time.monotonic() < deadline:
         second.step()
     assert came == len(PROMPT), f"FLOW-9: all of it comes back after a restart, got {came}"
     found = second.match(second.key(PROMPT, SHARED), chunked=False)

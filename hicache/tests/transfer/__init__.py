@@ -1,1 +1,1 @@
-"""The transfers by themselves."""
+"""Tests of jobs, executors and queues, without a tree."""

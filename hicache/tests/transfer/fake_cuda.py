@@ -1,4 +1,4 @@
-"""FakeCuda: streams and events as on a GPU, whose work runs when a test says so, and a copier that queues on them."""
+"""FakeCuda: streams and events whose work runs when a test says so; QueuedCopier: queues copies on them."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ class FakeCuda:
 
 
 class QueuedCopier:
-    """A copier whose copies are queued on the current stream. `broken`: the layer that cannot be queued, or None."""
+    """A copier that queues copies on the current stream. `broken`: a job, and the layer of it that cannot be queued."""
 
-    def __init__(self, copier: PoolCopier, cuda: FakeCuda, broken: int | None = None) -> None:
+    def __init__(self, copier: PoolCopier, cuda: FakeCuda, broken: tuple[int, int] | None = None) -> None:
         self._copier = copier
         self._cuda = cuda
         self._broken = broken
@@ -117,7 +117,7 @@ class QueuedCopier:
 
     def queue_layer(self, job: CopyJob, layer: int) -> None:
         """Copy when the stream comes to it."""
-        if layer == self._broken:
+        if (job.number, layer) == self._broken:
             raise RuntimeError(f"no memory to queue layer {layer}")
         self._cuda.current_stream().launch(lambda: self._copier.copy_layer(job, layer))
 

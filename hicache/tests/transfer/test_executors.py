@@ -1,4 +1,4 @@
-"""Every executor: the bytes of a job arrive, in all layouts and dtypes, and progress tells when."""
+"""Every executor: the bytes of a copy arrive, in all layouts and dtypes, and progress says when."""
 
 from __future__ import annotations
 
@@ -10,58 +10,60 @@ import numpy as np
 import pytest
 import torch
 
-from hicache.cache import open_copies
 from hicache.config import ExecutorKind, Layout
 from hicache.errors import ConfigurationError
+from hicache.runtime import open_copies
 from hicache.tests.pools.two_tiers import BACKED_UP, LOADED, TwoTiers, contents, job_of, moved, two_tier_config
 from hicache.tests.transfer.fake_cuda import FakeCuda, QueuedCopier
 from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
-from hicache.transfer.job import CopyJob, Progress
+from hicache.transfer.job import CopyJob, CopyWorker, Progress
 from hicache.transfer.streams import StreamExecutor
 from hicache.types import TransferKind
 
-Open = Callable[[TwoTiers], Executor]
+Open = Callable[[TwoTiers], Executor[CopyJob]]
 
-LONGEST_PAUSE_S = 0.001
-
-
-def stepped(tiers: TwoTiers) -> Executor:
-    return StepExecutor(tiers.copier())
+MAX_PAUSE_S = 0.001
 
 
-def threaded(tiers: TwoTiers) -> Executor:
+def stepped(tiers: TwoTiers) -> Executor[CopyJob]:
+    return StepExecutor(CopyWorker(tiers.copier()))
+
+
+def threaded(tiers: TwoTiers) -> Executor[CopyJob]:
     chance = random.Random(0)
-    return ThreadExecutor(tiers.copier(), lambda: time.sleep(chance.uniform(0, LONGEST_PAUSE_S)))
+    rest = CopyWorker(tiers.copier()).rest
+    return ThreadExecutor("copies", rest, lambda: time.sleep(chance.uniform(0, MAX_PAUSE_S)))
 
 
-def streams(tiers: TwoTiers) -> Executor:
+def streams(tiers: TwoTiers) -> Executor[CopyJob]:
     cuda = FakeCuda()
     return StreamExecutor(QueuedCopier(tiers.copier(), cuda), cuda)
 
 
 @pytest.fixture(params=[stepped, threaded, streams], ids=lambda kind: str(kind.__name__))
 def open_one(request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Opens one kind of executor, until the test ends."""
-    opened: list[Executor] = []
+    """Opens executors of one kind, and closes them when the test ends."""
+    opened: list[Executor[CopyJob]] = []
 
-    def open_and_keep(tiers: TwoTiers) -> Executor:
+    def open_and_remember(tiers: TwoTiers) -> Executor[CopyJob]:
         opened.append(request.param(tiers))
         return opened[-1]
 
-    yield open_and_keep
+    yield open_and_remember
     for executor in opened:
         executor.close()
 
 
-def check(tiers: TwoTiers, executor: Executor, job: CopyJob) -> None:
+def check(tiers: TwoTiers, executor: Executor[CopyJob], job: CopyJob) -> None:
+    """Run a job to its end: it is whole, and the bytes have arrived."""
     expected = moved(job, tiers, len(job.parts))
     executor.submit(job)
     executor.wait(job.number)
-    progress, layers = executor.progress(job.number), len(tiers.order)
-    assert progress == Progress(layers, True, len(job.parts)), f"FLOW-2: a job that was waited for is whole: {progress}"
+    found, whole = executor.progress(job.number), Progress(len(tiers.order), (1,) * len(job.parts), has_ended=True)
+    assert found == whole, f"FLOW-2: after a wait a job is whole, {whole}, got {found}"
     target = tiers.host if job.kind is TransferKind.BACKUP else tiers.device
     for pool, own in expected.items():
-        assert np.array_equal(contents(target, pool), own), f"HOST-7: {pool.value} differs after a {job.kind.value}"
+        assert np.array_equal(contents(target, pool), own), f"HOST-7: {pool} differs after a {job.kind.value}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
@@ -69,9 +71,8 @@ def check(tiers: TwoTiers, executor: Executor, job: CopyJob) -> None:
 @pytest.mark.parametrize("host_layout", list(Layout))
 def test_what_left_comes_back(open_one: Open, dtype: str, device_layout: Layout, host_layout: Layout) -> None:
     tiers = TwoTiers(two_tier_config(device_layout, host_layout, dtype))
-    executor = open_one(tiers)
-    check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, 1))
-    check(tiers, executor, job_of(TransferKind.LOAD, LOADED, 2))
+    check(tiers, open_one(tiers), job_of(TransferKind.BACKUP, BACKED_UP, 1))
+    check(tiers, open_one(tiers), job_of(TransferKind.LOAD, LOADED, 2))
 
 
 @pytest.mark.gpu
@@ -81,10 +82,11 @@ def test_what_left_comes_back(open_one: Open, dtype: str, device_layout: Layout,
 @pytest.mark.parametrize("host_layout", list(Layout))
 def test_what_left_a_gpu_comes_back(kind: ExecutorKind, device_layout: Layout, host_layout: Layout) -> None:
     tiers = TwoTiers(two_tier_config(device_layout, host_layout, "bfloat16", "cuda"))
-    executor = open_copies(kind, tiers.copier())
-    check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, 1))
-    check(tiers, executor, job_of(TransferKind.LOAD, LOADED, 2))
-    executor.close()
+    copier = tiers.copier()
+    for job in (job_of(TransferKind.BACKUP, BACKED_UP, 1), job_of(TransferKind.LOAD, LOADED, 2)):
+        executor = open_copies(kind, job.kind, copier)
+        check(tiers, executor, job)
+        executor.close()
     tiers.host.close()
 
 
@@ -96,7 +98,7 @@ def test_what_ended_is_known_until_it_is_forgotten(open_one: Open) -> None:
     executor.forget(1)
     with pytest.raises(KeyError):
         executor.progress(1)
-    assert executor.progress(2).has_ended, "the other is still known"
+    assert executor.progress(2).has_ended, "the other job is still known"
 
 
 def test_a_job_without_pages_ends(open_one: Open) -> None:
@@ -110,18 +112,19 @@ def test_an_executor_may_be_closed_twice(open_one: Open) -> None:
     check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP))
     executor.close()
     executor.close()
-    assert executor.progress(1).has_ended, "what ended stays known"
+    assert executor.progress(1).has_ended, "a job that has ended stays known"
 
 
 def test_each_kind_is_opened_by_its_name() -> None:
     copier = TwoTiers(two_tier_config()).copier()
-    assert isinstance(open_copies(ExecutorKind.STEPPED, copier), StepExecutor), "stepped"
-    executor = open_copies(ExecutorKind.THREADED, copier)
-    assert isinstance(executor, ThreadExecutor), "threaded"
-    executor.close()
+    for kind in TransferKind:
+        assert isinstance(open_copies(ExecutorKind.STEPPED, kind, copier), StepExecutor), "stepped"
+        executor = open_copies(ExecutorKind.THREADED, kind, copier)
+        assert isinstance(executor, ThreadExecutor), "threaded"
+        executor.close()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
 def test_streams_without_a_gpu_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="'streams' needs a CUDA device"):
-        open_copies(ExecutorKind.STREAMS, TwoTiers(two_tier_config()).copier())
+        open_copies(ExecutorKind.STREAMS, TransferKind.LOAD, TwoTiers(two_tier_config()).copier())

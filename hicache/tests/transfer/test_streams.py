@@ -1,4 +1,4 @@
-"""StreamExecutor: what waits for what on a GPU, on streams whose work runs in any order that they allow."""
+"""StreamExecutor: what waits for what on a GPU. Fake streams run their work in any order that events allow."""
 
 from __future__ import annotations
 
@@ -24,33 +24,45 @@ from hicache.tests.pools.two_tiers import (
     two_tier_config,
 )
 from hicache.tests.transfer.fake_cuda import FakeCuda, FakeStream, QueuedCopier
-from hicache.transfer.job import Progress
+from hicache.transfer.job import NOT_STARTED, Progress
 from hicache.transfer.streams import StreamExecutor
 from hicache.types import Pool, TransferKind
 
 LAYERS = 6
 BACKUP = job_of(TransferKind.BACKUP, BACKED_UP, 1)
 LOAD = job_of(TransferKind.LOAD, LOADED, 2)
+FAILED = Progress(0, (), has_ended=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gpu:
-    """Pools on a GPU that does nothing until it is told. `compute`: the stream that the model runs on."""
+    """Pools on a GPU whose streams run when a test says so.
+
+    `backups`, `loads`: the executor of each direction. `compute`: the stream that the model runs on. `backup_stream`,
+    `load_stream`: those of the executors.
+    """
 
     tiers: TwoTiers
     cuda: FakeCuda
-    executor: StreamExecutor
+    backups: StreamExecutor
+    loads: StreamExecutor
     compute: FakeStream
-    backups: FakeStream
-    loads: FakeStream
+    backup_stream: FakeStream
+    load_stream: FakeStream
 
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> Gpu:
-    """A GPU whose copier cannot queue one layer, when the test is given one."""
+    """A GPU. `request.param`: a layer of LOAD that cannot be queued."""
     tiers, cuda = TwoTiers(two_tier_config()), FakeCuda()
-    executor = StreamExecutor(QueuedCopier(tiers.copier(), cuda, getattr(request, "param", None)), cuda)
-    return Gpu(tiers, cuda, executor, *cuda.streams)
+    broken = (LOAD.number, request.param) if hasattr(request, "param") else None
+    copier = QueuedCopier(tiers.copier(), cuda, broken)
+    return Gpu(tiers, cuda, StreamExecutor(copier, cuda), StreamExecutor(copier, cuda), *cuda.streams)
+
+
+def whole(parts: int) -> Progress:
+    """The progress of a copy that has ended with all its parts."""
+    return Progress(LAYERS, (1,) * parts, has_ended=True)
 
 
 def run_alone(stream: FakeStream) -> int:
@@ -63,42 +75,44 @@ def run_alone(stream: FakeStream) -> int:
 
 def test_submitting_copies_nothing_and_does_not_wait(gpu: Gpu) -> None:
     before = contents(gpu.tiers.host, Pool.KV)
-    gpu.executor.submit(BACKUP)
-    assert gpu.executor.progress(1) == Progress(0, False, 0), "the GPU has not come to it"
+    gpu.backups.submit(BACKUP)
+    assert gpu.backups.progress(1) == NOT_STARTED, "the GPU has not come to it"
     assert np.array_equal(contents(gpu.tiers.host, Pool.KV), before), "no byte has moved"
 
 
 def test_a_backup_copies_what_was_being_written_when_it_was_submitted(gpu: Gpu) -> None:
     gpu.compute.launch(lambda: fill(gpu.tiers.device, seed=3))
-    gpu.executor.submit(BACKUP)
-    run_alone(gpu.backups)
-    assert not gpu.executor.progress(1).has_ended, "the pages are not written yet"
+    gpu.backups.submit(BACKUP)
+    run_alone(gpu.backup_stream)
+    assert not gpu.backups.progress(1).has_ended, "the pages are not written yet"
     run_alone(gpu.compute)
-    run_alone(gpu.backups)
-    assert gpu.executor.progress(1) == Progress(LAYERS, True, len(BACKED_UP)), "now they are, and are copied"
+    run_alone(gpu.backup_stream)
+    assert gpu.backups.progress(1) == whole(len(BACKED_UP)), "once they are written they are copied"
     for pool, own in moved(BACKUP, gpu.tiers, len(BACKED_UP)).items():
-        assert np.array_equal(contents(gpu.tiers.host, pool), own), f"FLOW-1: {pool.value} is what was written last"
+        assert np.array_equal(contents(gpu.tiers.host, pool), own), f"FLOW-1: {pool} is what was written last"
 
 
 def test_a_load_overwrites_nothing_that_is_still_read(gpu: Gpu) -> None:
     before, read = contents(gpu.tiers.device, Pool.KV), []
     gpu.compute.launch(lambda: read.append(contents(gpu.tiers.device, Pool.KV)))
-    gpu.executor.submit(LOAD)
-    run_alone(gpu.loads)
+    gpu.loads.submit(LOAD)
+    run_alone(gpu.load_stream)
     run_alone(gpu.compute)
-    assert np.array_equal(read[0], before), "FLOW-1: a kernel that was launched before the load reads the old bytes"
-    run_alone(gpu.loads)
-    assert gpu.executor.progress(2).parts_done == len(LOADED), "then the load runs"
+    assert np.array_equal(read[0], before), (
+        "FLOW-1: a kernel that was launched before the load-back reads the old bytes"
+    )
+    run_alone(gpu.load_stream)
+    assert gpu.loads.progress(2) == whole(len(LOADED)), "then the load-back runs"
 
 
 def test_a_load_arrives_layer_by_layer(gpu: Gpu) -> None:
     expected = moved(LOAD, gpu.tiers, len(LOADED))
-    gpu.executor.submit(LOAD)
+    gpu.loads.submit(LOAD)
     run_alone(gpu.compute)
     seen = [0]
-    while not gpu.executor.progress(2).has_ended:
-        assert gpu.loads.run(), "the load goes on by itself"
-        layers = gpu.executor.progress(2).layers
+    while not gpu.loads.progress(2).has_ended:
+        assert gpu.load_stream.run(), "the load-back needs no other stream"
+        layers = gpu.loads.progress(2).steps
         seen += [layers] * (layers != seen[-1])
         for place in range(layers):
             for pool, layer in gpu.tiers.order[place]:
@@ -109,57 +123,66 @@ def test_a_load_arrives_layer_by_layer(gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("layer", range(LAYERS))
 def test_who_waits_for_a_layer_goes_on_and_its_stream_waits(gpu: Gpu, layer: int) -> None:
-    expected, read = moved(LOAD, gpu.tiers, len(LOADED)), dict[Pool, RawBytes]()
+    expected, read = moved(LOAD, gpu.tiers, len(LOADED)), dict[str, RawBytes]()
 
-    def launch_read(pool: Pool, number: int) -> None:
+    def launch_read(pool: str, number: int) -> None:
         buffers, slots = gpu.tiers.device.buffers[pool], every_slot(gpu.tiers.device, pool)
         gpu.compute.launch(lambda: read.update({pool: buffers.read(slots, number)}))
 
-    gpu.executor.submit(LOAD)
-    gpu.executor.wait_layer(2, layer)
+    gpu.loads.submit(LOAD)
+    gpu.loads.wait_layer(2, layer)
     for pool, number in gpu.tiers.order[layer]:
         launch_read(pool, number)
     run_alone(gpu.compute)
     assert not read, "HOST-6: the reader's stream waits for the layer"
     while not read:
-        assert gpu.cuda.run(), "somebody can go on until the layer is read"
-    assert gpu.executor.progress(2).layers == layer + 1, "HOST-6: it waits for no later layer"
+        assert gpu.cuda.run(), "some stream can go on until the layer is read"
+    assert gpu.loads.progress(2).steps == layer + 1, "HOST-6: it waits for no later layer"
     run_alone(gpu.compute)
     for pool, number in gpu.tiers.order[layer]:
         wanted = expected[pool][:, number]
-        assert np.array_equal(read[pool].reshape(wanted.shape), wanted), f"HOST-6: {pool.value} was read too early"
+        assert np.array_equal(read[pool].reshape(wanted.shape), wanted), f"HOST-6: {pool} was read too early"
 
 
 def test_directions_do_not_wait_for_each_other(gpu: Gpu) -> None:
-    gpu.executor.submit(BACKUP)
-    gpu.executor.submit(LOAD)
+    gpu.backups.submit(BACKUP)
+    gpu.loads.submit(LOAD)
     run_alone(gpu.compute)
-    run_alone(gpu.loads)
-    assert gpu.executor.progress(2).has_ended, "the load has ended"
-    assert not gpu.executor.progress(1).has_ended, "the backup has not begun"
+    run_alone(gpu.load_stream)
+    assert gpu.loads.progress(2).has_ended, "the load-back has ended"
+    assert not gpu.backups.progress(1).has_ended, "the back-up has not begun"
 
 
 @pytest.mark.parametrize("gpu", [0, 3], indirect=True)
 def test_a_job_that_cannot_be_queued_fails_when_nothing_of_it_runs(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        gpu.executor.submit(LOAD)
+        gpu.loads.submit(LOAD)
     logged = [record.getMessage() for record in caplog.records]
     assert logged == ["load job 2 of 2 parts was not queued"], f"it is logged once, got {logged}"
-    assert gpu.executor.progress(2) == Progress(0, False, 0), "FLOW-1: what was queued of it may still run"
-    gpu.executor.wait_layer(2, LAYERS - 1)
-    gpu.executor.wait(2)
-    assert gpu.executor.progress(2) == Progress(0, True, 0), "FLOW-3: then it has failed"
-    gpu.executor.submit(job_of(TransferKind.BACKUP, [{FULL: ([1], [1])}], 3))
-    gpu.executor.wait(3)
-    assert gpu.executor.progress(3).parts_done == 1, "FLOW-4: the next job is copied"
+    assert gpu.loads.progress(2) == NOT_STARTED, "FLOW-1: what was queued of it may still run"
+    gpu.loads.wait_layer(2, LAYERS - 1)
+    gpu.loads.wait(2)
+    assert gpu.loads.progress(2) == FAILED, "FLOW-3: then it has failed"
+    gpu.loads.submit(job_of(TransferKind.LOAD, [{FULL: ([1], [1])}], 3))
+    gpu.loads.wait(3)
+    assert gpu.loads.progress(3) == whole(1), "FLOW-4: the next job is copied"
+
+
+def test_a_stopped_job_runs_to_its_end(gpu: Gpu) -> None:
+    gpu.backups.submit(BACKUP)
+    gpu.backups.stop(1)
+    assert gpu.backups.progress(1) == NOT_STARTED, "FLOW-1: what was queued on the GPU will still write to its pages"
+    gpu.backups.wait(1)
+    assert gpu.backups.progress(1) == whole(len(BACKED_UP)), "all of it runs"
 
 
 def test_closing_waits_for_all_that_was_queued(gpu: Gpu) -> None:
-    gpu.executor.submit(BACKUP)
-    gpu.executor.submit(LOAD)
-    gpu.executor.close()
-    for number in (1, 2):
-        assert gpu.executor.progress(number).has_ended, f"job {number} has ended"
+    gpu.backups.submit(BACKUP)
+    gpu.loads.submit(LOAD)
+    gpu.backups.close()
+    assert gpu.backups.progress(1).has_ended, "the back-up has ended"
+    gpu.loads.close()
+    assert gpu.loads.progress(2).has_ended, "the load-back has ended"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -168,10 +191,10 @@ def test_backups_are_right_in_any_order_that_streams_allow(gpu: Gpu, seed: int) 
     for number in range(10, 15):
         gpu.compute.launch(partial(fill, gpu.tiers.device, seed=number))
         backup = job_of(TransferKind.BACKUP, BACKED_UP, number)
-        gpu.executor.submit(backup)
-        gpu.executor.submit(job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], number + 10))
-        while not gpu.executor.progress(number).has_ended:
+        gpu.backups.submit(backup)
+        gpu.loads.submit(job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], number + 10))
+        while not gpu.backups.progress(number).has_ended:
             chance.choice(gpu.cuda.streams).run()
         for pool, own in moved(backup, gpu.tiers, len(BACKED_UP)).items():
-            assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool.value} of backup {number}"
-    gpu.executor.wait(24)
+            assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of back-up {number}"
+    gpu.loads.wait(24)

@@ -32,7 +32,7 @@ UNSEEN = (
         "sglang#38866",
         "a later pipeline stage counts layers from another end than its readers",
         "the engine reads a load when it is over, and runs on one stage",
-        "distributed_tests/test_layers.py::test_a_layer_is_read_once_it_has_come_on_this_stage",
+        "distributed_tests/test_layers.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage",
     ),
     Unseen(
         "sglang#36909",
@@ -44,19 +44,19 @@ UNSEEN = (
         "sglang#27586",
         "a slot that is used again keeps the partner of its last owner",
         "which slots are whose is seen there before a model reads any",
-        "conformance/test_window_slots.py::test_a_slot_that_is_used_again_has_a_partner_of_its_own",
+        "conformance/test_window_slots.py::test_a_reused_slot_has_a_new_partner",
     ),
     Unseen(
         "sglang#28468",
         "an eviction writes one backup to the place that another one is still filling",
         "it takes two victims in one sweep over a host of one place",
-        "conformance/test_flow_reentry.py::test_a_sweep_over_two_nodes_does_not_write_both_to_one_place",
+        "conformance/test_flow_reentry.py::test_an_eviction_of_two_nodes_does_not_back_both_up_to_the_same_slots",
     ),
     Unseen(
         "TensorRT-LLM#8830",
         "the source of a load is given to somebody else while its destination is allocated",
         "it takes a host in which nothing but that source can make room",
-        "conformance/test_flow_reentry.py::test_a_load_evicts_and_backs_up_and_its_own_source_stays",
+        "conformance/test_flow_reentry.py::test_a_load_that_evicts_and_backs_up_keeps_its_own_source",
     ),
     Unseen(
         "vllm#12621",
@@ -68,7 +68,7 @@ UNSEEN = (
         "sglang#26448",
         "who reads from storage chains hashes from another page than who wrote",
         "nothing is found, and the answer is computed",
-        "conformance/test_store_keys.py::test_a_page_has_one_name_wherever_a_match_ends",
+        "conformance/test_store_keys.py::test_a_page_has_one_key_wherever_a_match_ends",
     ),
     Unseen(
         "sglang#26670",
@@ -80,6 +80,6 @@ UNSEEN = (
         "Mooncake#1374",
         "of two writers of one object, part of each is kept",
         "it takes several writers at once",
-        "conformance/storage/test_crowd.py::test_processes_that_write_the_same_keys_leave_whole_pages",
+        "conformance/storage/test_concurrency.py::test_processes_that_write_the_same_keys_leave_whole_pages",
     ),
 )

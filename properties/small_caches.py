@@ -1,0 +1,103 @@
+"""Configurations with pools of a few pages, unequal by component and by tier, so that every pool soon runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from hicache.config import (
+    SINGLE_RANK,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    StorageConfig,
+    WritePolicy,
+)
+from hicache.testing.adapter import Capability
+from hicache.testing.hybrid_model import tiny_model
+from hicache.testing.storage.scripted import BACKEND
+from hicache.types import SHARED, Component, Namespace, StopPolicy
+
+NAMESPACE = st.sampled_from([SHARED, Namespace(lora="a", salt=None, tenant=None), Namespace(None, "a", None)])
+
+
+@st.composite
+def configurations(
+    draw: st.DrawFn, components: Sequence[str], sidecars: Sequence[str], capabilities: frozenset[Capability]
+) -> CacheConfig:
+    """A configuration with these components, within the capabilities of an adapter."""
+    page_size = draw(st.sampled_from([1, 2, 3] if Capability.PAGED in capabilities else [1]))
+    pages = {component: draw(st.integers(2, 8), label=f"{component} pages") for component in components}
+    policies = list(EvictionPolicy) if Capability.POLICIES in capabilities else [EvictionPolicy.LRU]
+    return CacheConfig(
+        components=tuple(components),
+        page_size=page_size,
+        capacity_tokens={c: n if c == Component.MAMBA else n * page_size for c, n in pages.items()},
+        sliding_window_size=draw(st.integers(1, 3 * page_size), label="window")
+        if Component.SWA in components
+        else None,
+        mamba_chunk_size=page_size * draw(st.integers(1, 2)) if Component.MAMBA in components else None,
+        policy=draw(st.sampled_from(policies)),
+        bigram=Capability.BIGRAM in capabilities and draw(st.booleans(), label="bigram"),
+        events=Capability.EVENTS in capabilities,
+        layout=draw(st.sampled_from(Layout)),
+        device="cpu",
+        model=tiny_model(tuple(sidecars)),
+        topology=SINGLE_RANK,
+    )
+
+
+@st.composite
+def with_hosts(draw: st.DrawFn, devices: st.SearchStrategy[CacheConfig], executor: ExecutorKind) -> CacheConfig:
+    """One of these configurations with a host tier."""
+    config = draw(devices)
+    page = config.page_size
+    pages = {component: draw(st.integers(1, 12), label=f"{component} host pages") for component in config.components}
+    host = HostConfig(
+        capacity_tokens={c: n if c == Component.MAMBA else n * page for c, n in pages.items()},
+        layout=draw(st.sampled_from(Layout)),
+        write_policy=draw(st.sampled_from(WritePolicy)),
+        selective_hits=draw(st.integers(1, 2)),
+        load_back_threshold_tokens=draw(st.sampled_from([0, 0, 0, 2 * page])),
+        executor=executor,
+    )
+    return replace(config, host=host)
+
+
+@st.composite
+def with_storage(draw: st.DrawFn, hosts: st.SearchStrategy[CacheConfig], executor: ExecutorKind) -> CacheConfig:
+    """One of these configurations with a storage tier, in a scripted store with a fixed name."""
+    config = draw(hosts)
+    page = config.page_size
+    assert config.host is not None, "a storage tier needs a host tier"
+    # A node that does not fit on the host is never stored.
+    least = {component: 3 * (1 if component == Component.MAMBA else page) for component in config.components}
+    capacity = {component: max(size, least[component]) for component, size in config.host.capacity_tokens.items()}
+    storage = StorageConfig(
+        backend=BACKEND,
+        options={"store": "properties"},
+        prefetch_threshold=draw(st.sampled_from([0, 0, 0, 2 * page])),
+        prefetch_timeout_base=1.0,
+        prefetch_timeout_per_ki_token=0.0,
+        hicache_storage_pass_prefix_keys=draw(st.booleans()),
+        model="tiny",
+        stop_policy=draw(st.sampled_from(StopPolicy)),
+        timeout_cap_s=10.0,
+        limit_tokens=draw(st.sampled_from([12, 12, 3])) * page,
+        executor=executor,
+    )
+    return replace(config, host=replace(config.host, capacity_tokens=capacity), storage=storage)
+
+
+PAGES = st.lists(st.integers(1, 3), max_size=6)
+"""The whole pages of a prompt by number. With three page numbers both shared and diverging prefixes are likely."""
+
+TAIL = st.integers(0, 2)
+"""Tokens after the last whole page."""
+
+USED = st.lists(st.tuples(PAGES.filter(len), NAMESPACE), min_size=1, max_size=3)
+"""Prompts that are inserted first: a run that starts with an empty cache seldom reaches the interesting states."""
