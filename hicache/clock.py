@@ -1,4 +1,4 @@
-"""Clock: the time that a cache goes by: the machine's own, or one that a test moves."""
+"""Clock: the time that a cache uses: the machine's own, or one that a test moves."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time in seconds since some moment."""
+    """Seconds since some moment."""
 
     def now(self) -> float:
         """Seconds; never less than before."""
 
 
 class WallClock:
-    """The machine's own time."""
+    """The machine's monotonic time."""
 
     def now(self) -> float:
         return time.monotonic()
 
 
 class VirtualClock:
-    """Time stands still until it is moved."""
+    """Time that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -30,7 +30,7 @@ class VirtualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Raises ValueError for less than nothing."""
+        """Let time pass. Raises ValueError for a negative number."""
         if seconds < 0:
             raise ValueError(f"time cannot go back by {-seconds} s")
         self._now += seconds

@@ -1,4 +1,4 @@
-"""EventLog: what was stored and removed, in order, so that replaying it gives the residency."""
+"""EventLog: which blocks were stored and removed on each tier, in order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from hicache.types import Event, EventKind, Namespace, Tier
 
 Residency = frozenset[tuple[Tier, str, str]]
-"""Blocks that are somewhere: (tier, component, block)."""
+"""The blocks that are present: (tier, component, block)."""
 
 
 class EventLog:
-    """The events since the cache was opened, or since they were last taken; nothing at all when it is off."""
+    """The events since the cache was opened, or since the last `take`. None are recorded when it is disabled."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -20,23 +20,23 @@ class EventLog:
     def record(
         self, kind: EventKind, tier: Tier, component: str, namespace: Namespace, digests: Iterable[bytes]
     ) -> None:
-        """A component's data of some pages was stored on a tier, or removed from it."""
+        """Add an event: a component's data of some pages was stored on a tier, or removed from it."""
         blocks = tuple(digest.hex() for digest in digests)
         self._events.append(Event(kind, tier, component, namespace, blocks))
 
     def peek(self) -> tuple[Event, ...]:
-        """The events that nobody has taken yet."""
+        """The events since the last `take`."""
         return tuple(self._events)
 
     def take(self) -> tuple[Event, ...]:
-        """The events that nobody has taken yet; afterwards they are gone."""
+        """The events since the last `take`, which are removed from the log."""
         taken = tuple(self._events)
         self._events.clear()
         return taken
 
 
 def residency(events: Iterable[Event]) -> Residency:
-    """Replay events from the beginning. Raises ValueError when a block is removed that was not stored."""
+    """The blocks that are present after these events. Raises ValueError when a block is removed that was not stored."""
     present: set[tuple[Tier, str, str]] = set()
     for event in events:
         blocks = {(event.tier, event.component, block) for block in event.blocks}

@@ -1,4 +1,4 @@
-"""RadixKey: the elements of a prompt as bytes, cut to whole pages, in a namespace; and the chain of page hashes."""
+"""RadixKey: the whole pages of a prompt as bytes, in a namespace; and the chain of page hashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKEN_BYTES = 4
 
 
 def encode_namespace(namespace: Namespace) -> bytes:
-    """Tag, length and text of each field that is set: no two namespaces have the same bytes. Empty when none is set."""
+    """Tag, length and text of each field that is set, so that no two namespaces have the same bytes; empty for none."""
     parts: list[bytes] = []
     for tag, text in ((b"L", namespace.lora), (b"S", namespace.salt), (b"T", namespace.tenant)):
         if text is not None:
@@ -50,7 +50,7 @@ def page_bytes(page_size: int, bigram: bool) -> int:
 
 
 def chain_seed(namespace: Namespace) -> bytes:
-    """What stands before the first page: nothing without a namespace, as in SGLang, so that objects can be shared."""
+    """The hash before the first page: empty without a namespace, as in SGLang, so that objects can be shared."""
     encoded = encode_namespace(namespace)
     return hashlib.sha256(encoded).digest() if encoded else b""
 

@@ -94,9 +94,9 @@ class ComponentTree:
     def validators(self, *, device_only: bool) -> list[Validator]:
         """Fresh validators for one walk, in rank order. Host data counts unless `device_only`."""
         on_device = device_only or not self.has_host
-        # Without a host tier every node has FULL on the device, so there is nothing to ask.
-        asked = self.components if self.has_host else self.components[1:]
-        return [component.validator(device_only=on_device) for component in asked]
+        # Without a host tier every node has FULL on the device, so FULL is always valid.
+        components = self.components if self.has_host else self.components[1:]
+        return [component.validator(device_only=on_device) for component in components]
 
     def match(self, key: RadixKey) -> Match:
         """Walk a key once. Every validator sees every node, also after another refused it (sglang#25277)."""

@@ -39,7 +39,7 @@ class PageAllocator:
         self._is_held[pages] = False
 
     def check_held(self, pages: Slots) -> None:
-        """Raise SlotError unless each page is handed out, and named once."""
+        """Raise SlotError unless each page is allocated, and named once."""
         is_held = self._is_held.take(pages, mode="clip")
         if np.count_nonzero(is_held) < len(pages):
             raise SlotError(

@@ -21,7 +21,7 @@ LayerOrder = tuple[tuple[tuple[str, int], ...], ...]
 ALL_LAYERS = slice(None)
 
 Addresses = Sequence[tuple[Any, Any]]
-"""Where pages lie on device and host: pairs of slices, or of index tensors."""
+"""Where pages are on device and host: pairs of slices, or of index tensors."""
 
 PAGES_AT_ONCE = 256
 """One kernel gathers pages, another scatters them: this bounds the memory in between."""

@@ -63,17 +63,17 @@ class DevicePools(TierPools):
         self._partners[pages] = window
 
     def free(self, pages: Slots) -> None:
-        """Take back FULL pages and their partners. Raises SlotError, changing nothing, when one is not handed out."""
+        """Free FULL pages and their partners. Raises SlotError, changing nothing, when one is not allocated."""
         self.allocators[Component.FULL].free(pages)
         self.free_partners(pages)
 
     def free_window(self, pages: Slots) -> None:
-        """Take back the SWA partners of FULL pages. Raises SlotError, changing nothing, when one is not handed out."""
+        """Free the SWA partners of FULL pages. Raises SlotError, changing nothing, when one is not allocated."""
         self.allocators[Component.FULL].check_held(pages)
         self.free_partners(pages)
 
     def free_partners(self, pages: Slots) -> None:
-        """Take back the SWA partners of FULL pages, no page named twice; one without a partner is skipped."""
+        """Free the SWA partners of FULL pages, no page named twice; one without a partner is skipped."""
         if not self._has_window:
             return
         partners = self.partners(pages)
@@ -83,7 +83,7 @@ class DevicePools(TierPools):
             self._partners[pages] = 0
 
     def free_states(self, states: Slots) -> None:
-        """Take back MAMBA states. Raises SlotError, changing nothing, when one is not handed out."""
+        """Free MAMBA states. Raises SlotError, changing nothing, when one is not allocated."""
         self.allocators[Component.MAMBA].free(states)
 
     def partners(self, pages: Slots) -> Slots:

@@ -49,7 +49,7 @@ def seen_from(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _CudaArray:
-    """A pinned tensor as the CUDA array interface describes it: torch takes its word for where it lies."""
+    """A pinned tensor as the CUDA array interface describes it: so that torch uses it without a copy."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         width = tensor.itemsize
@@ -116,7 +116,7 @@ class HostPools(TierPools):
         self._pinned = None if runtime is None else PinnedMemory(tensors, runtime)
 
     def free(self, component: str, pages: Slots) -> None:
-        """Take back pages of one component. Raises SlotError, changing nothing, when one is not handed out."""
+        """Free pages of one component. Raises SlotError, changing nothing, when one is not allocated."""
         self.allocators[component].free(pages)
 
     def read(self, pool: str, slots: Slots, layer: int) -> RawBytes:

@@ -93,8 +93,8 @@ def _transfer_of(node: Node, component: int) -> Transfer:
 class LoadBackTicket:
     """A load-back that somebody waits for.
 
-    `node`: its last node. `anchor_end`: pages that the device had. `transfers`: all that it waits for, also those that
-    others asked for before. `pins`: what protects the path, and once it is done the node.
+    `node`: its last node. `anchor_end`: pages that the device had. `transfers`: all that it waits for, also those of
+    earlier load-backs. `pins`: what protects the path, and once it is done the node.
     """
 
     node: Node
@@ -106,7 +106,7 @@ class LoadBackTicket:
 
 
 class LoadBackManager:
-    """Copies to the device. Nodes get their pages when the bytes are there. Who asked may read layers before that."""
+    """Copies to the device. Nodes get their pages when the bytes are there; readers may use layers before that."""
 
     def __init__(
         self,

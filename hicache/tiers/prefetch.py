@@ -363,7 +363,7 @@ class HostInsertion:
         self._unused = dict(pages)
 
     def insert_host(self, now: int) -> Mapping[str, Slots]:
-        """Give nodes what they lack on the host, and make those that do not exist; returns the pages nobody took."""
+        """Give nodes what they lack on the host, and make those that do not exist; returns the unused pages."""
         node = self._tree.radix.root
         for node in self._tree.radix.walk(self._key):
             if node.end > self._start:

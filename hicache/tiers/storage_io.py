@@ -28,7 +28,7 @@ class StorageRequests:
     """
 
     def __init__(self, config: CacheConfig, pools: HostPools, counters: Counters) -> None:
-        assert config.storage is not None, "storage is asked by a cache with a storage tier"
+        assert config.storage is not None, "storage requests need a storage tier"
         self.keys = StorageKeys.of(config)
         self.prefix_pools = pools.pools_of(Component.FULL)
         self.tail_pages = _tail_pages(config)
@@ -132,7 +132,7 @@ class StorageWorker:
         return self._backend is not None
 
     def attach(self, backend: StorageBackend) -> None:
-        """Call this backend from now on. It is told of the host pools' memory first."""
+        """Register the host pools' memory with a backend, and call this backend from now on."""
         backend.register(self._pools.regions())
         self._backend = backend
 
@@ -149,7 +149,7 @@ class StorageWorker:
         try:
             return self._backend.clear()
         except Exception:
-            LOG.exception("storage raised when it was told to remove all objects")
+            LOG.exception("the storage backend raised in clear()")
             return False
 
     def step(self, job: StorageJob, done: Progress) -> Progress:
@@ -178,7 +178,9 @@ class StorageWorker:
             if not self._has_logged:
                 self._has_logged = True
                 LOG.exception(
-                    "storage raised in %s job %d; later exceptions are not logged", job.kind.value, job.number
+                    "storage backend raised in %s job %d; later exceptions are not logged",
+                    job.kind.value,
+                    job.number,
                 )
             return 0
 

@@ -88,7 +88,7 @@ class StepExecutor(Generic[JobT]):
             self._progress[number] = self._worker.rest(self._pending(number), self._progress[number])
 
     def fail(self, number: int, parts_done: int) -> None:
-        """End a pending job with its first parts whole, and nothing more done than that.
+        """Make a pending copy fail: its first parts are whole, and nothing more is done than that.
 
         Raises ValueError when the job has ended, or has no more parts than that.
         """
@@ -133,8 +133,8 @@ class ThreadExecutor(Generic[JobT]):
     """One thread that runs one job after the other. Only bytes move here.
 
     `name`: of the thread. `run`: does some of a job. A copy is done in one run, so its layers arrive together: layer by
-    layer, scattered pages would take half as long again. Storage is asked batch by batch, so that a prefetch which is
-    stopped keeps what has come. `pause`: called before each run; a test delays the thread with it. A job whose run
+    layer, scattered pages would take half as long again. The backend is called batch by batch, so that a prefetch which
+    is stopped keeps what has come. `pause`: called before each run; a test delays the thread with it. A job whose run
     raises has ended with the parts that were done before; the exception is logged.
     """
 

@@ -50,7 +50,7 @@ class PageBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixQuery:
-    """A prefix that storage is asked about: the keys of its pages, and what it needs of other pools."""
+    """A question to storage, how long a prefix it has: the keys of the pages, and what it needs of other pools."""
 
     keys: tuple[str, ...]
     pools: tuple[PoolQuery, ...]

@@ -1,4 +1,4 @@
-"""The page hashes of nodes: computed when first asked for, and kept."""
+"""The page hashes of nodes, computed at the first use and stored on the node."""
 
 from __future__ import annotations
 
