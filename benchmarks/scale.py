@@ -19,7 +19,6 @@ SLIM_MODEL = ModelShape.hybrid(
     head_dim=1,
     conv_elements=1,
     state_elements=1,
-    index_dim=1,
     dtype="float32",
     is_mla=False,
 )

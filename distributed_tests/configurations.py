@@ -51,6 +51,7 @@ def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
     return replace(
         config,
         components=(full,),
+        model=reshaped(config.model, index_dim=0),
         page_size=page_size,
         sliding_window_size=None,
         mamba_chunk_size=None,

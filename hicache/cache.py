@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType, TracebackType
@@ -23,9 +23,10 @@ from hicache.parallel.group import Group
 from hicache.parallel.mesh import AXES
 from hicache.pools.copy import PoolCopier
 from hicache.pools.device import DevicePools
-from hicache.pools.host import HostPools
+from hicache.pools.host import HostPools, runtime_for
 from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
+from hicache.storage.base import StorageBackend
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
@@ -72,6 +73,7 @@ class HostTier:
 class StorageTier:
     """The parts of a cache's storage tier. Reads and writes have a queue and a thread each."""
 
+    open_backend: Callable[[str], StorageBackend]
     requests: StorageRequests
     worker: StorageWorker
     reads: TransferQueue[StorageJob]
@@ -79,42 +81,108 @@ class StorageTier:
     writer: StorageWriter
     prefetches: PrefetchManager
 
+    def attach(self) -> None:
+        """Open the backend, and call it from now on."""
+        self.worker.attach(self.open_backend(self.requests.keys.scope))
+
+
+def _open_host(
+    tree: ComponentTree,
+    pools: DevicePools,
+    host_pools: HostPools,
+    runtime: Runtime,
+    agreement: Agreement,
+    opened: ExitStack,
+) -> tuple[HostTier, DeviceEvictor]:
+    """The host tier, and the device evictor, which backs up with write_back. `opened`: closes them on failure."""
+    opened.callback(host_pools.close)
+    host_pools.pin(runtime_for(tree.config.device))
+    copier = PoolCopier(pools, host_pools, layer_order({name: one.spec for name, one in pools.buffers.items()}))
+    controller = HybridCacheController[Transfer](lambda kind: runtime.open_copies(kind, copier))
+    opened.callback(controller.close)
+    evictor = HostEvictor(tree, host_pools)
+    backups = BackupManager(tree, host_pools, evictor, controller, agreement)
+    device_evictor = DeviceEvictor(tree, pools, backups if tree.is_write_back else None)
+    load_backs = LoadBackManager(tree, pools, device_evictor, controller)
+    return HostTier(host_pools, copier.layers, controller, evictor, backups, load_backs), device_evictor
+
+
+def _open_storage(
+    tree: ComponentTree, host: HostTier, runtime: Runtime, agreement: Agreement, opened: ExitStack
+) -> StorageTier:
+    """Open the storage tier and its backend. `opened`: closes it on failure."""
+    requests = StorageRequests(tree.config, host.pools, tree.counters)
+    worker = StorageWorker(host.pools, requests.keys.written)
+    reads = TransferQueue(runtime.open_storage("read", worker))
+    opened.callback(reads.close)
+    writes = TransferQueue(runtime.open_storage("write", worker))
+    opened.callback(writes.close)
+    writer = StorageWriter(tree, requests, writes)
+    stop_policy = PrefetchStopPolicy(tree.config, runtime.clock, agreement)
+    prefetches = PrefetchManager(tree, host.evictor, host.backups, requests, reads, stop_policy)
+    host.backups.listeners.append(lambda node: writer.offer(node) if worker.is_attached else None)
+    storage = StorageTier(runtime.open_backend, requests, worker, reads, writes, writer, prefetches)
+    # Not by `attach_storage`: all ranks agree whether each has opened its backend when the whole cache is open.
+    storage.attach()
+    return storage
+
 
 class UnifiedRadixCache:
     """A radix tree whose nodes have the data of several components on the device, on the host and in storage.
 
-    Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are single slots.
-    `runtime`: executors, backend and time, if not those that the configuration names. `agreement`: how the ranks that
-    share the tree decide; all make the same calls in the same order. `tensors`: by pool, the device tensors that the
-    caller owns, as PoolBuffers takes them; the cache allocates the others.
+    `open` makes one. Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are
+    single slots. `agreement`: how the ranks that share the tree decide; all make the same calls in the same order.
     """
 
     def __init__(
         self,
+        tree: ComponentTree,
+        pools: DevicePools,
+        evictor: DeviceEvictor,
+        agreement: Agreement,
+        host: HostTier | None,
+        storage: StorageTier | None,
+    ) -> None:
+        self.config = tree.config
+        self.counters = tree.counters
+        self.events = tree.events
+        self.tree = tree
+        self.pools = pools
+        self.host = host
+        self.storage = storage
+        self._evictor = evictor
+        self._agreement = agreement
+        self._by_name = tree.by_name
+        self._units = {name: 1 if name == Component.MAMBA else tree.config.page_size for name in self._by_name}
+        self._paged = [name for name in self._by_name if name != Component.MAMBA]
+        self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._by_name)[1:], 0))
+
+    @classmethod
+    def open(
+        cls,
         config: CacheConfig,
         runtime: Runtime | None = None,
         agreement: Agreement = ALONE,
         tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
-    ) -> None:
+    ) -> UnifiedRadixCache:
+        """Open an empty cache: allocate its pools, pin host memory, open executors and the storage backend.
+
+        `runtime`: executors, backend and time, if not those that the configuration names. `tensors`: by pool, the
+        device tensors that the caller owns, as PoolBuffers takes them; the cache allocates the others.
+        """
         # First of all: the other ranks would wait for a rank that fails before it.
-        self.config = config = agreed_config(config, agreement)
-        self.counters = Counters()
-        self.events = EventLog(config.events)
-        specs = pool_specs(config)
-        self.pools = DevicePools(config, specs, tensors)
-        host_pools = HostPools(config, specs) if config.host is not None else None
-        self.tree = ComponentTree(config, self.pools, host_pools, self.events, self.counters)
-        self._agreement = agreement
-        self._runtime = runtime or Runtime.of(config)
-        self._by_name = self.tree.by_name
-        self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in self._by_name}
-        self._paged = [name for name in self._by_name if name != Component.MAMBA]
-        self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._by_name)[1:], 0))
+        config = agreed_config(config, agreement)
+        runtime, specs = runtime or Runtime.of(config), pool_specs(config)
+        pools = DevicePools(config, specs, tensors)
+        host_pools = None if config.host is None else HostPools(config, specs)
+        tree = ComponentTree(config, pools, host_pools, EventLog(config.events), Counters())
+        evictor, host, storage = DeviceEvictor(tree, pools, None), None, None
         with ExitStack() as opened:
-            self._evictor = DeviceEvictor(self.tree, self.pools, None)
-            self.host = None if host_pools is None else self._open_host(host_pools, opened)
-            self.storage = self._open_storage(self.host, opened) if self.host and config.storage else None
+            if host_pools is not None:
+                host, evictor = _open_host(tree, pools, host_pools, runtime, agreement, opened)
+                storage = _open_storage(tree, host, runtime, agreement, opened) if config.storage else None
             opened.pop_all()
+        return cls(tree, pools, evictor, agreement, host, storage)
 
     # Keys.
 
@@ -276,8 +344,10 @@ class UnifiedRadixCache:
     def load_back(self, node: Node, quota: int | None = None) -> LoadBack | None:
         """Copy what a reader up to the node lacks to the device, if it is worth it and there is room.
 
-        `quota`: FULL tokens that may be loaded. None when nothing is started. The path is protected until the ticket is
-        claimed or abandoned. Raises StaleHandleError when the node is not in the tree.
+        `quota`: FULL tokens that may be loaded. None, with no ticket, when there is nothing to copy or to join, too
+        little, too much, no room, or a page that is on no tier. The path is protected until the load-back has ended;
+        when it is done, the node is protected until the ticket is claimed. Raises StaleHandleError when the node is not
+        in the tree.
         """
         host, page = self._host_tier, self.config.page_size
         threshold = -(-_required(self.config.host, self.config, "host").load_back_threshold_tokens // page)
@@ -290,11 +360,11 @@ class UnifiedRadixCache:
         return self._host_tier.load_backs.phase(ticket)
 
     def layers_done(self, ticket: LoadBackTicket) -> int:
-        """How many layers of the stack may be read of all that the ticket waits for."""
+        """How many layers of the stack have arrived of all that the ticket waits for; all of them once it has ended."""
         return self._host_tier.load_backs.layers_done(ticket, self._host_tier.layers)
 
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
-        """Return when a layer of the stack may be read, or the load-back has ended."""
+        """Return when a layer of the stack has arrived, or the load-back has ended. `step` must have started it."""
         self._host_tier.load_backs.wait_layer(ticket, layer)
 
     def claim(self, ticket: LoadBackTicket) -> Slots | None:
@@ -364,7 +434,7 @@ class UnifiedRadixCache:
         storage = self._storage_tier
         if storage.worker.is_attached:
             return False
-        self._agreement.together(lambda: self._attach(storage), lambda _: storage.worker.detach(), "attach")
+        self._agreement.together(storage.attach, lambda _: storage.worker.detach(), "attach")
         return True
 
     def detach_storage(self) -> bool:
@@ -450,41 +520,6 @@ class UnifiedRadixCache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    # Opening.
-
-    def _open_host(self, pools: HostPools, opened: ExitStack) -> HostTier:
-        opened.callback(pools.close)
-        specs = {pool: buffers.spec for pool, buffers in self.pools.buffers.items()}
-        copier = PoolCopier(self.pools, pools, layer_order(specs))
-        controller = HybridCacheController[Transfer](lambda kind: self._runtime.open_copies(kind, copier))
-        opened.callback(controller.close)
-        evictor = HostEvictor(self.tree, pools)
-        backups = BackupManager(self.tree, pools, evictor, controller, self._agreement)
-        if self.tree.is_write_back:
-            self._evictor = DeviceEvictor(self.tree, self.pools, backups)
-        load_backs = LoadBackManager(self.tree, self.pools, self._evictor, controller)
-        return HostTier(pools, copier.layers, controller, evictor, backups, load_backs)
-
-    def _open_storage(self, host: HostTier, opened: ExitStack) -> StorageTier:
-        config, runtime = _required(self.config.storage, self.config, "storage"), self._runtime
-        requests = StorageRequests(self.config, host.pools, self.counters)
-        worker = StorageWorker(host.pools, requests.keys.written)
-        reads = TransferQueue(runtime.open_storage("read", worker))
-        opened.callback(reads.close)
-        writes = TransferQueue(runtime.open_storage("write", worker))
-        opened.callback(writes.close)
-        writer = StorageWriter(self.tree, requests, writes)
-        stop_policy = PrefetchStopPolicy(config, self.config.page_size, runtime.clock, self._agreement)
-        prefetches = PrefetchManager(self.tree, host.evictor, host.backups, requests, reads, stop_policy)
-        storage = StorageTier(requests, worker, reads, writes, writer, prefetches)
-        host.backups.listeners.append(lambda node: writer.offer(node) if worker.is_attached else None)
-        # Not by `attach_storage`: all ranks agree whether each has opened its backend when the whole cache is open.
-        self._attach(storage)
-        return storage
-
-    def _attach(self, storage: StorageTier) -> None:
-        storage.worker.attach(self._runtime.open_backend(storage.requests.keys.scope))
 
     # What the verbs have in common.
 
@@ -578,19 +613,19 @@ def open_cache(
     tensors: Mapping[str, Sequence[torch.Tensor]] | None = None,
     **changes: Any,
 ) -> UnifiedRadixCache:
-    """Open an empty cache; a context manager that closes it.
+    """Open an empty cache. The cache is a context manager that closes itself.
 
     `config`: how; `changes`: fields of CacheConfig, in place of the configuration or on top of it. `capacity_tokens`
     may be a number where FULL is the only component. `groups`: by axis, the ranks that share the tree, as open_groups
-    makes them for the same topology: each rank opens its cache, or none has one, and then RankError names the rank that
-    could not. `tensors`: see UnifiedRadixCache. Raises ConfigurationError, naming the field and its value, for what
-    cannot be served.
+    makes them for the same topology: each opens its cache, and opening succeeds on all ranks or on none; then RankError
+    names the rank that failed. `tensors`: see UnifiedRadixCache.open. Raises ConfigurationError, naming the field and
+    its value, for what cannot be served.
     """
     config = _configured(config, changes)
     _check_groups(config.topology, groups or {})
     agreement = Agreement(groups or {})
     return agreement.together(
-        lambda: UnifiedRadixCache(config, agreement=agreement, tensors=tensors), UnifiedRadixCache.close, "open"
+        lambda: UnifiedRadixCache.open(config, agreement=agreement, tensors=tensors), UnifiedRadixCache.close, "open"
     )
 
 

@@ -116,7 +116,7 @@ def model_shape(layout: ModelLayout) -> ModelShape:
         state_elements=_elements(
             max((part.size_bytes("recurrent") for part in layout.states), default=0), FLOAT32_BYTES
         ),
-        index_dim=_elements(max((part.keys.size_bytes for part in layout.index), default=0), size_bytes),
+        index_dim=_elements(max(part.keys.size_bytes for part in layout.index), size_bytes) if layout.index else 0,
         dtype=str(layout.dtype).removeprefix("torch."),
         is_mla=False,
     )

@@ -23,7 +23,7 @@ Validator = Callable[[Node], bool]
 """Gets every node of one walk from the root down, in order. Says whether the component is valid at that node's end."""
 
 Tail = tuple[Node, int]
-"""A node, and how many of its last pages are meant."""
+"""A node, and how many of its last pages are needed; for MAMBA all of its pages, since its state is at its end."""
 
 
 class DevicePages(Protocol):
@@ -130,7 +130,7 @@ class ComponentTier:
         return (node.host if self._is_host else node.device)[self._index]
 
     def install(self, node: Node, pages: Slots) -> None:
-        """Give pages to a node that is not locked here. Set what its queue sorts by before."""
+        """Give pages to a node that is not locked here. Set what the queue sorts by first: access time and priority."""
         data = self.data(node)
         if data.lock_ref or data.value is not None:
             raise ValueError(f"{self._component.name}: {node!r} cannot take pages on the {self.tier.value}")
@@ -170,7 +170,7 @@ class ComponentTier:
         self.drop(node)
 
     def free_later(self, pages: Slots) -> None:
-        """Free pages that no node takes, with the next `free_dropped`."""
+        """Free pages that no node takes, with the next `free_dropped`. They are not counted in `dropped_pages`."""
         if len(pages):
             self._dropped.append(pages)
 

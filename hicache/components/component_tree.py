@@ -29,8 +29,7 @@ class Match:
 
     `path`: the nodes on the key down to the best match. `anchor`, `best`: the deepest nodes at which every component is
     valid, on the device alone and on both tiers. `anchor_steps`: how many nodes of the path lead to the anchor.
-    `reached_end`: the end in pages of the deepest node past the anchor at which all components but the last in rank
-    are valid, or 0.
+    `reached_end`: the end in pages of the last node at which all components but the last one are valid, or 0.
     """
 
     path: list[Node]
@@ -72,6 +71,7 @@ class ComponentTree:
         ranked = [component for name, component in REGISTRY.items() if name in config.components]
         self.config = config
         self.counters = counters
+        self.events = events
         self.now = 0
         self.has_host = host_pages is not None
         self.is_write_back = config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK

@@ -64,14 +64,14 @@ class _CudaArray:
 
 
 class PinnedMemory:
-    """Pins whole tensors, one registration each: no page of a pool straddles two. Pins all of them, or none.
+    """Pins whole tensors, one registration each: no page of a pool is in two."""
 
-    Raises PinningError with CUDA's code and text when a tensor cannot be pinned.
-    """
-
-    def __init__(self, tensors: Iterable[torch.Tensor], runtime: CudaRuntime) -> None:
+    def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
         self._pointers: list[int] = []
+
+    def pin(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Pin all of them, or none. Raises PinningError with CUDA's code and text when a tensor cannot be pinned."""
         for tensor in tensors:
             try:
                 self._pin(tensor.untyped_storage())
@@ -102,18 +102,21 @@ class PinnedMemory:
 class HostPools(TierPools):
     """Allocators by component, buffers by pool. Unlike on the device, SWA pages are not partners of FULL pages.
 
-    The memory is pinned where the device is a GPU, until `close`. Raises ConfigurationError without a host tier, and
-    PinningError when memory cannot be pinned. `runtime`: what pins it, if not CUDA's own.
+    Raises ConfigurationError without a host tier.
     """
 
-    def __init__(self, config: CacheConfig, specs: Mapping[str, PoolSpec], runtime: CudaRuntime | None = None) -> None:
+    def __init__(self, config: CacheConfig, specs: Mapping[str, PoolSpec]) -> None:
         if config.host is None:
             raise ConfigurationError("host pools need host=HostConfig(...), got None")
         on_host = {pool: replace(spec, layout=config.host.layout) for pool, spec in specs.items()}
         super().__init__(config, config.host.capacity_tokens, on_host, "cpu")
-        tensors = [raw for buffers in self.buffers.values() for raw in buffers.raw]
-        runtime = runtime or runtime_for(config.device)
-        self._pinned = None if runtime is None else PinnedMemory(tensors, runtime)
+        self._pinned: PinnedMemory | None = None
+
+    def pin(self, runtime: CudaRuntime | None) -> None:
+        """Pin the memory until `close`; nothing without a runtime. Raises PinningError when it cannot be pinned."""
+        if runtime is not None:
+            self._pinned = PinnedMemory(runtime)
+            self._pinned.pin(raw for buffers in self.buffers.values() for raw in buffers.raw)
 
     def free(self, component: str, pages: Slots) -> None:
         """Free pages of one component. Raises SlotError, changing nothing, when one is not allocated."""

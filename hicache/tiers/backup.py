@@ -16,14 +16,15 @@ from hicache.transfer.queue import HybridCacheController, complete_together
 from hicache.tree.node import FULL, Node
 from hicache.types import Tier, TransferKind, TransferPhase
 
-MAX_FAILURES = 3
-"""How many copies of a node may fail before it is not tried again."""
+MAX_BACKUP_FAILURES = 3
+"""How many copies of a node may fail before the write policy does not try again."""
 
 
 class BackupManager:
-    """Copies to the host. A node gets its host pages when they have its bytes, and not before.
+    """Copies to the host. Host pages become visible in the tree only after the copy is complete.
 
-    `listeners`: called with each node that got a host copy, parents first.
+    `cache.step` calls `take_over`, then `start_due`, then starts the copies that were queued. `cache.reset` calls
+    `undo` for each copy that it aborts. `listeners`: called with each node of a copy that has arrived, parents first.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class BackupManager:
     # When a node is backed up.
 
     def note_use(self, node: Node) -> None:
-        """A match ended at a node on the device. The next `start_due` considers it, as a match moves no bytes."""
+        """A match ended at a node on the device. The next `start_due` considers it: a match never evicts or copies."""
         if not self._tree.is_write_back and self.lacking(node):
             self._used[node] = None
 
@@ -64,23 +65,26 @@ class BackupManager:
         """Back up what the write policy wants of the path to a node, parents first, while there is room."""
         if self._tree.is_write_back or node.parent is None:
             return
-        # Evictions on the way must not take the node, which the caller is about to lock.
+        # Evictions on the way must not take the node, which the caller of cache.insert is about to lock.
         pins = self._pin(node)
         for step in node.path():
             if step.hit_count < self._min_hits:
                 break
-            if self.lacking(step) and step.backup_failures < MAX_FAILURES and not self.start(step):
+            if self.lacking(step) and step.backup_failures < MAX_BACKUP_FAILURES and not self.enqueue(step):
                 break
         self._tree.locks.unpin(*pins)
 
     def back_up_path(self, node: Node) -> bool:
-        """Back up the whole path to a node, whatever its hits; False when some of it has no copy and gets none."""
+        """Back up the whole path to a node, whatever its hits; False when some of it cannot be copied now.
+
+        With write_back nothing is copied here, and the answer is True.
+        """
         steps = [] if self._tree.is_write_back else node.path()
         without = (step for step in steps if step.host[FULL].value is None and step.host[FULL].transfer is None)
-        return all(self.start(step) for step in without)
+        return all(self.enqueue(step) for step in without)
 
     def lacking(self, node: Node) -> list[TreeComponent]:
-        """The components that the device has of a node, and the host has not and does not get."""
+        """The components of a node that are on the device, not on the host, and not being copied to the host."""
         return [
             component
             for component, device, host in zip(self._tree.components, node.device, node.host, strict=True)
@@ -94,12 +98,15 @@ class BackupManager:
             and len(value) > self._pools.capacity_pages(component.name)
             for component in self.lacking(node)
         )
-        return is_too_large or node.backup_failures >= MAX_FAILURES
+        return is_too_large or node.backup_failures >= MAX_BACKUP_FAILURES
 
     # The life of a back-up: start, take over, finish.
 
-    def start(self, node: Node) -> bool:
-        """Queue the copy of all that is lacking; False, with nothing taken, without room or the parent's copy."""
+    def enqueue(self, node: Node) -> bool:
+        """Queue the copy of all that is lacking; False, with nothing allocated, when that is not possible now.
+
+        It is not when host memory is short, or when the parent has no host copy and gets none.
+        """
         parent = node.parent
         assert parent is not None, "the root has nothing to back up"
         if not self._may_copy_below(parent):

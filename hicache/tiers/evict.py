@@ -18,14 +18,14 @@ from hicache.types import Slots
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """How many victims were evicted, and how many stayed because they could not be backed up."""
+    """How many victims were evicted, and how many stayed: not backed up, or locked meanwhile."""
 
     victims: int
     refused: int
 
 
 class HostEvictor:
-    """Evicts host data. What is locked on the host, or has a child there, stays."""
+    """Evicts host data. What is locked on the host stays, and so does FULL of a node that has a child there."""
 
     def __init__(self, tree: ComponentTree, pools: HostPools) -> None:
         self._tree = tree
@@ -69,9 +69,9 @@ class BacksUp(Protocol):
     """What an eviction with write_back needs of the BackupManager."""
 
     def lacking(self, node: Node) -> list[TreeComponent]:
-        """The components that the device has of a node, and the host has not and does not get."""
+        """The components of a node that are on the device, not on the host, and not being copied to the host."""
 
-    def start(self, node: Node) -> bool:
+    def enqueue(self, node: Node) -> bool:
         """Queue the copy of all that is lacking; False when that is not possible now."""
 
     def is_hopeless(self, node: Node) -> bool:
@@ -143,7 +143,7 @@ class _WriteBackEviction:
         return Evicted(self._victims, len(self._refused))
 
     def _round(self) -> bool:
-        """Evict the next victims, up to the first whose parent becomes one; False when there was none."""
+        """Evict the next victims, until a parent becomes a candidate; False when there was none."""
         before = self._victims + len(self._refused)
         leaving: list[Node] = []
         leaving_children: Counter[int] = Counter()
@@ -151,7 +151,7 @@ class _WriteBackEviction:
         while self._target.device.dropped_pages + coming < self._pages and (node := self._next()) is not None:
             if not self._needs_backup(node):
                 self._evict(node)
-            elif self._backups.start(node):
+            elif self._backups.enqueue(node):
                 leaving.append(node)
                 value = node.device[self._target.index].value
                 coming += 0 if value is None else len(value)

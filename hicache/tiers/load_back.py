@@ -22,14 +22,15 @@ from hicache.types import NO_SLOTS, Component, Slots, Tier, TransferKind, Transf
 class LoadBackPlan:
     """What a reader up to a node lacks on the device, and where it comes from.
 
-    `to_copy`: the nodes in the order of the path, each with its components in rank order. `under_way`: the transfers of
-    other load-backs that bring the rest. `window`: nodes on the device whose own data is part of what is needed.
-    `anchor_end`: pages from the root to the device anchor.
+    `to_copy`: the nodes in the order of the path, each with its components in component order. `under_way`: the
+    transfers of other load-backs that bring the rest. `resident`: nodes whose SWA or MAMBA data on the device is needed
+    too. `anchor_end`: pages from the root to the device anchor, the deepest node at which all components are valid
+    there.
     """
 
     to_copy: dict[Node, list[TreeComponent]]
     under_way: list[Transfer]
-    window: list[Node]
+    resident: list[Node]
     anchor_end: int
 
     @property
@@ -43,7 +44,7 @@ class LoadBackPlan:
         return pages
 
     def is_worth_it(self, threshold: int, quota: int | None) -> bool:
-        """Whether there is something to wait for, and neither too few nor too many FULL pages to copy."""
+        """Whether there is something to copy or to join, and neither too few nor too many FULL pages to copy."""
         full = self.pages.get(Component.FULL, 0)
         is_too_small = 0 < full < threshold
         is_too_large = quota is not None and full > quota
@@ -58,12 +59,12 @@ def make_plan(tree: ComponentTree, node: Node) -> LoadBackPlan | None:
     _split_at_tails(tree, node)
     to_copy: dict[Node, list[TreeComponent]] = {step: [] for step in node.path()}
     under_way: dict[Transfer, None] = {}
-    window: list[Node] = []
+    resident: list[Node] = []
     for component in tree.components:
         for step, _ in component.needed(node):
             device = step.device[component.index]
             if device.value is not None:
-                window += [step] if component.index > FULL else []
+                resident += [step] if component.index > FULL else []
             elif device.transfer is not None:
                 under_way[_transfer_of(step, component.index)] = None
             elif step.host[component.index].value is not None:
@@ -71,7 +72,7 @@ def make_plan(tree: ComponentTree, node: Node) -> LoadBackPlan | None:
             else:
                 return None
     lacking = {step: components for step, components in to_copy.items() if components}
-    return LoadBackPlan(lacking, list(under_way), window, tree.device_end(node))
+    return LoadBackPlan(lacking, list(under_way), resident, tree.device_end(node))
 
 
 def _split_at_tails(tree: ComponentTree, node: Node) -> None:
@@ -94,7 +95,8 @@ class LoadBackTicket:
     """A load-back that somebody waits for.
 
     `node`: its last node. `anchor_end`: pages that the device had. `transfers`: all that it waits for, also those of
-    earlier load-backs. `pins`: what protects the path, and once it is done the node.
+    earlier load-backs. `pins`: while it loads, locks on the path and its sources; when it is
+    done, a device lock on the node.
     """
 
     node: Node
@@ -106,7 +108,11 @@ class LoadBackTicket:
 
 
 class LoadBackManager:
-    """Copies to the device. Nodes get their pages when the bytes are there; readers may use layers before that."""
+    """Copies to the device. Nodes get their pages when the bytes are there; readers may use layers before that.
+
+    `cache.step` calls `take_over`, then starts the copies that were queued. `cache.reset` calls `undo` for each copy
+    that it aborts.
+    """
 
     def __init__(
         self,
@@ -127,8 +133,9 @@ class LoadBackManager:
     def load_back(self, node: Node, threshold: int, quota: int | None) -> tuple[Slots, LoadBackTicket] | None:
         """Queue what a reader up to the node lacks; the FULL pages past the device anchor, and the ticket.
 
-        None, with nothing taken, when there is nothing to load, too little (fewer FULL pages than `threshold`) or too
-        much (more than `quota`), or no room. Raises StaleHandleError for a node that is not in the tree.
+        None, with nothing allocated, when there is nothing to copy or to join, too little (some FULL pages, but fewer
+        than `threshold`), too much (more than `quota`), no room, or a page that is on no tier. Raises StaleHandleError
+        for a node that is not in the tree.
         """
         if not node.alive:
             raise StaleHandleError(f"{node!r} is not in the tree any more")
@@ -157,19 +164,19 @@ class LoadBackManager:
         return ticket.phase
 
     def layers_done(self, ticket: LoadBackTicket, layers: int) -> int:
-        """How many of the stack's layers may be read of all that the ticket waits for."""
+        """How many layers of the stack have arrived of all that the ticket waits for; all once it has ended."""
         return min(
             layers if transfer.phase.has_ended else self._controller.layers_done(transfer)
             for transfer in ticket.transfers
         )
 
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
-        """Return when a layer of the stack may be read, or the load-back has ended."""
+        """Return when a layer of the stack has arrived, or the load-back has ended. It must have been started."""
         for transfer in ticket.transfers:
             self._controller.wait_layer(transfer, layer)
 
     def has_partners(self, ticket: LoadBackTicket) -> bool:
-        """Whether the window of a load-back has its SWA partners. FULL pages of the tree get theirs at its end."""
+        """Whether the window of a load-back has its SWA partners. FULL pages of the tree get theirs when it ends."""
         window = self._tree.by_name[Component.SWA].needed(ticket.node)
         first = min(step.end - pages for step, pages in window)
         return bool(self._pools.partners(self._pages_past(ticket.node, first)).all())
@@ -188,7 +195,7 @@ class LoadBackManager:
         return pages
 
     def abandon(self, ticket: LoadBackTicket) -> None:
-        """Nobody waits any more. What is under way goes on for the tree. Raises ReceiptError as `claim` does."""
+        """Nobody waits any more; what is under way goes on for the tree. Raises ReceiptError for a closed ticket."""
         self._require_open(ticket)
         self._open.remove(ticket)
         ticket.is_abandoned = True
@@ -207,11 +214,11 @@ class LoadBackManager:
             self._update(ticket)
         self._waiting = [ticket for ticket in self._waiting if not ticket.phase.has_ended]
 
-    def unowned_pages(self) -> Slots:
+    def orphaned_pages(self) -> Slots:
         """FULL pages that arrived, and that are neither the tree's nor free while somebody may read them."""
         transfers = dict.fromkeys(transfer for ticket in self._open for transfer in ticket.transfers)
-        unowned = [transfer.unowned for transfer in transfers]
-        return np.concatenate(unowned) if unowned else NO_SLOTS
+        orphaned = [transfer.orphaned for transfer in transfers]
+        return np.concatenate(orphaned) if orphaned else NO_SLOTS
 
     def undo(self, transfer: Transfer) -> None:
         """Free the device pages of a load-back that was aborted."""
@@ -221,7 +228,7 @@ class LoadBackManager:
 
     def clear(self) -> None:
         """Refuse every ticket from now on, and free the pages that no node took."""
-        self._free(Component.FULL, self.unowned_pages())
+        self._free(Component.FULL, self.orphaned_pages())
         self._waiting.clear()
         self._open.clear()
 
@@ -230,7 +237,7 @@ class LoadBackManager:
         resident, locks = node, self._tree.locks
         while resident.parent is not None and resident.device[FULL].value is None:
             resident = resident.parent
-        on_device = {resident: None} | dict.fromkeys(plan.window)
+        on_device = {resident: None} | dict.fromkeys(plan.resident)
         pins = [locks.pin(step, Tier.DEVICE) for step in on_device if not step.is_root]
         return pins + [locks.pin(step, Tier.HOST) for step in {node: None} | dict.fromkeys(plan.to_copy)]
 
@@ -305,7 +312,7 @@ class LoadBackManager:
     def _free_unused(self, transfer: Transfer, name: str, pages: Slots) -> None:
         """Free what no node took, unless somebody reads it. SWA pages are freed with their FULL pages."""
         if name == Component.FULL and transfer.phase is TransferPhase.DONE and transfer.readers:
-            transfer.unowned = pages
+            transfer.orphaned = pages
         elif name != Component.SWA or Component.FULL not in transfer.moves:
             self._free(name, pages)
 
@@ -342,8 +349,8 @@ class LoadBackManager:
         for transfer in ticket.transfers:
             transfer.readers.discard(ticket)
             if not transfer.readers:
-                self._free(Component.FULL, transfer.unowned)
-                transfer.unowned = NO_SLOTS
+                self._free(Component.FULL, transfer.orphaned)
+                transfer.orphaned = NO_SLOTS
 
     def _require_open(self, ticket: LoadBackTicket) -> None:
         if ticket not in self._open:

@@ -10,7 +10,7 @@ import numpy as np
 from hicache.clock import Clock
 from hicache.components.base import TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt
-from hicache.config import StorageConfig
+from hicache.config import CacheConfig
 from hicache.errors import ReceiptError
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.parallel.agree import Agreement
@@ -25,17 +25,19 @@ from hicache.tree.node import FULL, Node
 from hicache.types import NO_SLOTS, Component, EventKind, Slots, StopPolicy, StorageKind, Tier
 
 MAX_QUERIES = 4
-"""How often one prefetch asks how much storage has, when what it answered did not come."""
+"""How often one prefetch asks how much storage has."""
 
 
 class PrefetchStopPolicy:
     """How long a request waits for its prefetch, by the clock and by what the other ranks say."""
 
-    def __init__(self, config: StorageConfig, page_size: int, clock: Clock, agreement: Agreement) -> None:
-        self._policy = config.stop_policy
-        self._base_s = config.extra.prefetch_timeout_base
-        self._page_s = config.extra.prefetch_timeout_per_ki_token * page_size / 1024
-        self._cap_s = config.timeout_cap_s
+    def __init__(self, config: CacheConfig, clock: Clock, agreement: Agreement) -> None:
+        storage = config.storage
+        assert storage is not None, "prefetches need a storage tier"
+        self._policy = storage.stop_policy
+        self._base_s = storage.prefetch_timeout_base
+        self._page_s = storage.prefetch_timeout_per_ki_token * config.page_size / 1024
+        self._cap_s = storage.timeout_cap_s
         self._clock = clock
         self._agreement = agreement
 
@@ -58,12 +60,12 @@ class PrefetchStopPolicy:
 class PrefetchOperation:
     """A prefix that a request waits for, and its host pages until they are a node's or free.
 
-    `key`: to the last page that is wanted. `anchor`: the last node that the tree had, which ends at page `start`.
-    `hashes`: of the pages past it. `pin`: protects the anchor; None for the root. `deadline_s`: until when the policy
-    `timeout` waits. `epoch`: the PrefetchManager's when it began. `length`: pages of the prefix that is tried. `job`:
-    what storage does for it now, or None. `queries`: how often it asked how much storage has. `pages`: by component,
-    its host pages. `come`: by pool without gaps, how many of its first pages have come. `came_tokens`: what it brought,
-    once it has ended. `is_awaited`: the ticket is open.
+    `key`: of all pages that are wanted. `anchor`: the best match, the last node that the tree had; it ends at page
+    `start`. `hashes`: of the pages past it. `pin`: keeps the anchor in the tree; None for the root. `deadline_s`: until
+    when the policy `timeout` waits. `epoch`: the PrefetchManager's when it began. `length`: pages of the prefix that is
+    tried. `job`: what storage does for it now, or None. `queries`: how often it asked how much storage has. `pages`: by
+    component, its host pages. `pages_read`: by pool that a prefix needs without a gap, how many of its first pages have
+    come. `came_tokens`: once it has ended, how far the tree matches past `start`. `is_awaited`: the ticket is open.
     """
 
     key: RadixKey
@@ -77,18 +79,18 @@ class PrefetchOperation:
     job: StorageJob | None = None
     queries: int = 0
     pages: dict[str, Slots] = field(default_factory=dict)
-    come: dict[str, int] = field(default_factory=dict)
+    pages_read: dict[str, int] = field(default_factory=dict)
     came_tokens: int | None = None
     is_awaited: bool = True
 
     @property
     def has_ended(self) -> bool:
-        """Whether what it brought is in the tree."""
+        """Whether it has ended: what it brought is in the tree, or it brought nothing."""
         return self.came_tokens is not None
 
 
 class PrefetchManager:
-    """Prefetches of one cache. The host pages of a prefetch are its own until what came is whole; then they are nodes'.
+    """Prefetches of one cache. The host pages of a prefetch belong to it until they are inserted into the tree.
 
     A prefetch asks storage how long a prefix it has, takes host pages for it, reads it, and inserts it into the tree.
     When less comes than storage said, it asks again for less.
@@ -112,7 +114,7 @@ class PrefetchManager:
         self._queue = queue
         self._stop_policy = stop_policy
         self._page_size = tree.config.page_size
-        self._threshold = max(1, -(-config.extra.prefetch_threshold // self._page_size))
+        self._threshold = max(1, -(-config.prefetch_threshold // self._page_size))
         self._limit = config.limit_tokens // self._page_size
         self._under_way: list[PrefetchOperation] = []
         self._epoch = 0
@@ -125,7 +127,10 @@ class PrefetchManager:
     # What callers ask for.
 
     def prefetch(self, key: RadixKey) -> PrefetchOperation | None:
-        """Begin to read what the tree lacks of a key; None, with nothing taken, when it is too little or too much."""
+        """Begin to read what the tree lacks of a key; None when it is too little or too much.
+
+        None also when the path to the anchor has no host copy and cannot be backed up now.
+        """
         anchor = self._tree.match(key).best
         wanted = self._tree.radix.page_count(key) - anchor.end
         if wanted < self._threshold:
@@ -212,7 +217,7 @@ class PrefetchManager:
                 self._query(operation, left)
 
     def _query(self, operation: PrefetchOperation, length: int) -> None:
-        """Ask how much of a prefix of so many pages storage has."""
+        """Ask how much of a prefix storage has. Ends the prefetch below the threshold, or after MAX_QUERIES."""
         if length < self._threshold or operation.queries == MAX_QUERIES:
             self._end(operation, 0)
             return
@@ -232,11 +237,12 @@ class PrefetchManager:
             for name, pages in taken.items():
                 operation.pages[name] = np.concatenate((operation.pages.get(name, NO_SLOTS), pages))
             operation.length = length
-            job = self._requests.read(operation.hashes[:length], operation.pages, operation.come, operation.anchor)
+            hashes, pages_read = operation.hashes[:length], operation.pages_read
+            job = self._requests.read(hashes, operation.pages, pages_read, operation.anchor)
             operation.job = self._queue.add(job)
 
     def _length_with_room(self, length: int, missing: int) -> int:
-        """The longest prefix that there is room for; 0 when it is not FULL pages that lack."""
+        """The longest prefix that there is room for; 0 when another component than FULL is short."""
         available = self._evictor.available(Component.FULL)
         return length - missing + available if available < missing else 0
 
@@ -245,7 +251,9 @@ class PrefetchManager:
         for name, pages in operation.pages.items():
             self._evictor.free(name, pages[wanted[name] :])
             operation.pages[name] = pages[: wanted[name]]
-        operation.come = {pool: min(pages, wanted[Component.FULL]) for pool, pages in operation.come.items()}
+        operation.pages_read = {
+            pool: min(pages, wanted[Component.FULL]) for pool, pages in operation.pages_read.items()
+        }
 
     def _try_insert(self, operation: PrefetchOperation) -> None:
         """Insert all that was tried. While a node on the key is being backed up, the prefetch waits for that."""
@@ -271,7 +279,7 @@ class PrefetchManager:
         self._end(operation, max(0, came) * self._page_size)
 
     def _end(self, operation: PrefetchOperation, came_tokens: int) -> None:
-        """The prefetch brought so much. Pages that are being written stay its own until that is over."""
+        """End with so many tokens. Pages that storage still writes to are freed when the read job has ended."""
         operation.came_tokens = came_tokens
         self._unpin(operation.pin)
         if operation.job is None or self._queue.stop(operation.job):
@@ -288,19 +296,21 @@ class PrefetchManager:
         """Add what a job brought of each pool without gaps."""
         for pool, pages in _pages_by_pool(job, answers).items():
             if pool in self._requests.prefix_pools:
-                operation.come[pool] = operation.come.get(pool, 0) + pages
+                operation.pages_read[pool] = operation.pages_read.get(pool, 0) + pages
 
     def _length_left(self, operation: PrefetchOperation, job: StorageJob, answers: Answers) -> int:
         """The prefix that is left of the one that was read: all of it, what came without a gap, or one page less."""
         if is_complete(job, answers):
             return operation.length
+        if not answers:
+            return self._unbroken(operation)
         failed = job.parts[len(answers) - 1]
         assert isinstance(failed, PageBatch), f"{job} reads no pages"
-        return operation.come[failed.pool] if failed.pool in self._requests.prefix_pools else operation.length - 1
+        return operation.pages_read[failed.pool] if failed.pool in self._requests.prefix_pools else operation.length - 1
 
     def _unbroken(self, operation: PrefetchOperation) -> int:
         """The first pages that have come of every pool without gaps."""
-        return min(operation.come.get(pool, 0) for pool in self._requests.prefix_pools)
+        return min(operation.pages_read.get(pool, 0) for pool in self._requests.prefix_pools)
 
     def _usable_so_far(self, operation: PrefetchOperation) -> int:
         """The prefix that every rank could use if nothing more came."""
@@ -309,7 +319,7 @@ class PrefetchManager:
             return 0
         now = _pages_by_pool(job, self._queue.progress(job).answers)
         prefix_pools = self._requests.prefix_pools
-        mine = {pool: now.get(pool, 0) + operation.come.get(pool, 0) for pool in prefix_pools}
+        mine = {pool: now.get(pool, 0) + operation.pages_read.get(pool, 0) for pool in prefix_pools}
         mine |= {pool: now.get(pool, 0) for pool in self._requests.tail_pools}
         agreed = self._stop_policy.completed(mine)
         length = min(agreed[pool] for pool in prefix_pools)
@@ -402,7 +412,7 @@ class HostInsertion:
                 self._mark_stored(component, node)
 
     def _mark_stored(self, component: TreeComponent, node: Node) -> None:
-        """Storage has it already. Where it may lack the pages before, the node is offered again after those."""
+        """Mark as stored if the parent is stored. Otherwise the StorageWriter writes the node after its parent."""
         parent = node.parent
         if parent is not None and (parent.is_root or parent.stored[FULL]):
             node.stored[component.index] = True

@@ -1,4 +1,4 @@
-"""StorageRequests: the objects of a run of pages in storage; StorageWorker: calls the backend for them."""
+"""StorageRequests: makes the jobs that query, read and write pages; StorageWorker: calls the backend for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StorageRequests:
 
     Sidecars follow FULL's pages. SWA and MAMBA are needed at the end of a prefix alone. `keys`: the names of objects.
     `prefix_pools`: the pools that a prefix needs without a gap. `tail_pages`: by component, how many of its last pages
-    a prefix needs. `tail_pools`: the pools of those components, and whose each is.
+    a prefix needs. `tail_pools`: the component of each of those pools.
     """
 
     def __init__(self, config: CacheConfig, pools: HostPools, counters: Counters) -> None:
@@ -36,7 +36,7 @@ class StorageRequests:
         self._pools = pools
         self._counters = counters
         self._bytes_per_page = config.key_bytes_per_page
-        self._passes_prefix = config.storage.extra.hicache_storage_pass_prefix_keys
+        self._passes_prefix = config.storage.hicache_storage_pass_prefix_keys
         self._numbers: Iterator[int] = count(1)
 
     def query(self, hashes: Sequence[str], before: Node) -> StorageJob:
@@ -55,16 +55,16 @@ class StorageRequests:
         return self._job(StorageKind.QUERY, (query,), before)
 
     def read(
-        self, hashes: Sequence[str], pages: Mapping[str, Slots], come: Mapping[str, int], before: Node
+        self, hashes: Sequence[str], pages: Mapping[str, Slots], pages_read: Mapping[str, int], before: Node
     ) -> StorageJob:
         """Read a prefix past the node `before` into host pages: pools without gaps first, then the tails.
 
-        `come`: by pool, how many of its first pages have come already and are not read again.
+        `pages_read`: by pool, how many of its first pages have come already and are not read again.
         """
         full = pages[Component.FULL]
         batches: list[PageBatch] = []
         for pool in self.prefix_pools:
-            first = come.get(pool, 0)
+            first = pages_read.get(pool, 0)
             batches += self._batches(pool, hashes[first:], full[first:])
         for pool, name in self.tail_pools.items():
             batches += self._batches(pool, hashes[len(hashes) - len(pages[name]) :], pages[name])

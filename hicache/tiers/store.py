@@ -13,7 +13,7 @@ from hicache.tree.hashes import node_hashes
 from hicache.tree.node import FULL, Node
 from hicache.types import Component, EventKind, Slots, Tier
 
-MAX_FAILURES = 3
+MAX_STORE_FAILURES = 3
 """How often storage may fail to take a node before it is not offered again."""
 
 
@@ -21,7 +21,7 @@ MAX_FAILURES = 3
 class StoreOperation:
     """The host pages of one node on their way to storage.
 
-    `node`: it has the end of the pages; parts split off since begin at page `start`. `pages`: by component.
+    `node`: after splits, the last part. `start`: the first page of the run. `pages`: by component.
     """
 
     node: Node
@@ -64,7 +64,7 @@ class StorageWriter:
     def offer(self, node: Node) -> None:
         """Queue what storage lacks of a node, if it has all pages before. Otherwise the node follows its parent."""
         lacking = self._lacking(node)
-        if not lacking or node.storing is not None or node.store_failures >= MAX_FAILURES:
+        if not lacking or node.storing is not None or node.store_failures >= MAX_STORE_FAILURES:
             return
         parent = node.parent
         assert parent is not None, "the root has nothing to store"
@@ -104,10 +104,11 @@ class StorageWriter:
         self.forget()
 
     def forget(self) -> None:
-        """Storage is another one, or has nothing any more."""
+        """Clear all marks: the backend changed, or is empty. Nothing waits to be offered."""
         for node in self._tree.radix.nodes():
             node.stored = [False] * len(node.stored)
             node.store_failures = 0
+        self._used.clear()
 
     def _lacking(self, node: Node) -> list[TreeComponent]:
         """The components that the host has of a node, and storage has not."""

@@ -17,7 +17,7 @@ class Transfer:
 
     `start`: pages from the root to where the node began. `moves`: by component, all pages of the node at that time.
     `nodes`: the node and, before it, the parts that were split off since. `pins`: released when it ends. `readers`: who
-    reads its pages already. `unowned`: FULL pages that arrived and that no node took, while readers still read them.
+    reads its pages already. `orphaned`: FULL pages that arrived and that no node took, while readers still read them.
     """
 
     kind: TransferKind
@@ -27,7 +27,7 @@ class Transfer:
     pins: list[LockReceipt]
     phase: TransferPhase
     readers: set[object]
-    unowned: Slots
+    orphaned: Slots
 
     @classmethod
     def of(cls, kind: TransferKind, node: Node, moves: Mapping[str, Move], pins: list[LockReceipt]) -> Transfer:

@@ -132,9 +132,10 @@ class StepExecutor(Generic[JobT]):
 class ThreadExecutor(Generic[JobT]):
     """One thread that runs one job after the other. Only bytes move here.
 
-    `name`: of the thread. `run`: does some of a job. A copy is done in one run, so its layers arrive together: layer by
-    layer, scattered pages would take half as long again. The backend is called batch by batch, so that a prefetch which
-    is stopped keeps what has come. `pause`: called before each run; a test delays the thread with it. A job whose run
+    The thread starts with the first job. `name`: of the thread. `run`: does some of a job. A copy is done in one run,
+    so its layers arrive together: layer by layer, scattered pages would take half as long again. The backend is called
+    batch by batch, so that a prefetch which is stopped keeps what has come. `pause`: called before each run; a test
+    delays the thread with it. A job whose run
     raises has ended with the parts that were done before; the exception is logged.
     """
 
@@ -147,7 +148,6 @@ class ThreadExecutor(Generic[JobT]):
         self._changed = Condition()
         self._submitted: SimpleQueue[JobT | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
 
     def submit(self, job: JobT) -> None:
         """Start a job after those before. Raises RuntimeError when the executor is closed."""
@@ -155,6 +155,8 @@ class ThreadExecutor(Generic[JobT]):
             if self._is_closing:
                 raise RuntimeError(f"job {job.number} was submitted to a closed executor")
             self._progress[job.number] = Progress(0, (), has_ended=not job.parts)
+            if self._thread.ident is None:
+                self._thread.start()
         self._submitted.put(job)
 
     def progress(self, number: int) -> Progress:
@@ -183,7 +185,8 @@ class ThreadExecutor(Generic[JobT]):
         with self._changed:
             self._is_closing = True
         self._submitted.put(None)
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _work(self) -> None:
         while (job := self._submitted.get()) is not None:

@@ -133,7 +133,7 @@ class Worker(Protocol[JobT_contra]):
         """Do the next layer or batch."""
 
     def rest(self, job: JobT_contra, done: Progress) -> Progress:
-        """Do all that is left. A copy of which nothing is done is made at once, which is faster."""
+        """Do all that is left. A copy of which nothing is done is one call, which is faster."""
 
 
 class Copier(Protocol):
@@ -182,4 +182,4 @@ class CopyWorker:
 
 
 Answers: TypeAlias = tuple[int, ...]
-"""The answers to the first parts of a job: all but the last are whole."""
+"""The answers to the first parts of a job: all before the last are whole; the last one may be incomplete."""

@@ -15,11 +15,11 @@ NOT_DONE = -1
 """In an outcome: a part that was not done."""
 
 Acknowledge = Callable[[int, Sequence[int]], Sequence[int]]
-"""Of each number the least that a rank reports. Told how many jobs were started, which must be the same on each."""
+"""The element-wise minimum over ranks. The first argument, the number of started jobs, must be equal on all ranks."""
 
 
 class TransferQueue(Generic[JobT]):
-    """The jobs of one executor. A job ends when it is complete: where there are several ranks, on all of them.
+    """The jobs of one executor. A job counts as ended when it has ended on every rank, successfully or not.
 
     `started`: how many jobs were added since the cache was opened.
     """

@@ -95,7 +95,7 @@ class ReferenceAdapter(CacheAdapter):
     def _open_cache(self, agreement: Agreement) -> UnifiedRadixCache:
         runtime = Runtime(self._open_copies, self._open_storage, self._open_backend, self.clock)
         return agreement.together(
-            lambda: UnifiedRadixCache(self._config, runtime, agreement), UnifiedRadixCache.close, "open"
+            lambda: UnifiedRadixCache.open(self._config, runtime, agreement), UnifiedRadixCache.close, "open"
         )
 
     def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:

@@ -78,7 +78,7 @@ class ReferenceView:
             ]
         )
         pools = {name: self._pool(name, host.pools.allocators[name]) for name in self._names}
-        return HostView(views, pools, tuple(self._transfers(host)), self._unowned(host))
+        return HostView(views, pools, tuple(self._transfers(host)), self._orphaned(host))
 
     def _storage(self, storage: StorageTier, nodes: Sequence[Node]) -> StorageView:
         stored = [
@@ -113,13 +113,13 @@ class ReferenceView:
                 host={name: self._existing(name, move.host) for name, move in moves},
             )
 
-    def _unowned(self, host: HostTier) -> dict[str, Slots]:
-        pages = host.load_backs.unowned_pages()
-        unowned = {Component.FULL.value: self._existing(Component.FULL, pages)}
+    def _orphaned(self, host: HostTier) -> dict[str, Slots]:
+        pages = host.load_backs.orphaned_pages()
+        orphaned = {Component.FULL.value: self._existing(Component.FULL, pages)}
         if Component.SWA in self._names:
             partners = self._cache.pools.partners(pages)
-            unowned[Component.SWA.value] = self._existing(Component.SWA, partners[partners != 0])
-        return unowned
+            orphaned[Component.SWA.value] = self._existing(Component.SWA, partners[partners != 0])
+        return orphaned
 
     def _pins(self, nodes: Sequence[Node], tier: Tier) -> Counts:
         counts: Counts = {id(node): [0] * len(self._names) for node in nodes}

@@ -51,7 +51,7 @@ def config() -> CacheConfig:
 def cache(config: CacheConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnifiedRadixCache]:
     """A cache with the new component: one entry in the registry is all that it takes."""
     monkeypatch.setitem(REGISTRY, SCALES, ScalesComponent)
-    opened = UnifiedRadixCache(config)
+    opened = UnifiedRadixCache.open(config)
     yield opened
     check_invariants(opened.tree.radix.root)
 
@@ -92,7 +92,7 @@ def test_a_hook_refuses_an_argument_that_it_does_not_know(component: type[TreeCo
 
 def test_an_unregistered_component_is_refused(config: CacheConfig) -> None:
     with pytest.raises(ConfigurationError, match=r"\['scales'\] are unknown; known: \['full', 'mamba', 'swa'\]"):
-        UnifiedRadixCache(config)
+        UnifiedRadixCache.open(config)
 
 
 def test_a_new_component_is_split_locked_and_evicted_like_the_others(cache: UnifiedRadixCache) -> None:

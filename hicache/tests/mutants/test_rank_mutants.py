@@ -35,7 +35,10 @@ SEARCHED: Mapping[type[CacheAdapter], tuple[str, str]] = {
     OwnCapacities: ("tp2", PARTED),
     StagesOnTheirOwn: ("pp2-tp2", PARTED),
     PoolByPool: ("tp2", r"rank \d of tp skipped call \d+ \(MIN completed \w+\)"),
-    SidecarsOnTheirOwn: ("tp2", r"RANK-1: check_prefetch says, by rank: \[\d+, \d+\]"),
+    SidecarsOnTheirOwn: (
+        "tp2",
+        r"RANK-1: expected the same answer of check_prefetch on every rank, got by rank \[\d+, \d+\]",
+    ),
 }
 """What the search in one process finds too: on which mesh, and what it says."""
 

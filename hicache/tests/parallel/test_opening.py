@@ -49,7 +49,7 @@ def outcomes(team: Team, openers: Callable[[int], Mapping[str, Any]]) -> list[Ba
         runtime = Runtime(told["executor"], told["storage"], told["backend"], VirtualClock())
         try:
             agreement.together(
-                lambda: UnifiedRadixCache(told["config"], runtime, agreement),
+                lambda: UnifiedRadixCache.open(told["config"], runtime, agreement),
                 UnifiedRadixCache.close,
                 "open",
             ).close()

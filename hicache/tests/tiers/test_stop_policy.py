@@ -10,9 +10,7 @@ from hicache.types import StopPolicy
 
 
 def stop_policy(policy: StopPolicy, clock: VirtualClock) -> PrefetchStopPolicy:
-    config = stored_config(policy)
-    assert config.storage is not None, "the configuration has a storage tier"
-    return PrefetchStopPolicy(config.storage, config.page_size, clock, ALONE)
+    return PrefetchStopPolicy(stored_config(policy), clock, ALONE)
 
 
 def test_best_effort_waits_not_at_all_and_wait_complete_to_the_end() -> None:
