@@ -9,7 +9,7 @@ import pytest
 
 from hicache import HostConfig, StorageConfig, UnifiedRadixCache, open_cache
 from hicache.errors import ConfigurationError
-from hicache.tests.front.prompts import KV_ONLY, PAGE, insert_prompt
+from hicache.tests.front.prompts import KV_ONLY, PAGE, PROMPT, insert_prompt, load_prompt_back
 
 CAPACITY = 8 * PAGE
 
@@ -20,7 +20,9 @@ def _open(root: Path, **options: object) -> UnifiedRadixCache:
         capacity_tokens=CAPACITY,
         model=KV_ONLY,
         host=HostConfig({"full": CAPACITY}),
-        storage=StorageConfig("file", model="org/name@1", options={"root": str(root), **options}),
+        storage=StorageConfig(
+            "file", model="org/name@1", options={"root": str(root), **options}, prefetch_threshold=PAGE
+        ),
     )
 
 
@@ -32,8 +34,12 @@ def test_a_context_manager_ends_all_threads(tmp_path: Path) -> None:
     with _open(tmp_path) as cache:
         insert_prompt(cache)
         cache.drain()
+        cache.evict("full", CAPACITY)
+        load_prompt_back(cache)
+        assert cache.prefetch(cache.key(PROMPT[::-1])) is not None, "the prompt is as long as the threshold"
+        cache.drain()
         expected = ["hicache-backup", "hicache-load", "hicache-storage-read", "hicache-storage-write"]
-        assert _threads() == expected, f"expected {expected} while the cache is open, found {_threads()}"
+        assert _threads() == expected, f"expected {expected} after a job of each kind, found {_threads()}"
     assert _threads() == [], f"after the cache was closed there are {_threads()}"
 
 
