@@ -444,7 +444,8 @@ class Comparison:
         other_us, this_us = (median(sample.call_us for sample in side) for side in zip(*self.pairs, strict=True))
         ratios = self.ratios
         lower, middle, upper = quantiles(ratios, n=4, method="inclusive")
-        spread = " ".join(f"{ratio:6.3f}" for ratio in (middle, ratios[0], lower, upper, ratios[-1]))
+        minima = min(this.call_us for _, this in self.pairs) / min(other.call_us for other, _ in self.pairs)
+        spread = " ".join(f"{ratio:6.3f}" for ratio in (minima, middle, ratios[0], lower, upper, ratios[-1]))
         slower = "  slower" if middle > SLOWER_MEDIAN and lower > 1 else ""
         yield f"{self.verb:18} {self.configuration:29} {other_us:10.2f} {this_us:10.2f}  {spread}{slower}"
         other, this = next(((other, this) for other, this in self.pairs if other.counts != this.counts), self.pairs[0])
@@ -460,9 +461,10 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 HEADER = (
     f"{'verb':18} {'configuration':29} {'other us':>10} {'this us':>10}  "
-    f"{'ratio':>6} {'min':>6} {'lower':>6} {'upper':>6} {'max':>6}"
+    f"{'minima':>6} {'median':>6} {'least':>6} {'lower':>6} {'upper':>6} {'most':>6}"
 )
-"""Times are medians of the CPU time of one call. Ratios are this to other, by pair: median, least, quartiles, most."""
+"""Times are medians of the CPU time of one call. Ratios are this to other: of the shortest times of both, which other
+processes disturb least; then of the pairs the median, the least, the quartiles and the most."""
 
 
 def compare(other: Worker, this: Worker, verb: str, configuration: str, pairs: int) -> Comparison:

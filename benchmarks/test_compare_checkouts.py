@@ -19,8 +19,8 @@ def test_a_checkout_beside_itself_has_a_ratio_and_equal_counts(capsys: pytest.Ca
     assert main([str(CHECKOUT), *options]) == 0, "the counts of a checkout equal its own"
     header, times, counts = capsys.readouterr().out.splitlines()
     assert header == HEADER
-    assert re.fullmatch(rf"lock_long +full/page1/device{NUMBERS}{{7}}( +slower)?", times), (
-        f"two times, five ratios: {times}"
+    assert re.fullmatch(rf"lock_long +full/page1/device{NUMBERS}{{8}}( +slower)?", times), (
+        f"two times, six ratios: {times}"
     )
     # 256 times a lock and an unlock of 64 nodes.
     assert counts == "    counts equal: nodes_locked 32768"
