@@ -83,8 +83,10 @@ class BackupManager:
         """The components that the device has of a node, and the host has not and does not get."""
         return [
             component
-            for component, device, host in zip(self._tree.components, node.device, node.host, strict=True)
-            if device.value is not None and host.value is None and host.transfer is None
+            for component in self._tree.components
+            if node.device[component.index].value is not None
+            and (host := node.host[component.index]).value is None
+            and host.transfer is None
         ]
 
     def is_hopeless(self, node: Node) -> bool:
