@@ -468,12 +468,12 @@ class UnifiedRadixCache:
         host, storage = self.host, self.storage
         if host is None:
             return
-        queues: list[TransferQueue[Any]] = [host.controller.queues[kind] for kind in TransferKind]
+        queues: list[TransferQueue[Any]] = [*host.controller.queues.values()]
         complete_together(queues + ([storage.reads, storage.writes] if storage else []), self._agreement.acknowledged)
         host.backups.take_over()
         host.load_backs.take_over()
         host.backups.start_due()
-        for kind in TransferKind:
+        for kind in host.controller.queues:
             host.controller.start(kind)
         self.tree.free_dropped()
         if storage is None:

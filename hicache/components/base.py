@@ -371,7 +371,8 @@ class TreeComponent(ABC):
 
     def is_missing(self, node: Node) -> bool:
         """Whether the node lacks this component on every tier."""
-        return all(tier.data(node).value is None for tier in self.tiers)
+        is_on_host = node.host and node.host[self.index].value is not None
+        return node.device[self.index].value is None and not is_on_host
 
     def report(self, tier: Tier, kind: EventKind, node: Node) -> None:
         """Record in the event log what happened to the node's data on a tier."""

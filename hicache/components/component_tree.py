@@ -82,6 +82,7 @@ class ComponentTree:
             for index, component in enumerate(ranked)
         ]
         self.by_name = {component.name: component for component in self.components}
+        self._full_last = [tier for component in reversed(self.components) for tier in component.tiers]
         self.locks = Locks(self)
 
     def tick(self) -> int:
@@ -185,9 +186,8 @@ class ComponentTree:
         """The node lost a child, a lock or data. Remove it while no match can end there, then queue what remains."""
         while node.parent and not node.children and not node.is_locked and self._is_unmatchable(node):
             node = self._remove(node)
-        for component in self.components:
-            for tier in component.tiers:
-                tier.queue.offer(node)
+        for tier in self._full_last:
+            tier.queue.offer(node)
 
     def remove_below(self, node: Node) -> bool:
         """Remove all nodes below one that must leave; False, with nothing changed, when one of them is locked."""
@@ -207,17 +207,15 @@ class ComponentTree:
         """Remove every node, locked or not. All receipts are refused from now on."""
         self.locks.clear()
         for node in self.radix.nodes():
-            for component in reversed(self.components):
-                for tier in component.tiers:
-                    tier.drop_locked(node)
+            for tier in self._full_last:
+                tier.drop_locked(node)
         self.radix.clear()
         self.radix.root.device_children = self.radix.root.host_children = 0
 
     def free_dropped(self) -> None:
         """Free the pages of all that was dropped. SWA goes before FULL, whose partners its pages are."""
-        for component in reversed(self.components):
-            for tier in component.tiers:
-                tier.free_dropped()
+        for tier in self._full_last:
+            tier.free_dropped()
 
     def _cut_before_overlap(self, node: Node, insertion: Insertion) -> list[Node]:
         for component in self.components:
@@ -265,9 +263,8 @@ class ComponentTree:
 
     def _remove(self, node: Node) -> Node:
         """Remove a leaf with all that it has; returns its parent."""
-        for component in reversed(self.components):
-            for tier in component.tiers:
-                tier.drop(node)
+        for tier in self._full_last:
+            tier.drop(node)
         parent = self.radix.remove(node)
         self._propagate_recency(node)
         return parent

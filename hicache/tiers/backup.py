@@ -87,8 +87,10 @@ class BackupManager:
         """The components of a node that are on the device, not on the host, and not being copied to the host."""
         return [
             component
-            for component, device, host in zip(self._tree.components, node.device, node.host, strict=True)
-            if device.value is not None and host.value is None and host.transfer is None
+            for component in self._tree.components
+            if node.device[component.index].value is not None
+            and (host := node.host[component.index]).value is None
+            and host.transfer is None
         ]
 
     def is_hopeless(self, node: Node) -> bool:

@@ -95,7 +95,8 @@ class EvictionQueue:
 
     def offer(self, node: Node) -> None:
         """Queue the node if it is a candidate and not queued yet."""
-        data = self._data(node)
+        # Every change of a node ends here, so this is `_data` without the call.
+        data = (node.host if self._is_host else node.device)[self._component]
         if data.queue_serial is None and self._is_candidate(node):
             self._push(node, data)
 

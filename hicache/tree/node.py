@@ -118,12 +118,15 @@ class Node:
     @property
     def is_locked(self) -> bool:
         """Whether any component of the node is locked on any tier."""
-        return any(data.lock_ref for data in self.device) or self.is_host_locked
+        for data in self.device:
+            if data.lock_ref:
+                return True
+        return self.is_host_locked
 
     @property
     def is_host_locked(self) -> bool:
         """Whether any component of the node is locked on the host."""
-        return any(data.lock_ref for data in self.host)
+        return bool(self.host) and any(data.lock_ref for data in self.host)
 
     def last_hash(self) -> bytes | None:
         """The digest of the node's last page, or None while none was computed."""
