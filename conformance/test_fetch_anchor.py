@@ -14,7 +14,7 @@ from .prefetch_stages import STAGES, Stage
 from .scenario import FULL, evict_all, put
 from .storage_scenes import PAIR, PROMPT, begin_prefetch, complete_job, prefetch, prefetched_pages, put_in_storage_alone
 from .transfers import pending_transfer
-from .tree_view import nodes, pins
+from .tree_view import host_slots, nodes, pins, prefixes
 
 STEPPED = [Capability.STEPPED]
 STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
@@ -92,6 +92,29 @@ def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: 
         f"FETCH-4: the anchor is there: expected {(len(PAIR), rest)}, got {tier_hits(driver, PROMPT)}"
     )
     assert prefetched_pages(driver, ticket) == rest, "FETCH-4: all of the prompt came"
+
+
+@clause("FETCH-2", "LOCK-7", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_an_anchor_is_host_locked_from_the_end_of_its_backup(driver: Driver) -> None:
+    put_in_storage_alone(driver, PAIR, PROMPT)
+    put(driver, PAIR)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    driver.step()
+    complete_job(driver, StorageKind.STORE)
+    evict_all(driver)
+    evict_host(driver)
+    there = host_slots(driver, FULL).keys()
+    assert there == prefixes(*PAIR), f"FETCH-2: {PAIR} is an anchor: expected it to stay on the host, got {there}"
+    driver.drain()
+    came, rest = prefetched_pages(driver, ticket), len(PROMPT) - len(PAIR)
+    assert came == rest, f"FETCH-4: the rest of the prompt is in storage: expected {rest} pages, got {came}"
+    evict_all(driver)
+    evict_host(driver)
+    assert not nodes(driver), (
+        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
 
 
 @clause("FETCH-2", "FLOW-3", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
