@@ -15,7 +15,7 @@ from hicache.types import Pool, StorageKind
 
 from .hits import tier_hits
 from .prefetch_stages import STAGES, Stage
-from .scenario import key_of, put, put_on_host
+from .scenario import key_of, put, put_and_back_up, put_on_host
 from .storage_scenes import (
     OTHER,
     PAIR,
@@ -108,6 +108,27 @@ def test_without_a_backend_the_host_tier_still_works(driver: Driver) -> None:
     )
     called = [call.verb for call in store(driver).calls[before:]]
     assert not called, f"FLOW-12: no backend is attached, and it was asked {called}"
+
+
+@clause("FLOW-12", "FETCH-9", needs=STEPPED, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_nothing_is_queued_for_a_detached_backend(driver: Driver) -> None:
+    store(driver).faults.raising = {"set"}
+    put_and_back_up(driver, PAIR)
+    store(driver).faults.raising = set()
+    driver.match(key_of(driver, PAIR))
+    assert driver.detach_storage(), "FLOW-12: nothing is under way: expected the backend to be detached"
+    put(driver, OTHER)
+    for _ in range(3):
+        driver.step()
+        driver.complete_all()
+        pending = driver.pending_storage()
+        assert not pending, f"FLOW-12: no backend is attached: expected no pending storage job, got {pending}"
+    assert driver.attach_storage(), "FLOW-12: it was detached: expected it to be attached"
+    for pages in (PAIR, OTHER):
+        put(driver, pages)
+        driver.drain()
+        there = in_storage(driver, pages)
+        assert all(there[Pool.KV]), f"FETCH-9: {pages} was used again: expected all of it in storage, got {there}"
 
 
 @clause("FLOW-12", page_sizes=[16])
