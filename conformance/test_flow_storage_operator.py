@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,6 +11,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.storage.scripted import ScriptedStorage
 from hicache.types import Pool, StorageKind
 
 from .hits import tier_hits
@@ -35,6 +36,13 @@ from .storage_scenes import (
 )
 
 Operation = Callable[[Driver], bool]
+
+
+class UnregistrableStorage(ScriptedStorage):
+    """A backend that cannot register the memory of the host tier."""
+
+    def register(self, regions: Sequence[memoryview]) -> None:
+        raise OSError(f"{len(regions)} regions cannot be registered")
 
 
 def detach(driver: Driver) -> bool:
@@ -192,6 +200,16 @@ def test_a_backend_that_does_not_exist_is_refused_with_its_name(driver: Driver) 
             storage_variant(driver, storage={"backend": backend}),
         ):
             pass
+
+
+@clause("FLOW-12", "STORE-11", page_sizes=[16])
+def test_a_backend_that_cannot_register_memory_is_closed(driver: Driver) -> None:
+    backend = f"{__name__}:{UnregistrableStorage.__name__}"
+    before = len(store(driver).calls)
+    with pytest.raises(OSError, match="cannot be registered"), storage_variant(driver, storage={"backend": backend}):
+        pass
+    called = [call.verb for call in store(driver).calls[before:]]
+    assert called == ["close"], f"FLOW-12: the backend was not attached: expected it to be closed once, got {called}"
 
 
 @clause("STORE-11", page_sizes=[16])
