@@ -70,3 +70,20 @@ def test_bytes_that_an_eviction_backs_up_are_counted(driver: Driver) -> None:
     assert taken[FULL] == len(WHOLE) * size, f"EVICT-7: four pages are on the host, got {taken}"
     expected, found = slot_bytes(driver, taken), bytes_moved(driver, TransferKind.BACKUP)
     assert found == expected, f"EVENT-2: {taken} slots were backed up: expected {expected} bytes, got {found}"
+
+
+@clause("EVENT-2", "FLOW-3", needs=[Capability.COUNTERS], write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_backup_below_a_failed_one_is_not_counted(driver: Driver) -> None:
+    for pages in (WHOLE[:2], WHOLE):
+        put(driver, pages)
+        driver.step()
+    parent, child = [one for one in driver.pending() if one.kind is TransferKind.BACKUP]
+    driver.complete(child.ticket)
+    driver.fail(parent.ticket, parts_done=0)
+    driver.step()
+    found = bytes_moved(driver, TransferKind.BACKUP)
+    assert found == 0, f"EVENT-2: the host has nothing: expected 0 bytes to be counted as backed up, got {found}"
+    put(driver, WHOLE)
+    driver.drain()
+    expected, found = bytes_on_host(driver), bytes_moved(driver, TransferKind.BACKUP)
+    assert found == expected, f"EVENT-2: both were backed up again: expected {expected} bytes, got {found}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,11 +11,12 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.storage.scripted import ScriptedStorage
 from hicache.types import Pool, StorageKind
 
 from .hits import tier_hits
 from .prefetch_stages import STAGES, Stage
-from .scenario import key_of, put, put_on_host
+from .scenario import key_of, put, put_and_back_up, put_on_host
 from .storage_scenes import (
     OTHER,
     PAIR,
@@ -35,6 +36,13 @@ from .storage_scenes import (
 )
 
 Operation = Callable[[Driver], bool]
+
+
+class UnregistrableStorage(ScriptedStorage):
+    """A backend that cannot register the memory of the host tier."""
+
+    def register(self, regions: Sequence[memoryview]) -> None:
+        raise OSError(f"{len(regions)} regions cannot be registered")
 
 
 def detach(driver: Driver) -> bool:
@@ -110,6 +118,27 @@ def test_without_a_backend_the_host_tier_still_works(driver: Driver) -> None:
     assert not called, f"FLOW-12: no backend is attached, and it was asked {called}"
 
 
+@clause("FLOW-12", "FETCH-9", needs=STEPPED, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_nothing_is_queued_for_a_detached_backend(driver: Driver) -> None:
+    store(driver).faults.raising = {"set"}
+    put_and_back_up(driver, PAIR)
+    store(driver).faults.raising = set()
+    driver.match(key_of(driver, PAIR))
+    assert driver.detach_storage(), "FLOW-12: nothing is under way: expected the backend to be detached"
+    put(driver, OTHER)
+    for _ in range(3):
+        driver.step()
+        driver.complete_all()
+        pending = driver.pending_storage()
+        assert not pending, f"FLOW-12: no backend is attached: expected no pending storage job, got {pending}"
+    assert driver.attach_storage(), "FLOW-12: it was detached: expected it to be attached"
+    for pages in (PAIR, OTHER):
+        put(driver, pages)
+        driver.drain()
+        there = in_storage(driver, pages)
+        assert all(there[Pool.KV]), f"FETCH-9: {pages} was used again: expected all of it in storage, got {there}"
+
+
 @clause("FLOW-12", page_sizes=[16])
 def test_a_reattached_backend_serves_prefetches(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)
@@ -171,6 +200,16 @@ def test_a_backend_that_does_not_exist_is_refused_with_its_name(driver: Driver) 
             storage_variant(driver, storage={"backend": backend}),
         ):
             pass
+
+
+@clause("FLOW-12", "STORE-11", page_sizes=[16])
+def test_a_backend_that_cannot_register_memory_is_closed(driver: Driver) -> None:
+    backend = f"{__name__}:{UnregistrableStorage.__name__}"
+    before = len(store(driver).calls)
+    with pytest.raises(OSError, match="cannot be registered"), storage_variant(driver, storage={"backend": backend}):
+        pass
+    called = [call.verb for call in store(driver).calls[before:]]
+    assert called == ["close"], f"FLOW-12: the backend was not attached: expected it to be closed once, got {called}"
 
 
 @clause("STORE-11", page_sizes=[16])

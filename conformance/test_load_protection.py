@@ -16,7 +16,7 @@ from .hits import best_match, tier_hits
 from .host_eviction import evict_host
 from .scenario import FULL, evict_all, key_of, put_on_host
 from .transfer_stages import STAGES, Stage
-from .transfers import queue_load
+from .transfers import pending_transfer, queue_load, start_load
 from .tree_view import device_slots, host_slots
 
 LOOKING = (Capability.SNAPSHOT,)
@@ -87,6 +87,28 @@ def test_each_load_of_a_path_protects_it(driver: Driver, first: list[int], end: 
     assert not device_slots(driver, FULL), (
         f"HOST-4: the load has ended: expected an empty device after eviction, got {device_slots(driver, FULL).keys()}"
     )
+
+
+@clause("HOST-4", "FLOW-6", needs=LOOKING, executors=STEPPED)
+@ENDS
+def test_what_another_load_brought_stays_while_a_load_still_waits(driver: Driver, end: End) -> None:
+    put_on_host(driver, PARENT, CHILD)
+    first = start_load(driver, PARENT)
+    shared = pending_transfer(driver, TransferKind.LOAD)
+    second = start_load(driver, CHILD)
+    driver.complete(shared.ticket)
+    driver.step()
+    end(driver, first.ticket)
+    came = device_slots(driver, FULL)
+    assert came, f"FLOW-2: {PARENT} has arrived: expected it on the device, got nothing"
+    evict_both(driver)
+    left = device_slots(driver, FULL)
+    assert left == came, f"HOST-4: {CHILD} is being loaded below {came.keys()}, of which is left {left.keys()}"
+    driver.drain()
+    assert driver.claim(second.ticket) is not None, "FLOW-10: nothing failed: expected slots from the claim, got None"
+    evict_all(driver)
+    left = device_slots(driver, FULL)
+    assert not left, f"HOST-4: both loads have ended: expected an empty device after eviction, got {left.keys()}"
 
 
 @clause("HOST-4", "LOCK-7", needs=LOOKING)

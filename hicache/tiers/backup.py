@@ -24,7 +24,7 @@ class BackupManager:
     """Copies to the host. Host pages become visible in the tree only after the copy is complete.
 
     `cache.step` calls `take_over`, then `start_due`, then starts the copies that were queued. `cache.reset` calls
-    `undo` for each copy that it aborts. `listeners`: called with each node of a copy that has arrived, parents first.
+    `undo` for each copy that it aborts. `listeners`: called with each node that a copy has arrived for, parents first.
     """
 
     def __init__(
@@ -156,12 +156,11 @@ class BackupManager:
             node.backup_failures += not is_done
             for component in self._tree.components:
                 self._install(transfer, component, node, is_done=is_done)
-        if is_done:
-            pages = {name: move.host for name, move in transfer.moves.items()}
-            self._tree.counters.bytes_backed_up += self._pools.bytes_of(pages)
-            for listener in self.listeners:
-                for node in transfer.nodes:
-                    listener(node)
+        # The parent's copy may have failed, or may have been evicted since: then the node did not take its own.
+        backed_up = [node for node in transfer.nodes if is_done and self._tree.is_on_host(node)]
+        for listener in self.listeners:
+            for node in backed_up:
+                listener(node)
         self._tree.locks.unpin(*transfer.pins)
 
     def _install(self, transfer: Transfer, component: TreeComponent, node: Node, *, is_done: bool) -> None:
@@ -172,6 +171,7 @@ class BackupManager:
         pages = transfer.part(component.name, node)
         if is_done and self._tree.can_back_up(component, node):
             component.host.install(node, pages)
+            self._tree.counters.bytes_backed_up += self._pools.bytes_of({component.name: pages})
         else:
             self._evictor.free(component.name, pages)
 

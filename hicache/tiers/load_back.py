@@ -23,14 +23,12 @@ class LoadBackPlan:
     """What a reader up to a node lacks on the device, and where it comes from.
 
     `to_copy`: the nodes in the order of the path, each with its components in component order. `under_way`: the
-    transfers of other load-backs that bring the rest. `resident`: nodes whose SWA or MAMBA data on the device is needed
-    too. `anchor_end`: pages from the root to the device anchor, the deepest node at which all components are valid
-    there.
+    transfers of other load-backs that bring the rest. `anchor_end`: pages from the root to the device anchor, the
+    deepest node at which all components are valid there.
     """
 
     to_copy: dict[Node, list[TreeComponent]]
     under_way: list[Transfer]
-    resident: list[Node]
     anchor_end: int
 
     @property
@@ -59,20 +57,19 @@ def make_plan(tree: ComponentTree, node: Node) -> LoadBackPlan | None:
     _split_at_tails(tree, node)
     to_copy: dict[Node, list[TreeComponent]] = {step: [] for step in node.path()}
     under_way: dict[Transfer, None] = {}
-    resident: list[Node] = []
     for component in tree.components:
         for step, _ in component.needed(node):
             device = step.device[component.index]
             if device.value is not None:
-                resident += [step] if component.index > FULL else []
-            elif device.transfer is not None:
+                continue
+            if device.transfer is not None:
                 under_way[_transfer_of(step, component.index)] = None
             elif step.host[component.index].value is not None:
                 to_copy[step].append(component)
             else:
                 return None
     lacking = {step: components for step, components in to_copy.items() if components}
-    return LoadBackPlan(lacking, list(under_way), resident, tree.device_end(node))
+    return LoadBackPlan(lacking, list(under_way), tree.device_end(node))
 
 
 def _split_at_tails(tree: ComponentTree, node: Node) -> None:
@@ -95,7 +92,7 @@ class LoadBackTicket:
     """A load-back that somebody waits for.
 
     `node`: its last node. `anchor_end`: pages that the device had. `transfers`: all that it waits for, also those of
-    earlier load-backs. `pins`: while it loads, locks on the path and its sources; when it is
+    earlier load-backs. `pins`: while it loads, locks on its sources and on what the device has of the path; when it is
     done, a device lock on the node.
     """
 
@@ -208,11 +205,16 @@ class LoadBackManager:
 
     def take_over(self) -> None:
         """Give nodes what has arrived, and update the tickets."""
-        for transfer in self._controller.take_ended(TransferKind.LOAD):
+        ended = list(self._controller.take_ended(TransferKind.LOAD))
+        for transfer in ended:
             self._finish(transfer)
         for ticket in self._waiting:
             self._update(ticket)
         self._waiting = [ticket for ticket in self._waiting if not ticket.phase.has_ended]
+        for ticket in self._waiting:
+            # What came is on the device from now on, and the load-back that began its transfer may end first.
+            if any(transfer in ended for transfer in ticket.transfers):
+                ticket.pins += self._pin_on_device(ticket.node)
 
     def orphaned_pages(self) -> Slots:
         """FULL pages that arrived, and that are neither the tree's nor free while somebody may read them."""
@@ -234,12 +236,19 @@ class LoadBackManager:
 
     def _protect(self, node: Node, plan: LoadBackPlan) -> list[LockReceipt]:
         """Pin on the device what is there of the path, and on the host what is to be copied."""
-        resident, locks = node, self._tree.locks
+        sources = {node: None} | dict.fromkeys(plan.to_copy)
+        return self._pin_on_device(node) + [self._tree.locks.pin(step, Tier.HOST) for step in sources]
+
+    def _pin_on_device(self, node: Node) -> list[LockReceipt]:
+        """Pin what the device has of all that a reader up to the node needs."""
+        resident = node
         while resident.parent is not None and resident.device[FULL].value is None:
             resident = resident.parent
-        on_device = {resident: None} | dict.fromkeys(plan.resident)
-        pins = [locks.pin(step, Tier.DEVICE) for step in on_device if not step.is_root]
-        return pins + [locks.pin(step, Tier.HOST) for step in {node: None} | dict.fromkeys(plan.to_copy)]
+        pinned = {resident: None}
+        for component in self._tree.components[1:]:
+            needed = component.needed(node)
+            pinned |= {step: None for step, _ in needed if step.device[component.index].value is not None}
+        return [self._tree.locks.pin(step, Tier.DEVICE) for step in pinned if not step.is_root]
 
     def _queue(self, plan: LoadBackPlan, pages: dict[str, Slots]) -> list[Transfer]:
         used = dict.fromkeys(pages, 0)

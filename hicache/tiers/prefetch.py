@@ -118,6 +118,7 @@ class PrefetchManager:
         self._limit = config.limit_tokens // self._page_size
         self._under_way: list[PrefetchOperation] = []
         self._epoch = 0
+        backups.listeners.append(self._pin_copy)
 
     @property
     def under_way(self) -> list[PrefetchOperation]:
@@ -315,6 +316,7 @@ class PrefetchManager:
     def _usable_so_far(self, operation: PrefetchOperation) -> int:
         """The prefix that every rank could use if nothing more came."""
         job = operation.job
+        # Without a job all has come, and waits for a back-up: a node on the key has no host copy to insert below.
         if job is None or job.kind is not StorageKind.PREFETCH:
             return 0
         now = _pages_by_pool(job, self._queue.progress(job).answers)
@@ -341,6 +343,13 @@ class PrefetchManager:
         if not operation.is_awaited or operation.epoch != self._epoch:
             message = f"the prefetch past page {operation.start} was checked or aborted before, or ended by a reset"
             raise ReceiptError(message)
+
+    def _pin_copy(self, node: Node) -> None:
+        """A node got its host copy. Where it is an anchor, the pin was a device lock and did not protect the copy."""
+        for operation in self._under_way:
+            if operation.anchor is node and not operation.has_ended:
+                before, operation.pin = operation.pin, self._tree.locks.pin(node, Tier.HOST)
+                self._unpin(before)
 
     def _unpin(self, pin: LockReceipt | None) -> None:
         if pin is not None:

@@ -132,8 +132,15 @@ class StorageWorker:
         return self._backend is not None
 
     def attach(self, backend: StorageBackend) -> None:
-        """Register the host pools' memory with a backend, and call this backend from now on."""
-        backend.register(self._pools.regions())
+        """Register the host pools' memory with a backend, and call this backend from now on.
+
+        Raises what the backend raises when it cannot register the memory. The backend is then closed.
+        """
+        try:
+            backend.register(self._pools.regions())
+        except Exception:
+            backend.close()
+            raise
         self._backend = backend
 
     def detach(self) -> None:
