@@ -120,6 +120,7 @@ def _open_storage(
     writer = StorageWriter(tree, requests, writes)
     stop_policy = PrefetchStopPolicy(tree.config, runtime.clock, agreement)
     prefetches = PrefetchManager(tree, host.evictor, host.backups, requests, reads, stop_policy)
+    host.backups.listeners.append(prefetches.note_host_copy)
     host.backups.listeners.append(lambda node: writer.offer(node) if worker.is_attached else None)
     storage = StorageTier(runtime.open_backend, requests, worker, reads, writes, writer, prefetches)
     # Not by `attach_storage`: all ranks agree whether each has opened its backend when the whole cache is open.

@@ -118,7 +118,6 @@ class PrefetchManager:
         self._limit = config.limit_tokens // self._page_size
         self._under_way: list[PrefetchOperation] = []
         self._epoch = 0
-        backups.listeners.append(self._pin_copy)
 
     @property
     def under_way(self) -> list[PrefetchOperation]:
@@ -177,6 +176,13 @@ class PrefetchManager:
         operation.is_awaited = False
         if not operation.has_ended:
             self._end(operation, 0)
+
+    def note_host_copy(self, node: Node) -> None:
+        """A node got its host copy. If it is an anchor, pin the copy: until now the pin was a device lock."""
+        for operation in self._under_way:
+            if operation.anchor is node and not operation.has_ended:
+                before, operation.pin = operation.pin, self._tree.locks.pin(node, Tier.HOST)
+                self._unpin(before)
 
     def clear(self) -> None:
         """End everything. All tickets are refused from now on, also those of prefetches that had ended."""
@@ -343,13 +349,6 @@ class PrefetchManager:
         if not operation.is_awaited or operation.epoch != self._epoch:
             message = f"the prefetch past page {operation.start} was checked or aborted before, or ended by a reset"
             raise ReceiptError(message)
-
-    def _pin_copy(self, node: Node) -> None:
-        """A node got its host copy. Where it is an anchor, the pin was a device lock and did not protect the copy."""
-        for operation in self._under_way:
-            if operation.anchor is node and not operation.has_ended:
-                before, operation.pin = operation.pin, self._tree.locks.pin(node, Tier.HOST)
-                self._unpin(before)
 
     def _unpin(self, pin: LockReceipt | None) -> None:
         if pin is not None:
