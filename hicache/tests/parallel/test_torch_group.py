@@ -54,8 +54,8 @@ def test_a_result_is_read_after_the_stream_of_the_gpu_has_ended(monkeypatch: pyt
     group = on_a_gpu(members, stream, 60, monkeypatch)
     reduced = group.reduce([3, -4], Reduction.MIN, "progress")
     assert reduced == [3, -4], f"expected [3, -4], which the stand-in leaves unchanged, got {reduced}"
-    left = (work.polls, stream.polls)
-    assert left == (-1, -1), f"expected one poll after the end of the collective and of the stream, got {left}"
+    left = [work.polls, stream.polls]
+    assert left == [-1, -1], f"expected one poll after the end of the collective and of the stream, got {left}"
     assert members.aborted == [], f"no call failed, yet these ranks aborted: {members.aborted}"
 
 
