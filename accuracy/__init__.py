@@ -1,1 +1,1 @@
-"""The contract as a model sees it: real architectures, answered from every tier."""
+"""Tests of the contract with language models: tiny models of real architectures answer from every tier."""

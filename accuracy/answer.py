@@ -1,4 +1,4 @@
-"""Answer: what an engine gave for a prompt, and where it came from; the same from a model without a cache."""
+"""Answer: the logits that an engine computed for a prompt, and its hits; and the same logits without a cache."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 from hicache.types import Tokens
 
-from .engine.arrivals import Hits
 from .engine.engine import Engine
 from .engine.generation import Generation
 from .engine.model_runner import ModelRunner
+from .engine.prefix_finder import Hits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """`logits`: of the tokens that were computed, the last of the prompt. `ends`: where each forward stopped."""
+    """`logits`: of the computed tokens, those after the hits. `ends`: the position at which each forward ended."""
 
     hits: Hits
     logits: torch.Tensor
@@ -25,16 +25,16 @@ class Answer:
 
 
 def ask(engine: Engine, tokens: Tokens) -> Answer:
-    """One request alone, from its arrival to its end."""
+    """Run one request alone, from its arrival to its end."""
     generation = engine.begin(tokens)
-    assert generation is not None, f"a prompt of {len(tokens)} tokens does not fit into a cache that is made for it"
-    answer = rest_of(engine, generation)
+    assert generation is not None, f"expected an idle cache to have room for a prompt of {len(tokens)} tokens"
+    answer = compute_rest(engine, generation)
     engine.finish(generation)
     return answer
 
 
-def rest_of(engine: Engine, generation: Generation) -> Answer:
-    """Compute what is left of a request."""
+def compute_rest(engine: Engine, generation: Generation) -> Answer:
+    """Compute all tokens of a request that are not computed yet."""
     logits, ends = [], []
     while not generation.is_computed:
         logits.append(engine.compute_chunk(generation))
@@ -42,8 +42,8 @@ def rest_of(engine: Engine, generation: Generation) -> Answer:
     return Answer(generation.hits, torch.cat(logits), tuple(ends))
 
 
-def live(runner: ModelRunner, tokens: Tokens, ends: Sequence[int]) -> torch.Tensor:
-    """The logits of a prompt over one cache of the library's, that stops at the same places and is never stored."""
+def library_logits(runner: ModelRunner, tokens: Tokens, ends: Sequence[int]) -> torch.Tensor:
+    """The logits of a prompt with a cache of transformers that is never stored, and forwards that end at `ends`."""
     cache, starts = runner.new_cache(), (0, *ends)
     parts = zip(starts, ends, strict=False)
     return torch.cat([runner.forward(tokens[start:end], start, cache) for start, end in parts])

@@ -1,4 +1,4 @@
-"""Opens the caches that models are answered from, and skips what the adapter does not declare."""
+"""Fixtures that open caches for models, and skip tests whose capabilities the adapter does not declare."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ HAS_MODELS = all(find_spec(name) for name in ("torch", "transformers", "lm_eval"
 MISSING = "transformers or lm-eval is missing: pip install 'hicache[accuracy]'"
 
 OBSTACLE = unsupported_transformers() if HAS_MODELS else MISSING
-"""Why nothing of this suite can run, or nothing."""
+"""Why no test of this suite can run; empty when they can."""
 
 collect_ignore_glob = ["test_*.py"] if OBSTACLE else []
 
 
 def pytest_report_header() -> list[str]:
-    """Say so when nothing of this suite can run."""
+    """Report why this suite was not collected."""
     return [f"accuracy: not collected, {OBSTACLE}"] if OBSTACLE else []
 
 
 @pytest.fixture
 def adapter_path(pytestconfig: pytest.Config) -> str:
-    """The class under test as another process finds it."""
+    """The class under test as `package.module:Class`, for another process."""
     return subject_of(pytestconfig).path
 
 
 @pytest.fixture
 def open_cache(adapter_type: type[CacheAdapter]) -> Iterator[object]:
-    """Opens a cache until the test ends; skips what the adapter does not declare, or refuses to serve."""
+    """Opens caches that are closed after the test. Skips the test if the adapter cannot serve a configuration."""
     opened: list[CacheAdapter] = []
 
     def open_one(config: CacheConfig) -> CacheAdapter:

@@ -1,4 +1,4 @@
-"""overwrite_free_slots: what was freed on the device cannot be read there by luck."""
+"""overwrite_free_slots: overwrite the bytes of free device slots, so that a stale read cannot give the right answer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hicache.types import NO_SLOTS, Component, Pool, Slots
 T = TypeVar("T")
 
 NOISE = 0xFF
-"""In every byte: no number in any dtype of a model, so that an answer that hangs on it is none."""
+"""The value of every byte: NaN in every dtype of a model, so that an answer that depends on it is NaN."""
 
 
 def overwrite_free_slots(adapter: CacheAdapter, config: CacheConfig) -> None:
-    """Write noise to every slot of the device that can be had."""
+    """Write NOISE to every device slot that can be allocated."""
     slots = np.concatenate([NO_SLOTS, *_all_of(lambda: adapter.allocate(config.page_size))])
     for pool in (Pool.KV, *map(Pool, config.sidecars)):
         _overwrite(adapter, pool, slots)
@@ -33,7 +33,7 @@ def overwrite_free_slots(adapter: CacheAdapter, config: CacheConfig) -> None:
 
 
 def _all_of(take: Callable[[], T | None]) -> list[T]:
-    """All that can be taken."""
+    """Everything that can be allocated."""
     taken: list[T] = []
     while (one := take()) is not None:
         taken.append(one)
@@ -41,6 +41,6 @@ def _all_of(take: Callable[[], T | None]) -> list[T]:
 
 
 def _overwrite(adapter: CacheAdapter, pool: Pool, slots: Slots) -> None:
-    # A pool without layers, as KV is where all layers slide, has no bytes either.
+    # A pool without layers has no bytes: KV, where all layers are sliding.
     for layer in range(adapter.layers(pool)):
         adapter.write(pool, slots, layer, np.full((len(slots), adapter.slot_bytes(pool)), NOISE, dtype=np.uint8))

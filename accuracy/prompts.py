@@ -9,9 +9,9 @@ from hicache.types import Tokens
 from .families.family import VOCABULARY
 
 FIRST_TOKEN = 3
-"""Those before it are special."""
+"""Tokens below this one are special."""
 
 
 def prompt(seed: int, length: int) -> Tokens:
-    """So many tokens, and others for each seed."""
+    """A prompt of `length` tokens. Each seed gives another one."""
     return np.random.default_rng(seed).integers(FIRST_TOKEN, VOCABULARY, length).astype(np.int32)

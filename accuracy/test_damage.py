@@ -1,4 +1,4 @@
-"""Storage whose objects hold other bytes than were kept: what they were of is computed again."""
+"""Stored objects with wrong bytes: their tokens are computed again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hicache.testing.contract import clause
 from hicache.types import SHARED, Key, Pool, Tokens
 
 from .answer import ask
-from .continuations import AT_ONCE, MORE_SEED, MORE_TOKENS
-from .gates import close
+from .cache_setup import CHUNK, CacheSetup, OpenCache, in_storage, served
+from .continuations import MORE_SEED, MORE_TOKENS, ONE_CHUNK_TOKENS
+from .gates import check_close
 from .prompts import prompt
-from .stage import CHUNK, OpenCache, Stage, in_storage, served
 
 DAMAGED: Mapping[str, Pool] = {
     "qwen3": Pool.KV,
@@ -25,19 +25,19 @@ DAMAGED: Mapping[str, Pool] = {
     "qwen3_next": Pool.MAMBA,
     "deepseek_v32": Pool.INDEXER,
 }
-"""A family, and the pool of which an object is damaged."""
+"""By family, the pool of which an object is damaged."""
 
 CACHED = 3 * CHUNK
 
 
-def damage(stage: Stage, folder: Path, pool: Pool, tokens: Tokens) -> None:
-    """Put the bytes of another object of the pool where those of the last page of a prompt were."""
+def damage(setup: CacheSetup, folder: Path, pool: Pool, tokens: Tokens) -> None:
+    """Replace the bytes of a prompt's last page in a pool by those of another object of the pool."""
     files = {path.name.rpartition("+")[2]: path for path in folder.rglob(f"{pool.value}.*")}
     kept = [
-        files[name] for key in stage.adapter.storage_keys(pool, Key(tokens, SHARED)) if (name := _hash(key)) in files
+        files[name] for key in setup.adapter.storage_keys(pool, Key(tokens, SHARED)) if (name := _hash(key)) in files
     ]
     if len(kept) < 2:
-        pytest.skip(f"no files are named after the keys of {pool.value}: there is nothing to damage")
+        pytest.skip(f"fewer than two files are named after keys of {pool.value}: no object can be damaged")
     kept[-1].write_bytes(kept[0].read_bytes())
 
 
@@ -51,14 +51,18 @@ def test_a_page_that_comes_back_with_other_bytes_is_computed_again(
     family: str, pool: Pool, open_cache: OpenCache, tmp_path: Path
 ) -> None:
     model = served(family, torch.float32, "cpu")
-    stage = Stage(model, in_storage(model, tmp_path), open_cache)
+    setup = CacheSetup(model, in_storage(model, tmp_path), open_cache)
     first = prompt(1, CACHED)
-    ask(stage.engine(CHUNK), first)
-    stage.adapter.drain()
-    damage(stage, tmp_path, pool, first)
-    stage.restart()
+    ask(setup.engine(CHUNK), first)
+    setup.adapter.drain()
+    damage(setup, tmp_path, pool, first)
+    setup.restart()
     tokens = np.concatenate((first, prompt(MORE_SEED, MORE_TOKENS)))
-    answer = ask(stage.engine(AT_ONCE), tokens)
+    answer = ask(setup.engine(ONE_CHUNK_TOKENS), tokens)
     whole = model.runner.forward(tokens, 0, None)[answer.hits.total :]
-    close(f"{CACHED} tokens, the last page of {pool.value} damaged, {answer.hits}", torch.float32, whole, answer.logits)
-    assert answer.hits.total < CACHED, f"STORE-3: one page of {CACHED} tokens is damaged, got {answer.hits}"
+    check_close(
+        f"{CACHED} tokens, the last page of {pool.value} damaged, {answer.hits}", torch.float32, whole, answer.logits
+    )
+    assert answer.hits.total < CACHED, (
+        f"STORE-3: expected fewer hits than {CACHED}, as one page is damaged, got {answer.hits}"
+    )

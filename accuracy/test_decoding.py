@@ -1,4 +1,4 @@
-"""Decoding: what a model says token by token, and what the next turn of a conversation finds of it."""
+"""Decoding: tokens that are generated one by one, and their hits in the next turn of a conversation."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from hicache.testing.contract import clause
 from hicache.types import Tokens
 
-from .answer import ask, rest_of
+from .answer import ask, compute_rest
+from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, served
 from .engine.engine import Engine
 from .families.table import REPRESENTATIVES
-from .gates import close
+from .gates import check_close
 from .prompts import prompt
-from .stage import CHUNK, PAGE, OpenCache, Stage, on_device, served
 
 PROMPT, SAID, MORE = 41, 24, 19
 
 
 def say(engine: Engine, tokens: Tokens, count: int) -> tuple[Tokens, torch.Tensor]:
-    """The prompt and the likeliest tokens after it, one by one; the logits that each was chosen by."""
+    """Generate tokens one by one. Returns the prompt with the generated tokens, and the logits that chose each."""
     generation = engine.begin(tokens)
-    assert generation is not None, "one conversation fits into a cache that is made for several"
-    chosen_by = [rest_of(engine, generation).logits[-1:]]
+    assert generation is not None, "expected room for one conversation"
+    chosen_by = [compute_rest(engine, generation).logits[-1:]]
     for _ in range(count):
-        assert engine.append(generation, int(chosen_by[-1].argmax())), "one more token fits"
+        assert engine.append(generation, int(chosen_by[-1].argmax())), "expected room for one more token"
         chosen_by.append(engine.compute_chunk(generation))
     engine.finish(generation)
     return generation.tokens, torch.cat(chosen_by)
@@ -36,16 +36,18 @@ def say(engine: Engine, tokens: Tokens, count: int) -> tuple[Tokens, torch.Tenso
 @clause("REQ-3")
 def test_a_conversation_goes_on_as_no_cache_would(family: str, rereads: bool, open_cache: OpenCache) -> None:
     model = served(family, torch.float32, "cpu")
-    stage = Stage(model, on_device(model, PAGE, CHUNK), open_cache)
-    engine = stage.engine(CHUNK, rereads=rereads)
+    setup = CacheSetup(model, on_device(model, PAGE, CHUNK), open_cache)
+    engine = setup.engine(CHUNK, rereads=rereads)
     cached = 0
     tokens = prompt(5, PROMPT)
     for turn in range(2):
         before = len(tokens)
         tokens, chosen_by = say(engine, tokens, SAID)
         whole = model.runner.forward(tokens, 0, None)
-        close(f"turn {turn} of {family}", torch.float32, whole[before - 1 :], chosen_by)
+        check_close(f"turn {turn} of {family}", torch.float32, whole[before - 1 :], chosen_by)
         again = ask(engine, np.concatenate((tokens, prompt(6, MORE))))
         cached = len(tokens) // PAGE * PAGE
-        assert again.hits.device == cached, f"REQ-3: {cached} tokens of the turn are cached, got {again.hits}"
+        assert again.hits.device == cached, (
+            f"REQ-3: expected {cached} tokens of the turn from the device, got {again.hits}"
+        )
         tokens = np.concatenate((tokens, prompt(7 + turn, MORE)))

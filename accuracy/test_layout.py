@@ -1,4 +1,4 @@
-"""Which pool each layer of a model goes to, and how its tensors lie there."""
+"""The pool of each layer of a model, and the layout of its tensors in slots."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hicache.testing.contract import clause
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Pool
 
-from .engine.cache_room import model_shape
+from .cache_setup import served
+from .engine.cache_config import model_shape
+from .engine.continuation_check import check_continuation
 from .engine.layer_parts import LayerParts
 from .engine.model_layout import ModelLayout
-from .engine.proof import prove
 from .engine.refusal import RefusedFamily
 from .engine.slot_rows import Piece, from_rows, to_rows
 from .families.attention import WINDOW
-from .stage import served
 
 CPU = torch.device("cpu")
 FULL, SLIDING = (Pool.KV,), (Pool.SWA,)
@@ -50,16 +50,18 @@ def layout_of(family: str, dtype: torch.dtype = torch.float32) -> ModelLayout:
 
 @clause()
 @pytest.mark.parametrize(("family", "expected"), POOLS.items(), ids=POOLS)
-def test_each_layer_goes_to_the_pools_of_its_kind(family: str, expected: list[tuple[Pool, ...]]) -> None:
+def test_each_layer_is_assigned_to_the_pools_of_its_kind(family: str, expected: list[tuple[Pool, ...]]) -> None:
     found = [pools_of(parts) for parts in layout_of(family).layers]
     assert found == expected, f"{family}: expected {expected}, got {found}"
 
 
 @clause()
 @pytest.mark.parametrize("family", ["gemma3", "mistral", "zaya", "inkling", "dots3_note"])
-def test_a_window_counts_the_token_that_reads(family: str) -> None:
+def test_a_window_includes_the_token_that_reads(family: str) -> None:
     reach = layout_of(family).window_tokens
-    assert reach == WINDOW - 1, f"{family}: of a window of {WINDOW} tokens one is the reader's own, got {reach}"
+    assert reach == WINDOW - 1, (
+        f"{family}: expected {WINDOW - 1} tokens before the reading one in a window of {WINDOW}, got {reach}"
+    )
 
 
 @clause()
@@ -80,14 +82,16 @@ def test_states_that_accumulate_stay_float32() -> None:
 
 @clause()
 @pytest.mark.parametrize("family", POOLS)
-def test_slots_have_room_for_the_widest_layer(family: str) -> None:
+def test_slots_hold_the_widest_layer(family: str) -> None:
     layout = layout_of(family)
     shape, size = HybridModel.of(model_shape(layout)), layout.dtype.itemsize
     widest = max((part.size_bytes for part in layout.attention), default=0)
-    assert 2 * shape.kv_heads * shape.head_dim * size >= widest, f"{family}: {widest} bytes a token in {shape}"
+    assert 2 * shape.kv_heads * shape.head_dim * size >= widest, (
+        f"{family}: expected slots of {widest} bytes or more, got {shape}"
+    )
     states = max((part.size_bytes("conv") + part.size_bytes("recurrent") for part in layout.states), default=0)
-    room = shape.conv_elements * size + shape.state_elements * 4
-    assert room >= states, f"{family}: {states} bytes of states in {room}"
+    slot_bytes = shape.conv_elements * size + shape.state_elements * 4
+    assert slot_bytes >= states, f"{family}: expected slots of {states} bytes of states or more, got {slot_bytes}"
 
 
 @clause()
@@ -98,13 +102,13 @@ def test_tensors_come_back_from_rows_in_every_bit() -> None:
     width = sum(piece.size_bytes for piece in pieces) + 7
     rows = to_rows(tensors, width)
     assert rows.shape == (4, width), f"expected rows of {width} bytes, got {rows.shape}"
-    assert not rows[:, -7:].any(), "what no tensor fills is zero"
+    assert not rows[:, -7:].any(), "expected zeros after the tensors"
     for expected, found in zip(tensors, from_rows(rows, pieces, CPU), strict=True):
         assert torch.equal(expected, found), f"expected {expected}, got {found}"
 
 
 @clause()
-def test_rows_are_laid_slot_by_slot() -> None:
+def test_each_row_holds_one_slot() -> None:
     first, second = torch.arange(4, dtype=torch.uint8)[:, None], torch.arange(4, 8, dtype=torch.uint8)[:, None]
     rows = to_rows([first, second], 2)
     assert np.array_equal(rows, [[0, 4], [1, 5], [2, 6], [3, 7]]), f"expected one row for each slot, got {rows}"
@@ -112,9 +116,9 @@ def test_rows_are_laid_slot_by_slot() -> None:
 
 @clause()
 @pytest.mark.parametrize("family", ["qwen3_next", "zaya", "lfm2"])
-def test_a_layout_that_forgets_a_state_is_refused(family: str) -> None:
+def test_a_layout_that_lacks_a_state_is_refused(family: str) -> None:
     model = served(family, torch.float32, "cpu")
     first, *others = model.layout.layers
-    forgetful = ModelLayout((replace(first, states=None), *others), model.layout.dtype)
-    with pytest.raises(RefusedFamily, match="not all that it goes on from"):
-        prove(model.runner, forgetful)
+    without_state = ModelLayout((replace(first, states=None), *others), model.layout.dtype)
+    with pytest.raises(RefusedFamily, match="do not cache everything that it needs to continue"):
+        check_continuation(model.runner, without_state)

@@ -1,4 +1,4 @@
-"""The negative control: without the data of one component the gates close, so that they would tell if it were lost."""
+"""The negative control: answers without the data of one component exceed the gates."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hicache.testing.contract import clause
 from hicache.types import Pool, Slots
 
 from .answer import ask
+from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
 from .engine.divergence import divergence
 from .gates import GATES
 from .prompts import prompt
-from .stage import CHUNK, OpenCache, Stage, on_host, served
 
 LOSSES: Mapping[str, Pool] = {
     "llama": Pool.KV,
@@ -30,7 +30,7 @@ LOSSES: Mapping[str, Pool] = {
     "zaya": Pool.SWA,
     "lfm3": Pool.MAMBA,
 }
-"""A family for each kind of layer, and the pool whose bytes are lost: attention of each sort, states, an index."""
+"""By family, one for each kind of layer (attention of each sort, states, an index), the pool whose bytes are lost."""
 
 CACHED, MORE = 96, 45
 
@@ -38,25 +38,27 @@ CACHED, MORE = 96, 45
 @pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(("family", "pool"), LOSSES.items(), ids=LOSSES)
 @clause("REQ-3", needs=(Capability.HOST,))
-def test_bytes_that_are_lost_on_the_way_are_seen(
+def test_lost_bytes_exceed_the_gates(
     family: str, pool: Pool, dtype: torch.dtype, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = served(family, dtype, "cpu")
-    stage = Stage(model, on_host(model), open_cache)
+    setup = CacheSetup(model, on_host(model), open_cache)
     tokens = prompt(1, CACHED + MORE)
-    ask(stage.engine(CHUNK), tokens[:CACHED])
-    stage.leave_device()
-    read = stage.adapter.read
+    ask(setup.engine(CHUNK), tokens[:CACHED])
+    setup.clear_device()
+    read = setup.adapter.read
 
-    def lossy(asked: Pool, slots: Slots, layer: int) -> PageBytes:
-        rows = read(asked, slots, layer)
-        return np.zeros_like(rows) if asked is pool else rows
+    def read_zeros(read_pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        rows = read(read_pool, slots, layer)
+        return np.zeros_like(rows) if read_pool is pool else rows
 
-    monkeypatch.setattr(stage.adapter, "read", lossy)
-    answer = ask(stage.engine(CHUNK), tokens)
-    assert answer.hits.host == CACHED, f"FLOW-10: {CACHED} tokens are on the host, got {answer.hits}"
-    apart = divergence(model.runner.forward(tokens, 0, None)[CACHED:], answer.logits)
-    mean, most = float(apart.mean()), float(apart.max())
+    monkeypatch.setattr(setup.adapter, "read", read_zeros)
+    answer = ask(setup.engine(CHUNK), tokens)
+    assert answer.hits.host == CACHED, f"FLOW-10: expected {CACHED} tokens from the host, got {answer.hits}"
+    nats = divergence(model.runner.forward(tokens, 0, None)[CACHED:], answer.logits)
+    mean, worst = float(nats.mean()), float(nats.max())
     gate = GATES[dtype]
-    assert mean > gate.mean, f"without {pool.value} the gate of {gate} stays open: {mean:.1e} nats a token"
-    assert most > gate.most, f"without {pool.value} the gate of {gate} stays open: {most:.1e} nats at the worst token"
+    assert mean > gate.mean, f"without {pool.value}: expected more than {gate}, got {mean:.1e} nats a token"
+    assert worst > gate.worst, (
+        f"without {pool.value}: expected more than {gate}, got {worst:.1e} nats at the worst token"
+    )

@@ -1,4 +1,4 @@
-"""The trained models answer their tasks, and each task is lost with the component that carries it."""
+"""The trained models answer their tasks, and fail each task when its component is erased."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 
 from .models.alphabet import CHARACTERS, DIGITS, MARK, decoded, encoded
 from .models.copying import SPAN
-from .models.questions import UNASKED
+from .models.questions import NO_LABEL
 from .models.recipe import RECIPES, Recipe, Stage
 from .models.scoring import score
-from .models.shipped import keep, trained
+from .models.shipped import save, trained
 from .models.task import COPYING, RECALL, RUNNING, Task
 from .models.training import training
 
 QUESTIONS = 200
-LEAST_SCORE = 0.9
-LEAST_LOSS = 0.2
-"""By how much a task's score falls at least when its component is erased."""
+MIN_SCORE = 0.9
+MIN_DROP = 0.2
+"""The least fall of a task's score when its component is erased."""
 
 CARRIED = [(name, task) for name, recipe in RECIPES.items() for task in recipe.tasks]
 
@@ -34,23 +34,23 @@ loaded = functools.cache(trained)
 @pytest.mark.parametrize(("name", "task"), CARRIED, ids=lambda value: getattr(value, "name", value))
 def test_a_trained_model_answers(name: str, task: Task) -> None:
     scored = score(loaded(name), task.questions(seed=0, count=QUESTIONS), erased=None)
-    assert scored >= LEAST_SCORE, f"{name} answers {scored:.3f} of {task.name}, expected at least {LEAST_SCORE}"
+    assert scored >= MIN_SCORE, f"{name} answers {scored:.3f} of {task.name}, expected at least {MIN_SCORE}"
 
 
 @pytest.mark.parametrize(("name", "task"), CARRIED, ids=lambda value: getattr(value, "name", value))
-def test_a_task_is_lost_with_its_component(name: str, task: Task) -> None:
+def test_a_task_fails_without_its_component(name: str, task: Task) -> None:
     questions = task.questions(seed=0, count=QUESTIONS)
     whole, without = (score(loaded(name), questions, erased) for erased in (None, task.component))
-    assert whole - without >= LEAST_LOSS, (
+    assert whole - without >= MIN_DROP, (
         f"{name} answers {whole:.3f} of {task.name}, and {without:.3f} without {task.component}: "
-        f"expected {LEAST_LOSS} less, or this task does not tell whether the component was restored"
+        f"expected {MIN_DROP} less, as the task is to show whether the component was restored"
     )
 
 
 def shortened(name: str, steps: int) -> Recipe:
-    """A few steps on all tasks of a recipe, with little in each step."""
+    """A recipe with a few steps on all tasks, and small batches."""
     recipe = RECIPES[name]
-    tasks = [dataclasses.replace(task, lesson_tokens=256) for task in recipe.tasks]
+    tasks = [dataclasses.replace(task, batch_tokens=256) for task in recipe.tasks]
     return dataclasses.replace(recipe, stages=(Stage(steps, dict.fromkeys(tasks, 64)),))
 
 
@@ -62,62 +62,64 @@ def test_training_starts_to_learn(name: str) -> None:
     assert fall >= 0.5, f"expected the sum of losses to fall by half a nat in 30 steps, got {fall:.2f}: {losses}"
 
 
-def test_training_repeats_itself() -> None:
+def test_training_is_deterministic() -> None:
     recipe = shortened("hybrid", steps=2)
     first, second = ([step.losses for step in training(recipe, recipe.untrained())] for _ in range(2))
     assert first == second, f"expected the same losses from the same seed, got {first} and {second}"
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_is_kept_loads_again(name: str, tmp_path: Any) -> None:
+def test_a_saved_model_loads_again(name: str, tmp_path: Any) -> None:
     model = RECIPES[name].untrained().eval()
-    keep(model, name, tmp_path)
+    save(model, name, tmp_path)
     again = trained(name, folder=tmp_path)
     for key, tensor in model.state_dict().items():
-        assert torch.equal(again.state_dict()[key], tensor), f"{key} of {name} is not as it was kept"
+        assert torch.equal(again.state_dict()[key], tensor), f"expected {key} of {name} as it was saved"
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Any) -> None:
     for name in ("hybrid", "window"):
-        keep(RECIPES[name].untrained(), name, tmp_path)
+        save(RECIPES[name].untrained(), name, tmp_path)
     (tmp_path / "window.safetensors").replace(tmp_path / "hybrid.safetensors")
     with pytest.raises(RuntimeError, match="size mismatch"):
         trained("hybrid", folder=tmp_path)
 
 
 def test_the_alphabet_is_one_token_a_character() -> None:
-    assert len(set(CHARACTERS)) == len(CHARACTERS), "a character stands twice"
-    assert decoded(encoded(CHARACTERS)) == CHARACTERS, "expected the text back"
+    assert len(set(CHARACTERS)) == len(CHARACTERS), "expected each character once"
+    assert decoded(encoded(CHARACTERS)) == CHARACTERS, "expected the encoded text"
     with pytest.raises(ValueError, match=r"does not have \['!'\]"):
         encoded("a!")
 
 
-def test_a_copying_lesson_asks_for_what_stood_a_span_before() -> None:
-    lesson = COPYING.lesson(np.random.default_rng(3), 5, 64)
-    lines, positions = np.nonzero(lesson.labels != UNASKED)
-    assert len(lines) > 5 * 20, f"expected a third of 320 positions to be asked, got {len(lines)}"
-    expected = lesson.tokens[lines, positions - SPAN]
-    assert np.array_equal(lesson.labels[lines, positions], expected), "a label is not the letter a span before"
+def test_a_copying_batch_labels_the_letter_one_span_before() -> None:
+    batch = COPYING.batch(np.random.default_rng(3), 5, 64)
+    lines, positions = np.nonzero(batch.labels != NO_LABEL)
+    assert len(lines) > 5 * 20, f"expected labels at about a third of 320 positions, got {len(lines)}"
+    expected = batch.tokens[lines, positions - SPAN]
+    assert np.array_equal(batch.labels[lines, positions], expected), "expected as label the letter one span before"
 
 
-def test_a_recall_lesson_asks_for_the_letter_of_a_key_that_stood_before() -> None:
-    lesson = RECALL.lesson(np.random.default_rng(3), 5, 64)
-    for tokens, labels in zip(lesson.tokens.tolist(), lesson.labels.tolist(), strict=True):
+def test_a_recall_batch_labels_the_letter_of_an_earlier_key() -> None:
+    batch = RECALL.batch(np.random.default_rng(3), 5, 64)
+    for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
         letters = dict(zip(reversed(tokens[::2]), reversed(tokens[1::2]), strict=True))
-        asked = [(tokens[at], label) for at, label in enumerate(labels) if at % 2 == 0 and label != UNASKED]
-        assert asked, f"nothing is asked in {decoded(tokens)}"
-        assert all(letters[key] == label for key, label in asked), f"a label is not the letter of its key: {asked}"
+        asked = [(tokens[at], label) for at, label in enumerate(labels) if at % 2 == 0 and label != NO_LABEL]
+        assert asked, f"expected labels in {decoded(tokens)}"
+        assert all(letters[key] == label for key, label in asked), (
+            f"expected as label the letter of each key, got {asked}"
+        )
         assert labels[1::2] == tokens[::2], f"expected the key before each letter, got {decoded(labels[1::2])}"
 
 
 @pytest.mark.parametrize("task", [RECALL, COPYING, RUNNING], ids=lambda task: task.name)
-def test_what_a_question_builds_on_fills_pages(task: Task) -> None:
+def test_a_prompt_without_its_query_fills_whole_pages(task: Task) -> None:
     question = task.questions(seed=1, count=1)[0]
-    known = len(question.prompt) - question.asking
-    assert known % 64 == 0, f"{known} tokens of {task.name} leave a part of a page, whose computing hides a loss"
+    known = len(question.prompt) - question.query_length
+    assert known % 64 == 0, f"{task.name}: expected whole pages of 64 tokens, got {known} tokens"
 
 
-def test_questions_are_what_their_answers_say() -> None:
+def test_the_answers_of_questions_are_right() -> None:
     copied = COPYING.questions(seed=1, count=1)[0]
     assert copied.prompt.endswith(copied.answer + MARK), f"expected the last {SPAN} letters, got {copied}"
     recalled = RECALL.questions(seed=1, count=1)[0]

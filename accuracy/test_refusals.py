@@ -1,4 +1,4 @@
-"""What the engine refuses: the reason is told, and where it is a defect of the library, the defect is shown."""
+"""The families that the engine refuses: the error has the reason, and a defect of transformers is reproduced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .engine.model_runner import ModelRunner
 from .engine.refusal import RefusedFamily
 from .engine.served_model import ServedModel
 from .families.refused import BUG, REFUSALS
-from .gates import close
+from .gates import check_close
 from .prompts import prompt
 
 STOP, LENGTH = 32, 64
@@ -28,7 +28,7 @@ def _defects() -> Iterator[object]:
 
 @clause("REQ-3")
 @pytest.mark.parametrize("family", REFUSALS)
-def test_a_family_that_cannot_be_kept_is_refused_with_its_reason(family: str) -> None:
+def test_an_unsupported_family_is_refused_with_its_reason(family: str) -> None:
     refusal = REFUSALS[family]
     model = refusal.family.open(torch.float32, "cpu")
     with pytest.raises(RefusedFamily) as refused:
@@ -39,13 +39,13 @@ def test_a_family_that_cannot_be_kept_is_refused_with_its_reason(family: str) ->
 
 @clause()
 @pytest.mark.parametrize("family", list(_defects()))
-def test_the_library_goes_on_rightly_from_its_own_cache(family: str) -> None:
+def test_the_library_continues_correctly_from_its_own_cache(family: str) -> None:
     runner = ModelRunner(REFUSALS[family].family.open(torch.float32, "cpu"))
     tokens, other, cache = prompt(1, LENGTH), prompt(2, LENGTH), runner.new_cache()
     runner.forward(tokens[:STOP], 0, cache)
-    # Another request is computed meanwhile: whatever lies outside the cache is overwritten.
+    # Another request is computed in between: it overwrites state that transformers keeps outside the cache.
     runner.forward(other, 0, runner.new_cache())
-    close(
+    check_close(
         f"{family} after {STOP} tokens",
         torch.float32,
         runner.forward(tokens, 0, None)[STOP:],

@@ -1,4 +1,4 @@
-"""The trained models as an engine serves them, each looked at once for several tests."""
+"""The trained models as an engine serves them, each inspected once for several tests."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the contract costs: times to compare within one run, and counts that are the same on every machine."""
+"""Benchmarks of the contract: times that are compared within one run, and counts that are equal on every machine."""

@@ -1,4 +1,4 @@
-"""Opens the caches that are measured, skips what the adapter does not declare, and prints the ratios of the run."""
+"""Fixtures that open the measured caches, skip tests that the adapter does not support, and print ratios of times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
 from hicache.testing.plugin.subject import subject_of
 
-from .turns import Ratio, Turns
+from .alternating_times import AlternatingTimes, Ratio
 
 Require = Callable[..., None]
 
@@ -21,19 +21,19 @@ ReportRatio = Callable[[str, Ratio], None]
 MeasureBeside = Callable[..., None]
 
 RATIOS = pytest.StashKey[list[tuple[str, Ratio]]]()
-"""What was measured in this run: the test and what the ratio is of, and the ratio."""
+"""The ratios that were measured in this run, each with the name of its test and of the measured work."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No ratio has been measured yet."""
+    """Start without ratios."""
     config.stash[RATIOS] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the ratios, where any were measured."""
+    """Print the ratios, if any were measured."""
     if not (ratios := config.stash[RATIOS]):
         return
-    terminalreporter.section("ratios of times, measured by turns")
+    terminalreporter.section("ratios of times, measured alternately")
     terminalreporter.write_line("pairs  of minima  median")
     for what, ratio in ratios:
         terminalreporter.write_line(f"{ratio.pairs:5}  {ratio.of_minima:9.2f}  {ratio.median:6.2f}  {what}")
@@ -41,13 +41,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
-    """The class under test, with its transfers as fast as they are."""
+    """The class under test, without added delays or faults."""
     return subject_of(pytestconfig).adapter
 
 
 @pytest.fixture
 def require(adapter_type: type[CacheAdapter]) -> Require:
-    """Skips what the adapter does not declare: `require(config, *capabilities)`."""
+    """Skips the test unless the adapter declares what it needs: `require(config, *capabilities)`."""
 
     def require_all(config: CacheConfig, *needs: Capability) -> None:
         lacking = needs_of(config).union(needs) - adapter_type.capabilities
@@ -60,7 +60,7 @@ def require(adapter_type: type[CacheAdapter]) -> Require:
 
 @pytest.fixture
 def open_cache(adapter_type: type[CacheAdapter], require: Require) -> Iterator[Callable[..., CacheAdapter]]:
-    """Opens a cache until the test ends, or skips: `open_cache(config, *capabilities)`."""
+    """Opens caches that are closed after the test, or skips it: `open_cache(config, *capabilities)`."""
     opened: list[CacheAdapter] = []
 
     def open_one(config: CacheConfig, *needs: Capability) -> CacheAdapter:
@@ -75,7 +75,7 @@ def open_cache(adapter_type: type[CacheAdapter], require: Require) -> Iterator[C
 
 @pytest.fixture
 def report_ratio(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> ReportRatio:
-    """Takes what a ratio is of, and the ratio: it is stored with the benchmark, and printed after the run."""
+    """Records a ratio under a name: in the benchmark's data, and in the list printed after the run."""
 
     def report(what: str, ratio: Ratio) -> None:
         benchmark.extra_info[what] = {"pairs": ratio.pairs, "of minima": ratio.of_minima, "median": ratio.median}
@@ -86,28 +86,31 @@ def report_ratio(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) ->
 
 @pytest.fixture
 def measure_beside(benchmark: BenchmarkFixture, report_ratio: ReportRatio) -> MeasureBeside:
-    """Measures something by turns with a yardstick: `measure_beside(prepare, yardstick, act, rounds, what)`.
+    """Measures a call alternately with a baseline: `measure_beside(prepare, baseline, act, rounds, what)`.
 
-    Reports how many times as long the yardstick takes: a part of its speed. Without measuring, each runs once.
+    Reports the ratio of the baseline's time to the call's time, its speed as a share of the baseline's speed. With
+    --benchmark-disable each runs once.
     """
 
     def measure(
         prepare: Callable[[], object],
-        yardstick: Callable[[], object],
+        baseline: Callable[[], object],
         act: Callable[[], object],
         rounds: int,
         what: str,
     ) -> None:
-        turns = Turns()
+        times = AlternatingTimes()
 
         def set_up() -> None:
             prepare()
-            turns.take("yardstick", lambda _: yardstick(), [None])
+            times.measure("baseline", lambda _: baseline(), [None])
 
         benchmark.pedantic(  # type: ignore[no-untyped-call]
-            lambda: turns.take("act", lambda _: act(), [None]), setup=set_up, rounds=rounds if benchmark.enabled else 1
+            lambda: times.measure("act", lambda _: act(), [None]),
+            setup=set_up,
+            rounds=rounds if benchmark.enabled else 1,
         )
         if benchmark.enabled:
-            report_ratio(what, turns.ratio("yardstick", "act"))
+            report_ratio(what, times.ratio("baseline", "act"))
 
     return measure

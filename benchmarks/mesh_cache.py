@@ -1,4 +1,4 @@
-"""MeshCache: one cache on every rank of a mesh, each in a thread, and how often the ranks agree on something."""
+"""MeshCache: one cache on every rank of a mesh, each in a thread, and the number of collectives that the ranks make."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hicache.testing.ranks.team import Team
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
-"""Until a thread that does not come is missed, on a busy machine."""
+"""The timeout of a collective, long enough for a busy machine."""
 
 
 class MeshCache:
-    """`caches`: by rank. Close it in the end."""
+    """`caches`: by rank. Close it at the end."""
 
     def __init__(self, adapter_type: type[CacheAdapter], config: CacheConfig, mesh: Mesh) -> None:
         self._team = Team(mesh, TIMEOUT_S)
@@ -26,28 +26,30 @@ class MeshCache:
         self.caches = self._team.each(lambda rank: adapter_type.on_rank(self.configs[rank], self._team.worlds[rank]))
 
     def each(self, act: Callable[[CacheAdapter], T]) -> list[T]:
-        """Let every rank do something at once, and return what each came to, by rank."""
+        """Call `act` with the cache of every rank at the same time. Returns the results by rank."""
         return self.of_each(lambda rank: act(self.caches[rank]))
 
     def of_each(self, act: Callable[[int], T]) -> list[T]:
-        """The same, by the number of the rank."""
+        """Call `act` with the number of every rank at the same time. Returns the results by rank."""
         return self._team.each(act)
 
     def made(self, rank: int) -> dict[str, int]:
-        """How many collectives a rank has made, along each axis that has several ranks."""
+        """How many collectives a rank has made along each axis of several ranks."""
         return {axis: len(calls) for axis, calls in self._team.worlds[rank].calls.items()}
 
     def numbers(self, rank: int) -> dict[str, int]:
-        """How many numbers a rank gave to its last collective, along each axis that has several ranks."""
+        """How many numbers a rank passed to its last collective along each axis of several ranks."""
         return {axis: calls[-1].count for axis, calls in self._team.worlds[rank].calls.items()}
 
     def counts(self, act: Callable[[CacheAdapter], object]) -> dict[str, int]:
-        """How many collectives it takes along each axis. Raises AssertionError where ranks differ."""
+        """How many collectives `act` makes along each axis. Raises AssertionError if the ranks differ."""
         ranks = range(len(self.caches))
         before = [self.made(rank) for rank in ranks]
         self.each(act)
         took = [{axis: count - before[rank][axis] for axis, count in self.made(rank).items()} for rank in ranks]
-        assert all(one == took[0] for one in took), f"RANK-2: expected as many on each rank, got {took}"
+        assert all(one == took[0] for one in took), (
+            f"RANK-2: expected the same number of collectives on each rank, got {took}"
+        )
         return took[0]
 
     def close(self) -> None:

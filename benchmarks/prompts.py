@@ -1,4 +1,4 @@
-"""Prompts, and putting them into a cache with nothing checked on the way: the verbs cost what they cost a server."""
+"""Prompts, and inserting them without any checks, so that the verbs cost what they cost a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VOCABULARY = 32_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """What an insert takes: a prompt of whole pages and its slots, of which the first `shared` are the tree's own."""
+    """The arguments of an insert: a prompt of whole pages and its slots, of which the tree owns the first `shared`."""
 
     key: Key
     slots: Slots
@@ -22,18 +22,18 @@ class Offer:
 
 
 def random_tokens(random: np.random.Generator, prompts: int, length: int) -> Tokens:
-    """Token ids, [prompts, length]. No two pages of several tokens are alike."""
+    """Token ids, [prompts, length]. No two pages of several tokens are equal."""
     return random.integers(VOCABULARY, size=(prompts, length), dtype=np.int32)
 
 
 def offer(cache: CacheAdapter, key: Key) -> Offer:
-    """Match a prompt, and take slots for the rest."""
+    """Match a prompt, and allocate slots for the rest of it."""
     cached = cache.match(key, chunked=False).device_indices
     fresh = cache.allocate(len(key.tokens) - len(cached))
-    assert fresh is not None, f"the cache has no room for {len(key.tokens) - len(cached)} tokens more"
+    assert fresh is not None, f"expected room for {len(key.tokens) - len(cached)} more tokens"
     return Offer(key, np.concatenate((cached, fresh)), len(cached))
 
 
 def insert(cache: CacheAdapter, offered: Offer) -> InsertResult:
-    """Hand a prompt over, without a state."""
+    """Insert a prompt without a state."""
     return cache.insert(offered.key, offered.slots, shared=offered.shared, window_start=0, state=None, priority=0)

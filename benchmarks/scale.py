@@ -22,12 +22,12 @@ SLIM_MODEL = ModelShape.hybrid(
     dtype="float32",
     is_mla=False,
 )
-"""As little data a slot as can be: what is measured is the tree and the allocators, not the tensors."""
+"""The least data per slot: the tree and the allocators are measured, not the tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`nodes`: in the tree, beside the prompts that are measured. `key_tokens`: of each prompt."""
+    """`nodes`: of the tree, without the measured prompts. `key_tokens`: of each prompt."""
 
     components: tuple[str, ...]
     page_size: int
@@ -38,12 +38,12 @@ class Scale:
         return f"{'+'.join(self.components)}/page{self.page_size}/{self.nodes}nodes/{self.key_tokens}tokens"
 
     def config(self, prompts: int) -> CacheConfig:
-        """A cache that holds the tree and so many prompts at once."""
+        """A cache with room for the tree and `prompts` prompts."""
         return spacious(self.components, self.page_size, self.nodes * self.page_size + prompts * self.key_tokens)
 
 
 def spacious(components: tuple[str, ...], page_size: int, tokens: int) -> CacheConfig:
-    """A cache without events that holds so many tokens, a multiple of the page size, or as many states."""
+    """A cache without events, with room for `tokens` tokens, a multiple of the page size, or as many states."""
     return CacheConfig(
         components=components,
         page_size=page_size,

@@ -1,4 +1,4 @@
-"""How much work each verb does, counted: the same on every machine, and no more than the key asks for."""
+"""The work of each verb, counted: it is the same on every machine, and depends on the key alone."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ OpenCache = Callable[..., CacheAdapter]
 
 PAGED = pytest.mark.parametrize("components", [(FULL,), (FULL, SWA)], ids="+".join)
 DEPTHS = pytest.mark.parametrize("depth", [1, 8, 64])
-CROWDS = pytest.mark.parametrize("crowd", [0, 500], ids=["alone", "in a crowd"])
-"""Prompts that have nothing in common with those that are counted."""
+OTHER_PROMPTS = pytest.mark.parametrize("others", [0, 500], ids=["alone", "with other prompts"])
+"""How many other prompts are cached, which share no page with the counted ones."""
 
 
 def keys_of(prompts: int, nodes: int, seed: int = 0) -> list[Key]:
@@ -45,7 +45,7 @@ def put(cache: CacheAdapter, key: Key) -> InsertResult:
 def put_with_state(cache: CacheAdapter, key: Key) -> InsertResult:
     offered, state = offer(cache, key), cache.allocate_state()
     result = cache.insert(offered.key, offered.slots, shared=offered.shared, window_start=0, state=state, priority=0)
-    assert result.state_adopted, f"the tree takes the first state of a prompt, got {result}"
+    assert result.state_adopted, f"expected the tree to adopt the state of a new prompt, got {result}"
     return result
 
 
@@ -56,20 +56,20 @@ def put_chain(cache: CacheAdapter, key: Key) -> MatchResult:
     return cache.match(key, chunked=False)
 
 
-def opened(open_cache: OpenCache, components: tuple[str, ...], crowd: int) -> CacheAdapter:
+def opened(open_cache: OpenCache, components: tuple[str, ...], others: int) -> CacheAdapter:
     cache = open_cache(spacious(components, PAGE_SIZE, 1_000 * NODE_TOKENS), Capability.COUNTERS)
-    for key in keys_of(crowd, nodes=1, seed=1):
+    for key in keys_of(others, nodes=1, seed=1):
         put(cache, key)
     return cache
 
 
 @PAGED
 @DEPTHS
-@CROWDS
+@OTHER_PROMPTS
 def test_a_match_visits_its_path_and_compares_its_key(
-    open_cache: OpenCache, components: tuple[str, ...], depth: int, crowd: int
+    open_cache: OpenCache, components: tuple[str, ...], depth: int, others: int
 ) -> None:
-    cache, (key,) = opened(open_cache, components, crowd), keys_of(1, depth)
+    cache, (key,) = opened(open_cache, components, others), keys_of(1, depth)
     put_chain(cache, key)
     found = counts(cache, lambda: cache.match(key, chunked=False))
     expected = {"nodes_visited": depth, "bytes_compared": depth * NODE_TOKENS * TOKEN_BYTES}
@@ -78,46 +78,50 @@ def test_a_match_visits_its_path_and_compares_its_key(
 
 @PAGED
 @DEPTHS
-@CROWDS
-def test_an_insert_visits_what_is_cached_and_no_more(
-    open_cache: OpenCache, components: tuple[str, ...], depth: int, crowd: int
+@OTHER_PROMPTS
+def test_an_insert_visits_the_cached_nodes_only(
+    open_cache: OpenCache, components: tuple[str, ...], depth: int, others: int
 ) -> None:
-    cache, (key,) = opened(open_cache, components, crowd), keys_of(1, depth + 1)
+    cache, (key,) = opened(open_cache, components, others), keys_of(1, depth + 1)
     put_chain(cache, cut(key, depth))
     offered = offer(cache, key)
     expected = {"nodes_visited": depth, "bytes_compared": depth * NODE_TOKENS * TOKEN_BYTES}
     found = counts(cache, lambda: insert(cache, offered))
-    assert found == expected, f"an insert of one node behind {depth} cached ones: expected {expected}, got {found}"
+    assert found == expected, f"an insert of one node below {depth} cached ones: expected {expected}, got {found}"
 
 
 @PAGED
-def test_an_unknown_prompt_costs_no_comparison(open_cache: OpenCache, components: tuple[str, ...]) -> None:
-    cache = opened(open_cache, components, crowd=500)
+def test_an_unknown_prompt_is_compared_with_nothing(open_cache: OpenCache, components: tuple[str, ...]) -> None:
+    cache = opened(open_cache, components, others=500)
     found = counts(cache, lambda: cache.match(keys_of(1, nodes=8)[0], chunked=False))
-    assert found == {}, f"no child begins with the prompt's first page, so none is looked at; got {found}"
+    assert found == {}, f"expected no work, as no child begins with the prompt's first page, got {found}"
 
 
 @DEPTHS
-@CROWDS
-def test_a_lock_climbs_to_the_first_locked_node(open_cache: OpenCache, depth: int, crowd: int) -> None:
-    cache, (key,) = opened(open_cache, (FULL,), crowd), keys_of(1, depth)
+@OTHER_PROMPTS
+def test_a_lock_climbs_to_the_first_locked_node(open_cache: OpenCache, depth: int, others: int) -> None:
+    cache, (key,) = opened(open_cache, (FULL,), others), keys_of(1, depth)
     leaf = put_chain(cache, key).device_anchor
     receipts: list[Handle] = []
     first = counts(cache, lambda: receipts.append(cache.lock(leaf)))
     second = counts(cache, lambda: receipts.append(cache.lock(leaf)))
-    assert first == {"nodes_locked": depth}, f"the first lock of a path of {depth} nodes takes each, got {first}"
-    assert second == {"nodes_locked": 1}, f"the second lock finds the leaf locked and climbs no further, got {second}"
+    assert first == {"nodes_locked": depth}, (
+        f"expected the first lock to lock all {depth} nodes of the path, got {first}"
+    )
+    assert second == {"nodes_locked": 1}, f"expected the second lock to stop at the locked leaf, got {second}"
     releases = [counts(cache, partial(cache.unlock, receipt)) for receipt in receipts]
-    assert releases == [second, first], f"each unlock gives back what a lock took: {second}, {first}, got {releases}"
+    assert releases == [second, first], (
+        f"expected each unlock to visit the nodes of its lock: {second}, {first}, got {releases}"
+    )
 
 
 @DEPTHS
 def test_a_lock_below_a_locked_parent_stops_there(open_cache: OpenCache, depth: int) -> None:
-    cache, (key,) = opened(open_cache, (FULL,), crowd=0), keys_of(1, depth + 1)
+    cache, (key,) = opened(open_cache, (FULL,), others=0), keys_of(1, depth + 1)
     cache.lock(put_chain(cache, cut(key, depth)).device_anchor)
     leaf = put_chain(cache, key).device_anchor
     found = counts(cache, lambda: cache.lock(leaf))
-    assert found == {"nodes_locked": 2}, f"the leaf, and its parent that counts it; got {found}"
+    assert found == {"nodes_locked": 2}, f"expected two nodes, the leaf and its locked parent, got {found}"
 
 
 @pytest.mark.parametrize(
@@ -125,22 +129,24 @@ def test_a_lock_below_a_locked_parent_stops_there(open_cache: OpenCache, depth: 
     [((FULL,), FULL), ((FULL, SWA), FULL), ((FULL, SWA), SWA), ((FULL, MAMBA), FULL), ((FULL, MAMBA), MAMBA)],
     ids=["full", "full of full+swa", "swa", "full of full+mamba", "mamba"],
 )
-@CROWDS
+@OTHER_PROMPTS
 @pytest.mark.parametrize("touched", [0, 7])
-def test_an_eviction_looks_at_its_victims_and_at_what_was_used(
-    open_cache: OpenCache, components: tuple[str, ...], component: str, crowd: int, touched: int
+def test_an_eviction_pops_its_victims_and_the_nodes_used_since(
+    open_cache: OpenCache, components: tuple[str, ...], component: str, others: int, touched: int
 ) -> None:
     cache, keys = open_cache(spacious(components, PAGE_SIZE, 1_000 * NODE_TOKENS), Capability.COUNTERS), keys_of(20, 1)
-    for key in [*keys, *keys_of(crowd, nodes=1, seed=1)]:
+    for key in [*keys, *keys_of(others, nodes=1, seed=1)]:
         (put_with_state if MAMBA in components else put)(cache, key)
     for key in keys[:touched]:
         cache.match(key, chunked=False)
     victims = 10
     found = counts(cache, lambda: cache.evict(component, victims * (1 if component == MAMBA else NODE_TOKENS)))
     gone = [key for key in keys if not len(cache.match(key, chunked=False).device_indices)]
-    assert gone == keys[touched : touched + victims], f"expected the {victims} oldest to go, {len(gone)} went"
+    assert gone == keys[touched : touched + victims], (
+        f"expected the {victims} oldest prompts to be evicted, got {len(gone)}"
+    )
     expected = {"candidates_popped": victims + touched}
-    assert found == expected, f"{victims} victims behind {touched} used nodes: expected {expected}, got {found}"
+    assert found == expected, f"{victims} victims after {touched} nodes used since: expected {expected}, got {found}"
 
 
 @pytest.mark.parametrize("policy", EvictionPolicy)
@@ -151,17 +157,19 @@ def test_no_policy_looks_at_more_than_its_victims(open_cache: OpenCache, policy:
         offered = offer(cache, key)
         cache.insert(key, offered.slots, shared=0, window_start=0, state=None, priority=1)
     found = counts(cache, lambda: cache.evict(FULL, 10 * NODE_TOKENS))
-    assert found == {"candidates_popped": 10}, f"10 of 200 nodes go, of which none was used since; got {found}"
+    assert found == {"candidates_popped": 10}, (
+        f"expected 10 candidates for 10 victims, none of which was used since, got {found}"
+    )
 
 
 @PAGED
-def test_nothing_is_hashed_when_nobody_asks(open_cache: OpenCache, components: tuple[str, ...]) -> None:
-    cache = opened(open_cache, components, crowd=10)
+def test_without_events_no_page_is_hashed(open_cache: OpenCache, components: tuple[str, ...]) -> None:
+    cache = opened(open_cache, components, others=10)
     for key in keys_of(5, nodes=4):
         put_chain(cache, key)
     cache.evict(FULL, 20 * NODE_TOKENS)
     hashed = cache.counters()["pages_hashed"]
-    assert hashed == 0, f"without events no page needs its hash, {hashed} were hashed"
+    assert hashed == 0, f"expected no hashed pages without events, got {hashed}"
 
 
 @PAGED
@@ -174,14 +182,14 @@ def test_a_page_is_hashed_once(open_cache: OpenCache, components: tuple[str, ...
         cache.match(cut(key, nodes=2), chunked=False)
     cache.evict(FULL, 10 * NODE_TOKENS)
     hashed, pages = cache.counters()["pages_hashed"], 5 * 4 * NODE_TOKENS // PAGE_SIZE
-    assert hashed == pages, f"{pages} pages were inserted, again, split and evicted: {hashed} were hashed"
+    assert hashed == pages, f"expected {pages} hashed pages after two inserts, splits and evictions, got {hashed}"
 
 
 def test_only_a_fork_copies_a_state(open_cache: OpenCache) -> None:
-    cache, (key,) = opened(open_cache, (FULL, MAMBA), crowd=0), keys_of(1, nodes=4)
+    cache, (key,) = opened(open_cache, (FULL, MAMBA), others=0), keys_of(1, nodes=4)
     put_with_state(cache, key)
     found = cache.match(key, chunked=False)
-    assert len(found.device_indices) == len(key.tokens), f"a prompt with a state is found whole, got {found}"
-    assert cache.counters()["states_copied"] == 0, "neither an insert nor a match copies a state"
+    assert len(found.device_indices) == len(key.tokens), f"expected a hit of the whole prompt with a state, got {found}"
+    assert cache.counters()["states_copied"] == 0, "expected no copied state after an insert and a match"
     forked = counts(cache, lambda: cache.fork_state(found.device_anchor))
-    assert forked["states_copied"] == 1, f"a fork copies one state, got {forked}"
+    assert forked["states_copied"] == 1, f"expected one copied state from a fork, got {forked}"

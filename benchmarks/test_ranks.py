@@ -1,4 +1,4 @@
-"""What several ranks cost: how often they agree on something, counted; and a packed reduction, measured beside many."""
+"""The cost of several ranks: collectives are counted, and a packed reduction is measured against separate ones."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from hicache.testing.traces.format import write_trace
 from hicache.testing.traces.generate import SHORT_TRACE, generate_trace
 from hicache.types import SHARED, Handle, Key, StopPolicy, Tier
 
+from .alternating_times import Ratio
 from .conftest import ReportRatio
-from .crossing import PAGE_SIZE, Route
 from .mesh_cache import MeshCache
-from .pace import NUMBERS, paces
+from .prompt_transfer import PAGE_SIZE, LayoutPair
 from .prompts import insert, offer, random_tokens
+from .reduction_times import NUMBERS, reduction_times
 from .scale import FULL, SLIM_MODEL, spacious
-from .turns import Ratio
 
 RANKED_MODEL = reshaped(SLIM_MODEL, full_layers=2, kv_heads=4)
-"""As little data as can be that divides over four tensor-parallel ranks and over two stages."""
+"""The least data that divides over four tensor-parallel ranks and over two pipeline stages."""
 
 ALONE = Mesh(tp_size=1, cp_size=1, pp_size=1)
 MESHES = [ALONE, Mesh(2, 1, 1), Mesh(4, 1, 1), Mesh(2, 2, 1), Mesh(2, 1, 2), Mesh(2, 2, 2)]
@@ -49,14 +49,14 @@ TRACE = replace(
 )
 
 JOBS = 8
-"""Backups that are under way at once."""
+"""Backups that are in flight at the same time."""
 
 OpenMesh = Callable[[CacheConfig, Mesh], MeshCache]
 
 
 @pytest.fixture
 def open_mesh(adapter_type: type[CacheAdapter], require: Callable[..., None]) -> Iterator[OpenMesh]:
-    """Opens a cache on each rank of a mesh until the test ends, or skips."""
+    """Opens caches on all ranks of a mesh, closed after the test, or skips the test."""
     opened: list[MeshCache] = []
 
     def open_one(config: CacheConfig, mesh: Mesh) -> MeshCache:
@@ -76,7 +76,7 @@ def on_device() -> CacheConfig:
 
 
 def on_host() -> CacheConfig:
-    return Route(Layout.LAYER_FIRST, Layout.PAGE_FIRST).config(PAGES, RANKED_MODEL, ExecutorKind.STEPPED)
+    return LayoutPair(Layout.LAYER_FIRST, Layout.PAGE_FIRST).config(PAGES, RANKED_MODEL, ExecutorKind.STEPPED)
 
 
 def on_storage(policy: StopPolicy) -> CacheConfig:
@@ -101,7 +101,7 @@ def a_key(pages: int) -> Key:
 
 
 def once(mesh: Mesh) -> dict[str, int]:
-    """One collective along each axis of several ranks."""
+    """By axis of several ranks, the count of one collective."""
     sizes = {"tp": mesh.tp_size, "cp": mesh.cp_size, "pp": mesh.pp_size}
     return {axis: 1 for axis, size in sizes.items() if size > 1}
 
@@ -117,7 +117,7 @@ def test_a_step_takes_one_collective_along_each_axis(open_mesh: OpenMesh, mesh: 
 
 
 @ON_MESHES
-def test_nothing_else_that_a_request_does_takes_one(open_mesh: OpenMesh, mesh: Mesh) -> None:
+def test_no_other_verb_of_a_request_takes_a_collective(open_mesh: OpenMesh, mesh: Mesh) -> None:
     cache, key = open_mesh(on_host(), mesh), a_key(8)
 
     def serve(own: CacheAdapter) -> None:
@@ -131,11 +131,11 @@ def test_nothing_else_that_a_request_does_takes_one(open_mesh: OpenMesh, mesh: M
 
 
 @ON_MESHES
-def test_a_cache_without_lower_tiers_takes_none(open_mesh: OpenMesh, mesh: Mesh) -> None:
+def test_a_cache_without_lower_tiers_takes_no_collective(open_mesh: OpenMesh, mesh: Mesh) -> None:
     cache, key = open_mesh(on_device(), mesh), a_key(8)
     cache.each(lambda own: insert(own, offer(own, key)))
     took = cache.counts(lambda own: own.step())
-    assert not any(took.values()), f"nothing is under way below the device, so expected no collective, got {took}"
+    assert not any(took.values()), f"expected no collective without tiers below the device, got {took}"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_cache_without_lower_tiers_takes_none(open_mesh: OpenMesh, mesh: Mesh)
     ids=lambda value: getattr(value, "value", str(value)),
 )
 @ON_MESHES
-def test_a_look_at_a_prefetch_takes_at_most_one(
+def test_a_check_of_a_prefetch_takes_at_most_one_collective(
     open_mesh: OpenMesh, mesh: Mesh, policy: StopPolicy, expected: int
 ) -> None:
     cache, key = open_mesh(on_storage(policy), mesh), a_key(8)
@@ -154,23 +154,23 @@ def test_a_look_at_a_prefetch_takes_at_most_one(
     tickets = cache.each(lambda own: own.prefetch(key))
     by_cache = {id(own): ticket for own, ticket in zip(cache.caches, tickets, strict=True)}
     cache.each(lambda own: own.step())
-    cache.each(_answer)
+    cache.each(_complete_jobs)
     cache.each(lambda own: own.step())
 
-    def look(own: CacheAdapter) -> None:
+    def check(own: CacheAdapter) -> None:
         ticket: Handle = by_cache[id(own)]
         own.check_prefetch(ticket)
 
-    took = cache.counts(look)
+    took = cache.counts(check)
     wanted = {axis: count * expected for axis, count in once(mesh).items()}
     assert took == wanted, (
-        f"a look at a prefetch under way, {policy.value} on {mesh.name}: expected {wanted}, got {took}"
+        f"a check of a prefetch in flight, {policy.value} on {mesh.name}: expected {wanted}, got {took}"
     )
 
 
-def _answer(own: CacheAdapter) -> None:
-    for asked in own.pending_storage():
-        own.complete_storage(asked.ticket)
+def _complete_jobs(own: CacheAdapter) -> None:
+    for job in own.pending_storage():
+        own.complete_storage(job.ticket)
 
 
 @ON_MESHES
@@ -184,10 +184,12 @@ def test_a_step_packs_the_numbers_of_all_jobs_into_one_collective(open_mesh: Ope
         numbers.append(cache.numbers(0))
     for axis in once(mesh):
         packed = [found[axis] for found in numbers]
-        assert packed == sorted(set(packed)), f"each job adds numbers to the collective along {axis}, got {packed}"
+        assert packed == sorted(set(packed)), (
+            f"expected each job to add numbers to the collective along {axis}, got {packed}"
+        )
 
 
-def test_numbers_that_are_packed(
+def test_a_packed_reduction(
     adapter_type: type[CacheAdapter],
     require: Callable[..., None],
     tmp_path: Path,
@@ -199,9 +201,9 @@ def test_numbers_that_are_packed(
     launch = Launch(mesh, "gloo", tmp_path, deadline_s=120.0, timeout_s=60.0, is_recorded=False)
     rounds = 200 if benchmark.enabled else 1
     measured = benchmark.pedantic(  # type: ignore[no-untyped-call]
-        lambda: launch.values(paces, adapter_type, on_device(), rounds), rounds=1
+        lambda: launch.values(reduction_times, adapter_type, on_device(), rounds), rounds=1
     )
-    assert [len(packed_s) for packed_s, _ in measured] == [rounds] * 2, f"{rounds} times of each rank"
+    assert [len(packed_s) for packed_s, _ in measured] == [rounds] * 2, f"expected {rounds} times from each rank"
     if benchmark.enabled:
         for rank, (packed_s, separate_s) in enumerate(measured):
             what = f"{NUMBERS} reductions to a packed one, rank {rank}"
@@ -210,7 +212,7 @@ def test_numbers_that_are_packed(
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What one rank decided about a trace. `collectives`: along all axes, for each request."""
+    """The decisions of one rank about a trace. `collectives`: for each request, along all axes."""
 
     hit_lengths: dict[str, list[int]]
     evicted_tokens: int | None
@@ -220,7 +222,7 @@ class Decisions:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Trace:
-    """A thousand requests of conversations."""
+    """A trace of conversations with REQUESTS requests."""
     path = tmp_path / "trace.jsonl"
     write_trace(path, generate_trace(TRACE, seed=6))
     return Trace(path, skip_bad=False, limit=REQUESTS)
@@ -228,7 +230,7 @@ def trace(tmp_path: Path) -> Trace:
 
 @pytest.fixture
 def settings() -> ReplaySettings:
-    """Little room on both tiers, and transfers that come with the steps."""
+    """Small capacities on both tiers, and a stepped executor."""
     host = HostSettings("40%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
     return ReplaySettings(PAGE_SIZE, "3%", (FULL,), EvictionPolicy.LRU, 1, 4, 0, host, None)
 
@@ -239,23 +241,23 @@ def test_ranks_decide_about_a_trace_as_one_rank_does(
     config = replace(cache_config(settings, survey(trace, PAGE_SIZE), tmp_path), model=RANKED_MODEL)
     requests = list(trace)
     (alone,) = _decisions(open_mesh(config, ALONE), requests, settings)
-    assert sum(alone.hit_lengths[Tier.HOST.value]), "expected requests to find something on the host"
-    assert alone.evicted_tokens, "expected the trace to need more room than there is"
-    assert not any(alone.collectives), "a rank that is alone has nobody to agree with"
+    assert sum(alone.hit_lengths[Tier.HOST.value]), "expected host hits"
+    assert alone.evicted_tokens, "expected evictions"
+    assert not any(alone.collectives), "expected no collectives on a single rank"
     for mesh in (Mesh(2, 1, 1), Mesh(2, 1, 2)):
         decided = _decisions(open_mesh(config, mesh), requests, settings)
         for rank, own in enumerate(decided):
-            assert own.hit_lengths == alone.hit_lengths, f"RANK-1: rank {rank} of {mesh.name} has other hits than one"
+            assert own.hit_lengths == alone.hit_lengths, f"RANK-1: rank {rank} of {mesh.name}: other hits"
             assert own.evicted_tokens == alone.evicted_tokens, f"RANK-7: rank {rank} of {mesh.name}: other evictions"
-            assert own.tree == alone.tree, f"RANK-1: rank {rank} of {mesh.name} has another tree than one rank has"
-            assert own.collectives == decided[0].collectives, f"RANK-2: rank {rank} of {mesh.name}"
+            assert own.tree == alone.tree, f"RANK-1: rank {rank} of {mesh.name}: another tree"
+            assert own.collectives == decided[0].collectives, f"RANK-2: rank {rank} of {mesh.name}: other collectives"
         benchmark.extra_info[f"collectives per request on {mesh.name}"] = sum(decided[0].collectives) / REQUESTS
         require_counts(decided[0], len(once(mesh)), mesh)
     benchmark.pedantic(lambda: None, rounds=1)  # type: ignore[no-untyped-call]
 
 
 def require_counts(own: Decisions, axes: int, mesh: Mesh) -> None:
-    """A request takes a step; one that loads something waits for it, which takes two more."""
+    """Check that a request takes one step, and three if it loads back: it waits for the load."""
     loads = own.hit_lengths[Tier.HOST.value]
     for steps, is_loaded in ((1, False), (3, True)):
         found = {count for count, loaded in zip(own.collectives, loads, strict=True) if bool(loaded) == is_loaded}

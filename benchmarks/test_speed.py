@@ -1,4 +1,4 @@
-"""What each verb costs, over the length of the key, the page size, the components and the size of the tree."""
+"""The time of each verb by length of the key, page size, components and size of the tree."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from hicache.testing.adapter import CacheAdapter
 
-from .grove import Grove
 from .prompts import insert, offer
 from .scale import FULL, SWA, Scale
+from .synthetic_tree import SyntheticTree
 
 SCALES = [
     Scale(*choice) for choice in product([(FULL,), (FULL, SWA)], [16, 64], [1_000, 100_000], [2_048, 32_768, 131_072])
@@ -23,14 +23,14 @@ SCALES = [
 ROUNDS = 20
 
 SMOKE_NODES = 100
-"""In the tree when nothing is measured and a run only shows that the benchmarks work."""
+"""Nodes of the tree with --benchmark-disable, when a run only shows that the benchmarks work."""
 
 Measure = Callable[[Callable[[Any], Any], Sequence[Any]], Any]
 
 
 @pytest.fixture
 def measure(benchmark: BenchmarkFixture) -> Measure:
-    """Calls a verb once with each argument, and returns the last answer; without measuring, the first."""
+    """Calls a verb once with each argument, and returns the last result; with --benchmark-disable, the first."""
 
     def measure_each(verb: Callable[[Any], Any], arguments: Sequence[Any]) -> Any:
         rounds = iter(arguments)
@@ -50,36 +50,40 @@ def scale(request: pytest.FixtureRequest, require: Callable[..., None]) -> Scale
 
 
 @pytest.fixture
-def grove(scale: Scale, benchmark: BenchmarkFixture, open_cache: Callable[..., CacheAdapter]) -> Grove:
-    """A grove with a prompt for each round, and room for as many again."""
-    planted = scale if benchmark.enabled else replace(scale, nodes=SMOKE_NODES)
+def tree(scale: Scale, benchmark: BenchmarkFixture, open_cache: Callable[..., CacheAdapter]) -> SyntheticTree:
+    """A tree with a prompt for each round, and room for as many more."""
+    own = scale if benchmark.enabled else replace(scale, nodes=SMOKE_NODES)
     rounds = ROUNDS if benchmark.enabled else 1
-    return Grove(open_cache(planted.config(prompts=2 * rounds)), planted, prompts=rounds)
+    return SyntheticTree(open_cache(own.config(prompts=2 * rounds)), own, prompts=rounds)
 
 
 @pytest.mark.benchmark(group="match")
-def test_match_what_is_cached(grove: Grove, measure: Measure) -> None:
-    found = measure(lambda key: grove.cache.match(key, chunked=False), grove.prompts)
-    tokens = grove.scale.key_tokens
-    assert len(found.device_indices) == tokens, f"a cached prompt of {tokens} tokens: {len(found.device_indices)} found"
+def test_match_a_cached_prompt(tree: SyntheticTree, measure: Measure) -> None:
+    found = measure(lambda key: tree.cache.match(key, chunked=False), tree.prompts)
+    tokens = tree.scale.key_tokens
+    assert len(found.device_indices) == tokens, (
+        f"expected {tokens} tokens of a cached prompt, got {len(found.device_indices)}"
+    )
 
 
 @pytest.mark.benchmark(group="insert")
-def test_insert_what_is_new(grove: Grove, measure: Measure) -> None:
-    offers = [offer(grove.cache, key) for key in grove.fresh_prompts(len(grove.prompts))]
-    result = measure(lambda offered: insert(grove.cache, offered), offers)
-    assert result.prefix_length == 2 * grove.scale.page_size, f"a trunk and a leaf of one page are cached, got {result}"
-    assert result.accepted_length == grove.scale.key_tokens, f"the whole prompt is cached from now on, got {result}"
+def test_insert_a_new_prompt(tree: SyntheticTree, measure: Measure) -> None:
+    offers = [offer(tree.cache, key) for key in tree.new_prompts(len(tree.prompts))]
+    result = measure(lambda offered: insert(tree.cache, offered), offers)
+    assert result.prefix_length == 2 * tree.scale.page_size, f"expected a hit of two pages, got {result}"
+    assert result.accepted_length == tree.scale.key_tokens, f"expected the whole prompt in the tree, got {result}"
 
 
 @pytest.mark.benchmark(group="lock and unlock")
-def test_lock_and_unlock(grove: Grove, measure: Measure) -> None:
-    nodes = [grove.cache.match(key, chunked=False).device_anchor for key in grove.prompts]
-    measure(lambda node: grove.cache.unlock(grove.cache.lock(node)), nodes)
+def test_lock_and_unlock(tree: SyntheticTree, measure: Measure) -> None:
+    nodes = [tree.cache.match(key, chunked=False).device_anchor for key in tree.prompts]
+    measure(lambda node: tree.cache.unlock(tree.cache.lock(node)), nodes)
 
 
 @pytest.mark.benchmark(group="evict")
-def test_evict_a_prompt(grove: Grove, measure: Measure) -> None:
-    tokens = grove.scale.key_tokens - grove.scale.page_size
-    result = measure(lambda wanted: grove.cache.evict(FULL, wanted), [tokens] * len(grove.prompts))
-    assert result.freed[FULL] == tokens, f"the oldest prompt has {tokens} tokens behind its trunk, got {result}"
+def test_evict_a_prompt(tree: SyntheticTree, measure: Measure) -> None:
+    tokens = tree.scale.key_tokens - tree.scale.page_size
+    result = measure(lambda wanted: tree.cache.evict(FULL, wanted), [tokens] * len(tree.prompts))
+    assert result.freed[FULL] == tokens, (
+        f"expected {tokens} tokens freed, those of the oldest prompt below its parent, got {result}"
+    )

@@ -1,4 +1,4 @@
-"""What set, get and has cost: reads and statements counted, and time measured beside a plain file of the bytes."""
+"""The cost of set, get and has: reads and statements are counted, and time is measured against a plain file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCOPE = "bench-1"
 PAGE_BYTES = (64 * KIB, MIB, 4 * MIB)
 TOTAL_BYTES = 32 * MIB
 SHARED_BYTES = 64 * MIB
-"""More than the processor's caches hold, so that neither of the two finds its bytes there."""
+"""More than the processor's caches hold, so that neither of the two is served from them."""
 
 SMOKE_PAGES = 2
 ROUNDS = 50
@@ -35,13 +35,13 @@ BACKENDS: Mapping[str, Mapping[str, Any]] = {
 }
 
 IS_VERIFIED = {"slotfile": True, "slotfile, unverified": False}
-"""Whether a get compares page_io."""
+"""Whether a get verifies checksums."""
 
 SLOTFILES = pytest.mark.parametrize("name", IS_VERIFIED)
 
 COUNTED_BYTES = 16 * MIB
 READ_BYTES = 4 * MIB
-"""The most that a get reads at a time, unless a page is longer."""
+"""The largest read of a get, unless a page is larger."""
 
 LONG_BATCH, SHORT_BATCH = 128, 1
 """Pages of one get."""
@@ -49,18 +49,19 @@ LONG_BATCH, SHORT_BATCH = 128, 1
 FEW_OBJECTS, MANY_OBJECTS, ASKED = 1_000, 1_000_000, 10_000
 SMALL_PAGE_BYTES = 4 * KIB
 
-LOOKS = 3
-"""How often one get asks whether the index has changed: when it borrows places, finds them and gives them back."""
+MARK_READS = 3
+"""How often one get reads the mark, which says whether the index has changed: when it pins slots, looks them up and
+releases them."""
 
 BUCKET_BYTES = 64
-"""What is read of the table of names for each name, and of its header."""
+"""How many bytes of the name table are read for each name, and for its header."""
 
 OpenPages = Callable[[str, int, int], Pages]
 
 
 @pytest.fixture
 def open_pages(tmp_path: Path) -> Iterator[OpenPages]:
-    """Opens pages of a size on a backend of its own until the test ends."""
+    """Opens pages on backends that are closed after the test."""
     opened: list[Pages] = []
 
     def open_one(name: str, page_bytes: int, total_bytes: int) -> Pages:
@@ -82,28 +83,28 @@ def page_bytes(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(params=BACKENDS)
 def pages(request: pytest.FixtureRequest, open_pages: OpenPages, page_bytes: int, benchmark: BenchmarkFixture) -> Pages:
-    """Pages on each backend; two of them when nothing is measured."""
+    """Pages on each backend; two pages if nothing is measured."""
     return open_pages(request.param, page_bytes, TOTAL_BYTES if benchmark.enabled else SMOKE_PAGES * page_bytes)
 
 
 @pytest.fixture
 def measure(benchmark: BenchmarkFixture, page_bytes: int, measure_beside: MeasureBeside) -> Callable[..., None]:
-    """Does the same again and again, each time after the plain file, and reports how much of its speed that is."""
+    """Measures a verb alternately with the plain file, and reports its share of the plain file's speed."""
 
     def measure_each(prepare: Callable[[], None], plain: Callable[[], None], act: Callable[[], None]) -> None:
         benchmark.group = f"storage, pages of {page_bytes // KIB} KiB, {plain.__name__}"
-        measure_beside(prepare, plain, act, ROUNDS, "part of the speed of a plain file")
+        measure_beside(prepare, plain, act, ROUNDS, "share of the speed of a plain file")
 
     return measure_each
 
 
 def test_set(pages: Pages, measure: Callable[..., None]) -> None:
-    measure(pages.forget, pages.write_plainly, pages.keep)
+    measure(pages.clear, pages.write_plain_file, pages.set_all)
 
 
 def test_get(pages: Pages, measure: Callable[..., None]) -> None:
-    pages.keep()
-    measure(lambda: None, pages.read_plainly, pages.fetch)
+    pages.set_all()
+    measure(lambda: None, pages.read_plain_file, pages.get_all)
 
 
 @SLOTFILES
@@ -116,34 +117,36 @@ def test_get_beside_preadv_of_the_same_file(
     measure_beside: MeasureBeside,
 ) -> None:
     pages = open_pages(name, page_bytes, SHARED_BYTES if benchmark.enabled else SMOKE_PAGES * page_bytes)
-    pages.keep()
-    # The same bytes of the same file: how a file lies in the machine's memory decides how fast it is read.
+    pages.set_all()
+    # The same bytes of the same file: its place in the page cache decides how fast it is read.
     pages.read_from(tmp_path / SCOPE / f"slots-{page_bytes}")
     benchmark.group = f"storage, pages of {page_bytes // KIB} KiB, the same file"
-    measure_beside(lambda: None, pages.read_plainly, pages.fetch, ROUNDS, "part of the speed of preadv")
+    measure_beside(lambda: None, pages.read_plain_file, pages.get_all, ROUNDS, "share of the speed of preadv")
 
 
 @SLOTFILES
-def test_a_get_reads_pages_that_lie_together_at_once_and_straight_into_memory(
+def test_a_get_reads_adjacent_pages_in_one_read_into_their_memory(
     name: str, page_bytes: int, open_pages: OpenPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = open_pages(name, page_bytes, COUNTED_BYTES)
-    pages.keep()
+    pages.set_all()
     reads = FileReads(monkeypatch)
-    pages.fetch()
+    pages.get_all()
     expected = [READ_BYTES] * (COUNTED_BYTES // READ_BYTES)
     assert reads.preadvs == expected, f"bytes by preadv: expected {expected}, got {reads.preadvs}"
-    assert reads.filled == pages.targets, "preadv fills the memory of each page in order, once, and no other memory"
-    assert reads.preads == [], f"nothing else is read of the files, got reads of {reads.preads} bytes"
-    pages.require_fetched()
+    assert reads.filled == pages.targets, (
+        "expected preadv to fill the memory of each page once, in order, and no other memory"
+    )
+    assert reads.preads == [], f"expected no other reads of files, got reads of {reads.preads} bytes"
+    pages.require_equal_bytes()
 
 
 @SLOTFILES
-def test_a_get_hashes_each_byte_once_or_none(
+def test_a_get_hashes_each_byte_once_or_not_at_all(
     name: str, page_bytes: int, open_pages: OpenPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, hashed = open_pages(name, page_bytes, COUNTED_BYTES), list[int]()
-    pages.keep()
+    pages.set_all()
     digest: Callable[[memoryview, int], int] = vars(page_io)["xxh3_64_intdigest"]
 
     def count(data: memoryview, seed: int) -> int:
@@ -151,26 +154,26 @@ def test_a_get_hashes_each_byte_once_or_none(
         return digest(data, seed)
 
     monkeypatch.setattr(page_io, "xxh3_64_intdigest", count)
-    pages.fetch()
+    pages.get_all()
     expected = [page_bytes] * (COUNTED_BYTES // page_bytes) if IS_VERIFIED[name] else []
-    assert hashed == expected, f"bytes by checksum: expected {len(expected)} of {page_bytes}, got {hashed}"
+    assert hashed == expected, f"expected {len(expected)} checksums of {page_bytes} bytes, got {hashed}"
 
 
 @SLOTFILES
-def test_a_get_asks_the_index_as_often_whatever_the_pages(
+def test_a_get_queries_the_index_equally_often_for_any_number_of_pages(
     name: str, open_pages: OpenPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_pages(name, SMALL_PAGE_BYTES, LONG_BATCH * SMALL_PAGE_BYTES).keep()
+    open_pages(name, SMALL_PAGE_BYTES, LONG_BATCH * SMALL_PAGE_BYTES).set_all()
     statements, asked = trace_statements(monkeypatch), list[list[str]]()
     pages = open_pages(name, SMALL_PAGE_BYTES, LONG_BATCH * SMALL_PAGE_BYTES)
     for count in (LONG_BATCH, SHORT_BATCH, LONG_BATCH):
         statements.clear()
-        pages.fetch(count)
+        pages.get_all(count)
         asked.append([statement.lstrip().partition("WHERE")[0] for statement in statements])
     first, *again = asked
-    look = "SELECT mark FROM state"
-    assert len(first) == 1 + LOOKS, f"expected {LOOKS} looks at the mark and one statement for all places, got {first}"
-    assert again == [[look] * LOOKS] * 2, f"once the places are known, expected {LOOKS} times {look!r}, got {again}"
+    read = "SELECT mark FROM state"
+    assert len(first) == 1 + MARK_READS, f"expected {MARK_READS} reads of the mark and one for all slots, got {first}"
+    assert again == [[read] * MARK_READS] * 2, f"expected {MARK_READS} times {read!r} for known slots, got {again}"
 
 
 FILL = """
@@ -180,21 +183,21 @@ INSERT INTO objects SELECT NULL, printf('kv.tp0of1/%064x', n * :gap), 4096, n, 4
 
 
 def gap(objects: int) -> int:
-    """How far the numbers of so many keys are from each other; a part of many are those of few."""
+    """The distance between the numbers of `objects` keys: the few keys are among the many."""
     return (MANY_OBJECTS // objects) << 32
 
 
 def fill_index(root: Path, objects: int) -> None:
-    """Say in a backend's index that so many objects are there, whose bytes nobody wrote."""
+    """Add `objects` objects to a backend's index, without writing their bytes."""
     with closing(sqlite3.connect(root / SCOPE / "index.sqlite")) as tables, tables:
         tables.execute("UPDATE state SET mark = mark + 1")
-        # Nobody asks in this order, and it takes as long again.
+        # No query uses this index, and updating it would double the time.
         tables.execute("DROP INDEX objects_by_use")
         tables.execute(FILL, {"objects": objects, "gap": gap(objects)})
 
 
 def asked_keys() -> list[str]:
-    """Keys in no order: all that are there where there are few, and others that are nowhere."""
+    """Keys in no particular order: the FEW_OBJECTS keys that always exist, and others that never exist."""
     few = [number * gap(FEW_OBJECTS) for number in range(FEW_OBJECTS)]
     nowhere = [number * gap(ASKED) + 1 for number in range(ASKED - FEW_OBJECTS)]
     return sorted([f"kv.tp0of1/{number:064x}" for number in few + nowhere], key=hash_of)
@@ -205,7 +208,7 @@ def hash_of(key: str) -> bytes:
 
 
 @pytest.mark.parametrize("objects", [FEW_OBJECTS, MANY_OBJECTS])
-def test_existence_takes_one_read_a_name_however_many_objects(
+def test_existence_takes_one_read_for_each_name_among_any_number_of_objects(
     objects: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asked_keys()
@@ -215,13 +218,13 @@ def test_existence_takes_one_read_a_name_however_many_objects(
         for _ in range(2):
             statements.clear()
             reads.clear()
-            assert sum(backend.has(asked)) == FEW_OBJECTS, f"so many of the {ASKED} keys are there"
+            assert sum(backend.has(asked)) == FEW_OBJECTS, f"expected {FEW_OBJECTS} of the {ASKED} keys to exist"
             expected = [BUCKET_BYTES] * (ASKED + 2)
             assert reads.preads == expected, (
                 f"{ASKED} names among {objects} objects: expected reads of {BUCKET_BYTES} bytes, one for each name and "
                 f"two of the header, got {len(reads.preads)} reads of {set(reads.preads)} bytes"
             )
-            assert len(statements) == 1, f"expected one statement, which asks for the mark, got {statements}"
+            assert len(statements) == 1, f"expected one statement, which reads the mark, got {statements}"
 
 
 def test_existence_among_many_objects(
@@ -234,9 +237,9 @@ def test_existence_among_many_objects(
     few, many = (open_backend("slotfile", SCOPE, options_of(*pair)) for pair in folders.items())
     with closing(few), closing(many):
         benchmark.group = f"existence of {ASKED} keys"
-        what = f"part of the speed among {FEW_OBJECTS} objects, among {many_objects}"
+        what = f"speed among {many_objects} objects, as a share of that among {FEW_OBJECTS}"
         measure_beside(lambda: None, lambda: few.has(asked), lambda: many.has(asked), ROUNDS, what)
-        assert sum(many.has(asked)) == FEW_OBJECTS, f"so many of the {ASKED} keys are there"
+        assert sum(many.has(asked)) == FEW_OBJECTS, f"expected {FEW_OBJECTS} of the {ASKED} keys to exist"
 
 
 def fill_backend(folder: Path, objects: int) -> None:

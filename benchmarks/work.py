@@ -1,4 +1,4 @@
-"""Work: what a call does, counted: a cache's counters, functions entered, reads of files and statements of SQL."""
+"""Count the work of a call: a cache's counters, functions entered, reads of files and statements of SQL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hicache.testing.adapter import CacheAdapter
 
 
 def counts(cache: CacheAdapter, call: Callable[[], object]) -> Mapping[str, int]:
-    """What one call adds to the counters; what it adds nothing to is left out."""
+    """What one call adds to each counter, without the counters that do not change."""
     before = dict(cache.counters())
     call()
     after = cache.counters()
@@ -25,7 +25,7 @@ def counts(cache: CacheAdapter, call: Callable[[], object]) -> Mapping[str, int]
 
 
 def functions_entered(call: Callable[[], object]) -> int:
-    """How many functions one call enters on this thread, those of Python and those of C, always plus the same few."""
+    """How many functions, of Python and of C, one call enters on this thread, plus a constant few of this function."""
     entered = 0
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:
@@ -33,7 +33,7 @@ def functions_entered(call: Callable[[], object]) -> int:
         entered += event in ("call", "c_call")
 
     before = sys.getprofile()
-    # A collection runs whatever functions others have registered with it.
+    # A garbage collection would call functions that others have registered with it.
     gc.disable()
     sys.setprofile(note)
     try:
@@ -45,16 +45,16 @@ def functions_entered(call: Callable[[], object]) -> int:
 
 
 def address(memory: memoryview | bytearray) -> int:
-    """Where memory begins."""
-    place: int = np.frombuffer(memory, np.uint8).ctypes.data
-    return place
+    """The address of the first byte."""
+    first: int = np.frombuffer(memory, np.uint8).ctypes.data
+    return first
 
 
 class FileReads:
     """Counts the reads of files from now on, until the test ends.
 
-    `preads`: the bytes that each os.pread gave. `preadvs`: the same of os.preadv. `filled`: address and size of each
-    piece of memory that os.preadv was given, in order.
+    `preads`: the number of bytes that each os.pread returned. `preadvs`: the same for os.preadv. `filled`: address and
+    size of each buffer that os.preadv was called with, in order.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ class FileReads:
         monkeypatch.setattr(os, "preadv", self._count_preadv)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all reads so far."""
         for counted in (self.preads, self.preadvs, self.filled):
             counted.clear()
 
@@ -83,7 +83,7 @@ class FileReads:
 
 
 def trace_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that SQLite runs on each connection that is opened from now on; the list grows."""
+    """A list that grows by each statement that SQLite runs on connections that are opened from now on."""
     statements = list[str]()
     connect = sqlite3.connect
 

@@ -1,1 +1,1 @@
-"""Language models of transformers behind a prefix cache, used as a server uses one."""
+"""An engine that serves language models of transformers with a prefix cache, as an inference server does."""

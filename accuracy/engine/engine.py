@@ -1,4 +1,4 @@
-"""Engine: a model behind a cache: match, lock, load back, prefill in chunks, insert, decode, release."""
+"""Engine: a model with a prefix cache: match, load back, lock, prefill in chunks, insert, decode, unlock."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.violation import violation
 from hicache.types import SHARED, Component, Key, Namespace, Slots, Tokens
 
-from .arrivals import Arrival, Arrivals
 from .generation import Generation
 from .model_pools import ModelPools
+from .prefix_finder import CachedPrefix, PrefixFinder
 from .recorded_cache import RecordedCache
 from .served_model import ServedModel
 
 
 class Engine:
-    """Requests of one model over one cache; those that run together take turns, chunk by chunk.
+    """Runs requests of one model over one cache. Requests that run together are computed one chunk of each in turn.
 
-    `chunk_tokens`: the most that one forward computes, in whole pages. `rereads`: each forward reads its whole prefix
-    from the pools, as kernels with a page table do; otherwise the model keeps what it computed itself.
-    Raises ValueError for chunks that are no whole pages.
+    `chunk_tokens`: the most tokens that one forward computes, in whole pages. `rereads`: each forward reads its whole
+    prefix from the pools, as kernels with a page table do; otherwise the model goes on from its own cache.
+    Raises ValueError for chunks that are not whole pages.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Engine:
         rereads: bool,
     ) -> None:
         if chunk_tokens <= 0 or chunk_tokens % config.page_size:
-            raise ValueError(f"chunks of {chunk_tokens} tokens are no whole pages of {config.page_size}")
+            raise ValueError(f"chunk_tokens must be a multiple of the page size {config.page_size}, got {chunk_tokens}")
         self._runner = model.runner
         self._adapter = adapter
         self._page_size = config.page_size
@@ -43,26 +43,26 @@ class Engine:
         self._rereads = rereads
         self._has_states = Component.MAMBA in config.components
         self._pools = ModelPools(model.runner, model.layout, adapter)
-        self._arrivals = Arrivals(adapter, config)
+        self._prefixes = PrefixFinder(adapter, config)
 
     def begin(
         self, tokens: Tokens, *, reusable_tokens: int | None = None, namespace: Namespace = SHARED
     ) -> Generation | None:
-        """A request arrives; None, with nothing taken, when it does not fit beside those that run.
+        """Admit a request; None, with nothing allocated, when there are too few free slots beside running requests.
 
-        `reusable_tokens`: of the prompt, how many may be answered from the cache; all but the last unless said, for the
-        last one's logits are what is asked for. Raises ValueError when it leaves nothing to compute.
+        `reusable_tokens`: how many tokens of the prompt may be hits; by default all but the last, whose logits the
+        request needs. Raises ValueError when no token is left to compute.
         """
         reusable = len(tokens) - 1 if reusable_tokens is None else reusable_tokens
         if not 0 <= reusable < len(tokens):
-            raise ValueError(f"of {len(tokens)} tokens {reusable} cannot be answered from the cache")
+            raise ValueError(f"reusable_tokens must be 0 or more and below the {len(tokens)} tokens, got {reusable}")
         key = Key(tokens[:reusable], namespace)
-        begun = self._admit(tokens, namespace, self._arrivals.take(key))
-        # A copy of the hit's state may be what does not fit.
-        return begun or self._admit(tokens, namespace, self._arrivals.nothing(key))
+        begun = self._admit(tokens, namespace, self._prefixes.find(key))
+        # The copy of the hit's state may be what there is no slot for: without the hit it is not needed.
+        return begun or self._admit(tokens, namespace, self._prefixes.empty(key))
 
     def compute_chunk(self, generation: Generation) -> torch.Tensor:
-        """One forward of a request that is not computed: logits of its next tokens, float32 [tokens, vocabulary]."""
+        """Compute the next chunk of a request in one forward: its logits, float32 [tokens, vocabulary]."""
         start, end = generation.computed_tokens, self._next_end(generation)
         recorded = generation.running or self._pools.restore(generation.table[:start], generation.state)
         logits = self._runner.forward(generation.tokens[start:end], start, recorded.cache)
@@ -76,14 +76,14 @@ class Engine:
         return logits
 
     def compute(self, generation: Generation) -> torch.Tensor:
-        """All that is left: the logits of the tokens that no cache answered, float32 [tokens, vocabulary]."""
+        """Compute all remaining chunks: the logits of all tokens after the hits, float32 [tokens, vocabulary]."""
         chunks = []
         while not generation.is_computed:
             chunks.append(self.compute_chunk(generation))
         return torch.cat(chunks)
 
     def append(self, generation: Generation, token: int) -> bool:
-        """One more token to compute; False, with nothing changed, when there is no slot for it."""
+        """Append a token to compute; False, with nothing changed, when there is no free slot for it."""
         table = self._grown(generation.table, len(generation.tokens) + 1)
         if table is None:
             return False
@@ -92,7 +92,7 @@ class Engine:
         return True
 
     def finish(self, generation: Generation) -> None:
-        """Give everything back but what the tree keeps, at whatever point."""
+        """End a request at any point: unlock its prefix, and free all slots that are not in the tree."""
         self._adapter.unlock(generation.receipt)
         if len(generation.table) > generation.cached_tokens:
             self._adapter.free(generation.table[generation.cached_tokens :])
@@ -100,35 +100,35 @@ class Engine:
             self._adapter.free_state(generation.state)
         generation.running = None
 
-    def _admit(self, tokens: Tokens, namespace: Namespace, arrival: Arrival) -> Generation | None:
-        state = self._own_state(arrival) if self._has_states else None
-        table = self._grown(arrival.slots, len(tokens)) if state is not None or not self._has_states else None
+    def _admit(self, tokens: Tokens, namespace: Namespace, prefix: CachedPrefix) -> Generation | None:
+        state = self._own_state(prefix) if self._has_states else None
+        table = self._grown(prefix.slots, len(tokens)) if state is not None or not self._has_states else None
         if table is None:
             if state is not None:
                 self._adapter.free_state(state)
-            self._adapter.unlock(arrival.receipt)
+            self._adapter.unlock(prefix.receipt)
             return None
-        cached, branching = len(arrival.slots), arrival.branching_tokens
+        cached, branching = len(prefix.slots), prefix.branching_tokens
         return Generation(
-            tokens, namespace, table, cached, cached, arrival.receipt, state, arrival.hits, branching, running=None
+            tokens, namespace, table, cached, cached, prefix.receipt, state, prefix.hits, branching, running=None
         )
 
-    def _own_state(self, arrival: Arrival) -> int | None:
-        if not len(arrival.slots):
-            return self._arrivals.fit(self._adapter.allocate_state)
-        return self._arrivals.fit(lambda: self._adapter.fork_state(arrival.node))
+    def _own_state(self, prefix: CachedPrefix) -> int | None:
+        if not len(prefix.slots):
+            return self._prefixes.retry_after_drain(self._adapter.allocate_state)
+        return self._prefixes.retry_after_drain(lambda: self._adapter.fork_state(prefix.node))
 
     def _grown(self, table: Slots, tokens: int) -> Slots | None:
         missing = -(-tokens // self._page_size) * self._page_size - len(table)
         if missing <= 0:
             return table
-        slots = self._arrivals.fit(lambda: self._adapter.allocate(missing))
+        slots = self._prefixes.retry_after_drain(lambda: self._adapter.allocate(missing))
         return None if slots is None else np.concatenate((table, slots))
 
     def _next_end(self, generation: Generation) -> int:
-        """Where the next forward stops: at a chunk's end, where a state is wanted, and at the last page's end.
+        """Where the next forward ends: at the end of a chunk, where a state is wanted, or at the end of the last page.
 
-        The last, so that whatever is cached is what a forward ended with, and another can be compared bit by bit.
+        With the last page's end, every cached prefix ends where a forward ended, and can be compared bit by bit.
         """
         start, total = generation.computed_tokens, len(generation.tokens)
         chunk_end = (start // self._chunk_tokens + 1) * self._chunk_tokens
@@ -137,15 +137,15 @@ class Engine:
         return min(stop for stop in stops if stop > start)
 
     def _cache_pages(self, generation: Generation, recorded: RecordedCache) -> None:
-        """Hand what was computed to the tree, share what the tree keeps, and move the lock there.
+        """Insert the computed pages, take over the tree's slots for them, and move the lock to their end.
 
-        With states only where one was just computed, and where the tree gets a copy of it.
+        A model with states inserts only where a forward has just ended, with a copy of the state there.
         """
         computed = generation.computed_tokens
         end = computed // self._page_size * self._page_size
         if end <= generation.cached_tokens or (self._has_states and end != computed):
             return
-        state = self._arrivals.fit(self._adapter.allocate_state) if self._has_states else None
+        state = self._prefixes.retry_after_drain(self._adapter.allocate_state) if self._has_states else None
         if self._has_states and state is None:
             return
         if state is not None:
@@ -164,11 +164,13 @@ class Engine:
         )
         if state is not None and not result.state_adopted:
             self._adapter.free_state(state)
-        kept = self._adapter.match(key, chunked=True)
-        if not len(kept.device_indices) == result.accepted_length == end:
-            raise violation("REQ-4", f"match after the insert of {end} tokens", end, (len(kept.device_indices), result))
+        found = self._adapter.match(key, chunked=True)
+        if not len(found.device_indices) == result.accepted_length == end:
+            raise violation(
+                "REQ-4", f"match after the insert of {end} tokens", end, (len(found.device_indices), result)
+            )
         receipt = self._adapter.lock(result.node)
         self._adapter.unlock(generation.receipt)
         generation.receipt = receipt
-        generation.table = np.concatenate((kept.device_indices, generation.table[end:]))
+        generation.table = np.concatenate((found.device_indices, generation.table[end:]))
         generation.cached_tokens = end

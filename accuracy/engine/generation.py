@@ -1,4 +1,4 @@
-"""Generation: one request that runs on the engine."""
+"""Generation: one running request of an engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hicache.types import Handle, Namespace, Slots, Tokens
 
-from .arrivals import Hits
+from .prefix_finder import Hits
 from .recorded_cache import RecordedCache
 
 
@@ -14,10 +14,10 @@ from .recorded_cache import RecordedCache
 class Generation:
     """A request between its arrival and its end.
 
-    `tokens`: the prompt and what was appended. `table`: its FULL slots in whole pages, the first `cached_tokens` the
-    tree's and the rest its own. `computed_tokens`: how many are in the pools. `receipt`: of the lock on what it shares.
-    `state`: its own MAMBA slot, which holds the state after `computed_tokens`, or None without states. `running`: the
-    cache that the model goes on from, or None when it is to be read from the pools.
+    `tokens`: the prompt and the appended tokens. `table`: its FULL slots in whole pages; the first `cached_tokens`
+    belong to the tree, the others to the request. `computed_tokens`: how many tokens are in the pools. `receipt`: of
+    the lock on its cached prefix. `state`: its own MAMBA slot, with the state after `computed_tokens`, or None without
+    states. `running`: the cache that the model goes on from, or None to read it from the pools.
     """
 
     tokens: Tokens

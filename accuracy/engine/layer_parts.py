@@ -1,4 +1,4 @@
-"""Layer parts: what one layer of a model keeps, in which pool, and how it goes back into a cache."""
+"""Layer parts: the data that one layer of a model caches, its pool, and how it is restored into a cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .slot_rows import Piece, from_rows
 
 @dataclass(frozen=True, slots=True)
 class AttentionPart:
-    """Keys and values of each token. `layer`: its number in the pool. `reach`: tokens that are read, None for all."""
+    """Keys and values of each token.
+
+    `layer`: the number of the layer in its pool. `reach`: how many tokens before the next one it reads, None for all.
+    """
 
     pool: Pool
     layer: int
@@ -30,13 +33,13 @@ class AttentionPart:
         return self.keys.size_bytes + self.values.size_bytes
 
     def first_read(self, length: int) -> int:
-        """The first position that a reader after `length` tokens needs."""
+        """The first position that the token after `length` tokens reads."""
         return 0 if self.reach is None else max(0, length - self.reach)
 
     def restore(self, layer: Any, rows: PageBytes, length: int, device: torch.device) -> None:
         """Fill an empty layer of a cache with the rows from `first_read(length)` to `length`."""
         keys, values = from_rows(rows, (self.keys, self.values), device)
-        # Side by side per head, as a cache that was never stored holds them: kernels differ by it in the last bit.
+        # Contiguous per head, as in a cache that was never stored: the strides change a kernel's last bit.
         layer.update(*(side.transpose(0, 1)[None].contiguous() for side in (keys, values)))
         if self.reach is not None:
             layer.cumulative_length = length
@@ -44,7 +47,7 @@ class AttentionPart:
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """The key of each token by which an indexer chooses, beside the keys and values of the same layer."""
+    """The indexer's key of each token, in a layer that also caches keys and values."""
 
     layer: int
     keys: Piece
@@ -72,13 +75,13 @@ class StateField:
         """Put the state into an empty layer."""
         update: Callable[..., Any] = getattr(layer, f"update_{self.kind}_state")
         update(state, self.index)
-        # Without this mark a state is there and is not looked at.
+        # Without this mark the layer ignores the state.
         layer.has_previous_state[self.index] = True
 
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """All states of one layer, which are those after the last token that was computed."""
+    """All states of one layer, after the last computed token."""
 
     layer: int
     fields: tuple[StateField, ...]
@@ -88,7 +91,7 @@ class StatePart:
         return sum(field.piece.size_bytes for field in self.fields if field.kind == kind)
 
     def take(self, layer: Any) -> Sequence[torch.Tensor]:
-        """The states, in the order in which they are kept: each [1, *shape]."""
+        """The states, in the order of `fields`: each [1, *shape]."""
         return [field.take(layer) for field in self.fields]
 
     def restore(self, layer: Any, rows: PageBytes, device: torch.device) -> None:
@@ -100,7 +103,7 @@ class StatePart:
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """What one layer keeps, each None where it keeps no such thing."""
+    """What one layer caches. A part is None if the layer has none."""
 
     attention: AttentionPart | None
     index: IndexPart | None

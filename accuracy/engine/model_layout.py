@@ -1,4 +1,4 @@
-"""ModelLayout: what each layer of a model keeps, found out by running a few tokens through it."""
+"""ModelLayout: what each layer of a model caches, found by running a few tokens through the model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModelLayout:
 
     @classmethod
     def of(cls, runner: ModelRunner) -> ModelLayout:
-        """Look at what a model keeps. Raises RefusedFamily when a layer keeps something that no pool is for."""
+        """Inspect what a model caches. Raises RefusedFamily when no pool can hold what a layer caches."""
         if runner.model_type in REFUSED:
             raise RefusedFamily(runner.model_type, REFUSED[runner.model_type])
         if "past_key_values" not in signature(runner.model.forward).parameters:
@@ -66,22 +66,22 @@ class ModelLayout:
 
     @property
     def attention(self) -> list[AttentionPart]:
-        """Of the layers that attend, in order."""
+        """The parts of the layers with attention, in order."""
         return [parts.attention for parts in self.layers if parts.attention is not None]
 
     @property
     def states(self) -> list[StatePart]:
-        """Of the layers that keep states, in order."""
+        """The parts of the layers with states, in order."""
         return [parts.states for parts in self.layers if parts.states is not None]
 
     @property
     def index(self) -> list[IndexPart]:
-        """Of the layers that have an indexer, in order."""
+        """The parts of the layers with an indexer, in order."""
         return [parts.index for parts in self.layers if parts.index is not None]
 
     @property
     def window_tokens(self) -> int | None:
-        """Tokens before the next one that the widest sliding layer reads, or None without such layers."""
+        """How many tokens before the next one the widest sliding layer reads, or None without such layers."""
         return max((part.reach for part in self.attention if part.reach is not None), default=None)
 
 
@@ -92,7 +92,7 @@ def _parts(recorded: RecordedCache) -> Iterator[LayerParts]:
         attention = _attention(layer, *rows[number], numbers) if number in rows else None
         index = None
         if number in index_rows:
-            assert attention is not None, f"layer {number} has an indexer and does not attend"
+            assert attention is not None, f"layer {number} has an indexer: expected attention, got none"
             index = IndexPart(attention.layer, _piece(index_rows[number]))
         fields = tuple(_fields(layer)) if isinstance(layer, LinearAttentionLayer) else ()
         yield LayerParts(attention, index, StatePart(next(numbers[Pool.MAMBA]), fields) if fields else None)
@@ -103,7 +103,7 @@ def _attention(
 ) -> AttentionPart:
     is_sliding = isinstance(layer, DynamicSlidingWindowLayer)
     pool = Pool.SWA if is_sliding else Pool.KV
-    # The window counts the token that reads: it is not among those that are kept.
+    # The window includes the token that reads, which is not cached yet.
     reach = layer.sliding_window - 1 if is_sliding else None
     return AttentionPart(pool, next(numbers[pool]), _piece(keys), _piece(values), reach)
 

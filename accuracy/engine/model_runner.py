@@ -1,4 +1,4 @@
-"""ModelRunner: forwards of one model, each from a position that is said and not guessed."""
+"""ModelRunner: forwards of one model, each from an explicit position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hicache.types import Tokens
 
 
 class ModelRunner:
-    """One sequence at a time: requests that run together take turns."""
+    """Computes one sequence at a time."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -24,8 +24,8 @@ class ModelRunner:
         return DynamicCache(config=self.model.config)
 
     @contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Leave the memory of a GPU to another process meanwhile."""
+    def off_device(self) -> Iterator[None]:
+        """Move the model to the CPU during the context, so that another process can use the memory of the GPU."""
         self.model.to("cpu")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -36,11 +36,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, tokens: Tokens, start: int, cache: DynamicCache | None) -> torch.Tensor:
-        """The logits of tokens that begin at position `start`, which the cache grows by: float32 [tokens, vocabulary].
+        """The logits of tokens that begin at position `start`: float32 [tokens, vocabulary].
 
-        Without a cache nothing comes before them.
+        The tokens are added to the cache. Without a cache they are the beginning of a text.
         """
-        # Some models count from zero when they are not told, however much the cache holds.
+        # Without positions some models count from zero, even if the cache has tokens.
         positions = torch.arange(start, start + len(tokens), device=self.device)[None]
         ids = torch.from_numpy(tokens).to(self.device, torch.int64)[None]
         answer = self.model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None)

@@ -1,4 +1,4 @@
-"""RecordedCache: a cache of transformers that tells what a forward added to it."""
+"""RecordedCache: a cache of transformers that records what each forward adds to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer
 
 
 class RecordedCache:
-    """`cache`: as the model takes it.
+    """`cache`: the cache that is passed to the model.
 
-    A sliding layer forgets all but the last window; what it was given is needed for every page of a chunk.
+    A sliding layer keeps its last window only, but the pages of a chunk need all its tokens.
     """
 
     def __init__(self, cache: DynamicCache) -> None:
@@ -27,7 +27,7 @@ class RecordedCache:
                 layer.update_indexer = self._recording_index(number, layer.update_indexer)
 
     def take_rows(self) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values that came since the last time, by layer: [tokens, heads, width], of each its own width."""
+        """Keys and values added since the last call, by layer: [tokens, heads, width]. Their widths may differ."""
         taken = {number: _joined(parts) for number, parts in self._rows.items()}
         self._rows.clear()
         return taken

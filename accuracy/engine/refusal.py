@@ -1,4 +1,4 @@
-"""RefusedFamily: an architecture that the engine does not run, rather than compute it wrongly."""
+"""RefusedFamily: the error for an architecture that the engine would compute wrongly, and therefore refuses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ REFUSED: Mapping[str, str] = {
     "recurrent_gemma": "its recurrent state is kept in the modules and not in the cache",
     "minimax": "its linear layers are kept in a cache of its own, which counts the tokens of the first layer alone",
 }
-"""Architectures that transformers does not continue rightly from a cache, by `model_type`, and why."""
+"""Architectures that transformers does not continue correctly from a cache, by `model_type`, with the reason."""
 
 
 class RefusedFamily(Exception):  # noqa: N818 - it is the family that is refused
-    """An architecture whose layers cannot be kept in, or brought back from, the pools of a cache. Says why."""
+    """An architecture whose layers cannot be written to, or restored from, the pools of a cache."""
 
     def __init__(self, model_type: str, reason: str) -> None:
         super().__init__(f"{model_type}: {reason}")

@@ -1,4 +1,4 @@
-"""ServedModel: a model that was looked at, and goes on rightly from what the pools of a cache can keep."""
+"""ServedModel: a model that was checked to continue correctly from what the pools of a cache hold."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
+from .continuation_check import check_continuation
 from .model_layout import ModelLayout
 from .model_runner import ModelRunner
-from .proof import prove
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """`runner`: its forwards. `layout`: what each of its layers keeps, and where."""
+    """`runner`: computes its forwards. `layout`: what each of its layers caches, and in which pool."""
 
     runner: ModelRunner
     layout: ModelLayout
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> ServedModel:
-        """Look at a model. Raises RefusedFamily, with the reason, for one that no cache can answer for."""
+        """Inspect and check a model. Raises RefusedFamily, with the reason, for one that the engine cannot serve."""
         runner = ModelRunner(model)
         layout = ModelLayout.of(runner)
-        prove(runner, layout)
+        check_continuation(runner, layout)
         return cls(runner, layout)

@@ -1,4 +1,4 @@
-"""Slot rows: tensors laid side by side in the bytes of pool slots, and taken out again, bit by bit the same."""
+"""Slot rows: pack tensors into the bytes of pool slots, and unpack them with every bit the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Piece:
 
 
 def to_rows(tensors: Sequence[torch.Tensor], width: int) -> PageBytes:
-    """Lay tensors [slots, ...] side by side: uint8 [slots, width], zero where the slot is wider than they are."""
+    """Pack tensors [slots, ...] one after the other: uint8 [slots, width], with zeros after them."""
     count = len(tensors[0])
     packed = torch.cat([tensor.reshape(count, -1).contiguous().view(torch.uint8) for tensor in tensors], dim=1)
     rows = np.zeros((count, width), dtype=np.uint8)
@@ -35,7 +35,7 @@ def to_rows(tensors: Sequence[torch.Tensor], width: int) -> PageBytes:
 
 
 def from_rows(rows: PageBytes, pieces: Sequence[Piece], device: torch.device) -> list[torch.Tensor]:
-    """The tensors [slots, *shape] that such rows hold."""
+    """Unpack the tensors [slots, *shape] of rows that `to_rows` packed."""
     tensors, start = [], 0
     for piece in pieces:
         own = np.ascontiguousarray(rows[:, start : start + piece.size_bytes])

@@ -1,4 +1,4 @@
-"""CachedModel: an engine as lm-eval asks models."""
+"""CachedModel: the interface of lm-eval to a model, on an engine with a prefix cache."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from hicache.types import Tokens
 
-from .asker import Asker
+from .request_recorder import RequestRecorder
 from .vocabulary import Message, Vocabulary
 
-LONGEST_ANSWER_TOKENS = 256
-"""Unless a task says otherwise."""
+MAX_ANSWER_TOKENS = 256
+"""The longest generated answer, unless a task sets another limit."""
 
 
 class CachedModel(TemplateLM):
-    """Answers one request after the other, greedily. `most_tokens`: that the model takes in at a time.
+    """Answers one request after the other, by greedy decoding.
 
-    A prompt that is longer loses its beginning.
+    `max_tokens`: the longest sequence of the model. A longer prompt is truncated at its beginning.
     """
 
-    def __init__(self, asker: Asker, vocabulary: Vocabulary, *, most_tokens: int) -> None:
+    def __init__(self, recorder: RequestRecorder, vocabulary: Vocabulary, *, max_tokens: int) -> None:
         super().__init__()
-        self._asker = asker
+        self._recorder = recorder
         self._vocabulary = vocabulary
-        self._most_tokens = most_tokens
+        self._max_tokens = max_tokens
 
     @property
     def eot_token_id(self) -> int:
-        """What stands before a text without context."""
+        """The token that precedes a text without context."""
         return self._vocabulary.end_token
 
     @property
@@ -56,48 +56,48 @@ class CachedModel(TemplateLM):
         return [self._likelihood([*context, *rest[:-1]], rest) for _, context, rest in requests]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The likelihood of whole texts, of which every token is computed."""
+        """The log-likelihoods of whole texts."""
         return [self._rolling(self._vocabulary.encode(request.args[0])) for request in requests]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """What follows each prompt. Raises ValueError for a task that draws its answers by lot."""
+        """The generated text after each prompt. Raises ValueError for a task that samples its answers."""
         return [self._generate(*request.args) for request in requests]
 
     def _likelihood(self, inputs: Sequence[int], expected: Sequence[int]) -> tuple[float, bool]:
-        """How likely the expected tokens are, of which the last follows the inputs; and whether all are likeliest."""
-        tokens = _tokens(inputs[-self._most_tokens :])
-        logits = self._asker.score(tokens, len(tokens) - len(expected))
+        """The log-likelihood of the expected tokens, and whether each is the likeliest. The last follows the inputs."""
+        tokens = _tokens(inputs[-self._max_tokens :])
+        logits = self._recorder.score(tokens, len(tokens) - len(expected))
         wanted = torch.tensor(list(expected), device=logits.device)
         chances = logits.log_softmax(-1).gather(-1, wanted[:, None])
         return float(chances.sum()), bool((logits.argmax(-1) == wanted).all())
 
     def _rolling(self, tokens: list[int]) -> float:
-        windows = get_rolling_token_windows(tokens, self.prefix_token_id, self._most_tokens, context_len=1)
+        windows = get_rolling_token_windows(tokens, self.prefix_token_id, self._max_tokens, context_len=1)
         pairs = [make_disjoint_window(window) for window in windows]
         return sum(self._likelihood([*context, *expected[:-1]], expected)[0] for context, expected in pairs)
 
     def _generate(self, context: str, options: Mapping[str, Any]) -> str:
         if options.get("do_sample") and options.get("temperature", 1) > 0:
-            raise ValueError(f"answers drawn by lot cannot be compared between passes: {dict(options)}")
-        most = int(options.get("max_gen_toks", LONGEST_ANSWER_TOKENS))
+            raise ValueError(f"sampled answers cannot be compared between passes: {dict(options)}")
+        limit = int(options.get("max_gen_toks", MAX_ANSWER_TOKENS))
         stops = options.get("until", ())
         stops = [stops] if isinstance(stops, str) else list(stops)
-        prompt = _tokens(self._vocabulary.encode(context)[-(self._most_tokens - most) :])
-        said = self._asker.say(prompt, self._enough(stops, most))
-        return _before(self._vocabulary.decode(self._spoken(said)), stops)
+        prompt = _tokens(self._vocabulary.encode(context)[-(self._max_tokens - limit) :])
+        generated = self._recorder.generate(prompt, self._enough(stops, limit))
+        return _before(self._vocabulary.decode(self._without_end(generated)), stops)
 
-    def _enough(self, stops: Sequence[str], most: int) -> Callable[[Tokens], bool]:
-        def is_enough(said: Tokens) -> bool:
-            if len(said) >= most or said[-1] == self._vocabulary.end_token:
+    def _enough(self, stops: Sequence[str], limit: int) -> Callable[[Tokens], bool]:
+        def is_enough(generated: Tokens) -> bool:
+            if len(generated) >= limit or generated[-1] == self._vocabulary.end_token:
                 return True
-            text = self._vocabulary.decode(said.tolist())
+            text = self._vocabulary.decode(generated.tolist())
             return any(stop in text for stop in stops)
 
         return is_enough
 
-    def _spoken(self, said: Tokens) -> list[int]:
-        """Without the token that ended it."""
-        tokens: list[int] = said.tolist()
+    def _without_end(self, generated: Tokens) -> list[int]:
+        """The generated tokens without the end token."""
+        tokens: list[int] = generated.tolist()
         return tokens[:-1] if tokens[-1] == self._vocabulary.end_token else tokens
 
 

@@ -1,4 +1,4 @@
-"""Comparison: what a later pass has to have in common with the first, and what it lacks."""
+"""Comparison: the differences between a later pass and the first one, and the hits that a pass lacks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hicache.types import Tier
 
 from ..engine.divergence import divergence
 from ..gates import GATES
-from .asked import Asked
+from .answered_request import AnsweredRequest
 from .scored_pass import ScoredPass
 
 MANY_REQUESTS = 16
-"""Of so many, faults or losses spare some, and not all."""
+"""With at least this many requests, faults and lost pages affect some requests, and not all."""
 
 
 def differences(
@@ -22,8 +22,8 @@ def differences(
 ) -> Iterator[str]:
     """One line for each way in which scores, answers or distributions differ by more than the gates allow.
 
-    `same_bytes`: what the later pass found is all of the first one's making, and nothing was computed anew in between:
-    where the chunks are the same, the logits are equal in every bit.
+    `same_bytes`: every byte that the later pass read was computed by the first pass. The logits of requests with the
+    same chunks must then be equal in every bit.
     """
     if first.scores != later.scores:
         yield f"{name}: expected the scores {dict(first.scores)}, got {dict(later.scores)}"
@@ -32,71 +32,77 @@ def differences(
         other = [number for number, pair in enumerate(zip(expected, given, strict=True)) if pair[0] != pair[1]]
         if other:
             at = other[0]
-            yield f"{name}: {task}: answers {other} differ, the first is {given[at]!r} and was {expected[at]!r}"
+            yield (
+                f"{name}: {task}: answers {other} differ, in number {at} expected {expected[at]!r}, got {given[at]!r}"
+            )
     if same_bytes:
         yield from _inexact(name, first, later)
-    gate, nats = GATES[dtype], apart(first, later)
-    mean, most = float(nats.mean()), float(nats.max())
-    if not (mean <= gate.mean and most <= gate.most):
-        yield f"{name}: {mean:.1e} nats a token, {most:.1e} at the worst, over {gate}"
+    gate, nats = GATES[dtype], nats_between(first, later)
+    mean, worst = float(nats.mean()), float(nats.max())
+    if not (mean <= gate.mean and worst <= gate.worst):
+        yield f"{name}: {mean:.1e} nats a token, {worst:.1e} at the worst, over {gate}"
 
 
-def unserved(name: str, tier: Tier, page_size: int, later: ScoredPass) -> Iterator[str]:
-    """One line for each request that was not answered from this tier as far as its prompt was known to it.
+def missing_hits(name: str, tier: Tier, page_size: int, later: ScoredPass) -> Iterator[str]:
+    """One line for each request whose prompt was cached and that had fewer hits than its whole pages.
 
-    What an earlier request of the same pass had may come from the device.
+    Pages that an earlier request of the same pass has used may come from the device, all others come from `tier`.
     """
-    for number, (asked, owed) in enumerate(zip(later.asked, owed_tokens(later.asked, page_size), strict=True)):
-        came, known = getattr(asked.hits, tier.value), asked.reusable_tokens // page_size * page_size
-        if came < owed or asked.hits.total < known:
-            yield f"{name}: request {number}: expected {owed} tokens from {tier.value}, {known} in all: {asked.hits}"
+    requests = later.requests
+    for number, (request, new) in enumerate(zip(requests, new_page_tokens(requests, page_size), strict=True)):
+        from_tier, cached = getattr(request.hits, tier.value), request.reusable_tokens // page_size * page_size
+        if from_tier < new or request.hits.total < cached:
+            yield (
+                f"{name}: request {number}: expected {new} tokens from {tier.value} and {cached} from all tiers, "
+                f"got {request.hits}"
+            )
 
 
-def unspared(name: str, page_size: int, later: ScoredPass) -> Iterator[str]:
-    """One line unless storage that had lost something gave some of what it was asked for, and not all.
+def missing_partial_hits(name: str, page_size: int, later: ScoredPass) -> Iterator[str]:
+    """One line unless storage that fails or has lost pages gave some of the tokens asked of it, and not all.
 
-    Of few requests every one may be spared, or none, as the threads that ask storage come: of these nothing is told.
+    With few requests no line: the order of storage threads decides whether all of them, or none, meet a fault.
     """
-    owed = sum(owed_tokens(later.asked, page_size))
-    if len(later.asked) >= MANY_REQUESTS and not 0 < later.hits.storage < owed:
-        yield f"{name}: expected some of {owed} tokens from storage, and not all: {later.hits}"
+    new = sum(new_page_tokens(later.requests, page_size))
+    if len(later.requests) >= MANY_REQUESTS and not 0 < later.hits.storage < new:
+        yield f"{name}: expected some of {new} tokens from storage, and not all, got {later.hits}"
 
 
-def owed_tokens(requests: Sequence[Asked], page_size: int) -> Iterator[int]:
-    """Of each prompt, the whole pages that no earlier request has had."""
+def new_page_tokens(requests: Sequence[AnsweredRequest], page_size: int) -> Iterator[int]:
+    """For each request, the tokens of those whole pages of its prompt that no earlier request has used."""
     seen: set[bytes] = set()
-    for asked in requests:
-        prefixes = [asked.tokens[:end].tobytes() for end in range(page_size, len(asked.tokens) + 1, page_size)]
-        new = [prefix not in seen for prefix in prefixes[: asked.reusable_tokens // page_size]]
+    for request in requests:
+        prefixes = [request.tokens[:end].tobytes() for end in range(page_size, len(request.tokens) + 1, page_size)]
+        new = [prefix not in seen for prefix in prefixes[: request.reusable_tokens // page_size]]
         seen.update(prefixes)
         yield sum(new) * page_size
 
 
-def apart(first: ScoredPass, later: ScoredPass) -> torch.Tensor:
-    """Nats between the two passes, per token that both were asked after the same ones: float64 [tokens]."""
-    return torch.cat([divergence(*_after_the_same(*pair)) for pair in _pairs(first, later)])
+def nats_between(first: ScoredPass, later: ScoredPass) -> torch.Tensor:
+    """The divergence of each token that both passes computed after the same tokens, in nats: float64 [tokens]."""
+    return torch.cat([divergence(*_after_equal_tokens(*pair)) for pair in _pairs(first, later)])
 
 
-def same_chunks(first: Asked, later: Asked) -> bool:
-    """Whether a request went on from where a forward of the first one ended, and stopped where that one stopped."""
+def same_chunks(first: AnsweredRequest, later: AnsweredRequest) -> bool:
+    """Whether the later request begins where a forward of the first one ended, and has the same ends from there on."""
     start = later.hits.total
     return start in (first.hits.total, *first.ends) and later.ends == tuple(end for end in first.ends if end > start)
 
 
 def _inexact(name: str, first: ScoredPass, later: ScoredPass) -> Iterator[str]:
     for number, (one, other) in enumerate(_pairs(first, later)):
-        logits = _after_the_same(one, other)
+        logits = _after_equal_tokens(one, other)
         if same_chunks(one, other) and not torch.equal(*logits):
-            most = float(divergence(*logits).max())
-            yield f"{name}: request {number}, {other.hits}: the same chunks, and {most:.1e} nats apart"
+            worst = float(divergence(*logits).max())
+            yield f"{name}: request {number}, {other.hits}: expected equal logits, got {worst:.1e} nats"
 
 
-def _pairs(first: ScoredPass, later: ScoredPass) -> Iterator[tuple[Asked, Asked]]:
-    return zip(first.asked, later.asked, strict=True)
+def _pairs(first: ScoredPass, later: ScoredPass) -> Iterator[tuple[AnsweredRequest, AnsweredRequest]]:
+    return zip(first.requests, later.requests, strict=True)
 
 
-def _after_the_same(one: Asked, other: Asked) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logits of both as far as the same tokens stand before them: an answer goes on from what it said itself."""
+def _after_equal_tokens(one: AnsweredRequest, other: AnsweredRequest) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits of both requests whose preceding tokens are equal: generated tokens may differ, and end the range."""
     shortest = min(len(one.tokens), len(other.tokens))
     differing = (one.tokens[:shortest] != other.tokens[:shortest]).nonzero()[0]
     same = int(differing[0]) if len(differing) else shortest

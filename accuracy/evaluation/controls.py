@@ -1,4 +1,4 @@
-"""Controls: the same questions with one component's data lost on its way from a tier; the answers have to tell."""
+"""Control passes: lose the data of one component on its way from a tier, and check that the gates notice."""
 
 from __future__ import annotations
 
@@ -7,41 +7,43 @@ from collections.abc import Callable, Iterator, Mapping
 from hicache.types import Component, Pool, Tier
 
 from ..gates import GATES
-from .comparison import apart, unserved
-from .judged_pass import JudgedPass, judged
-from .losing import losing
+from .compared_pass import ComparedPass, compared
+from .comparison import missing_hits, nats_between
 from .passes import Passes
 from .scored_pass import ScoredPass
+from .zeroed_pool import zeroed_pool
 
 POOLS: Mapping[Component, Pool] = {
     Component.FULL: Pool.KV,
     Component.SWA: Pool.SWA,
     Component.MAMBA: Pool.MAMBA,
 }
-"""Where each component keeps its data."""
+"""The pool of each component."""
 
 
-def without(component: Component, tier: Tier, passes: Passes, ask: Callable[[], ScoredPass]) -> ScoredPass:
-    """What is answered from a tier that keeps everything but this component's data."""
-    passes.lose_above(tier)
-    with losing(passes.stage.adapter, POOLS[component]):
+def pass_without(component: Component, tier: Tier, passes: Passes, ask: Callable[[], ScoredPass]) -> ScoredPass:
+    """The pass from a tier when the data of this component is lost."""
+    passes.drop_above(tier)
+    with zeroed_pool(passes.setup.adapter, POOLS[component]):
         return ask()
 
 
-def controls(passes: Passes, ask: Callable[[], ScoredPass], first: ScoredPass) -> Iterator[JudgedPass]:
-    """A pass for each component and tier. Its problem is an answer that no gate would have stopped.
+def control_passes(passes: Passes, ask: Callable[[], ScoredPass], first: ScoredPass) -> Iterator[ComparedPass]:
+    """A pass for each component and tier. It has a problem if the loss stays within the gates.
 
-    Whatever the caches hold afterwards was computed from what was lost: nothing true can be asked of them any more.
+    Run these passes last: afterwards the cache holds data that was computed from zeros.
     """
-    gate = GATES[passes.stage.model.layout.dtype]
-    page_size = passes.stage.config.page_size
-    ask()  # what was last reopened over storage is on the device again
-    for component in map(Component, passes.stage.config.components):
+    gate = GATES[passes.setup.model.layout.dtype]
+    page_size = passes.setup.config.page_size
+    ask()  # brings everything from storage to the device, in case the cache was reopened before
+    for component in map(Component, passes.setup.config.components):
         for tier in Tier:
-            lossy = without(component, tier, passes, ask)
+            lossy = pass_without(component, tier, passes, ask)
             name = f"{tier.value}, without {component.value}"
-            problems = [*unserved(name, tier, page_size, lossy)]
-            nats = apart(first, lossy)
-            if float(nats.mean()) <= gate.mean and float(nats.max()) <= gate.most:
-                problems.append(f"{name}: {float(nats.mean()):.1e} nats a token, which {gate} lets pass: nothing tells")
-            yield judged(name, first, lossy, problems)
+            problems = [*missing_hits(name, tier, page_size, lossy)]
+            nats = nats_between(first, lossy)
+            if float(nats.mean()) <= gate.mean and float(nats.max()) <= gate.worst:
+                problems.append(
+                    f"{name}: the loss has no effect: expected over {gate}, got {float(nats.mean()):.1e} nats a token"
+                )
+            yield compared(name, first, lossy, problems)

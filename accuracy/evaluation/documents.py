@@ -1,4 +1,4 @@
-"""Documents: what the tasks ask, drawn from a seed."""
+"""Documents: the prompts and answers of the tasks, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..models.copying import SPAN
 from ..models.task import COPYING, RECALL, RUNNING, Task
 
 Documents = Mapping[str, list[dict[str, Any]]]
-"""By split."""
+"""The documents of each split."""
 
 SEED = 5
 SHOTS = 12
@@ -20,8 +20,8 @@ CHOICES = 4
 READ_ROUNDS = 6
 
 
-def asking(task: Task) -> Callable[[int], Documents]:
-    """The questions of a trained model's task."""
+def questions_of(task: Task) -> Callable[[int], Documents]:
+    """A function that draws the questions of a trained model's task."""
 
     def questions(count: int) -> Documents:
         drawn = task.questions(SEED, count)
@@ -31,7 +31,7 @@ def asking(task: Task) -> Callable[[int], Documents]:
 
 
 def choices(count: int) -> Documents:
-    """A recall, with the right letter among others."""
+    """Recall questions with a choice of letters, one of which is right."""
     random = np.random.default_rng(SEED)
     documents = []
     for question in RECALL.questions(SEED + 1, count):
@@ -44,13 +44,13 @@ def choices(count: int) -> Documents:
 
 
 def shots(count: int) -> Documents:
-    """Copies of a few letters, after the same long row of such copies."""
+    """Copies of a few letters. Every prompt begins with the same examples of such copies."""
     random = np.random.default_rng(SEED)
     return {"shots": [_copy(random) for _ in range(SHOTS)], "test": [_copy(random) for _ in range(count)]}
 
 
 def readings(count: int) -> Documents:
-    """Texts of several copies."""
+    """Texts that consist of several copies."""
     random = np.random.default_rng(SEED + 2)
     rounds = [[_copy(random) for _ in range(READ_ROUNDS)] for _ in range(count)]
     return {"test": [{"text": "".join(one["prompt"] + one["answer"] for one in line)} for line in rounds]}
@@ -62,11 +62,11 @@ def _copy(random: np.random.Generator) -> dict[str, Any]:
 
 
 DOCUMENTS: Mapping[str, Callable[[int], Documents]] = {
-    "recall": asking(RECALL),
-    "copying": asking(COPYING),
-    "running": asking(RUNNING),
+    "recall": questions_of(RECALL),
+    "copying": questions_of(COPYING),
+    "running": questions_of(RUNNING),
     "choice": choices,
     "shots": shots,
     "reading": readings,
 }
-"""By task: so many documents of it."""
+"""By task: a function that makes a number of its documents."""

@@ -1,4 +1,4 @@
-"""evaluate: lm-eval over an engine, once, without any store of lm-eval's own."""
+"""evaluate: run lm-eval once over an engine, without the caches of lm-eval."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from ..engine.engine import Engine
-from .asker import Asker
 from .cached_model import CachedModel
+from .request_recorder import RequestRecorder
 from .scored_pass import ScoredPass
 from .vocabulary import Vocabulary
 
 KEPT_TOKENS = 16
-"""Of each answer: more would fill the memory with the vocabularies of large models."""
+"""Tokens of each answer whose logits are kept: with a large vocabulary, more would need too much memory."""
 
 
 def evaluate(
@@ -28,18 +28,21 @@ def evaluate(
     vocabulary: Vocabulary,
     tasks: Sequence[Mapping[str, Any] | str],
     *,
-    most_tokens: int,
+    max_tokens: int,
     limit: int | None,
     chats: bool,
 ) -> ScoredPass:
-    """`tasks`: our own, or names of public ones. `limit`: documents of each. `chats`: by the chat template."""
-    # It warns of each task whose documents are made and not downloaded.
+    """`tasks`: those of this suite, or names of public tasks. `limit`: documents of each task, None for all.
+
+    `max_tokens`: the longest sequence of the model. `chats`: whether prompts are formatted by the chat template.
+    """
+    # lm-eval warns of each task whose documents are not downloaded.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    asker = Asker(engine, kept_tokens=KEPT_TOKENS)
+    recorder = RequestRecorder(engine, kept_tokens=KEPT_TOKENS)
     started = time.perf_counter()
-    with _as_if_alone():
+    with _without_local_rank():
         results = simple_evaluate(
-            model=CachedModel(asker, vocabulary, most_tokens=most_tokens),
+            model=CachedModel(recorder, vocabulary, max_tokens=max_tokens),
             tasks=list(tasks),
             task_manager=TaskManager(include_defaults=any(isinstance(task, str) for task in tasks)),
             bootstrap_iters=0,
@@ -48,12 +51,12 @@ def evaluate(
             log_samples=True,
         )
     seconds = time.perf_counter() - started
-    return ScoredPass(_scores(results), _answers(results), tuple(asker.asked), seconds)
+    return ScoredPass(_scores(results), _answers(results), tuple(recorder.requests), seconds)
 
 
 @contextmanager
-def _as_if_alone() -> Iterator[None]:
-    """To a process that the environment numbers, lm-eval gives no results but on the first."""
+def _without_local_rank() -> Iterator[None]:
+    """Remove LOCAL_RANK from the environment: with it lm-eval gives results on the first rank only."""
     with patch.dict(os.environ):
         os.environ.pop("LOCAL_RANK", None)
         yield
@@ -76,7 +79,7 @@ def _answers(results: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _answer(sample: Mapping[str, Any]) -> Any:
-    """The text, the number, or of several likelihoods which one is the highest."""
+    """The text or the number; of several likelihoods, the index of the highest."""
     given = sample["filtered_resps"]
     if not isinstance(given[0], tuple | list):
         return given[0]

@@ -1,4 +1,4 @@
-"""measure: what `hicache accuracy` runs."""
+"""measure: run the passes of `hicache accuracy`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from hicache.testing.adapter import load_adapter
 
 from ..models.recipe import RECIPES
+from .compared_pass import ComparedPass
 from .documents import DOCUMENTS
-from .judged_pass import JudgedPass
-from .passes import Room
+from .passes import CacheSize
 from .subject import Subject
 from .trial import Trial
 
@@ -31,15 +31,15 @@ def measure(  # noqa: PLR0913 - one keyword for each choice
     ranks: int,
     controls: bool,
     folder: Path,
-) -> Iterator[JudgedPass]:
-    """Each pass as it ends. `sizes`: of a page, of a chunk, FULL tokens and MAMBA states that there is room for."""
-    subject = Subject(model, tuple(tasks), documents, getattr(torch, dtype), device, chats, Room(*sizes), adapter)
+) -> Iterator[ComparedPass]:
+    """Yield each pass when it has ended. `sizes`: tokens of a page and of a chunk, capacity of FULL and of MAMBA."""
+    subject = Subject(model, tuple(tasks), documents, getattr(torch, dtype), device, chats, CacheSize(*sizes), adapter)
     with closing(subject.passes(load_adapter(adapter), folder)) as passes:
         yield from Trial(subject, passes, ranks, controls).run()
 
 
 def own_tasks(model: str) -> list[str]:
-    """What a trained model is asked when nothing is said: all that it has learnt. Empty for any other model."""
+    """The default tasks of a trained model: all that it was trained on, and their variants. Empty for other models."""
     if model not in RECIPES:
         return []
     learnt = [one.name for one in RECIPES[model].tasks]

@@ -1,4 +1,4 @@
-"""The page: passes by tasks, how far apart their tokens were, where those came from and what time that saved."""
+"""The report page: scores of each pass by task, hits by tier, waiting times, and the divergence of tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from hicache.testing.report.pages import templates
 
-from .judged_pass import JudgedPass
+from .compared_pass import ComparedPass
 
 TEMPLATE = Path(__file__).parent / "templates" / "accuracy.html"
 
 
-def render_page(title: str, settings: Mapping[str, str], passes: Sequence[JudgedPass]) -> str:
-    """One page that needs nothing beside it."""
+def render_page(title: str, settings: Mapping[str, str], passes: Sequence[ComparedPass]) -> str:
+    """One self-contained HTML page."""
     template = templates().from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(title=title, settings=settings, passes=passes)

@@ -1,4 +1,4 @@
-"""Passes: the same tasks over one cache, whose tiers lose what they hold one after the other."""
+"""Passes: evaluate the same tasks several times over one cache, whose upper tiers are cleared in between."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from hicache.config import CacheConfig, WritePolicy
 from hicache.types import Tier
 
-from ..engine.cache_room import device_config, with_host, with_storage
+from ..cache_setup import CacheSetup, OpenCache
+from ..engine.cache_config import device_config, with_host, with_storage
 from ..engine.served_model import ServedModel
-from ..stage import OpenCache, Stage
 from .evaluate import evaluate
 from .scored_pass import ScoredPass
 from .vocabulary import Vocabulary
 
 FAULTS: Mapping[str, float] = {"error": 0.03, "partial": 0.1, "short": 0.05, "torn": 0.1, "gone": 0.05}
-"""How likely each is, of a call or of a page."""
+"""The probability of each fault, per call or per page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Slots of a cache in which all prompts of a pass find room. `tokens`: in whole pages. `states`: of MAMBA."""
+class CacheSize:
+    """The size of a cache that holds all prompts of a pass. `tokens`: of FULL, in whole pages. `states`: of MAMBA."""
 
     page_size: int
     chunk_tokens: int
@@ -33,70 +33,70 @@ class Room:
 
 
 class Passes:
-    """`stage`: the model over its cache, with files in `folder` below a host tier. Close it in the end."""
+    """`setup`: the model over its cache, with a host tier, and file storage in `folder`. Close it at the end."""
 
     def __init__(
         self,
         model: ServedModel,
         vocabulary: Vocabulary,
         tasks: Sequence[Mapping[str, Any] | str],
-        room: Room,
+        size: CacheSize,
         open_cache: OpenCache,
         folder: Path,
     ) -> None:
         self._vocabulary = vocabulary
         self._tasks = tasks
-        self._room = room
+        self._size = size
         self.folder = folder
         self._files = {"root": str(folder)}
-        self.stage = Stage(model, self._config(model, "file", self._files), open_cache)
+        self.setup = CacheSetup(model, self._config(model, "file", self._files), open_cache)
 
     def ask(self, *, limit: int | None = None, chats: bool = False) -> ScoredPass:
-        """All tasks, over the cache as it is."""
-        config = self.stage.model.runner.model.config.get_text_config(decoder=True)
+        """Evaluate all tasks over the cache in its current state."""
+        config = self.setup.model.runner.model.config.get_text_config(decoder=True)
         return evaluate(
-            self.stage.engine(self._room.chunk_tokens),
+            self.setup.engine(self._size.chunk_tokens),
             self._vocabulary,
             self._tasks,
-            most_tokens=config.max_position_embeddings,
+            max_tokens=config.max_position_embeddings,
             limit=limit,
             chats=chats,
         )
 
-    def lose_above(self, tier: Tier) -> None:
-        """Let everything be copied down to this tier, and the tiers above it lose what they have."""
+    def drop_above(self, tier: Tier) -> None:
+        """Copy everything down to this tier, and clear the tiers above it."""
         if tier is Tier.HOST:
-            self.stage.leave_device()
+            self.setup.clear_device()
         elif tier is Tier.STORAGE:
             self._reopen("file", self._files)
 
-    def lose_to_faults(self) -> None:
-        """The same as down to storage, which fails now and then from here on, in reading and in writing."""
+    def reopen_with_faults(self) -> None:
+        """Clear the device and the host as `drop_above(STORAGE)` does; from now on some reads and writes fail."""
         self._reopen("faulty", {"inner": "file", "inner_options": self._files, "seed": 1, **FAULTS})
 
     @contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Leave memory and storage to other processes meanwhile; all that was computed is stored before."""
-        with self.stage.closed(), self.stage.model.runner.set_aside():
+    def released(self) -> Iterator[None]:
+        """Store everything, then leave memory and storage to other processes until the context ends."""
+        with self.setup.closed(), self.setup.model.runner.off_device():
             yield
 
     def close(self) -> None:
         """Close the cache that is open."""
-        self.stage.adapter.close()
+        self.setup.adapter.close()
 
     def _reopen(self, backend: str, options: Mapping[str, Any]) -> None:
-        with self.stage.closed():
-            self.stage.config = self._config(self.stage.model, backend, options)
+        with self.setup.closed():
+            self.setup.config = self._config(self.setup.model, backend, options)
 
     def _config(self, model: ServedModel, backend: str, options: Mapping[str, Any]) -> CacheConfig:
-        room = self._room
+        size = self._size
         config = device_config(
             model.layout,
-            page_size=room.page_size,
-            chunk_tokens=room.chunk_tokens,
-            tokens=room.tokens,
-            states=room.states,
+            page_size=size.page_size,
+            chunk_tokens=size.chunk_tokens,
+            tokens=size.tokens,
+            states=size.states,
             device=model.runner.device.type,
         )
-        config = with_host(config, tokens=room.tokens, states=room.states, policy=WritePolicy.WRITE_THROUGH)
+        config = with_host(config, tokens=size.tokens, states=size.states, policy=WritePolicy.WRITE_THROUGH)
         return with_storage(config, backend=backend, options=options, model=model.runner.model_type)

@@ -1,4 +1,4 @@
-"""The tasks of our own: their YAML, beside this file, with the documents that are drawn for them."""
+"""The tasks of this suite: their YAML, in the folder `tasks`, with documents that are drawn from a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent / "tasks"
 
 
 def task(name: str, count: int) -> Mapping[str, Any]:
-    """A task as lm-eval takes it, with so many documents. Raises KeyError for one that there is not."""
+    """A task in lm-eval's form, with `count` documents. Raises KeyError for an unknown task."""
     documents = DOCUMENTS[name](count)
 
     def data(**_options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Vocabulary: what turns text into the tokens of a model, and a conversation into text."""
+"""Vocabulary: encode text into the tokens of a model, and format a conversation as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Message = Mapping[str, str]
 
 
 class Vocabulary(Protocol):
-    """`name`: of the vocabulary and its template. `end_token`: ends a text, and stands before one without context."""
+    """`name`: of the vocabulary and its template. `end_token`: ends a text, and precedes a text without context."""
 
     name: str
     end_token: int
@@ -22,16 +22,16 @@ class Vocabulary(Protocol):
     def decode(self, tokens: Sequence[int]) -> str: ...
 
     def chat(self, messages: Sequence[Message], *, asks: bool) -> str:
-        """A conversation as text; `asks`: the model is to speak next."""
+        """A conversation as text. `asks`: whether it ends with the beginning of the model's turn."""
         ...
 
     def template(self, name: bool | str) -> str | None:
-        """What conversations are laid out by."""
+        """The template that formats conversations; None if `name` is false."""
         ...
 
 
 class AlphabetVocabulary:
-    """The characters of the trained models. A conversation is its contents, one after the other."""
+    """The characters of the trained models. A conversation is the concatenation of its contents."""
 
     name = "alphabet"
     end_token = CHARACTERS.index("\n")
@@ -50,17 +50,17 @@ class AlphabetVocabulary:
 
 
 class TokenizerVocabulary:
-    """A tokenizer of transformers. Raises ValueError for one that knows no end of a text."""
+    """A tokenizer of transformers. Raises ValueError for one without an end-of-text token."""
 
     def __init__(self, tokenizer: Any) -> None:
         if tokenizer.eos_token_id is None:
-            raise ValueError(f"tokenizer {tokenizer.name_or_path!r} has no token for the end of a text")
+            raise ValueError(f"tokenizer {tokenizer.name_or_path!r} has no end-of-text token")
         self.name: str = tokenizer.name_or_path
         self.end_token: int = tokenizer.eos_token_id
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
-        # A conversation that was laid out begins with the token already.
+        # A formatted conversation already begins with the token.
         begun = self._tokenizer.bos_token is not None and text.startswith(self._tokenizer.bos_token)
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=not begun)
         return tokens

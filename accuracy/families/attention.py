@@ -1,4 +1,4 @@
-"""Families whose layers attend to all tokens, and those in which some attend to a window."""
+"""Families with full attention in every layer, and families with sliding windows in some layers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ VOCABULARY = 96
 SEED = 7
 
 WEIGHT_FACTOR = 4.0
-"""On every matrix: as they are drawn, they hardly tell one prompt from another."""
+"""A factor for every matrix: with the drawn weights, the logits of different prompts hardly differ."""
 
 SIZES: Mapping[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -29,15 +29,15 @@ SIZES: Mapping[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-"""Of every family, where its options do not say otherwise.
+"""The configuration of every family, unless its options override it.
 
-Where there are experts every one is asked: which few are would hang on the last bit of bfloat16.
+Families with experts use all of them: which few are chosen would depend on the last bit of bfloat16.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`model_type`: its name in transformers. `attention`: the implementation of it. `options`: beside SIZES."""
+    """`model_type`: its name in transformers. `attention`: the attention implementation. `options`: override SIZES."""
 
     model_type: str
     attention: str
@@ -45,7 +45,7 @@ class Family:
 
     @property
     def is_known(self) -> bool:
-        """Whether the transformers that is installed has it."""
+        """Whether the installed version of transformers has it."""
         return self.model_type in CONFIG_MAPPING
 
     def open(self, dtype: torch.dtype, device: str) -> PreTrainedModel:

@@ -1,4 +1,4 @@
-"""Families that keep one latent for all heads (MLA), and those that choose by an index what they attend to (DSA)."""
+"""Families that cache one latent for all heads (MLA), and families that select attended tokens by an indexer (DSA)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INDEXED = {
     **LATENT,
     "index_topk": 48,
     "index_head_dim": 16,
-    # Scores of few heads tie at zero, and then the choice hangs on how long the tensor is.
+    # With few heads scores tie at zero, and then the selection depends on the length of the tensor.
     "index_n_heads": 16,
     "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
 }

@@ -1,4 +1,4 @@
-"""Families in which some layers keep a state of fixed size: delta nets, Mamba2, convolutions; the others attend."""
+"""Families with states of fixed size in some layers (delta nets, Mamba2, convolutions), and attention in the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families that the engine refuses: those that transformers itself continues wrongly, and those without a pool."""
+"""Families that the engine refuses: transformers continues them wrongly, or no pool can hold what they cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUG, UNSUPPORTED = "bug", "unsupported"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`kind`: `bug` when the library loses a state, `unsupported` when no pool is for it. `reason`: what is lost."""
+    """`kind`: `bug` if transformers loses a state, `unsupported` if no pool can hold it. `reason`: what is lost."""
 
     family: Family
     kind: str

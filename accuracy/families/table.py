@@ -1,4 +1,4 @@
-"""The matrix: every family by its name, and one of each kind."""
+"""FAMILIES: every family by its name. REPRESENTATIVES: one of each kind."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 REPRESENTATIVES = ("qwen3", "gemma3", "qwen3_next", "bamba", "deepseek_v32", "lfm3", "zaya")
-"""One of each kind, for what is not asked of every family."""
+"""One family of each kind, for tests that do not run on every family."""

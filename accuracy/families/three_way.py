@@ -1,4 +1,4 @@
-"""Families that keep everything at once: what all layers of attention need, a window, and states."""
+"""Families with full attention, sliding windows and states."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Two small trained models: each of their components carries the score of one task."""
+"""Two small trained models. Each task needs the data of one component of the cache."""

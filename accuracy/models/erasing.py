@@ -1,4 +1,4 @@
-"""Erasing one component of a model's cache: what a server would do that lost it and did not notice."""
+"""erase: fill one component of a model's cache with zeros, as if a server had lost it without noticing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LAYER_TYPES: Mapping[Component, str] = {
     Component.SWA: "sliding_attention",
     Component.MAMBA: "linear_attention",
 }
-"""The kind of layer that each component keeps."""
+"""The type of the layers whose data each component holds."""
 
 
 def erase(cache: Any, component: Component, layer_types: list[str]) -> None:
-    """Put zeros in place of all that the layers of one component hold."""
+    """Replace the data of all layers of one component by zeros."""
     for layer, kind in zip(cache.layers, layer_types, strict=True):
         if kind != LAYER_TYPES[component]:
             continue

@@ -1,4 +1,4 @@
-"""A model with full, sliding and recurrent layers: Cohere2, some of whose attention is a gated delta net."""
+"""A model with full, sliding and recurrent layers: Cohere2 with gated delta nets in place of some attention layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGated
 
 
 class HybridConfig(Cohere2Config):
-    """What Cohere2 takes, and the shape of its recurrent layers. Their memory is long from the start."""
+    """The configuration of Cohere2, and the shape of its recurrent layers, which are initialised for a long memory."""
 
     model_type = "hybrid"
 
@@ -31,7 +31,7 @@ class HybridConfig(Cohere2Config):
 
 
 class RecurrentLayer(OlmoHybridGatedDeltaNet):
-    """A gated delta net, called as attention is called."""
+    """A gated delta net with the call signature of attention."""
 
     def forward(
         self,
@@ -62,18 +62,18 @@ class HybridModel(Cohere2Model):
         **kwargs: Any,
     ) -> Any:
         embeddings = self.embed_tokens(input_ids)
-        asked = {
+        mask_options = {
             "config": self.config,
             "inputs_embeds": embeddings,
             "attention_mask": None,
             "past_key_values": past_key_values,
             "position_ids": position_ids,
         }
-        # Named, since transformers before 5.23 would take the recurrent layer, which tells no length.
+        # Without layer_idx, transformers before 5.23 takes the length of a recurrent layer, which has none.
         full = self.config.layer_types.index("full_attention")
         masks = {
-            "full_attention": create_causal_mask(**asked, layer_idx=full),
-            "sliding_attention": create_sliding_window_causal_mask(**asked),
+            "full_attention": create_causal_mask(**mask_options, layer_idx=full),
+            "sliding_attention": create_sliding_window_causal_mask(**mask_options),
             "linear_attention": None,
         }
         kwargs |= {"inputs_embeds": embeddings, "attention_mask": masks}
@@ -81,7 +81,7 @@ class HybridModel(Cohere2Model):
 
 
 class HybridForCausalLM(Cohere2ForCausalLM):
-    """Full layers without positions, sliding layers with, and recurrent layers, as `layer_types` orders them."""
+    """Full layers without positions, sliding layers with positions, and recurrent layers, in `layer_types`' order."""
 
     config: HybridConfig
 

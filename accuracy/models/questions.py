@@ -1,4 +1,4 @@
-"""What the models are trained on, and what they are asked."""
+"""Batch and Question: what the models are trained on, and what they are tested with."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-UNASKED = -100
-"""The label of a position after which nothing is asked: the loss leaves it out."""
+NO_LABEL = -100
+"""The label of a position that the loss ignores."""
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Lines of one task, of one length; both int64 [lines, length]. A label is the token to follow its position."""
+class Batch:
+    """Training sequences of one task, both int64 [lines, length]. A label is the token that follows its position."""
 
     tokens: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
@@ -21,12 +21,12 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and the one right answer.
+    """A prompt and its only right answer.
 
-    The last `asking` characters of the prompt put the question. What is before them fills pages of 64 tokens, or of any
-    power of two below: nothing of it has to be computed again when it is served from a cache, so nothing hides a loss.
+    The last `query_length` characters of the prompt are the query. The text before them fills whole pages of 64 tokens,
+    or of any smaller power of two: all of it can be a hit, so no recomputed token hides a loss.
     """
 
     prompt: str
     answer: str
-    asking: int
+    query_length: int

@@ -1,4 +1,4 @@
-"""How a small model is built and trained: its layers, its tasks and the course of its lessons."""
+"""How a small model is built and trained: its layers, its tasks and the stages of its training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .task import COPYING, RECALL, RUNNING, Task
 
 @dataclass(frozen=True)
 class Stage:
-    """So many steps, with a lesson of each of these tasks in every one, in lines of the task's length."""
+    """A number of steps, each with one batch of every task. `lengths`: the length of a task's lines."""
 
     steps: int
     lengths: Mapping[Task, int]
@@ -35,11 +35,11 @@ class Recipe:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What the model is trained on."""
+        """The tasks that the model is trained on."""
         return tuple(self.stages[-1].lengths)
 
     def untrained(self) -> Any:
-        """The model as its training finds it, float32 on the CPU. Sets the seed of torch."""
+        """The model before its training, float32 on the CPU. Sets the seed of torch."""
         torch.manual_seed(self.seed)
         return self.model(self.configuration(**self.settings))
 
@@ -74,7 +74,8 @@ RECIPES: Mapping[str, Recipe] = {
         learning_rate=2e-3,
         seed=0,
     ),
-    # A sliding layer above a recurrent one would see running values in its window, and stand in for the state.
+    # The sliding layer comes first: above the recurrent layer its window would hold running values, and the task would
+    # not need the state.
     "hybrid": Recipe(
         model=HybridForCausalLM,
         configuration=HybridConfig,
@@ -93,4 +94,4 @@ RECIPES: Mapping[str, Recipe] = {
         seed=0,
     ),
 }
-"""The recipes of the models that ship, by name."""
+"""The recipes of the trained models, by name."""

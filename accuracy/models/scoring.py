@@ -1,4 +1,4 @@
-"""The score of a model on a task, with its cache whole or with a component erased."""
+"""The score of a model on a task, with a complete cache or with one component erased."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .questions import Question
 
 @torch.inference_mode()
 def score(model: Any, questions: Sequence[Question], erased: Component | None) -> float:
-    """The share of questions answered in full, when `erased` is lost between the prompt and what it asks."""
+    """The share of questions answered completely, when `erased` is lost after the prompt, before its query."""
     prompts = torch.tensor([encoded(question.prompt) for question in questions])
     answers = torch.tensor([encoded(question.answer) for question in questions])
-    known = prompts.shape[1] - questions[0].asking
+    known = prompts.shape[1] - questions[0].query_length
     cache = DynamicCache(config=model.config)
     _next_tokens(model, prompts[:, :known], cache, 0)
     if erased is not None:

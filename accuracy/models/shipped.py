@@ -1,4 +1,4 @@
-"""The trained models that ship: their weights and configurations, beside this file."""
+"""Load and save the trained models: their weights and configurations in the folder `weights`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trained(name: str, dtype: torch.dtype = torch.float32, folder: Path = WEIGHT
 
     Raises:
         KeyError: no recipe has that name.
-        RuntimeError: the file's tensors are not those of the model.
+        RuntimeError: the names or shapes of the file's tensors are not those of the model.
     """
     recipe = RECIPES[name]
     configuration = recipe.configuration(**json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
@@ -31,7 +31,7 @@ def trained(name: str, dtype: torch.dtype = torch.float32, folder: Path = WEIGHT
     return model.to(dtype).eval()
 
 
-def keep(model: Any, name: str, folder: Path = WEIGHTS) -> None:
+def save(model: Any, name: str, folder: Path = WEIGHTS) -> None:
     """Write a model's weights, float32, and its configuration. The head is tied to the embeddings and not written."""
     folder.mkdir(exist_ok=True)
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items() if key != _TIED}

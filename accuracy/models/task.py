@@ -1,4 +1,4 @@
-"""The tasks, and the component that each of them cannot do without."""
+"""The tasks, and the component whose data each of them needs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 
 from hicache.types import Component
 
-from .copying import copying_lesson, copying_question
-from .questions import Lesson, Question
-from .recall import recall_lesson, recall_question
-from .running import running_lesson, running_question
+from .copying import copying_batch, copying_question
+from .questions import Batch, Question
+from .recall import recall_batch, recall_question
+from .running import running_batch, running_question
 
 
 @dataclass(frozen=True)
 class Task:
-    """How one thing is taught, in lines of a given length, and asked. Its prompts are all of one length.
+    """A task: `batch` makes training lines of a given length, `question` a test prompt. All prompts have one length.
 
-    `lesson_tokens`: how many tokens a step of training takes of it.
+    `component`: the component whose data the task needs. `batch_tokens`: how many tokens one training step uses.
     """
 
     name: str
     component: Component
-    lesson: Callable[[np.random.Generator, int, int], Lesson]
+    batch: Callable[[np.random.Generator, int, int], Batch]
     question: Callable[[np.random.Generator], Question]
-    lesson_tokens: int
+    batch_tokens: int
 
     def questions(self, seed: int, count: int) -> list[Question]:
         """Questions drawn from the seed."""
@@ -34,6 +34,6 @@ class Task:
         return [self.question(random) for _ in range(count)]
 
 
-RECALL = Task("recall", Component.FULL, recall_lesson, recall_question, lesson_tokens=2048)
-COPYING = Task("copying", Component.SWA, copying_lesson, copying_question, lesson_tokens=512)
-RUNNING = Task("running", Component.MAMBA, running_lesson, running_question, lesson_tokens=512)
+RECALL = Task("recall", Component.FULL, recall_batch, recall_question, batch_tokens=2048)
+COPYING = Task("copying", Component.SWA, copying_batch, copying_question, batch_tokens=512)
+RUNNING = Task("running", Component.MAMBA, running_batch, running_question, batch_tokens=512)

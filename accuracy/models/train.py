@@ -1,4 +1,4 @@
-"""Trains a small model in minutes and keeps it: `python -m accuracy.models.train window`, or `hybrid`."""
+"""Train a small model in minutes and save it: `python -m accuracy.models.train window`, or `hybrid`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hicache.types import Component
 
 from .recipe import RECIPES
 from .scoring import score
-from .shipped import WEIGHTS, keep
+from .shipped import WEIGHTS, save
 from .training import training
 
 REPORTED_STEPS = 50
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("--folder", type=Path, default=WEIGHTS, help="where the files are written")
     given = parser.parse_args(arguments)
-    # One thread adds in one order; tiny numbers would slow the recurrent layers down.
+    # One thread, for one order of additions; denormal numbers would slow the recurrent layers down.
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     recipe = RECIPES[given.name]
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
         if step.number % REPORTED_STEPS == 0:
             losses = [f"{task.name} {loss:.3f}" for task, loss in step.losses.items()]
             _say(f"step {step.number:5}  {time.process_time():6.0f} s", losses)
-    keep(model, given.name, given.folder)
+    save(model, given.name, given.folder)
     for task in recipe.tasks:
         questions = task.questions(seed=0, count=QUESTIONS)
         names: dict[Component | None, str] = {None: "nothing"}

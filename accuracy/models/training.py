@@ -1,4 +1,4 @@
-"""Training: lessons of all tasks in every step, the same from run to run."""
+"""Training: batches of all tasks in every step, deterministic."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .recipe import Recipe, Stage
 from .task import Task
 
 WARM_UP_STEPS = 50
-"""Until when the learning rate rises. Over the last third of the steps it falls to nothing."""
+"""The learning rate rises during these steps. During the last third of all steps it falls to zero."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step taken: its number from 0, and the mean loss per task, in nats per label."""
+    """A training step: its number from 0, and the mean loss per task, in nats per label."""
 
     number: int
     losses: Mapping[Task, float]
 
 
 def training(recipe: Recipe, model: Any) -> Iterator[Step]:
-    """Train the model in place: each step is taken when it is asked for."""
+    """Train the model in place. Each step runs when the iterator is advanced."""
     random = np.random.default_rng(recipe.seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     stages = [stage for stage in recipe.stages for _ in range(stage.steps)]
@@ -35,7 +35,7 @@ def training(recipe: Recipe, model: Any) -> Iterator[Step]:
         for group in optimiser.param_groups:
             group["lr"] = recipe.learning_rate * _share_of_rate(number, len(stages))
         optimiser.zero_grad()
-        losses = {task: _learnt(model, task, stage, random) for task in stage.lengths}
+        losses = {task: _backward(model, task, stage, random) for task in stage.lengths}
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
         optimiser.step()
         yield Step(number, losses)
@@ -48,12 +48,12 @@ def _share_of_rate(number: int, steps: int) -> float:
     return min(1, rising, falling)
 
 
-def _learnt(model: Any, task: Task, stage: Stage, random: np.random.Generator) -> float:
+def _backward(model: Any, task: Task, stage: Stage, random: np.random.Generator) -> float:
     """The loss of a lesson, whose gradient is added to the model's."""
     length = stage.lengths[task]
-    lesson = task.lesson(random, task.lesson_tokens // length, length)
+    batch = task.batch(random, task.batch_tokens // length, length)
     positions = torch.arange(length)[None]
-    logits = model(input_ids=torch.from_numpy(lesson.tokens), position_ids=positions, use_cache=False).logits
-    loss = cross_entropy(logits.flatten(0, 1), torch.from_numpy(lesson.labels).flatten())
+    logits = model(input_ids=torch.from_numpy(batch.tokens), position_ids=positions, use_cache=False).logits
+    loss = cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.labels).flatten())
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach())

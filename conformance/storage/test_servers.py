@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from hicache.storage.hf3fs.service import MOST_BODY_BYTES
+from hicache.storage.hf3fs.service import MAX_BODY_BYTES
 from hicache.testing.contract import clause
 from hicache.testing.storage.place import Place
 
@@ -152,7 +152,7 @@ def test_an_uninitialised_namespace_is_refused(metadata: Metadata) -> None:
 @clause("SEC-4")
 @pytest.mark.parametrize("is_sent", [True, False], ids=["sent", "announced"])
 def test_a_body_that_is_too_long_is_refused(kept: Metadata, is_sent: bool) -> None:
-    length = MOST_BODY_BYTES + 1
+    length = MAX_BODY_BYTES + 1
     if is_sent:
         status, content = kept.post("/0/exists", b"[" + b" " * (length - 1))
         assert status == 413, f"SEC-4: a body of {length} bytes: expected 413, got {status} {content}"
@@ -165,7 +165,7 @@ def test_a_body_that_is_too_long_is_refused(kept: Metadata, is_sent: bool) -> No
 @clause("SEC-4")
 def test_a_body_of_the_maximum_length_is_read(kept: Metadata) -> None:
     body = b'{"keys":["a"]}'
-    status, content = kept.post("/0/exists", body + b" " * (MOST_BODY_BYTES - len(body)))
+    status, content = kept.post("/0/exists", body + b" " * (MAX_BODY_BYTES - len(body)))
     assert (status, content) == (200, {"exists": [True]}), f"SEC-4: it is not too long, got {status} {content}"
 
 

@@ -141,7 +141,7 @@ def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report:
         tiers = (f"{count:,}" for count in (one.hits.device, one.hits.host, one.hits.storage))
         wait = "" if one.wait_share is None else f"{one.wait_share:.0%}"
         style = "red" if one.problems else None
-        table.add_row(one.name, _scores(one, passes[0]), *tiers, wait, f"{one.most_nats:.1e}", style=style)
+        table.add_row(one.name, _scores(one, passes[0]), *tiers, wait, f"{one.max_nats:.1e}", style=style)
     console.print(table)
     for problem in (problem for one in passes for problem in one.problems):
         console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)

@@ -1,1 +1,1 @@
-"""What the ranks of one model decide together."""
+"""Groups of ranks, and the decisions that the ranks of one model take together."""

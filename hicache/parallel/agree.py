@@ -1,4 +1,4 @@
-"""Agreement: every decision that ranks take together, each in one place that every rank passes."""
+"""Agreement: every decision that the ranks take together. Every rank executes the same calls in the same order."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ NameT = TypeVar("NameT", bound=str)
 
 
 class Agreement:
-    """The decisions of the ranks that share a tree. A cache on one rank agrees with itself and calls no collective.
+    """The decisions of the ranks that share a tree. A cache on one rank decides alone and calls no collective.
 
-    `groups`: by axis, this rank's group; an axis of one rank has none. What ranks found is reduced over all axes. Where
-    ranks may see different things, such as the time, the first stage of a pipeline decides.
+    `groups`: by axis, this rank's group; an axis of one rank has none. Values are reduced over all axes. Where values
+    may differ between ranks, such as the time, the first stage of the pipeline decides.
     """
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
         self._groups = [groups[axis] for axis in AXES if axis in groups]
         self._stages = groups.get("pp")
-        self._place, self.ranks = 0, 1
+        self._rank, self.ranks = 0, 1
         for group in self._groups:
-            self._place += self.ranks * group.rank
+            self._rank += self.ranks * group.rank
             self.ranks *= group.size
 
     def least(self, numbers: Mapping[str, int], purpose: str) -> dict[str, int]:
-        """Of each number the least that a rank has."""
+        """The least value of each number over all ranks."""
         return self._packed(numbers, purpose)
 
     def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
-        """Of each number the least that a rank reports: how far jobs have come on every rank.
+        """The least value of each outcome over all ranks: the progress that every rank has reached.
 
-        `started`: jobs since the cache was opened. Raises InvariantError when it differs from rank to rank.
+        `started`: the number of jobs since the cache was opened. Raises InvariantError when it differs between ranks.
         """
         if not self._groups:
             return outcomes
@@ -49,7 +49,7 @@ class Agreement:
         return agreed
 
     def is_over(self, *, is_over: bool) -> bool:
-        """Whether a prefetch is waited for no longer: as soon as one rank of the first stage says so."""
+        """Whether the wait for a prefetch is over: as soon as one rank of the pipeline's first stage says so."""
         value = [int(is_over)]
         for group in self._groups:
             if group is not self._stages:
@@ -57,33 +57,36 @@ class Agreement:
         return bool(self._stages.broadcast(value, "prefetch end")[0] if self._stages else value[0])
 
     def completed(self, pages: Mapping[NameT, int]) -> dict[NameT, int]:
-        """Of each pool the pages that have come on every rank: in one reduction, in the order of the names."""
+        """For each pool the number of pages that arrived on every rank: one reduction, in the order of the names."""
         return self._packed(pages, "completed")
 
     def together(self, act: Callable[[], T], undo: Callable[[T], object], purpose: str) -> T:
-        """Do what succeeds on every rank or on none. Raises what it raised here, or RankError for another rank."""
+        """Run `act` on every rank. If it failed on another rank, `undo` its result: it takes effect on all or none.
+
+        Raises the error that `act` raised on this rank, or RankError when it failed on another rank.
+        """
         try:
             result = act()
         except Exception:
-            self._first_lacking(purpose, lacks=True)
+            self._first_failed(purpose, failed=True)
             raise
-        failed = self._first_lacking(purpose, lacks=False)
+        failed = self._first_failed(purpose, failed=False)
         if failed is not None:
             undo(result)
             raise RankError(f"rank {failed} of {self.ranks} failed ({purpose})", "all", (failed,))
         return result
 
     def every(self, purpose: str, *, did: bool) -> bool:
-        """Whether every rank did."""
-        return self._first_lacking(purpose, lacks=not did) is None
+        """Whether `did` is true on every rank."""
+        return self._first_failed(purpose, failed=not did) is None
 
-    def _first_lacking(self, purpose: str, *, lacks: bool) -> int | None:
-        """The first rank that did not do it, counted along the axes."""
-        (first,) = self._reduce([self._place if lacks else self.ranks], purpose)
+    def _first_failed(self, purpose: str, *, failed: bool) -> int | None:
+        """The first rank on which `failed` is true, counted along the axes."""
+        (first,) = self._reduce([self._rank if failed else self.ranks], purpose)
         return first if first < self.ranks else None
 
     def _packed(self, numbers: Mapping[NameT, int], purpose: str) -> dict[NameT, int]:
-        """By name, and not as the mapping happens to be ordered."""
+        """Reduce in the order of the names: the order of a mapping may differ between ranks."""
         names = sorted(numbers)
         return dict(zip(names, self._reduce([numbers[name] for name in names], purpose), strict=True))
 
@@ -94,24 +97,26 @@ class Agreement:
 
 
 ALONE = Agreement({})
-"""A cache on one rank."""
+"""The agreement of a cache on one rank."""
 
 
 PER_RANK = frozenset({"capacity_tokens", "components", "device", "executor", "host", "options", "storage", "topology"})
-"""Fields that may differ from rank to rank, or that are compared field by field."""
+"""Fields that may differ between ranks, or that are compared on their own."""
 
 
 def agreed_config(config: CacheConfig, agreement: Agreement) -> CacheConfig:
-    """The configuration with the capacities that every rank can serve.
+    """The configuration with the least capacities over all ranks.
 
-    Raises ConfigurationError, on every rank, when anything else differs that decides what a cache does.
+    Raises ConfigurationError, on every rank, when another field that decides what a cache does differs between ranks.
     """
     if agreement.ranks == 1:
         return config
     digest = _digest(config)
     least = agreement.least({"digest": digest, "-digest": -digest}, "configuration")
     if least["digest"] != -least["-digest"]:
-        raise ConfigurationError(f"RANK-1: ranks were opened with different configurations; here it is {config.name}")
+        raise ConfigurationError(
+            f"RANK-1: ranks were opened with different configurations; on this rank it is {config.name}"
+        )
     own = _named("device", config.capacity_tokens)
     if config.host is not None:
         own |= _named("host", config.host.capacity_tokens)
@@ -121,7 +126,7 @@ def agreed_config(config: CacheConfig, agreement: Agreement) -> CacheConfig:
 
 
 def _digest(config: CacheConfig) -> int:
-    """63 bits of a digest over all that must be the same. The order of tables does not matter."""
+    """63 bits of a digest over all fields that must be equal on every rank. The order of mappings does not matter."""
     parts = {"cache": config, "host": config.host, "storage": config.storage}
     compared = {name: {} if part is None else _fields(part) for name, part in parts.items()}
     text = json.dumps([sorted(config.components), compared], sort_keys=True, default=repr)

@@ -1,4 +1,4 @@
-"""Group: ranks that take decisions together, in three verbs."""
+"""Group: the collectives of ranks that take decisions together: reduce, broadcast and barrier."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Protocol
 
 
 class Reduction(str, Enum):
-    """What becomes of the numbers that each rank gives."""
+    """How the numbers of all ranks are combined into one."""
 
     MIN = "MIN"
     MAX = "MAX"
 
 
 class Group(Protocol):
-    """The ranks along one axis of the mesh. All make the same calls in the same order, whatever they hold.
+    """The ranks along one axis of the mesh. Every rank makes the same calls in the same order, whatever its state.
 
-    `purpose`: what is decided, in a word or two, for whoever looks for the rank that went another way. Every verb
+    `purpose`: what is decided, in a word or two; error messages use it to name the call that a rank skipped. Every verb
     raises RankError, within a bounded time, when a rank is dead or silent.
     """
 
@@ -27,17 +27,20 @@ class Group(Protocol):
 
     @property
     def rank(self) -> int:
-        """The place of this rank in the group."""
+        """The index of this rank in the group."""
 
     @property
     def size(self) -> int:
         """How many ranks the group has."""
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
-        """The least or the greatest of what the ranks give, place by place; as many on every rank, each an int64."""
+        """The least or the greatest value over all ranks, element by element.
+
+        Every rank passes the same number of values, each an int64.
+        """
 
     def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
-        """What the group's first rank gives; the others give as many, and what they give does not matter."""
+        """The values of the group's first rank. Every other rank passes as many values, which are ignored."""
 
     def barrier(self, purpose: str) -> None:
-        """Return when every rank has come here."""
+        """Return when every rank has called this."""

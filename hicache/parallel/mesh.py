@@ -9,7 +9,7 @@ from hicache.config import Topology
 from hicache.errors import ConfigurationError
 
 AXES = ("tp", "cp", "pp")
-"""The axes along which ranks share a tree, the innermost first. Data-parallel replicas have a tree each."""
+"""The axes along which ranks share a tree, the innermost first. Each data-parallel replica has its own tree."""
 
 
 def topology_of(rank: int, *, tp_size: int, cp_size: int, pp_size: int, dp_size: int) -> Topology:
@@ -44,12 +44,12 @@ def world_rank(topology: Topology) -> int:
 
 
 def world_size(topology: Topology) -> int:
-    """How many ranks the mesh has, with those of all replicas."""
+    """How many ranks the mesh has, including those of all replicas."""
     return topology.tp_size * topology.cp_size * topology.pp_size * topology.dp_size
 
 
 def places(topology: Topology) -> tuple[Topology, ...]:
-    """Every place of the mesh, by world rank."""
+    """Every place of the mesh, in the order of world ranks."""
     return tuple(
         topology_of(
             rank,
@@ -63,7 +63,7 @@ def places(topology: Topology) -> tuple[Topology, ...]:
 
 
 def axis_ranks(topology: Topology) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-    """For tp, cp and pp, in this order: every list of world ranks that differ in that axis alone, by first rank."""
+    """For tp, cp and pp, in this order: every list of world ranks that differ only in that axis, by first rank."""
     return {axis: _lists(topology, axis) for axis in AXES}
 
 
@@ -75,5 +75,5 @@ def _lists(topology: Topology, axis: str) -> tuple[tuple[int, ...], ...]:
 
 
 def tree_ranks(topology: Topology) -> tuple[int, ...]:
-    """The world ranks that share the tree of this one: those of its replica."""
+    """The world ranks that share a tree with this rank: those of its replica."""
     return tuple(rank for rank, place in enumerate(places(topology)) if place.dp_rank == topology.dp_rank)

@@ -1,4 +1,4 @@
-"""TorchGroup: a group on torch.distributed, with gloo or NCCL; open_groups makes those of a rank."""
+"""TorchGroup: a group on torch.distributed, with gloo or NCCL; open_groups makes all groups of a rank."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from hicache.config import Topology
 from hicache.errors import ConfigurationError
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import axis_ranks, world_rank, world_size
-from hicache.parallel.roll_call import Call, RollCall
+from hicache.parallel.rank_monitor import Call, RankMonitor
 
 LEAST = -(2**63)
 POLL_S = 20e-6
-"""Between two looks at a GPU: a reduction of a few numbers takes as long."""
+"""Seconds between two checks of a GPU: about as long as a reduction of a few numbers takes."""
 
 NCCL_DEADLINES = 4
-"""NCCL's own timeout, which ends the process: late enough that a rank is named before."""
+"""NCCL's own timeout, in deadlines. It ends the process, so it comes after the missing rank has been named."""
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 OPERATIONS = {Reduction.MIN: distributed.ReduceOp.MIN, Reduction.MAX: distributed.ReduceOp.MAX}
 
 
 class TorchGroup:
-    """A Group on a process group of torch.distributed. Numbers travel as int64 on `device`.
+    """A Group on a process group of torch.distributed. Numbers are sent as int64 tensors on `device`.
 
-    Every verb is one reduction: in a broadcast of torch's the first rank would go on while another is dead. `stream`:
-    where a GPU's part of it runs, so that it does not wait for the model; None for another device. A call that has not
-    ended after the deadline of `roll_call` raises RankError, and so does every later call on any group of the rank.
+    Every verb is one reduction: in torch's own broadcast the first rank would go on while another is dead. `stream`:
+    the CUDA stream on which collectives run, so that they do not wait for the model; None on other devices. A call that
+    has not ended by the deadline of `monitor` raises RankError, and so does every later call on any group of the rank.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TorchGroup:
         process_group: distributed.ProcessGroup,
         device: torch.device,
         stream: torch.cuda.Stream | None,
-        roll_call: RollCall,
+        monitor: RankMonitor,
     ) -> None:
         self.name = name
         self.rank = process_group.rank()
@@ -52,7 +52,7 @@ class TorchGroup:
         self._process_group = process_group
         self._device = device
         self._stream = stream
-        self._roll_call = roll_call
+        self._monitor = monitor
         self._calls = 0
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
@@ -66,18 +66,18 @@ class TorchGroup:
         self._call([0], Reduction.MIN, f"barrier {purpose}")
 
     def close(self) -> None:
-        """Give the process group back to torch."""
+        """Destroy the process group."""
         distributed.destroy_process_group(self._process_group)
 
     def _call(self, values: Sequence[int], reduction: Reduction, what: str) -> list[int]:
-        call = self._roll_call.enter(self.name, self._calls, what)
+        call = self._monitor.begin(self.name, self._calls, what)
         self._calls += 1
         with torch.cuda.stream(self._stream):
             numbers = torch.tensor(values, dtype=torch.int64, device=self._device)
             try:
                 self._reduce(numbers, reduction, call)
             except (RuntimeError, TimeoutError) as error:
-                verdict = self._roll_call.conclude(call, error)
+                verdict = self._monitor.verdict(call, error)
                 self._abort()
                 raise verdict from error
             return [int(number) for number in numbers.tolist()]
@@ -87,55 +87,55 @@ class TorchGroup:
         if work is None:
             raise RuntimeError(f"this process is not in the group {self.name}")
         if self._stream is None:
-            self._await(work.is_completed, partial(_doze, work, self._roll_call.beat_s), call)
+            self._await(work.is_completed, partial(_wait_briefly, work, self._monitor.poll_s), call)
             work.wait()
         else:
-            # NCCL calls a work completed also when it has failed: then the stream never comes to its end.
+            # NCCL reports a collective as completed also when it has failed. The stream then never becomes idle.
             self._await(work.is_completed, partial(time.sleep, POLL_S), call)
             work.wait()
             self._await(self._stream.query, partial(time.sleep, POLL_S), call)
 
-    def _await(self, is_there: Callable[[], bool], doze: Callable[[], object], call: Call) -> None:
-        look_s = time.monotonic() + self._roll_call.beat_s
-        while not is_there():
-            doze()
-            if time.monotonic() < look_s:
+    def _await(self, is_done: Callable[[], bool], pause: Callable[[], object], call: Call) -> None:
+        next_check_s = time.monotonic() + self._monitor.poll_s
+        while not is_done():
+            pause()
+            if time.monotonic() < next_check_s:
                 continue
-            if self._roll_call.is_lost(call) and not is_there():
+            if self._monitor.must_give_up(call) and not is_done():
                 raise TimeoutError(f"{call} of {self.name} has not ended")
-            look_s = time.monotonic() + self._roll_call.beat_s
+            next_check_s = time.monotonic() + self._monitor.poll_s
 
     def _abort(self) -> None:
-        if self._stream is not None:  # the kernel on the GPU waits for ever; gloo gives up by itself
+        if self._stream is not None:  # NCCL's kernel would wait on the GPU for ever; gloo ends the call itself
             self._process_group.abort()
 
 
-def _doze(work: distributed.Work, seconds: float) -> None:
-    with suppress(RuntimeError):  # not yet, or a failure: it is raised again when the work is completed
+def _wait_briefly(work: distributed.Work, seconds: float) -> None:
+    with suppress(RuntimeError):  # a timeout, or a failure, which the final wait() raises again
         work.wait(timedelta(seconds=seconds))
 
 
 def open_groups(
     topology: Topology, store: Store, device: str | torch.device, timeout_s: float
 ) -> dict[str, TorchGroup]:
-    """The groups of this rank by axis; none along an axis of one rank. Every world rank calls it, with one mesh.
+    """The groups of this rank by axis; none along an axis of one rank. Every world rank calls this with the same mesh.
 
-    `torch.distributed` is initialised before, its ranks being those of the mesh, on as many hosts as there are.
-    `store`: reached by all ranks, and outliving each: torchrun's, or the one that the process group was made with.
-    `device`: of this rank, such as `cuda:1`; gloo on a CPU, NCCL on a GPU. `timeout_s`: the deadline of every call, and
-    of the opening; a rank that does not come is named within about one and a half of it.
-    Raises ConfigurationError when the mesh is not the world or no backend serves the device, RankError when a rank does
-    not come.
+    `torch.distributed` is initialised before; its ranks are the world ranks of the mesh, on any number of hosts.
+    `store`: a store that all ranks reach and that outlives each of them: torchrun's, or the one that the process group
+    was made with. `device`: the device of this rank, such as `cuda:1`; gloo serves a CPU, NCCL a GPU. `timeout_s`: the
+    deadline of every call, and of opening; a missing rank is named within about one and a half times this deadline.
+    Raises ConfigurationError when the mesh differs from torch's world or no backend serves the device, RankError when a
+    rank is missing.
     """
-    place = torch.device(device)
-    _check(topology, place)
-    roll_call = RollCall(_own_keys(store, topology), topology, timeout_s, WallClock(), time.sleep)
-    opening = roll_call.enter("world", 0, "opening")
+    own_device = torch.device(device)
+    _check(topology, own_device)
+    monitor = RankMonitor(_own_keys(store, topology), topology, timeout_s, WallClock(), time.sleep)
+    opening = monitor.begin("world", 0, "opening")
     try:
-        roll_call.assemble(opening)
-        groups = _make_groups(topology, place, timeout_s, roll_call)
+        monitor.wait_for_all(opening)
+        groups = _make_groups(topology, own_device, timeout_s, monitor)
     except (RuntimeError, TimeoutError) as error:
-        raise roll_call.conclude(opening, error) from error
+        raise monitor.verdict(opening, error) from error
     for group in groups.values():
         group.barrier("opening")
     return groups
@@ -143,7 +143,7 @@ def open_groups(
 
 def _check(topology: Topology, device: torch.device) -> None:
     if device.type not in BACKENDS:
-        raise ConfigurationError(f"groups are on {' or '.join(BACKENDS)}, not on {device}")
+        raise ConfigurationError(f"the device of a group is {' or '.join(BACKENDS)}, got {device}")
     mesh = (world_rank(topology), world_size(topology))
     world = (distributed.get_rank(), distributed.get_world_size())
     if mesh != world:
@@ -151,13 +151,13 @@ def _check(topology: Topology, device: torch.device) -> None:
 
 
 def _own_keys(store: Store, topology: Topology) -> Store:
-    """A part of the store for this opening alone. Each rank counts its own: all have opened as often."""
+    """A part of the store for this opening alone. Each rank counts its own openings: all ranks open equally often."""
     opening = store.add(f"hicache/openings/{world_rank(topology)}", 1)
     return PrefixStore(f"hicache/{opening}/{topology.dp_rank}", store)
 
 
 def _make_groups(
-    topology: Topology, device: torch.device, timeout_s: float, roll_call: RollCall
+    topology: Topology, device: torch.device, timeout_s: float, monitor: RankMonitor
 ) -> dict[str, TorchGroup]:
     is_gpu = device.type == "cuda"
     stream = torch.cuda.Stream(device) if is_gpu else None  # type: ignore[no-untyped-call]
@@ -167,5 +167,5 @@ def _make_groups(
         for ranks in (ranks for ranks in lists if len(ranks) > 1):
             made = distributed.new_group(list(ranks), timeout=timeout, backend=BACKENDS[device.type])
             if world_rank(topology) in ranks:
-                groups[axis] = TorchGroup(axis, made, device, stream, roll_call)
+                groups[axis] = TorchGroup(axis, made, device, stream, monitor)
     return groups

@@ -1,1 +1,1 @@
-"""What keeps pages beyond the life of a process. Nothing in here knows the tree, the pools or torch."""
+"""Storage backends, which store pages beyond the life of a process. They do not depend on the tree, pools or torch."""

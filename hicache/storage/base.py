@@ -1,4 +1,4 @@
-"""StorageBackend: the one class that a vendor of storage writes; PoolQuery and StorageStats, which it uses."""
+"""StorageBackend: the interface that a storage vendor implements; PoolQuery and StorageStats, which it uses."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, TypeAlias
 from hicache.types import HitPolicy
 
 BATCH_PAGES = 128
-"""The most pages that one `get` or `set` is asked for."""
+"""The most pages of one `get` or `set`."""
 
 Pieces: TypeAlias = Sequence[memoryview]
-"""One page in memory: its runs of bytes (contiguous, format B), in the order in which the object holds them."""
+"""One page in memory: its contiguous byte buffers (format B), in the order of their bytes in the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolQuery:
-    """What a prefix needs of one more pool besides the pages that are asked for.
+    """Which objects of one more pool a prefix needs, besides the pages of the `keys` of `exists`.
 
-    `keys`: the pool's own object for each page, in order. `policy`: whether a prefix needs all of its objects, or the
-    last `trailing_pages` of them (all, where the prefix has no more than that).
+    `keys`: the key of the pool's own object for each page, in order. `policy`: whether a prefix needs all of its
+    objects, or the last `trailing_pages` of them (all, if the prefix has fewer pages).
     """
 
     keys: Sequence[str]
@@ -31,11 +31,12 @@ class PoolQuery:
 
 @dataclass(frozen=True, slots=True)
 class StorageStats:
-    """Totals of one instance; `objects` and `object_bytes` of its whole scope.
+    """Totals of one instance since it was opened; `objects` and `object_bytes` are those of its whole scope.
 
-    `hits`, `misses`: pages that `get` answered True and False, those by reason (`absent`, `short`, `long`, `corrupt`,
-    `error`, `mismatch`). `written`, `present`, `refused`: pages that `set` wrote, found there already, and answered
-    False, by reason (`full`, `error`, `mismatch`). `removed`: objects that made room for others.
+    `hits`: pages for which `get` answered True. `misses`: pages for which it answered False, by reason (`absent`,
+    `short`, `long`, `corrupt`, `error`, `mismatch`). `written`: pages that `set` wrote. `present`: pages that it found
+    stored already. `refused`: pages for which it answered False, by reason (`full`, `error`, `mismatch`). `removed`:
+    objects that were evicted for others.
     """
 
     objects: int
@@ -51,64 +52,64 @@ class StorageStats:
 
 
 class StorageBackend(ABC):
-    """Keeps pages under keys, within one scope.
+    """Stores pages under keys, within one scope.
 
-    A scope is a name such as `model-4f2a` and stands for all that two caches must agree on to read each other's pages;
-    objects of other scopes are out of sight. A key is a name such as `kv.0of2/9f86d0…`. Both keep to the grammar of
-    `hicache.storage.keys`. What fails is an answer, counted with its reason in `stats`: no verb raises
+    A scope is a name such as `model-4f2a`: it stands for everything that two caches must agree on to read each other's
+    pages. Objects of other scopes are invisible. A key is a name such as `kv.0of2/9f86d0…`. `hicache.storage.keys`
+    defines the grammar of both. A failure is an answer of False, counted with its reason in `stats`: no verb raises
     because a disk is full, a peer is down or an object is damaged. Verbs may be called from several threads.
 
-    `prefix_keys`: the keys of the pages before the first one, root first; empty unless the configuration asks for it.
+    `prefix_keys`: the keys of the pages before the first one, root first; empty unless the configuration enables them.
     """
 
     @abstractmethod
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
-        """Open a scope. Raises ConfigurationError, naming the option and its value, for options that cannot be."""
+        """Open a scope. Raises ConfigurationError, naming the option and its value, for an invalid option."""
 
     @abstractmethod
     def has(self, keys: Sequence[str]) -> list[bool]:
-        """Whether an object is there, key by key. Any number of keys."""
+        """Whether each key has an object. The number of keys is not limited."""
 
     @abstractmethod
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
-        """Read objects straight into memory; True for each key whose bytes are there now, whole and checked.
+        """Read objects directly into memory; True for each key whose target now has the complete, verified bytes.
 
-        What an absent, short, long, torn or corrupt object leaves in its target is no data. When keys and targets
-        differ in number the answer is False for each key, and nothing is written.
+        For an absent, short, long, torn or corrupt object the answer is False, and the bytes of the target are
+        undefined. If the numbers of keys and targets differ, every answer is False, and nothing is written.
         """
 
     @abstractmethod
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
-        """Keep pages; True for each key under which there is a whole object now.
+        """Store pages; True for each key that has a complete object now.
 
-        An object that is there already is kept as it is: True, and nothing is written. When keys and sources differ in
-        number the answer is False for each key.
+        An object that exists already is not changed: the answer is True, and nothing is written. If the numbers of keys
+        and sources differ, every answer is False.
         """
 
     @abstractmethod
     def clear(self) -> bool:
-        """Remove the objects of this scope, and no others; whether all are gone."""
+        """Remove all objects of this scope, and no others. Returns whether all were removed."""
 
     @abstractmethod
     def stats(self) -> StorageStats:
-        """What this instance has done since it was opened, and what the scope holds."""
+        """The totals of this instance since it was opened, and the size of the scope."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back files and memory. May be called twice; objects stay."""
+        """Release files and memory; stored objects remain. A second call has no effect."""
 
     def register(self, regions: Sequence[memoryview]) -> None:
-        """All targets and sources will lie in these regions of memory. Called once, before the first get or set."""
+        """Announce the memory regions of all targets and sources. Called once, before the first get or set."""
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
         """How many pages of a prefix can be used: the largest number that every pool accepts.
 
-        `keys`: the object of each page, needed without a gap. A backend that can answer faster may override this.
-        Raises ValueError when a query has another number of keys.
+        `keys`: the key of each page; a usable prefix has objects for all its pages. A backend that can answer faster
+        may override this method. Raises ValueError if the number of keys in a query differs.
         """
         for query in queries:
             if len(query.keys) != len(keys):
-                raise ValueError(f"{len(query.keys)} keys of a pool were given for {len(keys)} pages")
+                raise ValueError(f"expected {len(keys)} keys of a pool, one for each page, got {len(query.keys)}")
         present = self.has(keys)
         whole = present.index(False) if False in present else len(present)
         wants = [(self.has(query.keys[:whole]), query.policy, query.trailing_pages) for query in queries]
@@ -116,13 +117,13 @@ class StorageBackend(ABC):
 
 
 Want = tuple[Sequence[bool], HitPolicy, int]
-"""Of one pool: which of its pages are there, in order; what a prefix needs of them; and for trailing pages how many."""
+"""For one pool: which of its pages exist, in order; the policy; and the number of trailing pages that it needs."""
 
 
 def usable_pages(pages: int, wants: Sequence[Want]) -> int:
     """The largest number of pages, up to `pages`, that all pools accept; 0 is always accepted.
 
-    The minimum of each pool's own best will not do: a pool may accept 5 and 2 pages, and not the 4 of another.
+    The minimum of the pools' largest numbers is not the answer: a pool may accept 5 and 2 pages, but not 4.
     """
     lengths = set(range(pages + 1))
     for present, policy, trailing_pages in wants:
@@ -131,7 +132,7 @@ def usable_pages(pages: int, wants: Sequence[Want]) -> int:
 
 
 def _accepted(present: Sequence[bool], policy: HitPolicy, trailing_pages: int) -> Iterator[int]:
-    """The lengths that one pool accepts, ascending."""
+    """The numbers of pages that one pool accepts, ascending."""
     run = 0
     yield 0
     for end, is_present in enumerate(present, start=1):

@@ -1,4 +1,4 @@
-"""FileStorage: one file for each page, in a folder that several processes may share."""
+"""FileStorage: stores each page in its own file, in a folder that several processes may share."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def write_object(file: int, pieces: Pieces, seed: int) -> None:
 
 
 def read_object(file: int, pieces: Pieces, seed: int) -> Answer:
-    """Read a page straight into memory and look at it there: done, or in which way it is damaged. Raises OSError."""
-    # One byte more than there may be, so that one call tells of a file that is too long.
+    """Read a page directly into memory and verify it there. Answers DONE or the kind of damage. Raises OSError."""
+    # One more byte than expected, so that one call also detects a file that is too long.
     header, beyond = bytearray(HEADER.size), bytearray(1)
     found = read_into(file, [memoryview(header), *pieces, memoryview(beyond)], 0)
     if found < HEADER.size:
@@ -54,9 +54,9 @@ COUNTS = Struct("<qq")
 
 
 class FileUsage:
-    """Two numbers in a file. All but `read` is called under the folder's lock.
+    """The number of objects and of their bytes, in a file. All methods but `read` are called under the folder's lock.
 
-    A process that dies between counting and linking leaves them too high, never too low, until they are set.
+    A process that dies between counting and linking leaves the counts too high, never too low, until the next scan.
     """
 
     def __init__(self, file: int) -> None:
@@ -64,23 +64,23 @@ class FileUsage:
 
     @property
     def is_known(self) -> bool:
-        """Whether they were ever set."""
+        """Whether the counts were ever set."""
         return os.fstat(self._file).st_size == COUNTS.size
 
     def read(self) -> tuple[int, int]:
-        """Objects and their bytes."""
+        """The number of objects, and of their bytes."""
         counts = os.pread(self._file, COUNTS.size, 0)
         if len(counts) != COUNTS.size:
-            raise OSError(EIO, f"{len(counts)} of {COUNTS.size} bytes of the counts could be read")
+            raise OSError(EIO, f"expected {COUNTS.size} bytes of counts, read {len(counts)}")
         objects, object_bytes = COUNTS.unpack(counts)
         return objects, object_bytes
 
     def set(self, objects: int, object_bytes: int) -> None:
-        """Say what was counted."""
+        """Write the counts."""
         os.pwrite(self._file, COUNTS.pack(objects, object_bytes), 0)
 
     def add(self, objects: int, object_bytes: int) -> None:
-        """Say what has changed."""
+        """Add a change to the counts."""
         known_objects, known_bytes = self.read()
         self.set(known_objects + objects, known_bytes + object_bytes)
 
@@ -90,10 +90,11 @@ Scan = Callable[[], Iterable[tuple[str, os.stat_result]]]
 
 
 class FileRecency:
-    """The modification time of a file says when it was used last; a heap knows the order of those it has seen.
+    """The order of use of all files. The modification time of a file is the time of its last use; a heap orders files.
 
-    What another process makes after a scan is younger than all that the scan saw. So the head of the heap is the oldest
-    of all as long as it is older than the scan, and the folder is read again only once everything in it has changed.
+    A file that another process makes after a scan is younger than all files of the scan. So the head of the heap is the
+    oldest file as long as it is older than the scan, and the folder is scanned again only after every file in it was
+    used.
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -104,13 +105,13 @@ class FileRecency:
         self._last_ns = 0
 
     def touch(self, file: int | str) -> None:
-        """Note that an open file, or one by its path, is used now. No two uses by one process have the same time."""
+        """Record that a file, open or given by its path, is used now. Each use by one process has a different time."""
         with self._lock:
             self._last_ns = now = max(time.time_ns(), self._last_ns + 1)
         os.utime(file, ns=(now, now), follow_symlinks=isinstance(file, int))
 
     def take_oldest(self) -> tuple[str, os.stat_result] | None:
-        """The path and the status of the file that was used least recently. Under the folder's lock."""
+        """Take the least recently used file: its path and status. Called under the folder's lock."""
         while True:
             if not self._heap or self._heap[0][0] > self._scanned_ns:
                 self._rescan()
@@ -126,7 +127,7 @@ class FileRecency:
             self.put_back(path, status)
 
     def put_back(self, path: str, status: os.stat_result) -> None:
-        """What was taken stays. Under the folder's lock."""
+        """Put back a file that was taken. Called under the folder's lock."""
         heappush(self._heap, (status.st_mtime_ns, path))
 
     def _rescan(self) -> None:
@@ -140,11 +141,11 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 PREFIX_DIGITS = 2
-"""Of a key's hash: the name of the folder that its file is in."""
+"""The folder of a file is named after this many digits of the key's hash."""
 
 
 class Staged(NamedTuple):
-    """A page that was written beside its place: which of the batch, where it is, where it belongs, its bytes."""
+    """A page in a temporary file: its number in the batch, that file, its final path and its length in bytes."""
 
     number: int
     source: str
@@ -153,11 +154,12 @@ class Staged(NamedTuple):
 
 
 class FileStorage(PagedStorage):
-    """Keeps objects as files in `root/scope`, for any number of processes.
+    """Stores objects as files in `root/scope`, for any number of processes.
 
-    Where an object lies follows from its key, so nothing is ever listed to find it. Options: `root`, a folder;
-    `capacity_bytes` of pages, above which the least recently used go (by default none do); `fsync`, so that what was
-    set survives a loss of power as well as the death of a process (by default it does not).
+    The path of an object follows from its key, so no folder is listed to find it. Options: `root`, a folder;
+    `capacity_bytes`, the limit of the bytes of pages, above which the least recently used objects are evicted (by
+    default there is no limit); `fsync`, whether objects survive a loss of power, and not only the death of a process
+    (by default they do not).
     """
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
@@ -170,7 +172,7 @@ class FileStorage(PagedStorage):
         self._recency = FileRecency(self._scan)
         self._numbers = count()
         with self._folder.opening():
-            if self._folder.bury() or not self._usage.is_known:
+            if self._folder.remove_dead_writers() or not self._usage.is_known:
                 list(self._scan())
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
@@ -219,7 +221,7 @@ class FileStorage(PagedStorage):
         return answers
 
     def _touch(self, path: str) -> bool:
-        """Whether an object is there, which is used by this."""
+        """Mark an object as used. Returns whether it exists."""
         try:
             self._recency.touch(path)
         except FileNotFoundError:
@@ -257,7 +259,7 @@ class FileStorage(PagedStorage):
     def _link(self, page: Staged, held: set[str]) -> Answer:
         if os.path.lexists(page.path):
             return Answer.PRESENT
-        if not self._make_room(page.length, held):
+        if not self._ensure_available(page.length, held):
             return Answer.FULL
         self._usage.add(1, page.length)
         try:
@@ -267,14 +269,14 @@ class FileStorage(PagedStorage):
             raise
         return Answer.DONE
 
-    def _make_room(self, wanted: int, held: set[str]) -> bool:
-        """Whether there is room now, without a file that the batch itself has brought or found."""
+    def _ensure_available(self, wanted: int, held: set[str]) -> bool:
+        """Evict files, but none of the batch, until there is room for `wanted` bytes. Returns whether there is room."""
         if self._capacity_bytes is None:
             return True
         while self._usage.read()[1] + wanted > self._capacity_bytes:
             oldest = self._recency.take_oldest()
             if oldest is None:
-                # Nothing is left that could go, and all was counted anew on the way: only now the count is sure.
+                # No file is left to evict, and the last scan has corrected the counts, so compare once more.
                 return self._usage.read()[1] + wanted <= self._capacity_bytes
             if oldest[0] in held:
                 self._recency.put_back(*oldest)
@@ -284,7 +286,7 @@ class FileStorage(PagedStorage):
         return True
 
     def _remove(self, path: str, seen: os.stat_result) -> None:
-        """Remove a damaged file, unless another is in its place by now."""
+        """Remove a damaged file, unless another file has replaced it."""
         with self._folder.locked(), suppress(FileNotFoundError):
             if os.path.samestat(os.lstat(path), seen):
                 self._unlink(path, seen)
@@ -311,11 +313,11 @@ class FileStorage(PagedStorage):
         self._folder.close()
 
     def _path(self, key: str) -> str:
-        # No key has a plus sign in it, so no two keys share a name.
+        # No key contains a plus sign, so different keys have different names.
         return f"{self._folder.path}/{xxh3_64_hexdigest(key.encode())[:PREFIX_DIGITS]}/{key.replace('/', '+')}"
 
     def _scan(self) -> Iterator[tuple[str, os.stat_result]]:
-        """All objects; what they come to is the usage afterwards."""
+        """All objects. Sets the usage to their number and bytes."""
         found = [
             (entry.path, entry.stat(follow_symlinks=False))
             for folder in self._folder.path.iterdir()

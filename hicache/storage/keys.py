@@ -1,4 +1,4 @@
-"""StorageKeys: the scope of a cache in storage, and the key of each page in it; and the grammar of both."""
+"""StorageKeys: the scope of a cache in storage, the keys of its pages, and the grammar of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hicache.errors import KeyFormError
 from hicache.types import Pool
 
 MAX_CHARACTERS = 200
-"""Of a scope and of a key: with both, a path stays below what file systems take."""
+"""The longest scope, and the longest key: a path with both stays below the limits of file systems."""
 
 _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _SCOPE = re.compile(_SEGMENT)
@@ -21,25 +21,25 @@ _KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 
 MAX_CHECKED = 1 << 14
 _checked = set[str]()
-"""The keys of a prefix are asked for, and then read."""
+"""Keys that were checked before: the keys of a prefix are checked by `has`, and again by `get`."""
 
 
 def check_scope(scope: str) -> str:
-    """The scope itself. Raises KeyFormError unless it is one segment of letters, digits and `._-`, no dot in front."""
+    """Return the scope. Raises KeyFormError unless it is one segment of letters, digits and `._-`, no dot at first."""
     if len(scope) > MAX_CHARACTERS or not _SCOPE.fullmatch(scope):
-        raise KeyFormError(f"{scope!r} is no scope: one segment of letters, digits and ._- is")
+        raise KeyFormError(f"scope: got {scope!r}, expected one segment of letters, digits and ._-")
     return scope
 
 
 def check_key(key: str) -> str:
-    """The key itself. Raises KeyFormError unless its segments, divided by slashes, are each as a scope is."""
+    """Return the key. Raises KeyFormError unless it is a sequence of segments in a scope's form, divided by slashes."""
     if len(key) > MAX_CHARACTERS or not _KEY.fullmatch(key):
-        raise KeyFormError(f"{key!r} is no key: segments of letters, digits and ._- with slashes between them are")
+        raise KeyFormError(f"key: got {key!r}, expected segments of letters, digits and ._- with slashes between them")
     return key
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    """Raises KeyFormError where one of them is no key."""
+    """Raise KeyFormError if one of the keys does not have the form of a key."""
     if not _checked.issuperset(keys):
         if len(_checked) > MAX_CHECKED:
             _checked.clear()
@@ -50,9 +50,9 @@ def check_keys(keys: Sequence[str]) -> None:
 class StorageKeys:
     """The names of one cache's pages in storage.
 
-    `scope`: the model and a fingerprint of all that decides what a page's bytes mean. `shards`: by pool, whose part of
-    a page it is: ranks that have the same bytes share a shard. `written`: the pools whose shard this rank writes, so
-    that each shard has one writer.
+    `scope`: the model's name and a fingerprint of everything that decides what the bytes of a page mean. `shards`: by
+    pool, the name of this rank's part of a page; ranks with the same bytes share a shard. `written`: the pools whose
+    shard this rank writes, so that each shard has one writer.
     """
 
     scope: str
@@ -63,9 +63,9 @@ class StorageKeys:
     def of(cls, config: CacheConfig) -> StorageKeys:
         """The names for a cache with a storage tier."""
         storage, host, model = config.storage, config.host, config.model
-        assert storage is not None, "names in storage are given to a cache that has one"
-        assert host is not None, "storage needs a host tier"
-        assert model is not None, "storage needs a model"
+        assert storage is not None, "expected a configuration with a storage tier"
+        assert host is not None, "expected a configuration with a host tier, which storage needs"
+        assert model is not None, "expected a configuration with a model, which storage needs"
         meaning = {
             "model": storage.model,
             "shape": asdict(model),
@@ -92,5 +92,5 @@ def _shard(ranks: Topology, *, is_shared: bool) -> str:
 
 
 def _is_shared(model: ModelShape, pool: PoolShape) -> bool:
-    """Whether all tensor-parallel ranks have the same bytes. A state is divided whatever the model's attention does."""
+    """Whether all tensor-parallel ranks have the same bytes: with MLA, but for states, which are always divided."""
     return model.is_mla and pool.follows is not Follows.LAST_STATE

@@ -10,15 +10,15 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from hicache.storage.base import Pieces
 
-MOST_PIECES = 1_024
-"""What one call of the system takes."""
+MAX_PIECES = 1_024
+"""The most buffers of one system call."""
 
 
 def read_into(file: int, pieces: Sequence[memoryview], offset: int) -> int:
-    """Fill pieces from a file; the bytes read, which are fewer only where the file ends."""
+    """Fill buffers from a file. Returns the number of bytes read, which is smaller only at the end of the file."""
     done, rest = 0, pieces
     while rest:
-        count = os.preadv(file, rest[:MOST_PIECES], offset + done)
+        count = os.preadv(file, rest[:MAX_PIECES], offset + done)
         if not count:
             break
         done += count
@@ -27,16 +27,16 @@ def read_into(file: int, pieces: Sequence[memoryview], offset: int) -> int:
 
 
 def write_from(file: int, pieces: Sequence[memoryview], offset: int) -> None:
-    """Write pieces to a file one after the other. Raises OSError when it takes no more."""
+    """Write buffers to a file one after the other. Raises OSError when the file cannot grow."""
     done, rest = 0, pieces
     while rest:
-        count = os.pwritev(file, rest[:MOST_PIECES], offset + done)
+        count = os.pwritev(file, rest[:MAX_PIECES], offset + done)
         done += count
         rest = _after(rest, count)
 
 
 def _after(pieces: Sequence[memoryview], count: int) -> Sequence[memoryview]:
-    """What is left of pieces after so many bytes; empty pieces behind them go too."""
+    """The rest of the buffers after `count` bytes, without empty buffers at its beginning."""
     if count >= sum([piece.nbytes for piece in pieces]):
         return ()
     for number, piece in enumerate(pieces):
@@ -47,16 +47,16 @@ def _after(pieces: Sequence[memoryview], count: int) -> Sequence[memoryview]:
 
 
 def identity(scope: str, key: str) -> int:
-    """A number for a name. The checksum begins with it, so that no object passes for another's."""
+    """A number for a name: the seed of the checksum, so that no object is accepted under another name."""
     return xxh3_64_intdigest(f"{scope}/{key}".encode())
 
 
 SLOT_SEED = 0
-"""Of the checksums of pages in slots: the index knows whose bytes they are."""
+"""The seed of the checksums of pages in slots: the index, not the checksum, ties bytes to their key."""
 
 
 def checksum(pieces: Pieces, seed: int) -> int:
-    """63 bits of XXH3 over the bytes of a page, wherever it is cut."""
+    """63 bits of XXH3 over the bytes of a page, however it is divided into buffers."""
     if len(pieces) == 1:
         return xxh3_64_intdigest(pieces[0], seed) >> 1
     state = xxh3_64(seed=seed)

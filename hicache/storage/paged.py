@@ -1,4 +1,4 @@
-"""PagedStorage: what our own backends share: verbs page by page, why a page failed, counts, and a close that waits."""
+"""PagedStorage: the base class of hicache's own backends: an answer for each page, statistics, and a safe close."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hicache.storage.keys import check_keys, check_scope
 
 
 class Answer(str, Enum):
-    """Done; there already; or why not, by the reason under which StorageStats counts it."""
+    """The outcome for one page: done, already present, or the reason of a failure, as StorageStats counts it."""
 
     DONE = "done"
     PRESENT = "present"
@@ -30,7 +30,7 @@ class Answer(str, Enum):
 
     @property
     def is_damage(self) -> bool:
-        """Whether the object can be read by nobody, so that only its removal lets it be written anew."""
+        """Whether the object is unreadable for every reader. It must be removed before it can be written again."""
         return self in (Answer.SHORT, Answer.LONG, Answer.CORRUPT)
 
 
@@ -60,12 +60,12 @@ class Tally:
             self._bytes_written += moved
 
     def removed(self, objects: int) -> None:
-        """Count objects that made room for others."""
+        """Count objects that were evicted for others."""
         with self._lock:
             self._removed += objects
 
     def stats(self, objects: int, object_bytes: int) -> StorageStats:
-        """The totals, with what the scope holds."""
+        """The totals, with the objects and bytes of the scope."""
         with self._lock:
             return StorageStats(
                 objects=objects,
@@ -87,7 +87,7 @@ def page_bytes(pieces: Pieces) -> int:
 
 
 def _counted(answers: Sequence[Answer], pages: Sequence[Pieces]) -> tuple[dict[str, int], int]:
-    """How often there is each answer, and the bytes of the pages that are done."""
+    """The count of each answer, and the bytes of the pages that are done."""
     done = Answer.DONE
     if answers.count(done) == len(pages):
         return {done.value: len(pages)}, sum(map(page_bytes, pages))
@@ -100,7 +100,7 @@ def _reasons(counted: Counter[str]) -> dict[str, int]:
 
 
 class Gate:
-    """Files may be closed only when nobody reads them: their numbers are given out again."""
+    """Delays the closing of files until no verb uses them: the system reuses the numbers of closed files."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -108,19 +108,19 @@ class Gate:
         self._is_open = True
 
     def enter(self) -> bool:
-        """Whether the caller is inside, and has to leave."""
+        """Register a running verb. Returns False after `close`; otherwise the caller has to call `leave`."""
         with self._changed:
             self._inside += self._is_open
             return self._is_open
 
     def leave(self) -> None:
-        """The end of what `enter` began."""
+        """End a verb that `enter` has registered."""
         with self._changed:
             self._inside -= 1
             self._changed.notify_all()
 
     def close(self) -> bool:
-        """Let nobody in any more, and wait until all are out; whether it was open."""
+        """Refuse further verbs, and wait until all running ones have left. Returns whether the gate was open."""
         with self._changed:
             was_open, self._is_open = self._is_open, False
             self._changed.wait_for(lambda: not self._inside)
@@ -132,11 +132,11 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 OPERATING_ERRORS = (OSError, sqlite3.Error)
-"""What a machine may do to us. All else is a mistake of a programmer, and raises."""
+"""Errors of the machine, which become answers. All other errors are bugs, and raise."""
 
 
 class PagedStorage(StorageBackend):
-    """A backend that answers page by page. After `close` nothing is there, and what is asked for is an error."""
+    """A backend with an answer for each page. After `close` no object exists, and every get and set is an error."""
 
     def __init__(self, scope: str) -> None:
         self.scope = check_scope(scope)
@@ -173,7 +173,7 @@ class PagedStorage(StorageBackend):
                 self.failed(error)
 
     def failed(self, error: Exception) -> Answer:
-        """The answer for what could not be done; the first failure is logged."""
+        """The answer for a failure. The first failure is logged, further ones are only counted."""
         if not self._has_failed:
             self._has_failed = True
             LOG.warning("%s of scope %s: %s; further failures are counted", type(self).__name__, self.scope, error)
@@ -203,24 +203,24 @@ class PagedStorage(StorageBackend):
 
     @abstractmethod
     def _present(self, keys: Sequence[str]) -> list[bool]:
-        """As `has`."""
+        """Implement `has`."""
 
     @abstractmethod
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
-        """Read objects, and remove those that are damaged."""
+        """Implement `get`: read objects, and remove damaged ones."""
 
     @abstractmethod
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
-        """Keep pages."""
+        """Implement `set`: store pages."""
 
     @abstractmethod
     def _remove_all(self) -> bool:
-        """As `clear`."""
+        """Implement `clear`."""
 
     @abstractmethod
     def _holdings(self) -> tuple[int, int]:
-        """Objects and bytes of the scope."""
+        """The number of objects of the scope, and of their bytes."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Give back files and memory, when no verb is running any more."""
+        """Release files and memory. Called when no verb is running."""

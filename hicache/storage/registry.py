@@ -1,4 +1,4 @@
-"""open_backend: opens a backend by its name, by an entry point, or as `module:Class`; Options: reads its options."""
+"""open_backend: open a backend by its name, by an entry point, or as `module:Class`; Options: read its options."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Options:
                 )
 
     def text(self, name: str) -> str:
-        """A string that is not empty. It has to be given."""
+        """A string that is not empty. The option is required."""
         value = self._given.get(name)
         return value if isinstance(value, str) and value else self.refuse(name, value, "a text that is not empty")
 
     def optional_text(self, name: str) -> str | None:
-        """A string that is not empty, or None where nothing is given."""
+        """A string that is not empty, or None if the option is missing."""
         return None if self._given.get(name) is None else self.text(name)
 
     def count(self, name: str) -> int:
-        """A positive integer. It has to be given."""
+        """A positive integer. The option is required."""
         value = self._given.get(name)
         is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
         return value if is_count else self.refuse(name, value, "a positive integer")  # type: ignore[return-value]
 
     def optional_count(self, name: str) -> int | None:
-        """A positive integer, or None where nothing is given."""
+        """A positive integer, or None if the option is missing."""
         return None if self._given.get(name) is None else self.count(name)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -61,17 +61,17 @@ class Options:
         return int(value) if is_whole else self.refuse(name, value, "an integer that is 0 or more")
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """A table; empty where nothing is given."""
+        """A table, empty if the option is missing."""
         value = self._given.get(name, {})
         return value if isinstance(value, Mapping) else self.refuse(name, value, "a table")
 
     def function(self, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        """Something to call."""
+        """A callable."""
         value: Callable[..., Any] | None = self._given.get(name, default)
         return value if callable(value) else self.refuse(name, value, "a function")
 
     def refuse(self, name: str, value: object, expected: str) -> NoReturn:
-        """Raise."""
+        """Raise the error for a value that differs from what is expected."""
         found = "nothing" if value is None else f"{value!r} ({type(value).__name__})"
         raise ConfigurationError(
             f"storage backend {self._backend!r}, option {name!r}: got {found}, expected {expected}"
@@ -79,7 +79,7 @@ class Options:
 
 
 ENTRY_POINTS = "hicache.storage"
-"""The group in which a package of its own announces its backends."""
+"""The entry point group in which other packages register their backends."""
 
 BACKENDS: Mapping[str, str] = {
     "memory": "hicache.storage.memory:MemoryStorage",
@@ -90,20 +90,20 @@ BACKENDS: Mapping[str, str] = {
     "faulty": "hicache.storage.wrappers:FaultyStorage",
     "metered": "hicache.storage.wrappers:MeteredStorage",
 }
-"""The names of our own. The last three wrap another backend, their option `inner`."""
+"""The built-in backends by name. The last three wrap another backend, their option `inner`."""
 
 
 def open_backend(name: str, scope: str, options: Mapping[str, Any]) -> StorageBackend:
     """Open a scope of a backend.
 
-    `name`: of ours, else of an entry point, else `module:Class`. Raises ConfigurationError for a name that leads to
-    none, saying which are known, and for options that the backend refuses.
+    `name`: of a built-in backend, else of an entry point, else `module:Class`. Raises ConfigurationError for an unknown
+    name, with the known names, and for options that the backend refuses.
     """
     return backend_class(name)(scope, options)
 
 
 def backend_class(name: str) -> type[StorageBackend]:
-    """The class that a name stands for. Raises ConfigurationError."""
+    """The class of a backend name. Raises ConfigurationError."""
     found = _load(name, _place(name))
     if not (isinstance(found, type) and issubclass(found, StorageBackend)):
         raise ConfigurationError(f"storage backend {name!r} is {found!r}, and no subclass of StorageBackend")
@@ -111,11 +111,11 @@ def backend_class(name: str) -> type[StorageBackend]:
 
 
 def _place(name: str) -> str:
-    """Where the class of a backend is, as `module:Class`."""
+    """The class of a backend, as `module:Class`."""
     place = BACKENDS.get(name, name)
     if _is_place(place):
         return place
-    # Every installed package is asked, which takes milliseconds.
+    # This reads the metadata of every installed package, which takes milliseconds.
     announced = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     place = announced.get(name, name)
     if not _is_place(place):

@@ -17,11 +17,11 @@ LOCK, WRITERS = "lock", "writers"
 
 
 class ScopeFolder:
-    """`root/scope`, with a lock among processes and a folder for what each of its writers has not finished.
+    """`root/scope`, with a lock among processes, and a folder for the unfinished files of each writer.
 
-    A writer's folder is locked while its process lives, so that what a dead one left is known, whoever has its process
-    number by now. Not to be carried over a fork: both would hold the same locks. Raises ConfigurationError where the
-    folder cannot be made, or is a link to somewhere else.
+    A writer's folder is locked while its process lives: an unlocked one belongs to a dead writer, even if another
+    process has its process number now. Do not use it after a fork: both processes would hold the same locks. Raises
+    ConfigurationError if the folder cannot be made, or is a link.
     """
 
     def __init__(self, root: str, scope: str) -> None:
@@ -41,7 +41,7 @@ class ScopeFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep all other processes and threads out, those that are dead excepted."""
+        """Hold the lock against all other threads and processes. The system releases the lock of a dead process."""
         with self._threads:
             flock(self.lock_file, LOCK_EX)
             try:
@@ -51,7 +51,7 @@ class ScopeFolder:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """The lock, for what a backend does when it is opened; where that fails the folder is closed."""
+        """Hold the lock while a backend is being opened. If that raises, close the folder."""
         try:
             with self.locked():
                 yield
@@ -59,19 +59,19 @@ class ScopeFolder:
             self.close()
             raise
 
-    def bury(self) -> bool:
-        """Remove what dead writers left; whether there was any. Under the lock."""
+    def remove_dead_writers(self) -> bool:
+        """Remove the folders of dead writers. Returns whether there were any. Called under the lock."""
         dead = [path for path in (self.path / WRITERS).iterdir() if path != self.unfinished and _is_dead(path)]
         for path in dead:
             shutil.rmtree(path)
         return bool(dead)
 
     def writers(self) -> set[str]:
-        """All that have not been buried. Under the lock."""
+        """All writers whose folders exist. Called under the lock."""
         return {path.name for path in (self.path / WRITERS).iterdir()}
 
     def close(self) -> None:
-        """Let go of the folder. What was not finished goes."""
+        """Close the folder, and remove unfinished files."""
         with self.locked():
             shutil.rmtree(self.unfinished, ignore_errors=True)
         os.close(self._alive)
@@ -80,7 +80,7 @@ class ScopeFolder:
     def _refuse_links(self) -> None:
         for path in (self.path, *self.path.iterdir()):
             if path.is_symlink():
-                raise ConfigurationError(f"{path} is a link: no object of a scope lies outside its folder")
+                raise ConfigurationError(f"{path} is a link: the objects of a scope must be in its own folder")
 
 
 def _lock_folder(path: Path) -> int:

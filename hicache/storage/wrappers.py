@@ -1,4 +1,4 @@
-"""Backends around another backend: StorageWrapper, and those that measure it, check its bytes, or let it fail."""
+"""Backends around another backend: StorageWrapper, and subclasses that measure, audit, or inject faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hicache.storage.registry import Options, open_backend
 
 
 class StorageWrapper(StorageBackend):
-    """Options: `inner`, a backend or the name of one; `inner_options`, what that one is told; and those of `OWN`."""
+    """Options: `inner`, a backend or its name; `inner_options`, the options of that backend; and those of `OWN`."""
 
     NAME = "wrapper"
     OWN: tuple[str, ...] = ()
@@ -62,15 +62,15 @@ T = TypeVar("T")
 VERBS = ("has", "exists", "get", "set")
 
 BOUNDS_S = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
-"""The longest that a call of each row of the histogram took; one more row has the rest."""
+"""Upper bounds of the rows of the histogram, in seconds; one more row counts slower calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """What was asked of one verb.
+    """The totals of one verb.
 
-    `pages`: keys that it was asked for. `pages_done`: those it answered True (of `exists`: the usable ones).
-    `bytes_done`: of those, for get and set. `seconds`: in all calls. `calls_within`: calls by row of BOUNDS_S.
+    `pages`: keys of all calls. `pages_done`: keys with the answer True (for `exists`: usable pages). `bytes_done`:
+    bytes of those pages, for get and set. `seconds`: of all calls. `calls_within`: calls by row of BOUNDS_S.
     """
 
     calls: int
@@ -94,7 +94,7 @@ class MeteredStorage(StorageWrapper):
         self._meters = {verb: Meter(0, 0, 0, 0, 0.0, (0,) * (len(BOUNDS_S) + 1)) for verb in VERBS}
 
     def meters(self) -> Mapping[str, Meter]:
-        """By verb, since this instance was opened."""
+        """The totals by verb, since this instance was opened."""
         with self._lock:
             return dict(self._meters)
 
@@ -142,9 +142,9 @@ def _bytes_done(answers: Sequence[bool], pages: Sequence[Pieces]) -> int:
 
 
 class AuditedStorage(StorageWrapper):
-    """Raises InvariantError for a get of what was never given under its key since the last clear.
+    """Raises InvariantError if a get returns bytes that were not set under this key since the last clear.
 
-    What lay there before this instance was opened is not judged. `audited`: pages that were compared.
+    Keys that this instance has not set are not checked. `audited`: how many pages were compared.
     """
 
     NAME = "audited"
@@ -156,7 +156,7 @@ class AuditedStorage(StorageWrapper):
         self._lock = Lock()
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
-        # What was refused counts as well: another thread may have had it kept.
+        # Refused pages count too: another thread may have stored the same page.
         with self._lock:
             for key, pieces in zip(keys, sources, strict=False):
                 self._given.setdefault(key, set()).add(checksum(pieces, 0))
@@ -195,11 +195,11 @@ def _counted(verb: str, keys: Sequence[str], answers: list[bool]) -> list[bool]:
 
 
 class Fault(str, Enum):
-    """What may go wrong.
+    """The faults that can be injected.
 
-    Of a call: an error, so that every answer is False; a pause; a batch of which only the first pages are done. Of a
-    page: a read that ends early; a write of which the inner backend gets the first half, as an object of its own; an
-    object that is there when it is asked for, and gone when it is read, until it is set again.
+    Per call: ERROR, every answer is False; SLOW, a pause; PARTIAL, only the first pages of a batch are done. Per page:
+    SHORT, a read that ends early; TORN, a write of which the inner backend gets the first half, as a complete object;
+    GONE, an object that exists for `has` and is absent for `get`, until it is set again.
     """
 
     ERROR = "error"
@@ -211,10 +211,10 @@ class Fault(str, Enum):
 
 
 class FaultyStorage(StorageWrapper):
-    """Never answers True for what is not so.
+    """Injects faults. Every fault makes the answer False: no answer True is wrong.
 
-    Options: `seed`; for each fault, by its name, how likely it is, from 0 to 1; `delay_s`, the length of a pause, and
-    `pause`, which takes so long. `injected`: how often there was each.
+    Options: `seed`; for each fault, by its name, its probability from 0 to 1; `delay_s`, the length of a pause, and
+    `pause`, the function that waits. `injected`: how often each fault was injected.
     """
 
     NAME = "faulty"
@@ -250,7 +250,7 @@ class FaultyStorage(StorageWrapper):
             if key in self._gone:
                 answers[number] = False
             elif answers[number] and self._draw(Fault.SHORT):
-                _spoil_end(targets[number])
+                _corrupt_end(targets[number])
                 answers[number] = False
         return answers + [False] * (len(keys) - asked)
 
@@ -274,7 +274,7 @@ class FaultyStorage(StorageWrapper):
         return super().clear()
 
     def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
-        # The inner backend's own would not meet the faults of `has`.
+        # The `exists` of the inner backend would bypass the faults of `has`.
         return StorageBackend.exists(self, keys, queries, prefix_keys)
 
     def _fails(self) -> bool:
@@ -283,7 +283,7 @@ class FaultyStorage(StorageWrapper):
         return self._draw(Fault.ERROR)
 
     def _part(self, pages: int) -> int:
-        """How many pages of a batch are asked for."""
+        """How many pages of a batch are passed to the inner backend."""
         if not pages or not self._draw(Fault.PARTIAL):
             return pages
         with self._lock:
@@ -300,6 +300,6 @@ def _first_half(page: Pieces) -> Pieces:
     return [piece[: len(piece) // 2] for piece in page]
 
 
-def _spoil_end(page: Pieces) -> None:
+def _corrupt_end(page: Pieces) -> None:
     for last in page[-1:]:
         last[:] = bytes([byte ^ 0xFF for byte in last])

@@ -1,1 +1,1 @@
-"""Pages in plain files, or files of 3FS, and a service that says which page is whose."""
+"""Hf3fsStorage: stores pages in plain files or files of 3FS; a metadata service assigns pages to keys."""

@@ -1,4 +1,4 @@
-"""Hf3fsStorage: pages in a file that many machines share, and a metadata service that says which is whose."""
+"""Hf3fsStorage: stores pages in a file that many machines share; a metadata service assigns pages to keys."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
 from hicache.storage.paged import Answer, PagedStorage
 from hicache.storage.registry import Options
 
-LONGEST_TIMEOUT_S = 600
+MAX_TIMEOUT_S = 600
 
 
 class Hf3fsStorage(PagedStorage):
-    """Keeps pages in `root/scope`, a folder of 3FS or of any file system, for the processes of all machines.
+    """Stores pages in `root/scope`, a folder of 3FS or of any file system, for the processes of all machines.
 
-    Pages are reserved at the service, written, and confirmed. 3FS is used as a file system: its user-space ring
-    (usrbio) is not. Options: `root`, the folder, one for each service; `page_bytes`, of the largest page; a number of
-    `capacity_pages`, above which the least recently used go; `metadata_url`, of `hicache serve-metadata`; `timeout_s`
-    for each step of an exchange with it (5).
+    Pages are reserved at the service, written, and confirmed. 3FS is used through the file system, not through its
+    user-space ring (usrbio). Options: `root`, the folder, a different one for each service; `page_bytes`, the size of
+    the largest page; `capacity_pages`, above which the least recently used pages are evicted; `metadata_url`, of
+    `hicache serve-metadata`; `timeout_s`, for each step of an exchange with the service (default 5).
     """
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
@@ -30,8 +30,8 @@ class Hf3fsStorage(PagedStorage):
         told = Options("hf3fs", options, ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s"))
         num_pages, slot_bytes = told.count("capacity_pages"), slot_bytes_of(told.count("page_bytes"))
         self._page_bytes = told.count("page_bytes")
-        timeout_s = told.number("timeout_s", 5, LONGEST_TIMEOUT_S) or told.refuse("timeout_s", 0, "more than none")
-        # A scope may end with a dot and digits as well: the last ones are the size.
+        timeout_s = told.number("timeout_s", 5, MAX_TIMEOUT_S) or told.refuse("timeout_s", 0, "more than none")
+        # A scope may itself end with a dot and digits: only the last digits are the slot size.
         self._metadata = MetadataClient(told.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s)
         self._file = _opened(told.text("root"), scope, num_pages, slot_bytes)
         try:
@@ -50,7 +50,7 @@ class Hf3fsStorage(PagedStorage):
         answers = [self._read_one(*each) for each in zip(keys, pages, targets, strict=True)]
         damaged = [number for number, answer in enumerate(answers) if answer.is_damage]
         if damaged:
-            self._look_again(damaged, keys, pages, answers)
+            self._recheck(damaged, keys, pages, answers)
         return answers
 
     def _read_one(self, key: str, page: int | None, pieces: Pieces) -> Answer:
@@ -61,10 +61,10 @@ class Hf3fsStorage(PagedStorage):
         except OSError as error:
             return self.failed(error)
 
-    def _look_again(
+    def _recheck(
         self, damaged: Sequence[int], keys: Sequence[str], pages: Sequence[int | None], answers: list[Answer]
     ) -> None:
-        """A page that another key was given meanwhile is no data; one that is this key's still is damaged, and goes."""
+        """Look up damaged pages again: a page that has another key now is absent, one with the same key is removed."""
         now = self._metadata.find([keys[number] for number in damaged])
         lost = [number for number, page in zip(damaged, now, strict=True) if page == pages[number]]
         for number in set(damaged).difference(lost):
@@ -91,7 +91,7 @@ class Hf3fsStorage(PagedStorage):
     def _write_reserved(
         self, mine: Mapping[int, int], keys: Sequence[str], sources: Sequence[Pieces], answers: list[Answer]
     ) -> None:
-        """Write pages that were reserved, each for one of the batch, and say which were written and which were not."""
+        """Write reserved pages, each for one page of the batch; confirm those that were written, release the others."""
         written, released = list[tuple[str, int]](), dict.fromkeys(mine)
         try:
             for page, number in mine.items():
@@ -116,7 +116,7 @@ class Hf3fsStorage(PagedStorage):
         return True
 
     def _holdings(self) -> tuple[int, int]:
-        """Bytes are those of the largest page for each object: nobody writes down how long it is."""
+        """The bytes assume the largest page for each object: the service does not record sizes."""
         objects = self._metadata.confirmed()
         return objects, objects * self._page_bytes
 
@@ -130,7 +130,7 @@ def _opened(root: str, scope: str, num_pages: int, slot_bytes: int) -> PageFile:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.is_symlink():
-            raise ConfigurationError(f"{folder} is a link: no page of a scope lies outside its folder")
+            raise ConfigurationError(f"{folder} is a link: the pages of a scope must be in its own folder")
         return PageFile(folder / f"pages-{slot_bytes}", scope, num_pages, slot_bytes)
     except OSError as error:
         raise ConfigurationError(f"storage option 'root': got {root!r}, which cannot be used: {error}") from error

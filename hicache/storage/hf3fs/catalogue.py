@@ -1,4 +1,4 @@
-"""Catalogue: the namespaces of all ranks, changed by one caller at a time, and written down before it is answered."""
+"""Catalogue: the namespaces of all ranks. One caller changes it at a time; changes are durable before the answer."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from hicache.storage.hf3fs.journal import Journal
 from hicache.storage.hf3fs.pages import Change, Confirmed, Pages, Reserved, Usage
 from hicache.storage.hf3fs.snapshot import Snapshot
 
-MOST_PAGES = 1 << 24
-"""Of all namespaces together: what is free takes memory too."""
+MAX_PAGES = 1 << 24
+"""The most pages of all namespaces together: free pages need memory too."""
 
 RESERVATION_S = 600.0
 """How long a writer has by default from the reservation of a page until it confirms it."""
 
 
 class UnknownNamespaceError(LookupError):
-    """A namespace that nobody has initialised."""
+    """A namespace that was not initialised."""
 
 
 class NamespaceSizeError(ValueError):
-    """A namespace that there is with another number of pages, or for which there is no room."""
+    """A namespace exists with another number of pages, or would exceed the limit of all pages."""
 
 
 class Catalogue:
-    """Which page is whose, in all namespaces.
+    """The pages of all keys, in all namespaces.
 
-    `file`: where it lasts, None for nowhere. `clock`: the machine's own, unless another is given. `age_limit_s`: after
-    which a page that is still reserved may be handed out again.
+    `file`: where it is stored, None for memory alone. `clock`: by default that of the machine. `age_limit_s`: the age
+    after which a reserved page may be reserved again for another key.
 
     A name such as `0:kv` stands for a namespace of a rank. Methods raise UnknownNamespaceError for one that was not
-    initialised, and OSError when a change cannot be written down: nobody may be told of it then, and a page that was
-    reserved waits for its age limit. Raises ConfigurationError for a file that cannot be used or read.
+    initialised, and OSError when a change cannot be stored: the caller must not answer with it then, and a page that
+    was reserved stays so until its age limit. Raises ConfigurationError for a file that cannot be used or read.
     """
 
     def __init__(self, file: Path | None, clock: Clock | None = None, age_limit_s: float = RESERVATION_S) -> None:
@@ -51,58 +51,58 @@ class Catalogue:
             self._journal.save(self._snapshots())
 
     def initialise(self, state: str, num_pages: int) -> None:
-        """Make a namespace, unless it is there. Raises NamespaceSizeError."""
+        """Create a namespace, unless it exists. Raises NamespaceSizeError."""
         with self._lock:
             if state in self._pages:
                 there = self._pages[state].num_pages
                 if there != num_pages:
-                    raise NamespaceSizeError(f"{state} has {there} pages, and cannot have {num_pages}")
+                    raise NamespaceSizeError(f"{state} exists with {there} pages, got {num_pages}")
                 return
-            room = MOST_PAGES - sum(pages.num_pages for pages in self._pages.values())
+            room = MAX_PAGES - sum(pages.num_pages for pages in self._pages.values())
             if num_pages > room:
-                raise NamespaceSizeError(f"{state} cannot have {num_pages} pages: there is room for {room} more")
-            self._make_room()
+                raise NamespaceSizeError(f"{state}: expected at most the {room} pages that are left, got {num_pages}")
+            self._compact()
             self._pages[state] = Pages(num_pages, range(num_pages), (), self._clock.now())
             if self._journal is not None:
                 self._journal.open(state, num_pages)
 
     def exist(self, state: str, keys: Iterable[str]) -> list[bool]:
-        """Whether keys have a page that was confirmed."""
+        """Whether each key has a confirmed page."""
         with self._lock:
             return self._of(state).exist(keys)
 
     def find(self, state: str, keys: Iterable[str]) -> list[int | None]:
-        """The page of each key, which is a use of it."""
+        """The page of each key. Marks the keys as used."""
         with self._lock:
             return self._of(state).find(keys)
 
     def reserve(self, state: str, keys: Sequence[str]) -> Reserved:
-        """The page of each key, or one to write it to."""
+        """The page of each key, or a page reserved for it."""
         with self._lock:
-            self._make_room()
+            self._compact()
             found = self._of(state).reserve(keys, self._clock.now(), self._age_limit_s)
-            self._note(state, found.change)
+            self._record(state, found.change)
             return found
 
     def confirm(self, state: str, written: Iterable[tuple[str, int]], released: Iterable[int]) -> Confirmed:
-        """Make written pages visible, and free those that were not written."""
+        """Make written pages visible, and free released pages."""
         with self._lock:
-            self._make_room()
+            self._compact()
             done = self._of(state).confirm(written, released)
-            self._note(state, done.change)
+            self._record(state, done.change)
             return done
 
     def remove(self, state: str, keys: Iterable[str]) -> None:
         """Free the pages of keys."""
         with self._lock:
-            self._make_room()
-            self._note(state, self._of(state).remove(keys))
+            self._compact()
+            self._record(state, self._of(state).remove(keys))
 
     def clear(self, state: str) -> None:
-        """Free all pages but those that are being written."""
+        """Free all pages but the reserved ones."""
         with self._lock:
-            self._make_room()
-            self._note(state, self._of(state).clear())
+            self._compact()
+            self._record(state, self._of(state).clear())
 
     def usage(self, state: str) -> Usage:
         """How the pages of a namespace are used."""
@@ -110,7 +110,7 @@ class Catalogue:
             return self._of(state).usage
 
     def close(self) -> None:
-        """Write the file a last time. Raises OSError, and the journal still holds all."""
+        """Write the file a last time. Raises OSError; the journal is then still complete."""
         with self._lock:
             if self._journal is None:
                 return
@@ -125,12 +125,12 @@ class Catalogue:
             raise UnknownNamespaceError(state)
         return self._pages[state]
 
-    def _make_room(self) -> None:
-        """Before anything changes: a change has to fit behind what the journal holds."""
+    def _compact(self) -> None:
+        """Rewrite the file if the journal is long. Called before a change, which is appended to the journal."""
         if self._journal is not None and self._journal.is_long:
             self._journal.save(self._snapshots())
 
-    def _note(self, state: str, change: Change) -> None:
+    def _record(self, state: str, change: Change) -> None:
         if self._journal is not None:
             self._journal.change(state, change)
 

@@ -1,4 +1,4 @@
-"""MetadataClient: asks a metadata service about one namespace, from any thread."""
+"""MetadataClient: sends the requests of one namespace to a metadata service, from any thread."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hicache.clock import WallClock
 from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.pages import NO_PAGE
 
-MOST_ANSWER_BYTES = 16 << 20
+MAX_ANSWER_BYTES = 16 << 20
 
-FRESH_S = 20.0
-"""How long an unused connection is trusted: less than a service keeps it."""
+MAX_IDLE_S = 20.0
+"""How long an idle connection is reused: less than the idle timeout of the service."""
 
 _DONE, _UNKNOWN, _CONFLICT = 204, 404, 409
 
 
 class MetadataError(OSError):
-    """The service could not be asked, or refused, or said what nobody understands."""
+    """The service could not be reached, refused a request, or sent an invalid answer."""
 
 
 class MetadataClient:
-    """One namespace of rank 0: that ranks differ is told by their keys. Methods raise MetadataError.
+    """One namespace of rank 0; keys distinguish the ranks of a cache. Methods raise MetadataError.
 
-    A namespace that the service does not know, or was not asked about yet, is initialised. A question that changes
-    nothing is asked once more when its connection breaks. `timeout_s`: for each step of an exchange. Raises
+    The namespace is initialised before the first request, and again if the service does not know it. A request that
+    changes nothing is repeated once when its connection breaks. `timeout_s`: for each step of an exchange. Raises
     ConfigurationError for a URL that is not `http://host:port`.
     """
 
@@ -43,7 +43,7 @@ class MetadataClient:
         self._idle: deque[tuple[float, HTTPConnection]] = deque()
 
     def initialise(self) -> None:
-        """Make the namespace. Raises ConfigurationError when it is there with another number of pages."""
+        """Create the namespace. Raises ConfigurationError if it exists with another number of pages."""
         status, content = self._post("initialize", {"num_pages": self._num_pages})
         if status == _CONFLICT:
             raise ConfigurationError(f"the metadata service refuses {self._num_pages} pages: {_detail(content)}")
@@ -52,80 +52,83 @@ class MetadataClient:
         self._is_known = True
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
-        """Whether keys have a page that was confirmed."""
-        content = self._ask("exists", {"keys": list(keys)}, is_repeatable=True)
+        """Whether each key has a confirmed page."""
+        content = self._call("exists", {"keys": list(keys)}, is_repeatable=True)
         return _checked(content, "exists", keys, (bool,))
 
     def find(self, keys: Sequence[str]) -> list[int | None]:
         """The page of each key."""
-        content = self._ask("get_page_indices", {"keys": list(keys)}, is_repeatable=True)
+        content = self._call("get_page_indices", {"keys": list(keys)}, is_repeatable=True)
         pages = _checked(content, "indices", keys, (int, type(None)))
         return [self._page(page) if page is not None else None for page in pages]
 
     def reserve(self, keys: Sequence[str]) -> tuple[list[tuple[bool, int | None]], int]:
-        """For each key whether it has a page, and else one to write to, None for no room; and how many made room."""
-        content = self._ask("reserve_and_allocate_page_indices", {"keys": [[key, ""] for key in keys]})
+        """For each key, whether it has a page, and the page or a reserved one, None if there is no room.
+
+        The second value is the number of keys that were evicted.
+        """
+        content = self._call("reserve_and_allocate_page_indices", {"keys": [[key, ""] for key in keys]})
         pairs = _checked(content, "indices", keys, (list,))
         indices = [(pair[:1] == [True], None if pair[1:] == [NO_PAGE] else self._page(*pair[1:])) for pair in pairs]
         (evicted,) = _checked({"evicted": [content.get("evicted", 0)]}, "evicted", [""], (int,))
         return indices, evicted
 
     def confirm(self, written: Collection[tuple[str, int]], released: Collection[int]) -> set[int]:
-        """Say which pages were written and which were not; those that were not ours any more."""
-        told = {"written_keys_to_confirm": [list(pair) for pair in written], "pages_to_release": list(released)}
-        refused = self._ask("confirm_write", told).get("refused")
+        """Confirm written pages, and release others. Returns the refused pages, whose reservations had expired."""
+        fields = {"written_keys_to_confirm": [list(pair) for pair in written], "pages_to_release": list(released)}
+        refused = self._call("confirm_write", fields).get("refused")
         return {self._page(page) for page in refused} if isinstance(refused, list) else set()
 
     def remove(self, keys: Sequence[str]) -> None:
         """Free the pages of keys."""
-        self._ask("delete_keys", {"keys": list(keys)})
+        self._call("delete_keys", {"keys": list(keys)})
 
     def clear(self) -> None:
         """Free all pages."""
-        self._ask("clear", {})
+        self._call("clear", {})
 
     def confirmed(self) -> int:
         """How many keys have a page."""
-        return int(self._ask("usage", {}, is_repeatable=True).get("confirmed", 0))
+        return int(self._call("usage", {}, is_repeatable=True).get("confirmed", 0))
 
     def close(self) -> None:
-        """Close all connections that nobody uses."""
+        """Close all idle connections."""
         while self._idle:
             self._idle.pop()[1].close()
 
-    def _ask(self, operation: str, told: Mapping[str, Any], *, is_repeatable: bool = False) -> Mapping[str, Any]:
+    def _call(self, operation: str, fields: Mapping[str, Any], *, is_repeatable: bool = False) -> Mapping[str, Any]:
         if not self._is_known:
-            self._introduce()
-        status, content = self._repeated(operation, told) if is_repeatable else self._post(operation, told)
+            self._ensure_namespace()
+        status, content = self._repeated(operation, fields) if is_repeatable else self._post(operation, fields)
         if status == _UNKNOWN:
-            self._introduce()
-            status, content = self._post(operation, told)
+            self._ensure_namespace()
+            status, content = self._post(operation, fields)
         if status not in (200, _DONE) and "refused" not in content:
             raise MetadataError(f"{operation}: {status} {_detail(content)}")
         return content
 
-    def _introduce(self) -> None:
+    def _ensure_namespace(self) -> None:
         try:
             self.initialise()
         except ConfigurationError as error:
-            # When it was opened there was no service that could have said so.
+            # The service was not reachable when the backend was opened, so this becomes an error of the request.
             raise MetadataError(str(error)) from error
 
-    def _repeated(self, operation: str, told: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+    def _repeated(self, operation: str, fields: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
         try:
-            return self._post(operation, told)
+            return self._post(operation, fields)
         except MetadataError as error:
             if isinstance(error.__cause__, TimeoutError):
                 raise
-            return self._post(operation, told)
+            return self._post(operation, fields)
 
-    def _post(self, operation: str, told: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-        body = json.dumps({**told, "namespace": self._namespace}, separators=(",", ":"))
+    def _post(self, operation: str, fields: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+        body = json.dumps({**fields, "namespace": self._namespace}, separators=(",", ":"))
         connection = self._connection()
         try:
             connection.request("POST", f"/0/{operation}", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
-            found = response.read(MOST_ANSWER_BYTES)
+            found = response.read(MAX_ANSWER_BYTES)
             content = json.loads(found) if found else {}
         except (OSError, HTTPException, ValueError) as error:
             connection.close()
@@ -139,7 +142,7 @@ class MetadataClient:
                 since_s, connection = self._idle.pop()
             except IndexError:
                 break
-            if self._clock.now() - since_s < FRESH_S:
+            if self._clock.now() - since_s < MAX_IDLE_S:
                 return connection
             connection.close()
         return HTTPConnection(self._host, self._port, timeout=self._timeout_s)
@@ -147,7 +150,7 @@ class MetadataClient:
     def _page(self, page: Any = None, *_: Any) -> int:
         if type(page) is int and 0 <= page < self._num_pages:
             return page
-        raise MetadataError(f"the service told page {page!r} of {self._num_pages}")
+        raise MetadataError(f"expected a page below {self._num_pages} from the service, got {page!r}")
 
 
 def _address(url: str) -> tuple[str, int]:
@@ -165,7 +168,7 @@ def _checked(content: Mapping[str, Any], name: str, keys: Sequence[str], types: 
     found = content.get(name)
     if isinstance(found, list) and len(found) == len(keys) and all(isinstance(one, types) for one in found):
         return found
-    raise MetadataError(f"the service told {str(found)[:100]} as {name} of {len(keys)} keys")
+    raise MetadataError(f"expected {name} for {len(keys)} keys from the service, got {str(found)[:100]}")
 
 
 def _detail(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Fields: the fields of a request to the metadata service, each with the form that it has to have."""
+"""Fields: read and validate the fields of a request to the metadata service."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NoReturn
 
 from hicache.storage.hf3fs.snapshot import DEFAULT_NAMESPACE
 
-MOST_KEY_CHARACTERS = 1 << 10
+MAX_KEY_CHARACTERS = 1 << 10
 
-MOST_NUMBER = 1 << 53
-"""What every reader of JSON takes for an integer."""
+MAX_NUMBER = 1 << 53
+"""The limit up to which every JSON reader represents integers exactly."""
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,256}")
 _RANK = re.compile(r"[0-9]{1,9}")
 
 
 class RefusalError(Exception):
-    """A request that cannot be served. `status`: of the answer, 4xx."""
+    """A request that cannot be served. `status`: the HTTP status of the answer, 4xx."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ def read_rank(text: str) -> int:
 
 
 class Fields:
-    """The body of a request. Raises RefusalError unless it is an object in JSON; properties raise it as well."""
+    """The body of a request. Raises RefusalError unless it is a JSON object; properties raise it for invalid fields."""
 
     def __init__(self, body: bytes) -> None:
         try:
@@ -46,7 +46,7 @@ class Fields:
 
     @property
     def namespace(self) -> str:
-        """The namespace, `kv` where none is given."""
+        """The namespace, `kv` by default."""
         name = self._found.get("namespace", DEFAULT_NAMESPACE)
         if not (isinstance(name, str) and _NAMESPACE.fullmatch(name)):
             _refuse("namespace", name, "up to 256 letters, digits and ._-")
@@ -54,7 +54,7 @@ class Fields:
 
     @property
     def num_pages(self) -> int:
-        """A number of pages."""
+        """The number of pages."""
         pages = _number("num_pages", self._found.get("num_pages"))
         if not pages:
             _refuse("num_pages", pages, "a positive integer")
@@ -62,12 +62,12 @@ class Fields:
 
     @property
     def keys(self) -> list[str]:
-        """Keys."""
+        """The keys."""
         return [_key("keys", key) for key in self._list("keys", None)]
 
     @property
     def keys_with_prefixes(self) -> list[str]:
-        """Keys, each of which comes with that of the page before it, which is not used."""
+        """The keys of a reservation. Each comes with the key of the page before it, which is ignored."""
         pairs = [_pair("keys", pair) for pair in self._list("keys", None)]
         for _, prefix in pairs:
             if not isinstance(prefix, str):
@@ -76,14 +76,14 @@ class Fields:
 
     @property
     def written(self) -> list[tuple[str, int]]:
-        """Keys and the pages that were written for them; none where the field is not there."""
+        """Keys and the pages that were written for them; empty if the field is missing."""
         name = "written_keys_to_confirm"
         pairs = [_pair(name, pair) for pair in self._list(name, [])]
         return [(_key(name, key), _number(name, page)) for key, page in pairs]
 
     @property
     def released(self) -> list[int]:
-        """Pages that were not written; none where the field is not there."""
+        """Pages that were not written; empty if the field is missing."""
         return [_number("pages_to_release", page) for page in self._list("pages_to_release", [])]
 
     def _list(self, name: str, default: list[Any] | None) -> list[Any]:
@@ -100,14 +100,14 @@ def _pair(name: str, pair: Any) -> tuple[Any, Any]:
 
 
 def _key(name: str, key: Any) -> str:
-    if not (isinstance(key, str) and 0 < len(key) <= MOST_KEY_CHARACTERS):
-        _refuse(name, key, f"texts of 1 to {MOST_KEY_CHARACTERS} characters")
+    if not (isinstance(key, str) and 0 < len(key) <= MAX_KEY_CHARACTERS):
+        _refuse(name, key, f"texts of 1 to {MAX_KEY_CHARACTERS} characters")
     return key
 
 
 def _number(name: str, value: Any) -> int:
-    # In Python true is a number.
-    if type(value) is not int or not 0 <= value < MOST_NUMBER:
+    # In Python True is an int.
+    if type(value) is not int or not 0 <= value < MAX_NUMBER:
         _refuse(name, value, "an integer that is 0 or more")
     return value
 

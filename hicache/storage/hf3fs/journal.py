@@ -1,4 +1,4 @@
-"""Journal: the file of a metadata service, and beside it what has changed since it was written."""
+"""Journal: the file of a metadata service, and a log of the changes since it was written."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.pages import Change
 from hicache.storage.hf3fs.snapshot import Snapshot, check_pages, read_snapshots, write_snapshots
 
-LEAST_GROWTH_BYTES = 1 << 20
-"""Until the file is written anew; more, where it is longer itself."""
+MIN_GROWTH_BYTES = 1 << 20
+"""The file is rewritten when the journal is longer than this, and longer than the file itself."""
 
 
 class Journal:
-    """What is answered has been written before, so that no page is handed out twice after a crash.
+    """Stores every change before it is answered, so that no page is assigned twice after a crash.
 
     The file is replaced as a whole: a temporary one is written, synchronised and renamed. A change is a line of the
-    journal, synchronised too. Lines that the file has taken over already may be replayed: the last one of a page tells
-    what it is. Raises ConfigurationError when another service has the file, or when it cannot be used or read; it is
-    left as it is then.
+    journal, synchronised too. Lines that the file already includes may be replayed: the last line of a page decides its
+    state. Raises ConfigurationError when another service uses the file, or when it cannot be used or read; the file is
+    not changed then.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._is_torn = False
-        self._growth_bytes = LEAST_GROWTH_BYTES
+        self._growth_bytes = MIN_GROWTH_BYTES
         try:
             self._file = os.open(path.with_name(f"{path.name}.journal"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
@@ -43,20 +43,20 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether the file should be written anew before the next change. Raises OSError."""
+        """Whether the file should be rewritten before the next change. Raises OSError."""
         return self._is_torn or os.fstat(self._file).st_size > self._growth_bytes
 
     def open(self, state: str, num_pages: int) -> None:
-        """Note a new namespace. Raises OSError."""
+        """Append a new namespace. Raises OSError."""
         self._append({"state": state, "num_pages": num_pages})
 
     def change(self, state: str, change: Change) -> None:
-        """Note what became of keys and pages. Raises OSError."""
+        """Append a change of keys and pages. Raises OSError."""
         if any(change):
             self._append({"state": state, **{name: told for name, told in change._asdict().items() if told}})
 
     def save(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Write the file anew. Raises OSError, and it is as it was."""
+        """Rewrite the file, and empty the journal. Raises OSError; the file is not changed then."""
         written = self.path.with_name(f"{self.path.name}.tmp")
         text = write_snapshots(snapshots).encode()
         with written.open("wb") as file:
@@ -67,17 +67,17 @@ class Journal:
         _synchronise(self.path.parent)
         os.ftruncate(self._file, 0)
         self._is_torn = False
-        self._growth_bytes = max(LEAST_GROWTH_BYTES, len(text))
+        self._growth_bytes = max(MIN_GROWTH_BYTES, len(text))
 
     def close(self) -> None:
-        """Let another service have the file."""
+        """Close the journal, and release its lock."""
         os.close(self._file)
 
     def _append(self, line: Mapping[str, Any]) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         self._is_torn = True
         if os.write(self._file, data) < len(data):
-            raise OSError(f"{self.path}: the journal took a part of a line")
+            raise OSError(f"{self.path}: only a part of a line could be written to the journal")
         os.fdatasync(self._file)
         self._is_torn = False
 
@@ -90,14 +90,14 @@ class Journal:
             for line in lines:
                 _replay(snapshots, taken, json.loads(line))
             for state, reserved in taken.items():
-                _settle(state, snapshots[state], reserved)
+                _count_free(state, snapshots[state], reserved)
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"its journal does not fit: {error!r}") from error
+            raise ConfigurationError(f"its journal is invalid: {error!r}") from error
         return snapshots
 
 
 def _replay(snapshots: dict[str, Snapshot], taken: dict[str, set[int]], line: Any) -> None:
-    """Take over one line. Free pages are counted at the end."""
+    """Apply one line of the journal. Free pages are computed after all lines."""
     state = line["state"]
     if "num_pages" in line:
         snapshots.setdefault(state, Snapshot(line["num_pages"], list(range(line["num_pages"])), {}))
@@ -116,8 +116,8 @@ def _replay(snapshots: dict[str, Snapshot], taken: dict[str, set[int]], line: An
         reserved.discard(page)
 
 
-def _settle(state: str, snapshot: Snapshot, reserved: set[int]) -> None:
-    """All pages that are neither reserved nor under a key are free."""
+def _count_free(state: str, snapshot: Snapshot, reserved: set[int]) -> None:
+    """Set the free pages: all that are neither reserved nor have a key."""
     used = reserved.union(snapshot.keys.values())
     snapshot.free_pages[:] = [page for page in range(snapshot.num_pages) if page not in used]
     check_pages(state, snapshot)

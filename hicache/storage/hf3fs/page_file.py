@@ -1,4 +1,4 @@
-"""PageFile: the pages of one namespace in one file, each behind a header that tells whose they are."""
+"""PageFile: the pages of one namespace in one file, each after a header with its length and checksum."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hicache.storage.page_io import checksum, identity, read_into, write_from
 from hicache.storage.paged import Answer, page_bytes
 
 HEADER = Struct("<8sQQ")
-"""The format with its version, the length of the page in bytes, a checksum of its name and its bytes."""
+"""The format with its version, the length of the page in bytes, a checksum of its key and its bytes."""
 
 FORMAT = b"hf3fs\x00\x00\x01"
 
 BLOCK_BYTES = 4_096
 
 
-def slot_bytes_of(most_bytes: int) -> int:
-    """What a page of at most so many bytes takes with its header: whole blocks."""
-    return -(-(HEADER.size + most_bytes) // BLOCK_BYTES) * BLOCK_BYTES
+def slot_bytes_of(page_bytes_limit: int) -> int:
+    """The size of a slot for pages of at most `page_bytes_limit` bytes and their header, in whole blocks."""
+    return -(-(HEADER.size + page_bytes_limit) // BLOCK_BYTES) * BLOCK_BYTES
 
 
 class PageFile:
     """`num_pages` slots of `slot_bytes`. Raises OSError when the file cannot be opened.
 
-    A slot may be written by another process at any time, as nobody locks it: what was read is a page only when its
-    checksum says that all of it is, and is this key's. Pages are handed out from the last one on, so that one lies
-    first, and the file grows with what it holds.
+    Slots are not locked, and another process may write one at any time: the checksum, which includes the key, shows
+    whether a page was read completely. The service assigns the last page first, so the last page has the first slot,
+    and the file grows with its contents.
     """
 
     def __init__(self, path: Path, scope: str, num_pages: int, slot_bytes: int) -> None:
@@ -38,7 +38,7 @@ class PageFile:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
 
     def read(self, key: str, page: int, pieces: Pieces) -> Answer:
-        """Read a page straight into memory, and look at it there: done, or how it is damaged. Raises OSError."""
+        """Read a page directly into memory and verify it there. Answers DONE or the kind of damage. Raises OSError."""
         header = bytearray(HEADER.size)
         found = read_into(self._file, [memoryview(header), *pieces], self._offset(page))
         if found < HEADER.size:

@@ -1,4 +1,4 @@
-"""Pages: which key has which page of one namespace, which pages are being written, and which are free."""
+"""Pages: the confirmed, reserved and free pages of one namespace, and the keys of confirmed pages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 NO_PAGE = -1
-"""The answer to a key for which there is no room."""
+"""The answer for a key for which there is no page."""
 
 
 class Change(NamedTuple):
-    """What became of keys and pages, in this order: keys that lost theirs, pages freed, taken, and confirmed."""
+    """A change, in this order: keys that lost their page, freed reservations, reserved pages, confirmed pages."""
 
     removed: Sequence[str] = ()
     freed: Sequence[int] = ()
@@ -21,7 +21,7 @@ class Change(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """For each key whether it has a page already, and its page. `evicted`: how many other keys lost theirs."""
+    """`indices`: for each key, whether it has a page already, and its page. `evicted`: how many keys were evicted."""
 
     indices: list[tuple[bool, int]]
     evicted: int
@@ -29,14 +29,14 @@ class Reserved(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """`refused`: pages that were not reserved, or for another key. All others were taken over."""
+    """`refused`: pages that were not reserved, or reserved for another key. All others were applied."""
 
     refused: list[int]
     change: Change
 
 
 class Usage(NamedTuple):
-    """How many pages there are, and how many of them have a key, are being written, and are free."""
+    """The number of all pages, and of confirmed, reserved and free ones."""
 
     num_pages: int
     confirmed: int
@@ -45,16 +45,16 @@ class Usage(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """For which key a page was handed out, None where that is not known any more, and when."""
+    """The key that a page is reserved for, None if that is unknown after a restart, and the time."""
 
     key: str | None
     since_s: float
 
 
 class Pages:
-    """One namespace of one rank. The caller locks.
+    """One namespace of one rank. Not thread-safe: the caller holds a lock.
 
-    A page is free, reserved, or confirmed under one key. Those in neither argument are reserved from now on.
+    A page is free, reserved, or confirmed for one key. Pages in neither of `free` and `keys` become reserved.
     """
 
     def __init__(self, num_pages: int, free: Sequence[int], keys: Iterable[tuple[str, int]], now_s: float) -> None:
@@ -66,7 +66,7 @@ class Pages:
 
     @property
     def free_pages(self) -> list[int]:
-        """Free pages; the last is handed out first."""
+        """Free pages; the last one is assigned first."""
         return list(self._free)
 
     @property
@@ -76,21 +76,21 @@ class Pages:
 
     @property
     def usage(self) -> Usage:
-        """How the pages are used."""
+        """The numbers of confirmed, reserved and free pages."""
         return Usage(self.num_pages, len(self._keys), len(self._reserved), len(self._free))
 
     def exist(self, keys: Iterable[str]) -> list[bool]:
-        """Whether keys have a page. No use of it."""
+        """Whether each key has a page. Does not mark it as used."""
         return [key in self._keys for key in keys]
 
     def find(self, keys: Iterable[str]) -> list[int | None]:
-        """The page of each key, which is a use of it."""
+        """The page of each key. Marks the keys as used."""
         return [self._use(key) for key in keys]
 
     def reserve(self, keys: Sequence[str], now_s: float, age_limit_s: float) -> Reserved:
-        """Find the page of each key, or hand one out: one that is free, was reserved too long ago, or is used least.
+        """Find the page of each key, or reserve one: a free one, else an expired reservation, else by an LRU eviction.
 
-        No key of the batch loses its page to another. What is asked for twice gets one page.
+        No key of the batch is evicted for another. A key that occurs twice gets one page.
         """
         there = {key: page for key in keys if (page := self._use(key)) is not None}
         new = [key for key in dict.fromkeys(keys) if key not in there]
@@ -102,7 +102,7 @@ class Pages:
         return Reserved(indices, len(evicted), Change(removed=evicted, freed=freed, taken=list(taken.values())))
 
     def confirm(self, written: Iterable[tuple[str, int]], released: Iterable[int]) -> Confirmed:
-        """Give written pages to their keys, and free those that were not written. Who confirms a key first has it."""
+        """Confirm written pages for their keys, and free released ones. The first page confirmed for a key stays."""
         refused, freed, confirmed = list[int](), list[int](), list[tuple[str, int]]()
         for key, page in written:
             if self._keys.get(key) == page:
@@ -124,13 +124,13 @@ class Pages:
         return Confirmed(refused, Change(freed=freed, confirmed=confirmed))
 
     def remove(self, keys: Iterable[str]) -> Change:
-        """Free the pages of keys, where they have one."""
+        """Free the pages of those keys that have one."""
         removed = [key for key in dict.fromkeys(keys) if key in self._keys]
         self._free.extend(self._keys.pop(key) for key in removed)
         return Change(removed=removed)
 
     def clear(self) -> Change:
-        """Free all pages but those that are being written."""
+        """Free all pages but the reserved ones."""
         removed = list(self._keys)
         self._keys.clear()
         self._free = [page for page in range(self.num_pages) if page not in self._reserved]
@@ -143,14 +143,14 @@ class Pages:
         return self._keys[key]
 
     def _evict(self, wanted: int, held: Collection[str]) -> list[str]:
-        """Free the pages of so many keys, those least recently used first; fewer where only held ones are left."""
+        """Free the pages of `wanted` keys, least recently used first; fewer if only keys in `held` are left."""
         evicted = list(islice(self._keys, max(0, min(wanted, len(self._keys) - len(held)))))
-        # The first one evicted is handed out first.
+        # The page that was evicted first is assigned first.
         self._free[:0] = [self._keys.pop(key) for key in evicted][::-1]
         return evicted
 
     def _reclaim(self, before_s: float) -> list[int]:
-        """Free pages whose writers have said nothing for too long."""
+        """Free pages whose reservations have expired."""
         late = list(takewhile(lambda page: self._reserved[page].since_s <= before_s, self._reserved))
         return [self._free_reserved(page) for page in late]
 

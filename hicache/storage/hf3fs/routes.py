@@ -1,4 +1,4 @@
-"""Routes: what the metadata service answers to a path and a body."""
+"""Routes: the operations of the metadata service by path, and their answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Reply(NamedTuple):
-    """A status, and what is told in JSON; None for nothing."""
+    """An HTTP status and the JSON content, None for no content."""
 
     status: int
     content: Mapping[str, Any] | None
@@ -26,7 +26,7 @@ Route = Callable[[Catalogue, str, Fields], Reply]
 
 
 def reply(catalogue: Catalogue, path: str, body: bytes) -> Reply:
-    """The answer to one request. What the caller did wrong is answered with 4xx; that nothing can be kept, with 503."""
+    """The answer to one request: 4xx for an invalid request, 503 for a change that cannot be stored."""
     try:
         return _served(catalogue, path, body)
     except RefusalError as refusal:
@@ -34,8 +34,8 @@ def reply(catalogue: Catalogue, path: str, body: bytes) -> Reply:
     except NamespaceSizeError as error:
         return Reply(409, {"detail": str(error)})
     except OSError as error:
-        LOG.warning("metadata cannot be written down: %s", error)
-        return Reply(503, {"detail": f"the change cannot be kept: {error}"})
+        LOG.warning("metadata cannot be stored: %s", error)
+        return Reply(503, {"detail": f"the change cannot be stored: {error}"})
 
 
 def _served(catalogue: Catalogue, path: str, body: bytes) -> Reply:
@@ -70,11 +70,11 @@ def _confirm(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
     written, released = fields.written, fields.released
     beyond = catalogue.usage(state).num_pages
     if wrong := [page for page in (*(page for _, page in written), *released) if page >= beyond]:
-        raise RefusalError(422, f"there are {beyond} pages, and not {wrong[:10]}; nothing was changed")
+        raise RefusalError(422, f"expected pages below {beyond}, got {wrong[:10]}; nothing was changed")
     refused = catalogue.confirm(state, written, released).refused
     if not refused:
         return DONE
-    detail = f"not reserved, or for another key: {refused[:10]}; all others were taken over"
+    detail = f"not reserved, or reserved for another key: {refused[:10]}; all others were applied"
     return Reply(409, {"detail": detail, "refused": refused})
 
 
@@ -106,4 +106,4 @@ ROUTES: Mapping[str, Route] = {
     "get_page_indices": _find,
     "usage": _usage,
 }
-"""By the last part of the path. All but `usage`, and the count `evicted` of a reservation, are 3FS metadata's own."""
+"""By the last part of the path. `usage`, and `evicted` in a reservation, extend the protocol of 3FS's metadata."""

@@ -1,4 +1,4 @@
-"""MetadataService: the metadata of 3FS over HTTP, for as many processes as there are."""
+"""MetadataService: serves the metadata of 3FS over HTTP to any number of processes."""
 
 from __future__ import annotations
 
@@ -21,56 +21,55 @@ LOG = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 
-MOST_BODY_BYTES = 4 << 20
+MAX_BODY_BYTES = 4 << 20
 
-SILENCE_S = 60.0
-"""How long a connection may say nothing before it is closed."""
+IDLE_TIMEOUT_S = 60.0
+"""How long a connection may be idle before it is closed."""
 
-_MOST_UNREAD_BYTES = 64 << 20
+_MAX_UNREAD_BYTES = 64 << 20
 _STEP_BYTES = 1 << 16
-_PATIENCE_S = 2.0
-"""What is still read of a body that is too long, and how long it may take to come."""
+_DRAIN_S = 2.0
+"""How much of the rest of a refused request is still read, and for how long."""
 
 _CLOSE = {"Connection": "close"}
-"""Who is told so finds the connection closed after it."""
+"""The header of an answer after which the connection is closed."""
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 
 _UNKNOWN_METHOD = 501
 _STATUS_OF_CLIENT = {_UNKNOWN_METHOD: 405, 505: 400}
-"""What the standard library answers to a method or version that it does not know: the fault is that of who asked."""
+"""4xx in place of the 5xx of the standard library for an unknown method or version, which is the client's error."""
 
 
 class MetadataService:
-    """Listens from the start, and serves from `start` until `close`, which closes all connections.
+    """Listens from its construction, and serves from `start` until `close`, which closes all connections.
 
-    `host`: loopback unless another is named. `port`: 0 for any that is free. `most_body_bytes`: a longer body is
-    answered with 413. The catalogue is the caller's, to be closed after this. Raises OSError for an address that
-    cannot be had.
+    `host`: loopback by default. `port`: 0 for any free port. `max_body_bytes`: a longer body is answered with 413. The
+    caller closes the catalogue, after this. Raises OSError for an address that cannot be used.
     """
 
     def __init__(
-        self, catalogue: Catalogue, *, host: str = LOOPBACK, port: int = 0, most_body_bytes: int = MOST_BODY_BYTES
+        self, catalogue: Catalogue, *, host: str = LOOPBACK, port: int = 0, max_body_bytes: int = MAX_BODY_BYTES
     ) -> None:
-        self._server = _Server((host, port), catalogue, most_body_bytes)
+        self._server = _Server((host, port), catalogue, max_body_bytes)
         self._thread = Thread(target=self._serve, daemon=True)
         self._is_closing = False
         self.host, self.port = self._server.server_address[:2]
 
     @property
     def url(self) -> str:
-        """Where it can be asked."""
+        """The URL of the service."""
         return f"http://{self.host!s}:{self.port}"
 
     def start(self) -> None:
-        """Serve, in threads of its own."""
+        """Serve requests in other threads."""
         self._thread.start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop serving, and close all connections."""
         if self._thread.is_alive():
             self._is_closing = True
-            # It waits for somebody to come.
+            # The server waits for a connection: this one ends the wait.
             socket.create_connection((str(self.host), self.port)).close()
             self._thread.join()
         self._server.server_close()
@@ -84,9 +83,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], catalogue: Catalogue, most_body_bytes: int) -> None:
+    def __init__(self, address: tuple[str, int], catalogue: Catalogue, max_body_bytes: int) -> None:
         self.catalogue = catalogue
-        self.most_body_bytes = most_body_bytes
+        self.max_body_bytes = max_body_bytes
         self._connections = set[socket.socket]()
         self._lock = Lock()
         super().__init__(address, _Exchange)
@@ -113,11 +112,11 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Exchange(BaseHTTPRequestHandler):
-    """One connection, one request after the other."""
+    """Serves the requests of one connection, one after the other."""
 
     protocol_version = "HTTP/1.1"
     server_version = "hicache"
-    timeout = SILENCE_S
+    timeout = IDLE_TIMEOUT_S
     disable_nagle_algorithm = True
     wbufsize = -1
     server: _Server
@@ -126,51 +125,51 @@ class _Exchange(BaseHTTPRequestHandler):
         try:
             body = self._body()
         except RefusalError as refusal:
-            # What is left of the body would pass for the next request.
+            # The rest of the body would be parsed as the next request, so the connection is closed.
             self._send(Reply(refusal.status, {"detail": str(refusal)}), _CLOSE)
             self._drop_rest()
         else:
             self._send(reply(self.server.catalogue, self.path, body), {})
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library finds wrong, in JSON as well."""
+        """Send the errors of the standard library as JSON too."""
         allowed = {"Allow": "POST"} if code == _UNKNOWN_METHOD else {}
         status = _STATUS_OF_CLIENT.get(code, code)
-        self._send(Reply(status, {"detail": message or "this cannot be read"}), {**allowed, **_CLOSE})
+        self._send(Reply(status, {"detail": message or "the request cannot be parsed"}), {**allowed, **_CLOSE})
         self._drop_rest()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the library's
         LOG.debug(format, *args)
 
     def _body(self) -> bytes:
-        """The body. Raises RefusalError, before any of it was read or after all that came."""
+        """Read the body. Raises RefusalError for an invalid length, and for a body that is shorter than announced."""
         length = self._length()
         try:
             body = self.rfile.read(length)
         except TimeoutError:
-            raise RefusalError(408, f"{length} bytes were announced, and did not come") from None
+            raise RefusalError(408, f"expected a body of {length} bytes, which did not arrive in time") from None
         if len(body) < length:
-            raise RefusalError(400, f"{length} bytes were announced, and {len(body)} came")
+            raise RefusalError(400, f"expected a body of {length} bytes, got {len(body)}")
         return body
 
     def _length(self) -> int:
-        told = set(self.headers.get_all("Content-Length", []))
-        if "Transfer-Encoding" in self.headers or not told:
-            raise RefusalError(411, "a body of a known length is expected: Content-Length")
-        if len(told) > 1 or not _LENGTH.fullmatch(next(iter(told))):
-            raise RefusalError(400, f"Content-Length: got {sorted(told)}, expected one number")
-        length, most = int(told.pop()), self.server.most_body_bytes
-        if length > most:
-            raise RefusalError(413, f"a body of {length} bytes, at most {most} are taken")
+        lengths = set(self.headers.get_all("Content-Length", []))
+        if "Transfer-Encoding" in self.headers or not lengths:
+            raise RefusalError(411, "expected a body with Content-Length")
+        if len(lengths) > 1 or not _LENGTH.fullmatch(next(iter(lengths))):
+            raise RefusalError(400, f"Content-Length: got {sorted(lengths)}, expected one number")
+        length, limit = int(lengths.pop()), self.server.max_body_bytes
+        if length > limit:
+            raise RefusalError(413, f"expected a body of at most {limit} bytes, got {length}")
         return length
 
     def _drop_rest(self) -> None:
-        """Let a client that writes all before it reads come to its answer."""
+        """Read the rest of the request, so that a client that first sends everything receives its answer."""
         self.wfile.flush()
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
-            self.connection.settimeout(_PATIENCE_S)
-            left = _MOST_UNREAD_BYTES
+            self.connection.settimeout(_DRAIN_S)
+            left = _MAX_UNREAD_BYTES
             while left > 0 and (found := self.connection.recv(_STEP_BYTES)):
                 left -= len(found)
 

@@ -1,1 +1,1 @@
-"""SlotFileStorage: pages in the slots of a few large files, found through an index in SQLite."""
+"""SlotFileStorage: stores pages in the slots of a few large files, with an index in SQLite."""

@@ -1,4 +1,4 @@
-"""SlotFileStorage: pages in slots of preallocated files, with an index that survives a crash."""
+"""SlotFileStorage: stores pages in slots of preallocated files, with an index that survives a crash."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.registry import Options
 from hicache.storage.scope_folder import ScopeFolder
 from hicache.storage.slotfile.files import SlotFiles, SlotReader, in_runs, slot_bytes_of
-from hicache.storage.slotfile.index import Loan, Place, SlotIndex, connect
+from hicache.storage.slotfile.index import Pinned, Place, SlotIndex, connect
 from hicache.storage.slotfile.name_table import NameTable
 
 
 class SlotFileStorage(PagedStorage):
-    """Keeps pages of one size in one file in `root/scope`, for any number of processes.
+    """Stores pages in files in `root/scope`, one file for each page size, for any number of processes.
 
-    A slot is reserved, written, and confirmed with its checksum; only then is there an object. Options: `root`, a
-    folder; `capacity_slots`, of each size of pages, above which the least recently used go; `verify`, to compare
-    checksums with what was read (by default it does: without, only what processes do is noticed, and not what a disk or
-    a loss of power does); `fsync`, so that what was set survives a loss of power as well (by default it does not).
+    A slot is reserved, written, and confirmed with its checksum; only then does the object exist. Options: `root`, a
+    folder; `capacity_slots` for each page size, above which the least recently used objects are evicted; `verify`,
+    whether a get compares checksums (by default it does; without, changes by other processes are detected, damage by a
+    disk or a loss of power is not); `fsync`, whether objects survive a loss of power (by default they do not).
     """
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
@@ -36,43 +36,43 @@ class SlotFileStorage(PagedStorage):
             tables = connect(self._folder.path / "index.sqlite", self._is_synced)
             names = NameTable(self._folder.path / "names")
             self._index = SlotIndex(tables, names, self._folder.writer, capacity_slots, self._files.allocate)
-            self._folder.bury()
+            self._folder.remove_dead_writers()
             self._index.reclaim(self._folder.writers())
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return self._index.holds(keys)
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
-        loan = self._index.borrow(keys)
+        pinned = self._index.pin(keys)
         try:
-            answers = self._reader.read(loan.places, targets)
+            answers = self._reader.read(pinned.places, targets)
         finally:
-            are_kept = self._index.give_back(loan)
-        if not are_kept or answers.count(Answer.DONE) < len(answers):
-            self._look_again(loan, answers)
+            is_unchanged = self._index.unpin(pinned)
+        if not is_unchanged or answers.count(Answer.DONE) < len(answers):
+            self._recheck(pinned, answers)
         return answers
 
-    def _look_again(self, loan: Loan, answers: list[Answer]) -> None:
-        """What another process took away while it was read is no data; what is damaged goes."""
-        for number, (before, now) in enumerate(zip(loan.places, self._index.find(loan.keys), strict=True)):
+    def _recheck(self, pinned: Pinned, answers: list[Answer]) -> None:
+        """Look up again: a page that another process replaced during the read is absent, a damaged one is removed."""
+        for number, (before, now) in enumerate(zip(pinned.places, self._index.find(pinned.keys), strict=True)):
             if before is None or before != now:
                 answers[number] = Answer.ABSENT
             elif answers[number].is_damage:
                 self._index.remove(before)
 
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
-        # What the batch found there already is held, so that its new pages cannot push it out.
-        loan = self._index.borrow(keys)
+        # Objects of the batch that exist already are pinned, so that its new pages cannot evict them.
+        pinned = self._index.pin(keys)
         try:
-            answers = [Answer.PRESENT if place else Answer.FULL for place in loan.places]
+            answers = [Answer.PRESENT if place else Answer.FULL for place in pinned.places]
             sizes: dict[int, list[int]] = {}
-            for number, place in enumerate(loan.places):
+            for number, place in enumerate(pinned.places):
                 if place is None:
                     sizes.setdefault(slot_bytes_of(page_bytes(sources[number])), []).append(number)
             for slot_bytes, numbers in sizes.items():
                 self._write_size(slot_bytes, numbers, keys, sources, answers)
         finally:
-            self._index.give_back(loan)
+            self._index.unpin(pinned)
         return answers
 
     def _write_size(
@@ -83,7 +83,7 @@ class SlotFileStorage(PagedStorage):
         sources: Sequence[Pieces],
         answers: list[Answer],
     ) -> None:
-        """Write the pages of one slot size; those that get no slot are answered already."""
+        """Write the pages of one slot size. Pages without a slot keep the answer that they have."""
         slots, removed = self._index.reserve(slot_bytes, len(numbers))
         self.tally.removed(removed)
         chosen = list(zip(numbers, slots, strict=False))

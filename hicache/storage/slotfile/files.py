@@ -1,4 +1,4 @@
-"""SlotFiles: the files whose slots have pages; SlotReader: reads them and checks them."""
+"""SlotFiles: the files whose slots hold pages; SlotReader: reads pages and verifies their checksums."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from hicache.storage.slotfile.index import Place
 BLOCK_BYTES = 4_096
 
 RUN_BYTES = 1 << 22
-"""The most that is moved at a time, unless a page is longer: a checksum after it finds the bytes in the processor's
-last cache."""
+"""The largest read or write, unless a page is larger: the bytes are still in the processor's cache for the checksum."""
 
 
 def slot_bytes_of(length: int) -> int:
@@ -25,7 +24,7 @@ def slot_bytes_of(length: int) -> int:
 
 
 def in_runs(places: Sequence[Place | None]) -> Iterator[slice]:
-    """Which places lie together, so that their bytes can be moved in one go; None is in no run."""
+    """Runs of adjacent slots, whose bytes can be read or written in one call. None is in no run."""
     start, next_slot, size, moved = 0, -1, 0, 0
     for number, place in enumerate(places):
         if place is None:
@@ -45,7 +44,7 @@ def in_runs(places: Sequence[Place | None]) -> Iterator[slice]:
 
 
 class SlotFiles:
-    """Files named after their slot size, opened when they are first needed."""
+    """Files named after their slot size, opened at their first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +52,7 @@ class SlotFiles:
         self._lock = Lock()
 
     def allocate(self, slot_bytes: int, first: int, count: int) -> bool:
-        """Add slots to a file after its first so many; False when the disk has no room for them."""
+        """Add `count` slots to a file after its first `first` slots. Returns False when the disk is full."""
         try:
             os.posix_fallocate(self._file(slot_bytes), first * slot_bytes, count * slot_bytes)
         except OSError:
@@ -61,15 +60,15 @@ class SlotFiles:
         return True
 
     def read(self, first: Place, pieces: Pieces) -> int:
-        """Read from where a place begins; the bytes read, which are fewer only where the file ends. Raises OSError."""
+        """Read from the beginning of a slot. Returns the bytes read, fewer only at the file's end. Raises OSError."""
         return read_into(self._file(first.slot_bytes), pieces, first.slot * first.slot_bytes)
 
     def write(self, first: Place, pieces: Pieces) -> None:
-        """Write from where a place begins. Raises OSError."""
+        """Write from the beginning of a slot. Raises OSError."""
         write_from(self._file(first.slot_bytes), pieces, first.slot * first.slot_bytes)
 
     def synchronise(self, slot_bytes: int) -> None:
-        """Have what was written survive a loss of power. Raises OSError."""
+        """Synchronise a file with the disk, so that its pages survive a loss of power. Raises OSError."""
         os.fdatasync(self._file(slot_bytes))
 
     def close(self) -> None:
@@ -89,9 +88,9 @@ class SlotFiles:
 
 
 class SlotReader:
-    """Reads as many pages at a time as lie together, and compares checksums while the bytes are near.
+    """Reads adjacent pages in one call, and compares their checksums directly after it.
 
-    `is_verified`: whether checksums are compared at all. `failed`: gives the answer for a read that raised.
+    `is_verified`: whether checksums are compared at all. `failed`: returns the answer for a read that raised.
     """
 
     def __init__(self, files: SlotFiles, is_verified: bool, failed: Callable[[Exception], Answer]) -> None:
@@ -100,7 +99,7 @@ class SlotReader:
         self._failed = failed
 
     def read(self, places: Sequence[Place | None], targets: Sequence[Pieces]) -> list[Answer]:
-        """Read each page whose place is known and has the size of its target; what became of each."""
+        """Read each page that exists with the size of its target. Returns an answer for each page."""
         done = Answer.DONE
         answers = [
             done if place is not None and place.length == wanted else _refusal(place, wanted)
@@ -119,11 +118,11 @@ class SlotReader:
         self, places: Sequence[Place | None], targets: Sequence[Pieces], answers: list[Answer], start: int
     ) -> None:
         first = places[0]
-        assert first is not None, "what is in a run has a place"
+        assert first is not None, "expected a slot for each page of a run, got None"
         pieces = targets[0] if len(targets) == 1 else [piece for page in targets for piece in page]
         found = self._files.read(first, pieces)
         for number, (place, target) in enumerate(zip(places, targets, strict=True), start):
-            assert place is not None, "what is in a run has a place"
+            assert place is not None, "expected a slot for each page of a run, got None"
             found -= place.length
             if found < 0:
                 answers[number] = Answer.SHORT
@@ -132,7 +131,7 @@ class SlotReader:
 
 
 def _refusal(place: Place | None, wanted_bytes: int) -> Answer:
-    """Why a page is not read."""
+    """The answer for a page that is absent or has another size than its target."""
     if place is None:
         return Answer.ABSENT
     return Answer.SHORT if place.length < wanted_bytes else Answer.LONG

@@ -1,4 +1,4 @@
-"""SlotIndex: which slot of which file has a page, kept in SQLite; and what changes it."""
+"""SlotIndex: an index in SQLite of the slots of objects, of free slots and of reserved slots."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hicache.storage.slotfile.name_table import NameTable
 
 
 class Place(NamedTuple):
-    """Where an object lies, and what it should be.
+    """The slot of an object, and its expected length and checksum.
 
-    `generation`: unlike that of any other object that there ever was; 0 for a page in a slot that is still reserved.
+    `generation`: unique among all objects that ever existed; 0 for a page in a slot that is still reserved.
     """
 
     key: str
@@ -32,16 +32,16 @@ class Place(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """Slots that are to be written, ascending; and how many objects went to make room."""
+    """Slots to write, ascending. `removed`: how many objects were evicted for them."""
 
     slots: list[int]
     removed: int
 
 
-class Loan(NamedTuple):
-    """What is being read or counted on, and must stay: keys, where their objects lie, and the generations of those.
+class Pinned(NamedTuple):
+    """Objects that this process must not evict, as they are being read or written: keys, places and generations.
 
-    `mark`: of the state that was seen.
+    `mark`: of the state of the index in which they were found.
     """
 
     keys: Sequence[str]
@@ -61,8 +61,8 @@ class Change:
 
 VERSION = 1
 
-PATIENCE_S = 60
-"""Until a process that cannot write, because another does, gives up."""
+BUSY_TIMEOUT_S = 60
+"""How long a process waits for the write lock of another process."""
 
 TABLES = """
 CREATE TABLE state (mark INTEGER NOT NULL);
@@ -83,16 +83,16 @@ CREATE TABLE objects (
 );
 CREATE INDEX objects_by_use ON objects (slot_bytes, used_ns);
 """
-"""`mark`: another one whenever objects change, and none twice. Each slot of a class is in one of the last three tables.
-No generation comes twice: a slot that was given away and came back under the same key has another."""
+"""`mark`: a new, unique value after each change of objects. Each slot of a class is in one of the last three tables.
+Generations are unique: a slot that was freed and reused for the same key has another generation."""
 
 
 def connect(path: Path, is_synced: bool) -> sqlite3.Connection:
-    """Open the tables, and make them where there are none. One process at a time.
+    """Open the tables, and create them if they do not exist. Called by one process at a time.
 
-    Raises ConfigurationError when they are of another version, or cannot be opened.
+    Raises ConfigurationError when they have another version, or cannot be opened.
     """
-    connection = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
@@ -109,8 +109,8 @@ def connect(path: Path, is_synced: bool) -> sqlite3.Connection:
     return connection
 
 
-MOST_KNOWN = 1 << 18
-"""Places that are remembered, about 400 bytes each."""
+MAX_KNOWN = 1 << 18
+"""The most places in the memory cache, about 400 bytes each."""
 
 GROWTH_BYTES = 1 << 24
 
@@ -121,15 +121,15 @@ WHERE key IN (SELECT value FROM json_each(?))
 
 
 Allocate = Callable[[int, int, int], bool]
-"""Add slots to the file of a slot size, after its first so many; whether the disk has room for them."""
+"""Adds slots to a file: slot size, first new slot, number of slots. Returns whether the disk has room for them."""
 
 
 class SlotIndex:
-    """Objects, free slots and reserved ones. Every change is one transaction, so a crash leaves no slot in between.
+    """Objects, free slots and reserved slots. Every change is one transaction, so a crash loses no slot.
 
-    What was looked up is remembered until another process changes objects. What is being read here is not given away
-    here; another process may do so, which `give_back` tells. Whether an object is there is asked of the names, which
-    say the same, or of the tables, where the names do not know.
+    Places are cached in memory until another process changes objects. This process does not evict pinned objects;
+    another process may, which `unpin` reports. `holds` asks the name table, which has the same objects, and the tables
+    for names that the name table cannot decide.
     """
 
     def __init__(
@@ -148,12 +148,12 @@ class SlotIndex:
         self._lock = RLock()
         self._known: dict[str, Place] = {}
         self._mark = 0
-        self._loans: list[Loan] = []
+        self._pinned: list[Pinned] = []
         self._used_ns: dict[int, int] = {}
         self._last_ns = 0
 
     def holds(self, keys: Sequence[str]) -> list[bool]:
-        """Whether objects are there, key by key."""
+        """Whether each key has an object."""
         with self._lock:
             found = self._named(keys)
             if None not in found:
@@ -163,10 +163,10 @@ class SlotIndex:
             return [next(places) is not None if is_there is None else is_there for is_there in found]
 
     def find(self, keys: Sequence[str]) -> list[Place | None]:
-        """Where objects lie, key by key. One statement for all that is not remembered."""
+        """The place of each key's object, or None. All uncached keys are looked up in one statement."""
         with self._lock:
-            self._look()
-            if len(self._known) + len(keys) > MOST_KNOWN:
+            self._read_mark()
+            if len(self._known) + len(keys) > MAX_KNOWN:
                 self._known.clear()
             places = list(map(self._known.get, keys))
             if all(places):
@@ -175,27 +175,27 @@ class SlotIndex:
             self._known.update((row[0], Place(*row)) for row in self._tables.execute(FIND, (unknown,)))
             return list(map(self._known.get, keys))
 
-    def borrow(self, keys: Sequence[str]) -> Loan:
-        """As `find`; what is found is kept in its slot until it is given back, by this process at least."""
+    def pin(self, keys: Sequence[str]) -> Pinned:
+        """As `find`, and pin what is found: this process does not evict it until it is unpinned."""
         with self._lock:
-            # Seen before: what changes in between is looked at again when it is given back.
-            mark = self._look()
+            # The mark is read before the lookup: a change in between makes `unpin` look again.
+            mark = self._read_mark()
             places = self.find(keys)
-            self._loans.append(Loan(keys, places, [place.generation for place in places if place], mark))
-            return self._loans[-1]
+            self._pinned.append(Pinned(keys, places, [place.generation for place in places if place], mark))
+            return self._pinned[-1]
 
-    def give_back(self, loan: Loan) -> bool:
-        """End what `borrow` began, which is a use; whether all that was found then was there all the time."""
+    def unpin(self, pinned: Pinned) -> bool:
+        """Unpin objects, and mark them as used. Returns whether all of them stayed in their slots the whole time."""
         with self._lock:
-            self._loans = [other for other in self._loans if other is not loan]
-            self._used_ns.update(zip(loan.generations, self._ticks(len(loan.generations)), strict=True))
-            return self._look() == loan.mark or self.find(loan.keys) == loan.places
+            self._pinned = [other for other in self._pinned if other is not pinned]
+            self._used_ns.update(zip(pinned.generations, self._use_times(len(pinned.generations)), strict=True))
+            return self._read_mark() == pinned.mark or self.find(pinned.keys) == pinned.places
 
     def reserve(self, slot_bytes: int, count: int) -> Reserved:
-        """Slots to write: free ones, new ones, then those of the least recently used objects; perhaps fewer."""
+        """Reserve up to `count` slots: free ones, then new ones, then those of the least recently used objects."""
         with self._lock, self._changing() as change:
             tables = change.tables
-            self._note_uses()
+            self._write_uses()
             rows = tables.execute(
                 "SELECT slot FROM free WHERE slot_bytes = ? ORDER BY slot LIMIT ?", (slot_bytes, count)
             )
@@ -209,9 +209,9 @@ class SlotIndex:
             return Reserved(sorted(slots), len(evicted))
 
     def confirm(self, pages: Sequence[Place]) -> list[bool]:
-        """Make what was written visible; False where there was an object already, and the slot is free again."""
+        """Make written pages visible. False for a key that has an object already: its slot is freed."""
         with self._lock, self._changing() as change:
-            used_ns = self._ticks(len(pages))
+            used_ns = self._use_times(len(pages))
             answers = [self._confirm_one(*each) for each in zip(pages, used_ns, strict=True)]
             change.added.extend(page.key for page, is_new in zip(pages, answers, strict=True) if is_new)
             return answers
@@ -220,11 +220,11 @@ class SlotIndex:
         """Free reserved slots that were not written."""
         with self._lock, self._changing() as change:
             for slot in slots:
-                self._take_back(slot_bytes, slot)
+                self._end_reservation(slot_bytes, slot)
                 change.tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))
 
     def remove(self, place: Place) -> None:
-        """Remove an object, unless it is gone."""
+        """Remove an object, if it still exists."""
         with self._lock, self._changing() as change:
             if change.tables.execute("DELETE FROM objects WHERE generation = ?", (place.generation,)).rowcount:
                 change.tables.execute("INSERT INTO free VALUES (?, ?)", (place.slot_bytes, place.slot))
@@ -239,10 +239,10 @@ class SlotIndex:
             self._make_names(self._new_mark())
 
     def reclaim(self, writers: set[str]) -> None:
-        """Free what all but these writers had reserved, and have the names say what the tables do."""
+        """Free the slots reserved by writers other than these, and rebuild the name table if it is out of date."""
         with self._lock, self._changing() as change:
             tables = change.tables
-            self._check_names(self._look())
+            self._check_names(self._read_mark())
             rows = tables.execute("SELECT slot_bytes, slot, writer FROM reserved").fetchall()
             for slot_bytes, slot, writer in rows:
                 if writer not in writers:
@@ -250,29 +250,29 @@ class SlotIndex:
                     tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))
 
     def totals(self) -> tuple[int, int]:
-        """Objects and their bytes. Reads the whole table."""
+        """The number of objects, and of their bytes. Reads the whole table."""
         with self._lock:
             objects, object_bytes = self._tables.execute("SELECT COUNT(*), TOTAL(length) FROM objects").fetchone()
             return objects, int(object_bytes)
 
     def close(self) -> None:
-        """Tell the others what was used, and let go of the tables."""
+        """Write the last times of use for other processes, and close the tables."""
         with self._lock:
             try:
                 with self._changing():
-                    self._note_uses()
+                    self._write_uses()
             finally:
                 self._tables.close()
                 self._names.close()
 
     def _named(self, keys: Sequence[str]) -> Sequence[bool | None]:
-        """What the names know."""
+        """The answers of the name table, None where it has none."""
         with suppress(OSError):
-            return self._names.look_up(keys, self._look()) or [None] * len(keys)
+            return self._names.look_up(keys, self._read_mark()) or [None] * len(keys)
         return [None] * len(keys)
 
-    def _look(self) -> int:
-        """The mark of the objects; what was remembered is forgotten when another process changed them."""
+    def _read_mark(self) -> int:
+        """The current mark. If another process has changed objects, clear the memory cache."""
         (mark,) = self._tables.execute("SELECT mark FROM state").fetchone()
         if mark != self._mark:
             self._known.clear()
@@ -281,7 +281,7 @@ class SlotIndex:
 
     @contextmanager
     def _changing(self) -> Iterator[Change]:
-        """One transaction, which nobody else's overlaps."""
+        """One transaction, exclusive among all processes."""
         self._tables.execute("BEGIN IMMEDIATE")
         try:
             change = Change(self._tables, [], [])
@@ -296,44 +296,46 @@ class SlotIndex:
             raise
 
     def _publish(self, change: Change) -> None:
-        """Say that objects changed."""
+        """Set a new mark, and apply the change to the name table."""
         for key in change.removed:
             self._known.pop(key, None)
-        before = self._look()
+        before = self._read_mark()
         after = self._new_mark()
         is_along = False
         with suppress(OSError):
-            is_along = self._names.change(before, after, change.added, change.removed) and not self._names.is_crowded
+            is_along = (
+                self._names.change(before, after, change.added, change.removed) and not self._names.needs_more_buckets
+            )
         if not is_along:
             self._make_names(after)
 
     def _new_mark(self) -> int:
-        """Mark a change of objects. A mark of a transaction that failed comes no second time: the names may have it."""
-        self._look()
+        """Set a new random mark: the name table may have the mark of a failed transaction, which must not recur."""
+        self._read_mark()
         self._mark = 1 + secrets.randbits(62)
         self._tables.execute("UPDATE state SET mark = ?", (self._mark,))
         return self._mark
 
     def _check_names(self, mark: int) -> None:
-        """Make the names anew unless they say what the tables do."""
+        """Rebuild the name table unless it has this mark."""
         with suppress(OSError):
             if self._names.mark == mark:
                 return
         self._make_names(mark)
 
     def _make_names(self, mark: int) -> None:
-        """Have the names say what the tables do. Where the disk fails they are behind, and nobody believes them."""
+        """Rebuild the name table from the tables. If the disk fails, its mark is out of date, and it is not used."""
         with suppress(OSError):
             (objects,) = self._tables.execute("SELECT COUNT(*) FROM objects").fetchone()
             self._names.make(mark, objects, (key for (key,) in self._tables.execute("SELECT key FROM objects")))
 
-    def _ticks(self, count: int) -> range:
-        """The time, so often; never the same twice."""
+    def _use_times(self, count: int) -> range:
+        """`count` different times of use, now."""
         first = max(time.time_ns(), self._last_ns + 1)
         self._last_ns = first + count
         return range(first, first + count)
 
-    def _note_uses(self) -> None:
+    def _write_uses(self) -> None:
         uses = [(used_ns, generation) for generation, used_ns in self._used_ns.items()]
         self._tables.executemany("UPDATE objects SET used_ns = ? WHERE generation = ?", uses)
         self._used_ns.clear()
@@ -352,7 +354,7 @@ class SlotIndex:
     def _evict(self, slot_bytes: int, wanted: int, change: Change) -> list[int]:
         if wanted <= 0:
             return []
-        held = {generation for loan in self._loans for generation in loan.generations}
+        held = {generation for pinned in self._pinned for generation in pinned.generations}
         oldest = self._tables.execute(
             "SELECT generation, key, slot FROM objects WHERE slot_bytes = ? ORDER BY used_ns LIMIT ?",
             (slot_bytes, wanted + len(held)),
@@ -364,15 +366,15 @@ class SlotIndex:
         return [slot for _, _, slot in victims]
 
     def _confirm_one(self, page: Place, used_ns: int) -> bool:
-        self._take_back(page.slot_bytes, page.slot)
+        self._end_reservation(page.slot_bytes, page.slot)
         row = (page.key, page.slot_bytes, page.slot, page.length, page.checksum, used_ns)
         added = self._tables.execute("INSERT OR IGNORE INTO objects VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).rowcount
         if not added:
             self._tables.execute("INSERT INTO free VALUES (?, ?)", (page.slot_bytes, page.slot))
         return bool(added)
 
-    def _take_back(self, slot_bytes: int, slot: int) -> None:
-        """End a reservation. Raises sqlite3.Error when it is no longer this writer's."""
+    def _end_reservation(self, slot_bytes: int, slot: int) -> None:
+        """End a reservation. Raises sqlite3.Error if this writer does not hold it any more."""
         row = (slot_bytes, slot, self._writer)
         mine = "DELETE FROM reserved WHERE slot_bytes = ? AND slot = ? AND writer = ?"
         if not self._tables.execute(mine, row).rowcount:

@@ -1,4 +1,4 @@
-"""NameTable: whether a name is there, in a time that does not depend on how many there are."""
+"""NameTable: a hash table of names in a file, looked up in constant time for any number of names."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from xxhash import xxh3_64_intdigest
 
 from hicache.storage.page_io import read_into, write_from
 
-ROOM = 7
-"""Names that a bucket has room for."""
+BUCKET_NAMES = 7
+"""The number of names in a bucket."""
 
-FEWEST_BUCKETS = 1 << 10
+MIN_BUCKETS = 1 << 10
 
-ROW = Struct(f"<{ROOM + 1}Q")
-"""A bucket, one line of the processor's cache: how many names had no room, then fingerprints, 0 for none."""
+ROW = Struct(f"<{BUCKET_NAMES + 1}Q")
+"""A bucket, one cache line of the processor: the number of names that did not fit, then fingerprints, 0 for none."""
 
 HEADER = Struct("<4Q32x")
 MARK, MARK_AT = Struct("<Q"), 24
@@ -29,7 +29,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Header(NamedTuple):
-    """`form`: of the file, and since when it is in memory. `buckets`, and the `names` in them. `mark`: see below."""
+    """`form`: a hash of the format's version and the boot id. `buckets`, `names`: their numbers. `mark`: see below."""
 
     form: int
     buckets: int
@@ -38,11 +38,11 @@ class Header(NamedTuple):
 
 
 class NameTable:
-    """A file with the fingerprints of all names, read by any process at any time and changed by one at a time.
+    """A file with the fingerprints of all names, read by any process at any time, and changed by one process at a time.
 
-    It says the same as an index, which has another mark whenever it changes, and none twice: it is right while it has
-    the same mark. Where it fails it has the mark 0, or one of the past, and can be made anew. After a loss of power it
-    is not believed, since nobody synchronises it.
+    It is a copy of an index, which has a new, unique mark after each change: the table is valid while it has the same
+    mark as the index. After a failure it has the mark 0 or an old one, and can be rebuilt. It is never synchronised
+    with the disk, so it is invalid after a reboot.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,33 +51,36 @@ class NameTable:
 
     @property
     def mark(self) -> int:
-        """Which state of the index this is. Raises OSError."""
+        """The mark of the index whose names the table has. Raises OSError."""
         return self._header().mark
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether too many names have to be looked up in the index, and more buckets would help. Raises OSError."""
+    def needs_more_buckets(self) -> bool:
+        """Whether the buckets are more than half full, so that too many names do not fit. Raises OSError."""
         header = self._header()
-        return header.names * 2 > header.buckets * ROOM
+        return header.names * 2 > header.buckets * BUCKET_NAMES
 
     def look_up(self, names: Sequence[str], mark: int) -> list[bool | None] | None:
-        """Whether each name is there, None where the index has to be asked; None in all when this is another state.
+        """Whether each name exists, None for a name that the index has to decide.
 
-        Raises OSError.
+        Returns None instead of a list if the table does not have this mark. Raises OSError.
         """
         header = self._header()
         if header.mark != mark:
             return None
         answers = [_answer(self._row(value, header.buckets), value) for value in map(_fingerprint, names)]
-        # If it was changed meanwhile, the mark tells.
+        # If the table was changed during the lookup, its mark differs now.
         return answers if self._header() == header else None
 
     def change(self, before: int, after: int, added: Sequence[str], removed: Sequence[str]) -> bool:
-        """Go from one state to the next; False when it has to be made anew. Raises OSError, and has to as well."""
+        """Apply a change of the index from mark `before` to mark `after`.
+
+        Returns False if the table has to be rebuilt. Raises OSError; the table has to be rebuilt then as well.
+        """
         header = self._header()
         if header.mark != before:
             return False
-        self._forget()
+        self._clear_mark()
         for name in removed:
             if not self._replace(_fingerprint(name), 0, header.buckets):
                 return False
@@ -87,13 +90,13 @@ class NameTable:
         return True
 
     def make(self, mark: int, count: int, names: Iterable[str]) -> None:
-        """Take over so many names. Raises OSError when the disk has no room for them, or fails."""
-        buckets = FEWEST_BUCKETS
-        while count * 4 > buckets * ROOM:
+        """Rebuild the table from `count` names. Raises OSError when the disk is full or fails."""
+        buckets = MIN_BUCKETS
+        while count * 4 > buckets * BUCKET_NAMES:
             buckets *= 2
         size = HEADER.size + buckets * ROW.size
         os.posix_fallocate(self._file, 0, size)
-        self._forget()
+        self._clear_mark()
         rows = _rows(np.fromiter(map(_fingerprint, names), np.uint64, count), buckets)
         os.ftruncate(self._file, size)
         self._write(rows.tobytes(), HEADER.size)
@@ -107,12 +110,12 @@ class NameTable:
         header = Header(*HEADER.unpack(self._read(HEADER.size, 0)))
         return header if header.form == self._form and header.buckets else Header(self._form, 0, 0, 0)
 
-    def _forget(self) -> None:
-        """Be of no state. Before anything is changed: the disk may fail at the next byte."""
+    def _clear_mark(self) -> None:
+        """Set the mark to 0 before a change: if the disk fails during the change, the table is invalid."""
         self._write(bytes(MARK.size), MARK_AT)
 
     def _put_header(self, header: Header) -> None:
-        """Be of a state. The mark comes last."""
+        """Write the header, the mark last."""
         self._write(HEADER.pack(*header._replace(mark=0)), 0)
         self._write(MARK.pack(header.mark), MARK_AT)
 
@@ -120,7 +123,7 @@ class NameTable:
         return ROW.unpack(self._read(ROW.size, _offset(value, buckets)))
 
     def _read(self, size: int, offset: int) -> bytes:
-        """So many bytes, those behind the end of the file as zeros. Raises OSError."""
+        """Read `size` bytes; bytes after the end of the file are zero. Raises OSError."""
         read = os.pread(self._file, size, offset)
         if len(read) < size:
             rest = bytearray(size - len(read))
@@ -132,16 +135,16 @@ class NameTable:
         write_from(self._file, [memoryview(data)], offset)
 
     def _replace(self, old: int, new: int, buckets: int) -> bool:
-        """Put one fingerprint in the place of another, or count what has no place; False for what is not there."""
+        """Replace one fingerprint by another, 0 for none; count names that do not fit. False if `old` is missing."""
         value = old or new
-        crowd, *values = self._row(value, buckets)
+        overflow, *values = self._row(value, buckets)
         if old in values:
             values[values.index(old)] = new
         else:
-            crowd += 1 if new else -1
-        if crowd >= 0:
-            self._write(ROW.pack(crowd, *values), _offset(value, buckets))
-        return crowd >= 0
+            overflow += 1 if new else -1
+        if overflow >= 0:
+            self._write(ROW.pack(overflow, *values), _offset(value, buckets))
+        return overflow >= 0
 
 
 def _fingerprint(name: str) -> int:
@@ -153,19 +156,19 @@ def _offset(value: int, buckets: int) -> int:
 
 
 def _answer(row: tuple[int, ...], value: int) -> bool | None:
-    """By a bucket: what is not in it may be one of those that had no room."""
+    """Look up a fingerprint in its bucket. None if it is not there, but some names did not fit."""
     return True if value in row[1:] else (None if row[0] else False)
 
 
 def _rows(values: NDArray[np.uint64], buckets: int) -> NDArray[Any]:
-    """All buckets with their fingerprints, [buckets, 1 + ROOM]."""
+    """All buckets with their fingerprints, [buckets, 1 + BUCKET_NAMES]."""
     places = (values % np.uint64(buckets)).astype(np.int64)
     order = np.argsort(places, kind="stable")
     values, places = values[order], places[order]
-    held = np.bincount(places, minlength=buckets)
-    column = 1 + np.arange(len(values)) - np.repeat(np.cumsum(held) - held, held)
-    rows = np.zeros((buckets, 1 + ROOM), dtype="<u8")
-    has_room = column <= ROOM
+    sizes = np.bincount(places, minlength=buckets)
+    column = 1 + np.arange(len(values)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rows = np.zeros((buckets, 1 + BUCKET_NAMES), dtype="<u8")
+    has_room = column <= BUCKET_NAMES
     rows[places[has_room], column[has_room]] = values[has_room]
-    rows[:, 0] = np.maximum(held - ROOM, 0)
+    rows[:, 0] = np.maximum(sizes - BUCKET_NAMES, 0)
     return rows

@@ -19,7 +19,7 @@ ROWS = (
         clauses=("RANK-2",),
         adapter=BreaksEarly,
         test="test_identical_ranks.py::test_ranks_that_do_not_wait_hold_one_tree[gloo-tp2-timeout]",
-        told=r"rank \d of tp skipped call \d+ \(MIN progress\): it came with MAX prefetch end",
+        told=r"rank \d of tp skipped call \d+ \(MIN progress\): it called MAX prefetch end instead",
     ),
     Row(
         slug="nothing-has-ended-here",

@@ -55,9 +55,9 @@ class GroupCall:
             if found is None and rank in self.left:
                 yield rank, f"{who} skipped {call}: it {self.left[rank]}"
             elif found is None:
-                yield rank, f"{who} did not come to {call} within {self.timeout_s:g} s"
+                yield rank, f"{who} did not reach {call} within {self.timeout_s:g} s"
             elif found.purpose != usual.purpose:
-                yield rank, f"{who} skipped {call}: it came with {found}"
+                yield rank, f"{who} skipped {call}: it called {found} instead"
             elif found.operation != usual.operation:
                 yield rank, f"{who} made {call} as {found}"
             elif found.count != usual.count:

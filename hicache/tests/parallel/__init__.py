@@ -1,1 +1,1 @@
-"""Ranks: groups, meshes and what they agree on."""
+"""Tests of groups, meshes and the decisions of ranks."""

@@ -1,4 +1,4 @@
-"""Processes: one for each rank of a mesh, each running one function, and what became of them."""
+"""Run one function on every rank of a mesh, one process for each rank, and collect the outcomes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hicache.config import Topology
 from hicache.errors import RankError
 from hicache.parallel.mesh import topology_of, world_rank, world_size
 
-PATIENCE_S = 60
-"""Until ranks that hang are killed: far beyond every deadline in these tests."""
+KILL_AFTER_S = 60
+"""Ranks that hang are killed after this time, which is far beyond every deadline in these tests."""
 
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["__main__", __name__, "hicache.parallel.torch_group"])
 
 Body = Callable[[Topology, Store], Any]
-"""What a rank does. What it returns is pickled."""
+"""The function that a rank runs. Its result is pickled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a rank: what its body returned, or None if it died; its exit code."""
+    """How a rank ended. `value`: what its body returned, or None if it died."""
 
     value: Any
     exit_code: int | None
@@ -39,7 +39,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A RankError as it came out of a call, and how many collectives of torch the call began."""
+    """The RankError that a call raised, and how many collectives of torch the call began."""
 
     message: str
     group: str
@@ -78,10 +78,10 @@ def run_ranks(body: Body, folder: Path, mesh: Topology, backend: str = "gloo") -
 
 
 def _wait_for(sentinels: list[int]) -> None:
-    limit_s, waiting = time.monotonic() + PATIENCE_S, list(sentinels)
+    limit_s, waiting = time.monotonic() + KILL_AFTER_S, list(sentinels)
     while waiting:
         ended = wait(waiting, limit_s - time.monotonic())
-        assert ended, f"ranks {[sentinels.index(sentinel) for sentinel in waiting]} hang after {PATIENCE_S} s"
+        assert ended, f"ranks {[sentinels.index(sentinel) for sentinel in waiting]} hang after {KILL_AFTER_S} s"
         waiting = [sentinel for sentinel in waiting if sentinel not in ended]
 
 
@@ -101,5 +101,5 @@ def _run_rank(body: Body, path: Path, topology: Topology, backend: str, pipe: Co
 
 
 def place_in(mesh: Topology, rank: int) -> Topology:
-    """The place of a world rank in a mesh that is given by any of its places."""
+    """The place of a world rank in a mesh. `mesh`: any place of that mesh."""
     return topology_of(rank, tp_size=mesh.tp_size, cp_size=mesh.cp_size, pp_size=mesh.pp_size, dp_size=mesh.dp_size)

@@ -1,4 +1,4 @@
-"""What a rank does in a test: it opens its groups, takes decisions, dies, hangs or comes late."""
+"""The functions that ranks run in these tests: open groups, take decisions, die, hang or be late."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hicache.parallel.mesh import world_rank, world_size
 from hicache.parallel.torch_group import TorchGroup, open_groups
 from hicache.tests.parallel.processes import Refusal, refusal_of
 
-PATIENCE_S = 20
-"""A deadline that no rank is meant to miss."""
+LONG_DEADLINE_S = 20
+"""A deadline that no rank misses."""
 
 LATE_S = 0.7
-GONE = 7
+DEAD_EXIT_CODE = 7
 """The exit code of a rank that dies."""
 
 
@@ -31,7 +31,7 @@ def device_of(kind: str, topology: Topology) -> torch.device:
 
 
 def answers_of(group: TorchGroup, rank: int) -> tuple[object, ...]:
-    """What each verb answers to numbers that tell the rank."""
+    """The result of each verb for numbers that differ from rank to rank."""
     numbers = [rank, -rank, 2**62 + rank]
     least = group.reduce(numbers, Reduction.MIN, "progress")
     greatest = group.reduce(numbers, Reduction.MAX, "ended")
@@ -41,8 +41,8 @@ def answers_of(group: TorchGroup, rank: int) -> tuple[object, ...]:
 
 
 def all_verbs(kind: str, topology: Topology, store: Store) -> dict[str, tuple[object, ...]]:
-    """What each verb of each group answers."""
-    groups = open_groups(topology, store, device_of(kind, topology), PATIENCE_S)
+    """By axis, the result of each verb of the group."""
+    groups = open_groups(topology, store, device_of(kind, topology), LONG_DEADLINE_S)
     answers = {axis: answers_of(group, world_rank(topology)) for axis, group in groups.items()}
     for group in groups.values():
         group.close()
@@ -51,7 +51,7 @@ def all_verbs(kind: str, topology: Topology, store: Store) -> dict[str, tuple[ob
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Which ranks die, hang until all others have ended, or come late; the deadline; on which kind of device."""
+    """The rank that dies, the one that hangs until all others have ended, and the one that is late; device kind."""
 
     dead: int | None
     hung: int | None
@@ -61,17 +61,17 @@ class Loss:
 
 
 def lose(loss: Loss, topology: Topology, store: FileStore) -> list[Refusal]:
-    """Take decisions until a rank is lost; what is raised by that call and by the next."""
+    """Take decisions until a rank is lost. Returns the errors of that call and of the next."""
     groups = open_groups(topology, store, device_of(loss.kind, topology), loss.deadline_s)
     rank = world_rank(topology)
     files = [Path(f"{store.path}.{number}") for number in range(world_size(topology))]  # type: ignore[attr-defined]
     own_file = files[rank].open("w")
-    # The system unlocks it when the process ends, in whatever way.
+    # The system releases this lock when the process ends, even if it is killed.
     flock(own_file, LOCK_EX)
     for group in groups.values():
         group.barrier("ready")
     if rank == loss.dead:
-        os._exit(GONE)
+        os._exit(DEAD_EXIT_CODE)
     if rank == loss.hung:
         for file in files[:rank] + files[rank + 1 :]:
             with file.open() as other:
@@ -88,9 +88,9 @@ def lose(loss: Loss, topology: Topology, store: FileStore) -> list[Refusal]:
     return refusals
 
 
-def come_late(topology: Topology, store: Store) -> list[int]:
-    """Rank 1 comes late, within the deadline."""
-    group = open_groups(topology, store, "cpu", PATIENCE_S)["tp"]
+def be_late(topology: Topology, store: Store) -> list[int]:
+    """Rank 1 is late, within the deadline."""
+    group = open_groups(topology, store, "cpu", LONG_DEADLINE_S)["tp"]
     if group.rank == 1:
         time.sleep(LATE_S)
     return group.reduce([group.rank], Reduction.MAX, "ended")
@@ -104,9 +104,9 @@ def open_without(topology: Topology, store: Store) -> Refusal | None:
 
 
 def open_again(deadline_s: float, topology: Topology, store: Store) -> list[int]:
-    """Open anew after a call that rank 1 has missed; then it comes late again, but within the deadline."""
+    """Open new groups after a call that rank 1 has missed; there rank 1 is late again, but within the deadline."""
     group = open_groups(topology, store, "cpu", deadline_s)["tp"]
     if group.rank == 1:
         time.sleep(1.2 * deadline_s)
     refusal_of(lambda: group.barrier("ready"))
-    return come_late(topology, store)
+    return be_late(topology, store)

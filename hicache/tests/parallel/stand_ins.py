@@ -14,14 +14,14 @@ from torch.overrides import TorchFunctionMode
 from hicache.clock import VirtualClock
 from hicache.config import Topology
 from hicache.parallel.mesh import topology_of
-from hicache.parallel.roll_call import RollCall
+from hicache.parallel.rank_monitor import RankMonitor
 
 GPU = torch.device("cuda", 1)
 TP_2 = topology_of(1, tp_size=2, cp_size=1, pp_size=1, dp_size=1)
 
 
 class OnGpu(torch.Tensor):
-    """Numbers in host memory that say that they are on the GPU."""
+    """A tensor in host memory whose `device` is the GPU."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -29,7 +29,7 @@ class OnGpu(torch.Tensor):
 
 
 class PretendGpu(TorchFunctionMode):
-    """What is made on the GPU, and only that, is OnGpu."""
+    """Makes tensors that are created on the GPU, and only those, OnGpu."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -58,14 +58,14 @@ class Members:
 
 
 class Later:
-    """What a GPU works at: a collective or a stream. `looks`: how often it is asked before it has ended."""
+    """A collective or a stream of a GPU that is busy. `polls`: how often it answers that it has not ended."""
 
-    def __init__(self, looks: float) -> None:
-        self.looks = looks
+    def __init__(self, polls: float) -> None:
+        self.polls = polls
 
     def is_completed(self) -> bool:
-        self.looks -= 1
-        return self.looks < 0
+        self.polls -= 1
+        return self.polls < 0
 
     query = is_completed
 
@@ -73,19 +73,19 @@ class Later:
         return True
 
 
-def a_roll_call(topology: Topology) -> RollCall:
-    """A roll call of a rank that nobody answers."""
+def lone_monitor(topology: Topology) -> RankMonitor:
+    """The monitor of a rank to which no other rank answers."""
     clock = VirtualClock()
-    return RollCall(HashStore(), topology, 5, clock, clock.advance)
+    return RankMonitor(HashStore(), topology, 5, clock, clock.advance)
 
 
-def hand_back(work: Later, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """Let torch reduce nothing, and keep what it is given."""
-    given: list[torch.Tensor] = []
+def record_reductions(work: Later, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Replace torch's all_reduce by one that returns `work`. Returns the list of the tensors that it is called with."""
+    reduced: list[torch.Tensor] = []
 
     def all_reduce(numbers: torch.Tensor, *_: Any, **__: Any) -> Later:
-        given.append(numbers)
+        reduced.append(numbers)
         return work
 
     monkeypatch.setattr(distributed, "all_reduce", all_reduce)
-    return given
+    return reduced

@@ -1,4 +1,4 @@
-"""What is expected of the ranks that survive, and of all when none is lost."""
+"""Checks of the outcomes of ranks: of all ranks when none is lost, and of the survivors when some are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hicache.tests.parallel.processes import Outcome
 
 
 def check_agreed(outcomes: list[Outcome], mesh: Topology) -> None:
-    """Each group of the mesh agreed on the numbers of its own ranks."""
+    """Check that each group of the mesh reduced the numbers of its own ranks."""
     for axis, lists in axis_ranks(mesh).items():
         for ranks in (ranks for ranks in lists if len(ranks) > 1):
             low, high = min(ranks), max(ranks)
@@ -23,16 +23,16 @@ def check_agreed(outcomes: list[Outcome], mesh: Topology) -> None:
 
 
 def check_named(outcomes: Mapping[int, Outcome], group: str, ranks: tuple[int, ...]) -> None:
-    """Every survivor named these ranks of the group, refused the next call without a collective, and ended.
+    """Check that every survivor named these ranks of the group, began no collective in the next call, and ended.
 
-    How long a survivor waits is tested on a clock that the test moves, in test_roll_call.py.
+    test_rank_monitor.py tests how long a survivor waits, on a virtual clock.
     """
     messages = {outcome.value[0].message for outcome in outcomes.values()}
     assert len(messages) == 1, f"RANK-8: the survivors raise {messages}"
     for rank, outcome in outcomes.items():
         first, second = outcome.value
         assert (first.group, first.ranks) == (group, ranks), f"RANK-8: expected {ranks}, rank {rank} says {first}"
-        assert "(MIN progress)" in first.message, f"RANK-8: the purpose is told: {first.message}"
+        assert "(MIN progress)" in first.message, f"RANK-8: expected the purpose, MIN progress, in {first.message!r}"
         assert second.message == first.message, f"RANK-8: rank {rank} says {first.message}, then {second.message}"
         assert second.collectives == 0, (
             f"RANK-8: rank {rank} began {second.collectives} collectives in a group that has failed, expected none"
@@ -41,5 +41,5 @@ def check_named(outcomes: Mapping[int, Outcome], group: str, ranks: tuple[int, .
 
 
 def survivors(outcomes: list[Outcome], *lost: int) -> dict[int, Outcome]:
-    """All but those that were lost, by rank."""
+    """The outcomes of all ranks that were not lost, by rank."""
     return {rank: outcome for rank, outcome in enumerate(outcomes) if rank not in lost}

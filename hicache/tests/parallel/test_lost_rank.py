@@ -1,4 +1,4 @@
-"""A rank is lost in the middle of a verb that makes room: this one raises, and has lost no slot and kept no lock."""
+"""A rank is lost while a verb evicts: on this rank the verb raises RankError, loses no slot and keeps no lock."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ ROOM_PAGES = 8
 
 
 class Peer:
-    """A group whose other rank gives what this one gives, until it is gone."""
+    """A group whose other rank passes the values of this rank, until it is lost."""
 
     name, rank, size = "tp", 0, 2
 
     def __init__(self) -> None:
-        self.is_gone = False
+        self.is_lost = False
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
-        if self.is_gone:
-            raise RankError(f"rank 1 of tp did not come to {reduction.value} {purpose}", "tp", (1,))
+        if self.is_lost:
+            raise RankError(f"rank 1 of tp did not reach {reduction.value} {purpose}", "tp", (1,))
         return list(values)
 
     def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
         return list(values)
 
     def barrier(self, purpose: str) -> None:
-        """The other rank is always there."""
+        """Return at once: the other rank always reaches a barrier."""
 
 
 def write_back_config() -> CacheConfig:
-    """All components and sidecars, small, with write_back."""
+    """A configuration with all components, the indexer and write_back, with room for ROOM_PAGES pages."""
     config = next(
         config
         for config in standard_configurations(frozenset(Capability))
@@ -61,7 +61,7 @@ def peer() -> Peer:
 
 @pytest.fixture
 def driver(peer: Peer) -> Driver:
-    """Its oldest page is on the host too, the next ones are on the device alone, and no page of the device is free."""
+    """A full device: the oldest page is also on the host, all later pages are on the device alone."""
     config = write_back_config()
     driver = Driver(ReferenceAdapter(config, {"tp": peer}), config)
     oldest = page(driver, 1)
@@ -71,7 +71,7 @@ def driver(peer: Peer) -> Driver:
     for number in range(2, ROOM_PAGES + 1):
         driver.put(page(driver, number))
     free = {name: len(pool.free) for name, pool in driver.snapshot().pools.items()}
-    assert not any(free.values()), f"the device is to be full, free are {free}"
+    assert not any(free.values()), f"expected a full device, got free slots {free}"
     return driver
 
 
@@ -80,7 +80,7 @@ def page(driver: Driver, *numbers: int) -> Key:
 
 
 def admits(driver: Driver) -> object:
-    """What is there of the request is the newest."""
+    """Admit a request whose cached prefix is the most recent page."""
     return driver.adapter.admit(page(driver, ROOM_PAGES, 20, 21))
 
 
@@ -102,38 +102,38 @@ def forks(driver: Driver) -> object:
 
 
 def loads(driver: Driver) -> object:
-    """The oldest page is on the host alone by now, and what is older than the rest has no copy."""
+    """Load back the oldest page, which is on the host alone; the next oldest pages have no host copy."""
     found = driver.match(page(driver, 1))
     return driver.adapter.load_back(found.best_match, quota=None)
 
 
 @pytest.mark.parametrize("verb", [admits, evicts, allocates, takes_states, forks], ids=lambda verb: verb.__name__)
-def test_a_verb_that_raises_gives_back_what_it_took(
+def test_a_verb_that_raises_frees_its_slots_and_locks(
     driver: Driver, peer: Peer, verb: Callable[[Driver], object]
 ) -> None:
-    peer.is_gone = True
+    peer.is_lost = True
     with pytest.raises(RankError, match="rank 1"):
         verb(driver)
-    require_whole(driver, peer)
+    require_no_loss(driver, peer)
 
 
-def test_a_load_that_raises_gives_back_what_it_took(driver: Driver, peer: Peer) -> None:
+def test_a_load_back_that_raises_frees_its_slots_and_locks(driver: Driver, peer: Peer) -> None:
     driver.evict(Component.FULL, 1)
-    assert driver.allocate(driver.config.page_size) is not None, "a page was evicted"
-    peer.is_gone = True
+    assert driver.allocate(driver.config.page_size) is not None, "expected a free page after an eviction"
+    peer.is_lost = True
     with pytest.raises(RankError, match="rank 1"):
         loads(driver)
-    require_whole(driver, peer)
+    require_no_loss(driver, peer)
 
 
-def require_whole(driver: Driver, peer: Peer) -> None:
-    """Every law holds; and if the other rank came back, all would end, and nothing would be locked."""
+def require_no_loss(driver: Driver, peer: Peer) -> None:
+    """Check that every law holds. With the other rank back, end all transfers, and check that nothing is locked."""
     driver.check()
-    peer.is_gone = False
+    peer.is_lost = False
     driver.drain()
     snapshot = driver.snapshot()
     assert snapshot.host is not None, f"{driver.config.name} has a host tier"
     locks = [view.locks for view in snapshot.nodes] + [view.locks for view in snapshot.host.nodes]
     locked = [dict(counts) for counts in locks if any(counts.values())]
-    assert not locked, f"RANK-8: nothing is under way, and nobody holds a lock; still locked are {locked}"
+    assert not locked, f"RANK-8: no transfer is in flight and no request runs, expected no lock, got {locked}"
     driver.adapter.close()

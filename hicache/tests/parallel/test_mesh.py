@@ -1,4 +1,4 @@
-"""The mesh: every rank computes the same lists, each of ranks that differ along one axis alone."""
+"""The mesh: every rank computes the same lists of ranks, and the ranks of a list differ along one axis only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_lists_of_two_by_two_by_two() -> None:
 
 
 @given(MESHES)
-def test_each_rank_has_one_place_and_each_place_one_rank(mesh: Topology) -> None:
+def test_world_ranks_and_places_correspond_one_to_one(mesh: Topology) -> None:
     ranks = [world_rank(place) for place in places(mesh)]
     assert ranks == list(range(world_size(mesh))), f"RANK-5: the ranks of the places are {ranks}"
     assert len(set(places(mesh))) == world_size(mesh), "RANK-5: no two ranks have the same place"
@@ -52,18 +52,20 @@ def test_every_world_rank_sees_the_same_lists_in_the_same_order(mesh: Topology) 
 
 @given(MESHES)
 def test_the_ranks_of_a_list_differ_in_its_axis_alone(mesh: Topology) -> None:
-    everyone = places(mesh)
+    by_rank = places(mesh)
     for axis, lists in axis_ranks(mesh).items():
-        assert sorted(sum(lists, ())) == list(range(len(everyone))), f"RANK-6: each rank is in one list of {axis}"
+        assert sorted(sum(lists, ())) == list(range(len(by_rank))), (
+            f"RANK-6: expected each rank in one list of {axis}, got {lists}"
+        )
         for ranks in lists:
-            along = [getattr(everyone[rank], f"{axis}_rank") for rank in ranks]
+            along = [getattr(by_rank[rank], f"{axis}_rank") for rank in ranks]
             assert along == list(range(len(along))), f"RANK-6: {ranks} are {along} along {axis}"
-            rest = {replace(everyone[rank], **{f"{axis}_rank": 0}) for rank in ranks}
-            assert len(rest) == 1, f"RANK-6: {ranks} of {axis} differ in more than {axis}: {rest}"
+            others = {replace(by_rank[rank], **{f"{axis}_rank": 0}) for rank in ranks}
+            assert len(others) == 1, f"RANK-6: {ranks} of {axis} differ in more than {axis}: {others}"
 
 
 @given(MESHES)
-def test_the_ranks_of_a_tree_are_those_that_the_axes_connect(mesh: Topology) -> None:
+def test_the_ranks_of_a_tree_are_all_ranks_connected_by_groups(mesh: Topology) -> None:
     lists = sum(axis_ranks(mesh).values(), ())
     for rank, place in enumerate(places(mesh)):
         reached = {rank}
@@ -87,4 +89,5 @@ def test_an_axis_without_ranks_is_refused() -> None:
 def test_a_place_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         SINGLE_RANK.tp_rank = 1  # type: ignore[misc]
-    assert topology_of(0, tp_size=1, cp_size=1, pp_size=1, dp_size=1) == SINGLE_RANK, "RANK-5: one rank is alone"
+    single = topology_of(0, tp_size=1, cp_size=1, pp_size=1, dp_size=1)
+    assert single == SINGLE_RANK, f"RANK-5: expected {SINGLE_RANK} for a mesh of one rank, got {single}"

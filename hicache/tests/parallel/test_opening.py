@@ -1,4 +1,4 @@
-"""Opening a cache on several ranks: what one of them cannot open, none has; and each that failed says why."""
+"""Opening a cache on several ranks: if one rank fails, no cache stays open, and every rank raises an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILING = 1
 
 
 class NoRoomError(Exception):
-    """What a machine says that has no more memory, threads or space."""
+    """An error of a machine that has no more memory, threads or disk space."""
 
 
 def refuse(*_: Any) -> Any:
@@ -41,19 +41,19 @@ def team() -> Iterator[Team]:
 
 
 def outcomes(team: Team, openers: Callable[[int], Mapping[str, Any]]) -> list[BaseException | None]:
-    """What each rank raises when all open a cache; a cache that is opened is closed again."""
+    """The error of each rank when all open a cache, or None; a cache that was opened is closed again."""
 
     def opens(rank: int) -> BaseException | None:
-        told = openers(rank)
+        parts = openers(rank)
         agreement = Agreement(team.worlds[rank].groups(dict))
-        runtime = Runtime(told["executor"], told["storage"], told["backend"], VirtualClock())
+        runtime = Runtime(parts["executor"], parts["storage"], parts["backend"], VirtualClock())
         try:
             agreement.together(
-                lambda: UnifiedRadixCache.open(told["config"], runtime, agreement),
+                lambda: UnifiedRadixCache.open(parts["config"], runtime, agreement),
                 UnifiedRadixCache.close,
                 "open",
             ).close()
-        except Exception as error:  # noqa: BLE001 - it is what the test asks for
+        except Exception as error:  # noqa: BLE001 - the test compares it
             return error
         return None
 
@@ -61,7 +61,7 @@ def outcomes(team: Team, openers: Callable[[int], Mapping[str, Any]]) -> list[Ba
 
 
 def openers(usual_config: CacheConfig, **failing: Any) -> Callable[[int], Mapping[str, Any]]:
-    """What each rank opens its cache with; on one of them some of it is another."""
+    """By rank, the parts a cache is opened with. `failing`: the parts that differ on rank FAILING."""
     usual = {
         "config": usual_config,
         "executor": lambda kind, copier: ThreadExecutor(kind.value, CopyWorker(copier).rest),
@@ -72,7 +72,7 @@ def openers(usual_config: CacheConfig, **failing: Any) -> Callable[[int], Mappin
 
 
 @pytest.mark.parametrize("part", ["executor", "storage", "backend"])
-def test_each_rank_is_told_who_could_not_open_what_and_nothing_goes_on_running(team: Team, part: str) -> None:
+def test_a_rank_that_cannot_open_a_part_is_named_on_the_others_and_no_thread_stays(team: Team, part: str) -> None:
     before = set(threading.enumerate())
     team.each(lambda _: None)
     own, other = reversed(outcomes(team, openers(stored_config(), **{part: refuse})))
@@ -81,12 +81,12 @@ def test_each_rank_is_told_who_could_not_open_what_and_nothing_goes_on_running(t
     expected = f"rank {FAILING} of 2 failed (open)"
     assert str(other) == expected, f"RANK-8: expected {expected!r}, got {other}"
     left = [thread.name for thread in set(threading.enumerate()) - before if not thread.name.startswith("rank")]
-    assert not left, f"expected all that was opened to be closed, these threads run: {left}"
+    assert not left, f"expected no thread to run after the failed opening, got {left}"
 
 
-def test_a_component_that_one_rank_alone_does_not_know_is_refused_on_all(team: Team) -> None:
+def test_an_unknown_component_on_one_rank_is_refused_on_every_rank(team: Team) -> None:
     config = stored_config()
-    assert config.host is not None, "it has a host tier"
+    assert config.host is not None, "expected a configuration with a host tier"
     strange = replace(
         config,
         components=(*config.components, "odd"),

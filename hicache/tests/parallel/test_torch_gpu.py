@@ -1,4 +1,4 @@
-"""TorchGroup on NCCL: one GPU shows that no collective gets a CPU tensor, two that ranks agree and name the dead."""
+"""TorchGroup on NCCL: on one GPU no collective gets a CPU tensor; on two GPUs ranks agree and name a dead rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from hicache.clock import WallClock
 from hicache.config import SINGLE_RANK, Topology
 from hicache.parallel.mesh import topology_of
-from hicache.parallel.roll_call import RollCall
+from hicache.parallel.rank_monitor import RankMonitor
 from hicache.parallel.torch_group import TorchGroup
 from hicache.tests.parallel.processes import run_ranks
 from hicache.tests.parallel.rank_bodies import Loss, all_verbs, answers_of, lose
@@ -26,24 +26,24 @@ FEWER_THAN_TWO = pytest.mark.skipif(GPUS < 2, reason=f"two ranks of NCCL need tw
 
 DEADLINE_S = 5.0
 BUSY_CYCLES = 4_000_000_000
-"""A GPU is busy with them for two seconds or so."""
+"""Cycles that keep a GPU busy for about two seconds."""
 
 TP_2 = topology_of(0, tp_size=2, cp_size=1, pp_size=1, dp_size=1)
 
 
 def group_of_one(topology: Topology, store: Store) -> TorchGroup:
-    """A group of this rank alone. It has begun, so that NCCL is ready."""
+    """A group of this rank alone, after a first barrier, so that NCCL is connected."""
     torch.cuda.set_device(0)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    roll_call = RollCall(store, topology, DEADLINE_S, WallClock(), time.sleep)
+    monitor = RankMonitor(store, topology, DEADLINE_S, WallClock(), time.sleep)
     process_group = distributed.new_group([0], backend="nccl")
-    group = TorchGroup("tp", process_group, torch.device("cuda", 0), stream, roll_call)
+    group = TorchGroup("tp", process_group, torch.device("cuda", 0), stream, monitor)
     group.barrier("opening")
     return group
 
 
 def answer_alone(topology: Topology, store: Store) -> tuple[tuple[object, ...], str]:
-    """What the verbs answer; what NCCL says to a CPU tensor."""
+    """The results of the verbs, and the message of NCCL's error for a CPU tensor."""
     group = group_of_one(topology, store)
     answers = answers_of(group, 0)
     try:
@@ -58,13 +58,15 @@ def answer_alone(topology: Topology, store: Store) -> tuple[tuple[object, ...], 
 def test_no_collective_of_nccl_gets_a_cpu_tensor(tmp_path: Path) -> None:
     (outcome,) = run_ranks(answer_alone, tmp_path, SINGLE_RANK, "nccl")
     answers, refusal = outcome.value
-    assert "cpu" in refusal.lower(), f"RANK-3: this test shows nothing where NCCL takes a CPU tensor: {refusal!r}"
+    assert "cpu" in refusal.lower(), (
+        f"RANK-3: expected NCCL to refuse a CPU tensor, without which this test proves nothing; got {refusal!r}"
+    )
     numbers = [0, 0, 2**62]
     assert answers == ("tp", 0, 1, numbers, numbers, numbers), f"RANK-3: expected {numbers} from each verb: {answers}"
 
 
-def agree_beside_the_model(topology: Topology, store: Store) -> bool:
-    """Whether the model still ran when a decision was taken."""
+def decide_while_the_model_runs(topology: Topology, store: Store) -> bool:
+    """Whether the model still ran after a decision was taken."""
     group = group_of_one(topology, store)
     torch.cuda._sleep(BUSY_CYCLES)  # type: ignore[no-untyped-call]
     model = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -77,8 +79,8 @@ def agree_beside_the_model(topology: Topology, store: Store) -> bool:
 @pytest.mark.gpu
 @NO_GPU
 def test_a_decision_does_not_wait_for_the_model(tmp_path: Path) -> None:
-    (outcome,) = run_ranks(agree_beside_the_model, tmp_path, SINGLE_RANK, "nccl")
-    assert outcome.value, "a decision is taken while the model runs, expected a stream of its own"
+    (outcome,) = run_ranks(decide_while_the_model_runs, tmp_path, SINGLE_RANK, "nccl")
+    assert outcome.value, "the model had ended when the decision was taken; expected a stream of its own for decisions"
 
 
 @pytest.mark.gpu

@@ -56,8 +56,8 @@ class Divergence:
 
 
 DIVERGENCES: Mapping[str, Divergence] = {
-    "skips": Divergence(skips, "rank {last} of tp skipped call 2 (MIN progress): it came with barrier end"),
-    "stays-away": Divergence(is_silent, "rank {last} of tp did not come to call 2 (MIN progress) within 0.5 s"),
+    "skips": Divergence(skips, "rank {last} of tp skipped call 2 (MIN progress): it called barrier end instead"),
+    "stays-away": Divergence(is_silent, "rank {last} of tp did not reach call 2 (MIN progress) within 0.5 s"),
     "other-operation": Divergence(changes_operation, "rank {last} of tp made call 2 (MIN progress) as MAX progress"),
     "other-shape": Divergence(
         changes_shape, "rank {last} of tp passed 3 values to call 2 (MIN progress), rank 0 passed 2"

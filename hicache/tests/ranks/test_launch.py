@@ -53,7 +53,7 @@ def test_the_traceback_of_every_rank_names_the_one_that_diverges(launch: Launch,
 def test_a_rank_that_makes_its_own_groups_alone_is_named(launch: Launch) -> None:
     with pytest.raises(RanksFailedError) as caught:
         launch.values(entries.makes_its_own_groups)
-    expected = "rank 1 of world skipped call 1 (new_group ranks 0): it came with new_group ranks 1"
+    expected = "rank 1 of world skipped call 1 (new_group ranks 0): it called new_group ranks 1 instead"
     for outcome in caught.value.outcomes:
         assert expected in outcome.failure, f"RANK-6: expected {expected!r} on each rank, got {outcome.failure}"
 
@@ -72,7 +72,7 @@ def test_all_errors_are_reported(launch: Launch) -> None:
 
 def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
     outcomes = replace(launch, mesh=Mesh(4, 1, 1), timeout_s=2.0).outcomes(entries.is_killed)
-    expected = "rank 1 of tp did not come to call 2 (MIN progress) within 2 s"
+    expected = "rank 1 of tp did not reach call 2 (MIN progress) within 2 s"
     messages = [outcome.value for outcome in outcomes]
     assert messages == [expected, None, expected, expected], (
         f"RANK-8: expected {expected!r} but on rank 1, got {outcomes}"

@@ -149,7 +149,7 @@ def test_a_rank_that_is_late_for_a_failed_call_raises_the_same_error(open_team: 
         return "returned"
 
     results = team.each(act)
-    expected = "rank 1 of tp did not come to call 1 (barrier start) within 0.5 s"
+    expected = "rank 1 of tp did not reach call 1 (barrier start) within 0.5 s"
     assert results == [expected] * 2, f"RANK-8: expected {expected!r} on both ranks, got {results}"
 
 
@@ -183,7 +183,7 @@ def test_a_rank_that_gathers_while_another_is_in_a_collective_is_named_at_once(
 
     with pytest.raises(RankError) as raised:
         team.each(act)
-    expected = "rank 1 of tp skipped call 1 (barrier all): it came with gather trees"
+    expected = "rank 1 of tp skipped call 1 (barrier all): it called gather trees instead"
     assert str(raised.value) == expected, f"RANK-2: expected {expected!r}, got {raised.value}"
     assert all(waits), f"RANK-8: expected the error before the deadline, got {waits.count(False)} waits to its end"
 

@@ -116,7 +116,7 @@ def test_matching_calls_are_passed_on_with_their_values(tmp_path: Path) -> None:
 def test_a_silent_rank_is_named_within_the_deadline(tmp_path: Path) -> None:
     record = Recorded()
     groups = recorded(tmp_path, 2, record, timeout_s=0.5)
-    assert message(groups[0], None) == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", "RANK-8"
+    assert message(groups[0], None) == "rank 1 of tp did not reach call 1 (MIN capacities) within 0.5 s", "RANK-8"
     late = message(groups[1], None)
-    assert late == "rank 1 of tp did not come to call 1 (MIN capacities) within 0.5 s", f"RANK-8: rank 1 got {late}"
+    assert late == "rank 1 of tp did not reach call 1 (MIN capacities) within 0.5 s", f"RANK-8: rank 1 got {late}"
     assert record.late == ["rank 0, call 1"], f"RANK-8: expected one wait to the deadline, by rank 0, got {record.late}"

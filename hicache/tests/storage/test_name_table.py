@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from hicache.storage.slotfile import name_table
-from hicache.storage.slotfile.name_table import FEWEST_BUCKETS, ROOM, NameTable
+from hicache.storage.slotfile.name_table import BUCKET_NAMES, MIN_BUCKETS, NameTable
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_after_any_changes_it_knows_what_is_there(table: NameTable, seed: int) -
         added = sorted(set(names_of(random.randint(0, 300), random.randrange(2_000))) - there)
         assert table.change(state, state + 1, added, removed), f"seed {seed}: it goes along"
         state, there = state + 1, there.difference(removed).union(added)
-        if table.is_crowded:
+        if table.needs_more_buckets:
             table.make(state, len(there), there)
         asked = names_of(2_500)
         answers = table.look_up(asked, state)
@@ -69,10 +69,11 @@ def test_of_another_state_it_says_nothing(table: NameTable) -> None:
 
 def test_a_full_bucket_asks_for_the_index(table: NameTable, monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_one_bucket(monkeypatch)
-    assert table.change(1, 2, names_of(ROOM), []), "there is room for these"
+    assert table.change(1, 2, names_of(BUCKET_NAMES), []), "there is room for these"
     assert table.look_up(["other"], 2) == [False], "all that are in the bucket are known"
     assert table.change(2, 3, ["one too many"], []), "it is counted"
-    assert table.look_up([*names_of(ROOM), "one too many", "other"], 3) == [*[True] * ROOM, None, None], "it may be any"
+    expected = [*[True] * BUCKET_NAMES, None, None]
+    assert table.look_up([*names_of(BUCKET_NAMES), "one too many", "other"], 3) == expected, "it may be any"
     assert table.change(3, 4, [], ["one too many"]), "it is gone"
     assert table.look_up(["one too many", "other"], 4) == [False, False], "and all are known again"
 
@@ -82,14 +83,15 @@ def test_a_name_that_is_not_there_cannot_be_removed(table: NameTable) -> None:
     assert (table.look_up(["a"], 1), table.look_up(["a"], 2)) == (None, None), "and says nothing until it is made anew"
 
 
-def test_it_is_crowded_when_more_buckets_would_help(table: NameTable) -> None:
-    most = FEWEST_BUCKETS * ROOM // 2
+def test_it_needs_more_buckets_above_half_of_its_capacity(table: NameTable) -> None:
+    most = MIN_BUCKETS * BUCKET_NAMES // 2
     assert table.change(1, 2, names_of(most), []), "it takes them"
-    crowded = [table.is_crowded]
+    needs_more = [table.needs_more_buckets]
     assert table.change(2, 3, ["one more"], []), "it takes more than that"
-    crowded.append(table.is_crowded)
+    needs_more.append(table.needs_more_buckets)
     table.make(4, most + 1, [*names_of(most), "one more"])
-    assert [*crowded, table.is_crowded] == [False, True, False], "above half of its room; it has more when made anew"
+    found = [*needs_more, table.needs_more_buckets]
+    assert found == [False, True, False], f"expected True above half of its capacity, False when rebuilt, got {found}"
 
 
 def test_what_changes_while_it_is_looked_up_is_no_answer(table: NameTable, monkeypatch: pytest.MonkeyPatch) -> None:

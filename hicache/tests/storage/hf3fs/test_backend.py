@@ -197,7 +197,7 @@ def test_a_service_that_lost_all_costs_the_pages_and_nothing_else(
 
 def test_another_capacity_is_refused_when_it_is_opened(open_here: OpenHere) -> None:
     open_here(4)
-    with pytest.raises(ConfigurationError, match="cannot have 5"):
+    with pytest.raises(ConfigurationError, match="got 5"):
         open_here(5)
 
 

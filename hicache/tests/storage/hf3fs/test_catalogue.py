@@ -64,7 +64,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("seed", range(4))
 def test_all_that_was_answered_is_there_after_a_crash(file: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # The file is written anew every few requests.
-    monkeypatch.setattr(journal_module, "LEAST_GROWTH_BYTES", 300)
+    monkeypatch.setattr(journal_module, "MIN_GROWTH_BYTES", 300)
     dice, told = random.Random(seed), dict[str, int]()
     with closing(open_at(file)) as catalogue:
         catalogue.initialise(STATE, 5)
@@ -130,7 +130,7 @@ def test_a_journal_that_does_not_fit_is_refused_and_stays(file: Path, line: byte
         catalogue.initialise(STATE, 3)
     journal_of(file).write_bytes(line)
     before = file.read_bytes()
-    with pytest.raises(ConfigurationError, match="journal does not fit"):
+    with pytest.raises(ConfigurationError, match="journal is invalid"):
         open_at(file)
     assert (file.read_bytes(), journal_of(file).read_bytes()) == (before, line), "STORE-10: both stay as they are"
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_written_down_is_told_to_nobody(
         keep(catalogue, "a")
         with monkeypatch.context() as broken:
             broken.setattr(os, "write", write)
-            with pytest.raises(OSError, match=r"No space|a part of a line"):
+            with pytest.raises(OSError, match=r"No space|only a part of a line"):
                 catalogue.reserve(STATE, ["b"])
         assert catalogue.reserve(STATE, ["c"]).indices == [(False, 1)], "STORE-10: another page is handed out"
         with after_a_crash(file) as found:
@@ -185,7 +185,7 @@ def test_a_file_has_one_service_at_a_time(file: Path) -> None:
 
 
 def test_the_journal_does_not_grow_without_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "LEAST_GROWTH_BYTES", 1_000)
+    monkeypatch.setattr(journal_module, "MIN_GROWTH_BYTES", 1_000)
     with closing(open_at(file)) as catalogue:
         catalogue.initialise(STATE, 4)
         sizes = []
@@ -229,14 +229,14 @@ def test_a_file_that_is_wrong_is_refused_and_stays(file: Path, table: object) ->
 def test_a_rank_with_and_without_its_namespace_is_refused(file: Path) -> None:
     table = {"num_pages": 1, "free_pages": [0], "key_to_index": []}
     file.write_text(json.dumps({"0": table, "0:kv": table}))
-    with pytest.raises(ConfigurationError, match="with and without"):
+    with pytest.raises(ConfigurationError, match="a namespace occurs twice"):
         open_at(file)
 
 
 def test_there_is_room_for_so_many_pages_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue_module, "MOST_PAGES", 5)
+    monkeypatch.setattr(catalogue_module, "MAX_PAGES", 5)
     catalogue = Catalogue(None)
     catalogue.initialise("0:kv", 3)
-    with pytest.raises(NamespaceSizeError, match="room for 2"):
+    with pytest.raises(NamespaceSizeError, match="at most the 2 pages that are left"):
         catalogue.initialise("1:kv", 3)
     catalogue.initialise("1:kv", 2)

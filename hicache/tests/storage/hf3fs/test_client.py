@@ -96,7 +96,7 @@ def test_another_number_of_pages_is_a_mistake_of_who_configured_it(
 ) -> None:
     client.initialise()
     other = client_of(service.url, num_pages=4)
-    with pytest.raises(ConfigurationError, match="3 pages, and cannot have 4"):
+    with pytest.raises(ConfigurationError, match="exists with 3 pages, got 4"):
         other.initialise()
     other.close()
 
@@ -163,7 +163,7 @@ def test_a_connection_that_was_not_used_for_long_is_not_trusted(
     ((_, first),) = client._idle
     client.clear()
     assert client._idle[0][1] is first, "one connection serves one request after the other"
-    monkeypatch.setattr(client_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(client_module, "MAX_IDLE_S", 0.0)
     client.clear()
     assert client._idle[0][1] is not first, "the service may have closed it, and a reservation is not asked for twice"
 

@@ -44,7 +44,7 @@ def told_on(connection: HTTPConnection) -> int:
 def test_what_follows_a_body_that_was_not_read_is_no_request(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
-    monkeypatch.setattr(service_module, "_MOST_UNREAD_BYTES", 0)
+    monkeypatch.setattr(service_module, "_MAX_UNREAD_BYTES", 0)
     catalogue = Catalogue(None)
     catalogue.initialise("0:kv", 1)
     keep(catalogue, "a")
@@ -58,7 +58,7 @@ def test_what_follows_a_body_that_was_not_read_is_no_request(
 
 def test_a_body_that_does_not_come_is_given_up(service: MetadataService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module._Exchange, "timeout", 0.1)
-    monkeypatch.setattr(service_module, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(service_module, "_DRAIN_S", 0.1)
     answer = told(service, b"POST /0/exists HTTP/1.1\r\nContent-Length: 20\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 "), f"SEC-4: expected 408, got {answer[:100]!r}"
 
@@ -87,7 +87,7 @@ def test_a_change_that_cannot_be_kept_is_not_told(
                 broken.setattr(os, "fdatasync", fail)
                 connection.request("POST", "/0/reserve_and_allocate_page_indices", b'{"keys":[["a",""]]}')
                 response = connection.getresponse()
-                found = (response.status, b"cannot be kept" in response.read())
+                found = (response.status, b"cannot be stored" in response.read())
             assert found == (503, True), f"STORE-10: expected 503 with the reason, got {found}"
             connection.request("POST", "/0/exists", b'{"keys":["a"]}')
             assert connection.getresponse().status == 200, "it serves on"

@@ -1,4 +1,4 @@
-"""Crossing: a prompt that is copied to the host, leaves the device and comes back, beside a plain copy of its bytes."""
+"""PromptTransfer: back up a prompt, evict it from the device and load it back; and a plain copy of as many bytes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FLOAT_BYTES = 4
 WIDE_MODEL = reshaped(
     SLIM_MODEL, full_layers=8, kv_heads=2, head_dim=PAGE_AND_LAYER_BYTES // (PAGE_SIZE * 2 * 2 * FLOAT_BYTES)
 )
-"""Eight layers with 32 KiB of keys and values a page: what is measured is the copying."""
+"""Eight layers with 32 KiB of keys and values per page: copying dominates the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """The layouts at the two ends of a transfer."""
+class LayoutPair:
+    """The layouts of the device and of the host."""
 
     device: Layout
     host: Layout
@@ -36,7 +36,7 @@ class Route:
         return f"{self.device.value} and {self.host.value}"
 
     def config(self, pages: int, model: ModelShape, executor: ExecutorKind) -> CacheConfig:
-        """A cache with room for so many pages on each tier, which backs up what is inserted."""
+        """A cache with room for `pages` pages on each tier, with write_through."""
         config = spacious((FULL,), PAGE_SIZE, pages * PAGE_SIZE)
         host = HostConfig(
             capacity_tokens=config.capacity_tokens,
@@ -49,8 +49,8 @@ class Route:
         return replace(config, layout=self.device, model=model, host=host)
 
 
-class Crossing:
-    """A prompt that fills the cache, on its way there and back. Nobody looks at the bytes: `conformance` does."""
+class PromptTransfer:
+    """Backs up and loads back one prompt, which fills the cache. `conformance` checks the bytes, this does not."""
 
     def __init__(self, cache: CacheAdapter, pages: int, model: ModelShape) -> None:
         self.cache = cache
@@ -64,8 +64,8 @@ class Crossing:
         self._fill()
 
     def scatter(self) -> None:
-        """Free the pages of both tiers in random order, so that those of a prompt follow each other nowhere."""
-        self._leave()
+        """Free the pages of both tiers in random order, so that the pages of a later prompt are not consecutive."""
+        self._evict()
         keys = self._prompts(self._pages, PAGE_SIZE)
         for key in keys:
             insert(self.cache, offer(self.cache, key))
@@ -73,59 +73,61 @@ class Crossing:
         for number in self._random.permutation(len(keys)):
             self.cache.match(keys[number], chunked=False)
 
-    def copy_plainly(self) -> None:
-        """Copy as many bytes as the prompt has from one run of memory to another."""
+    def copy_plain(self) -> None:
+        """Copy as many bytes as the prompt has between two contiguous arrays."""
         np.copyto(self._target, self._source)
 
-    def renew(self) -> None:
-        """Insert a prompt that was never seen in place of what is there; its backup is due."""
+    def insert_new(self) -> None:
+        """Replace the cached prompt by a new one, whose backup is queued."""
         if self._key is not None:
-            self._leave()
+            self._evict()
         (self._key,) = self._prompts(1, self._pages * PAGE_SIZE)
         insert(self.cache, offer(self.cache, self._key))
 
     def back_up(self) -> None:
-        """From the decision to the acknowledgement."""
+        """Run the backup to its acknowledgement."""
         self.cache.drain()
 
-    def demote(self) -> None:
-        """Let the prompt leave the device."""
+    def evict_from_device(self) -> None:
+        """Evict the prompt from the device."""
         self.cache.evict(FULL, self._pages * PAGE_SIZE)
         found = self._match()
-        assert found.host_hit_length == self._pages * PAGE_SIZE, f"{self._pages} pages are on the host alone: {found}"
+        assert found.host_hit_length == self._pages * PAGE_SIZE, (
+            f"expected {self._pages} pages on the host, got {found}"
+        )
         self._handle = found.best_match
 
     def pages_on_device(self) -> int:
-        """How much of the prompt is on the device."""
+        """How many pages of the prompt are on the device."""
         return len(self._match().device_indices) // PAGE_SIZE
 
     def begin_load(self) -> LoadBack:
-        """Ask for the prompt."""
+        """Start the load-back of the prompt."""
         loading = self.cache.load_back(self._handle, quota=None)
-        assert loading is not None, "the device is empty, so there is room for the prompt"
+        assert loading is not None, "expected room for the prompt on an empty device"
         return loading
 
     def load(self) -> None:
-        """From the wish to the claim."""
+        """Load the prompt back, from the start to the claim."""
         loading = self.begin_load()
         self.cache.drain()
         self.cache.claim(loading.ticket)
 
     def _fill(self) -> None:
-        # Memory that was never written costs nothing to read. A load writes all of the device.
-        self.renew()
+        # Reading memory that was never written costs nothing. This load writes all of the device.
+        self.insert_new()
         self.back_up()
-        self.demote()
+        self.evict_from_device()
         self.load()
 
     def _match(self) -> MatchResult:
-        assert self._key is not None, "no prompt was inserted"
+        assert self._key is not None, "expected an inserted prompt, got None"
         return self.cache.match(self._key, chunked=False)
 
-    def _leave(self) -> None:
+    def _evict(self) -> None:
         self.cache.evict(FULL, self._pages * PAGE_SIZE)
         freed = self.cache.evict_host(FULL, self._pages * PAGE_SIZE).freed[FULL]
-        assert freed == self._pages * PAGE_SIZE, f"the host held {self._pages} pages, {freed} tokens were freed"
+        assert freed == self._pages * PAGE_SIZE, f"expected {self._pages} pages freed on the host, got {freed} tokens"
 
     def _prompts(self, count: int, tokens: int) -> list[Key]:
         return [Key(own, SHARED) for own in random_tokens(self._random, count, tokens)]

@@ -1,4 +1,4 @@
-"""Crowd: requests that run together over one cache, a chunk of each in turn, and wait while there is no room."""
+"""ConcurrentRequests: requests that run together over one cache, one chunk of each in turn, and wait for free slots."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .engine.engine import Engine
 from .engine.generation import Generation
 
 
-class Crowd:
-    """One engine and its requests. `waited`: how often one did not fit beside those that ran."""
+class ConcurrentRequests:
+    """One engine and its requests. `waited`: how often a request found too few free slots beside the running ones."""
 
-    def __init__(self, engine: Engine, most_running: int) -> None:
+    def __init__(self, engine: Engine, max_running: int) -> None:
         self._engine = engine
-        self._most_running = most_running
+        self._most_running = max_running
         self.waited = 0
 
     def serve(self, prompts: Sequence[Tokens]) -> list[Answer]:
@@ -44,7 +44,7 @@ class Crowd:
         generation = self._engine.begin(tokens)
         if generation is None:
             self.waited += 1
-            assert running, f"REQ-5: a prompt of {len(tokens)} tokens does not fit into an idle cache"
+            assert running, f"REQ-5: expected an idle cache to have room for a prompt of {len(tokens)} tokens"
         else:
             waiting.popleft()
             running.append((number, generation))

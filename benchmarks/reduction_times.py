@@ -1,4 +1,4 @@
-"""Pace: how long ranks take for numbers that are agreed at once, and for the same numbers one by one."""
+"""reduction_times: how long ranks take to reduce numbers in one collective, and in one collective for each number."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.ranks.world import RankWorld
 
 NUMBERS = 16
-"""As many as a step packs when a few jobs run."""
+"""About as many numbers as a step packs when a few jobs run."""
 
 Groups = Mapping[str, Group]
 
 
-def paces(
+def reduction_times(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, rounds: int
 ) -> tuple[list[float], list[float]]:
-    """The seconds for one packed reduction, and for one of each number, by turns in the cache's own group."""
-    group = _opened(world, adapter_type, config)["tp"]
+    """The seconds of one packed reduction, and of one reduction for each number, alternating in the cache's group."""
+    group = _open_groups(world, adapter_type, config)["tp"]
     numbers = list(range(NUMBERS))
     packed_s, separate_s = list[float](), list[float]()
     for _ in range(rounds):
@@ -31,18 +31,18 @@ def paces(
     return packed_s, separate_s
 
 
-def _opened(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Groups:
+def _open_groups(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Groups:
     """The groups that the cache opens."""
-    kept: dict[str, Group] = {}
+    opened: dict[str, Group] = {}
     inner = world.groups
 
-    def keep(open_groups: Callable[[], Groups]) -> Groups:
-        kept.update(inner(open_groups))
-        return kept
+    def record(open_groups: Callable[[], Groups]) -> Groups:
+        opened.update(inner(open_groups))
+        return opened
 
-    world.groups = keep  # type: ignore[method-assign]
+    world.groups = record  # type: ignore[method-assign]
     adapter_type.on_rank(replace(config, topology=world.topology), world).close()
-    return kept
+    return opened
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""Stage: one family over a cache of its own, which can lose its device, or be opened again over the same storage."""
+"""CacheSetup: one model over its own cache, which can clear its device, or reopen over the same storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import transformers
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter
 
-from .engine.cache_room import device_config, with_host, with_storage
+from .engine.cache_config import device_config, with_host, with_storage
 from .engine.engine import Engine
 from .engine.served_model import ServedModel
 from .families.table import FAMILIES
@@ -28,14 +28,14 @@ OpenCache = Callable[[CacheConfig], CacheAdapter]
 
 @lru_cache(maxsize=4)
 def served(family: str, dtype: torch.dtype, device: str) -> ServedModel:
-    """The model of a family, looked at once for several tests. Skips the test where transformers lacks the family."""
+    """The model of a family, inspected once for several tests. Skips the test where transformers lacks the family."""
     if not FAMILIES[family].is_known:
         pytest.skip(f"transformers {transformers.__version__} has no {FAMILIES[family].model_type}")
     return ServedModel.of(FAMILIES[family].open(dtype, device))
 
 
-class Stage:
-    """`config`: how its cache is opened. `adapter`: the cache that is open."""
+class CacheSetup:
+    """`config`: the configuration of the cache. `adapter`: the cache that is open."""
 
     def __init__(self, model: ServedModel, config: CacheConfig, open_cache: OpenCache) -> None:
         self.model = model
@@ -47,21 +47,21 @@ class Stage:
         """An engine over the cache that is open."""
         return Engine(self.model, self.adapter, self.config, chunk_tokens=chunk_tokens, rereads=rereads)
 
-    def leave_device(self) -> None:
-        """Let everything be copied to the host, and the device forget it, to the last byte."""
+    def clear_device(self) -> None:
+        """Evict everything from the device after it was copied to the host, and overwrite the bytes of the device."""
         self.adapter.drain()
         for component, tokens in self.config.capacity_tokens.items():
             self.adapter.evict(component, tokens)
         overwrite_free_slots(self.adapter, self.config)
 
     def restart(self) -> None:
-        """Let everything be stored; close the cache, and open an empty one over the same storage."""
+        """Close the cache after everything was stored, and open an empty one over the same storage."""
         with self.closed():
             pass
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """The same, with something else done before the empty one is opened."""
+        """Close the cache after everything was stored; at the end of the context open an empty one."""
         self.adapter.drain()
         self.adapter.close()
         yield
@@ -69,7 +69,7 @@ class Stage:
 
 
 def on_device(model: ServedModel, page_size: int, chunk_tokens: int, *, tokens: int = TOKENS) -> CacheConfig:
-    """A cache with room for all that a test computes."""
+    """A cache on the device alone, by default with room for everything that a test computes."""
     device = model.runner.device.type
     return device_config(
         model.layout, page_size=page_size, chunk_tokens=chunk_tokens, tokens=tokens, states=STATES, device=device
@@ -77,12 +77,12 @@ def on_device(model: ServedModel, page_size: int, chunk_tokens: int, *, tokens: 
 
 
 def on_host(model: ServedModel) -> CacheConfig:
-    """The same with a host tier that gets everything at once."""
+    """The same with a host tier that is written through."""
     config = on_device(model, PAGE, CHUNK)
     return with_host(config, tokens=TOKENS, states=STATES, policy=WritePolicy.WRITE_THROUGH)
 
 
 def in_storage(model: ServedModel, root: Path) -> CacheConfig:
-    """The same with files below the host."""
+    """The same with file storage below the host tier."""
     name = model.runner.model_type
     return with_storage(on_host(model), backend="file", options={"root": str(root)}, model=name)

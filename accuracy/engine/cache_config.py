@@ -1,4 +1,4 @@
-"""Cache room: the configuration of a cache for the slots of a model, tier by tier."""
+"""The configuration of a cache whose slots hold the layers of a model, tier by tier."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ FLOAT32_BYTES = 4
 def device_config(
     layout: ModelLayout, *, page_size: int, chunk_tokens: int, tokens: int, states: int, device: str
 ) -> CacheConfig:
-    """A cache on the device alone. `tokens`: of FULL, and of SWA where there is one. `chunk_tokens`: between states."""
+    """A cache on the device alone.
+
+    `tokens`: capacity of FULL, and of SWA if the model has windows. `states`: capacity of MAMBA. `chunk_tokens`: a
+    state is cached after each chunk.
+    """
     window = layout.window_tokens
     capacities = {Component.FULL.value: tokens}
     if window is not None:
@@ -54,7 +58,7 @@ def device_config(
 
 
 def with_host(config: CacheConfig, *, tokens: int, states: int, policy: WritePolicy) -> CacheConfig:
-    """The same with a host tier, whose transfers are moved by CUDA streams where there are any, else by a thread."""
+    """The same with a host tier. CUDA streams run the transfers of a GPU, a thread those of a CPU."""
     is_cpu = config.device == "cpu"
     host = HostConfig(
         capacity_tokens={name: states if name == Component.MAMBA else tokens for name in config.components},
@@ -68,8 +72,8 @@ def with_host(config: CacheConfig, *, tokens: int, states: int, policy: WritePol
 
 
 def with_storage(config: CacheConfig, *, backend: str, options: Mapping[str, Any], model: str) -> CacheConfig:
-    """The same with a storage tier below its host tier, for which a request waits to the end."""
-    assert config.host is not None, "storage lies below a host tier"
+    """The same with a storage tier below its host tier. A request waits until its prefetch is complete."""
+    assert config.host is not None, "expected a configuration with a host tier, which storage needs"
     storage = StorageConfig(
         backend=backend,
         model=model,
@@ -88,8 +92,8 @@ def with_storage(config: CacheConfig, *, backend: str, options: Mapping[str, Any
 def on_replica(config: CacheConfig, topology: Topology) -> CacheConfig:
     """The same on one of several ranks, each of which runs the whole model.
 
-    Weights and arithmetic are not divided, and what a slot has room for is not either: the shape is that of a model
-    which is as much wider as there are tensor-parallel ranks. What the ranks have to agree on is what they cache.
+    Neither weights nor slots are divided between ranks: the shape is that of a model which is wider by the number of
+    tensor-parallel ranks. The ranks have to agree on what they cache.
     """
     model, size = HybridModel.of(config.model), topology.tp_size
     shape = reshaped(
@@ -102,7 +106,7 @@ def on_replica(config: CacheConfig, topology: Topology) -> CacheConfig:
 
 
 def model_shape(layout: ModelLayout) -> ModelShape:
-    """A shape whose slots have room for the widest layer of each pool."""
+    """A shape whose slots hold the widest layer of each pool."""
     by_pool = {pool: [part for part in layout.attention if part.pool is pool] for pool in (Pool.KV, Pool.SWA)}
     size_bytes = layout.dtype.itemsize
     widest = max((part.size_bytes for part in layout.attention), default=0)
@@ -123,5 +127,5 @@ def model_shape(layout: ModelLayout) -> ModelShape:
 
 
 def _elements(widest_bytes: int, element_bytes: int) -> int:
-    """Elements that hold so many bytes, and at least one."""
+    """The number of elements that hold `widest_bytes`, at least one."""
     return max(1, -(-widest_bytes // element_bytes))

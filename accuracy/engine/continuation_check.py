@@ -1,4 +1,4 @@
-"""Proof: a model goes on from the bytes of its slots as if it had never stopped, or it is refused."""
+"""check_continuation: refuse a model that does not continue correctly from the bytes of its slots."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .model_runner import ModelRunner
 from .recorded_cache import RecordedCache
 from .refusal import RefusedFamily
 
-PROOF_TOKENS = 48
+CHECK_TOKENS = 48
 STOP_TOKENS = 32
 
-WRONG = 1e-6
-"""Nats: in float32 far above what the order of additions makes, and far below what a lost state does."""
+MAX_NATS = 1e-6
+"""In float32, far above the effect of another order of additions, and far below that of a lost state."""
 
 
-class ProofPools:
+class ArrayPools:
     """Pools without a cache: a row of bytes for each slot, and each slot its own partner."""
 
     def __init__(self, layout: ModelLayout) -> None:
@@ -43,7 +43,7 @@ class ProofPools:
         return self._bytes[pool]
 
     def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
-        empty = np.zeros((PROOF_TOKENS + 1, self._bytes[pool]), dtype=np.uint8)
+        empty = np.zeros((CHECK_TOKENS + 1, self._bytes[pool]), dtype=np.uint8)
         self._rows.setdefault((pool, layer), empty)[slots] = data
 
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
@@ -51,14 +51,15 @@ class ProofPools:
         return rows
 
 
-def prove(runner: ModelRunner, layout: ModelLayout) -> None:
-    """Stop a prompt in its middle and go on: from the cache itself, from the bytes, and without having stopped.
+def check_continuation(runner: ModelRunner, layout: ModelLayout) -> None:
+    """Compute a prompt in two forwards, the second from the cache itself or from restored bytes, and in one forward.
 
-    Raises RefusedFamily, saying which of them differ. Only in float32 can the last be told from rounding.
+    Raises RefusedFamily, with what differs. The comparison with one forward is made in float32 only: in other dtypes
+    rounding hides the difference.
     """
     vocabulary = runner.model.config.get_text_config(decoder=True).vocab_size
-    tokens = np.random.default_rng(0).integers(vocabulary, size=PROOF_TOKENS).astype(np.int32)
-    live, pools = RecordedCache(runner.new_cache()), ModelPools(runner, layout, ProofPools(layout))
+    tokens = np.random.default_rng(0).integers(vocabulary, size=CHECK_TOKENS).astype(np.int32)
+    live, pools = RecordedCache(runner.new_cache()), ModelPools(runner, layout, ArrayPools(layout))
     runner.forward(tokens[:STOP_TOKENS], 0, live.cache)
     slots = np.arange(1, STOP_TOKENS + 1, dtype=np.int64)
     pools.write(live, slots)
@@ -66,8 +67,8 @@ def prove(runner: ModelRunner, layout: ModelLayout) -> None:
     restored = pools.restore(slots, 0)
     answers = [runner.forward(tokens[STOP_TOKENS:], STOP_TOKENS, one.cache) for one in (live, restored)]
     if not torch.equal(*answers):
-        raise RefusedFamily(runner.model_type, "what its layers keep is not all that it goes on from")
+        raise RefusedFamily(runner.model_type, "its layers do not cache everything that it needs to continue")
     if layout.dtype is torch.float32:
-        apart = float(divergence(runner.forward(tokens, 0, None)[STOP_TOKENS:], answers[0]).max())
-        if not apart <= WRONG:
-            raise RefusedFamily(runner.model_type, f"it goes on from its own cache wrongly, by {apart:.1e} nats")
+        nats = float(divergence(runner.forward(tokens, 0, None)[STOP_TOKENS:], answers[0]).max())
+        if not nats <= MAX_NATS:
+            raise RefusedFamily(runner.model_type, f"it continues wrongly from its own cache, by {nats:.1e} nats")

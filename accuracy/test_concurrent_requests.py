@@ -1,4 +1,4 @@
-"""Requests side by side: they share, wait, and take each other's slots, and none sees what is not its own."""
+"""Concurrent requests: they share prefixes, wait for slots and reuse slots of others, and each answer is right."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.types import Component, Tokens
 
-from .crowd import Crowd
-from .engine.cache_room import device_config, with_host
+from .cache_setup import CHUNK, PAGE, OpenCache, served
+from .concurrent_requests import ConcurrentRequests
+from .engine.cache_config import device_config, with_host
 from .engine.engine import Engine
 from .families.table import REPRESENTATIVES
-from .gates import close
+from .gates import check_close
 from .prompts import prompt
-from .stage import CHUNK, PAGE, OpenCache, served
 
 SHARED, OWN = 48, 37
 PROMPTS, RUNNING, ROUNDS = 6, 4, 3
 TOKENS, STATES = 256, 12
-"""Room for the requests that run, and hardly more: each round takes the last one's slots."""
+"""Capacities little larger than the running requests need: each round reuses the slots of the round before."""
 
 
 def prompts() -> list[Tokens]:
-    """Some begin with the same tokens, and go on with others, of other lengths."""
+    """Prompts of different lengths, of which some share a prefix."""
     return [
         np.concatenate((prompt(number % 2, SHARED), prompt(10 + number, OWN + number))) for number in range(PROMPTS)
     ]
@@ -44,20 +44,20 @@ def test_requests_that_run_together_answer_as_each_would_alone(
     model = served(family, dtype, "cpu")
     config = device_config(model.layout, page_size=PAGE, chunk_tokens=CHUNK, tokens=TOKENS, states=STATES, device="cpu")
     if Component.SWA in config.components:
-        # The slots of the window run out first, so that it alone is what a cached prompt loses.
+        # The window's slots run out first, so that a cached prompt loses its window alone.
         config = replace(config, capacity_tokens={**config.capacity_tokens, Component.FULL.value: 2 * TOKENS})
     config = with_host(config, tokens=2 * TOKENS, states=2 * STATES, policy=policy)
     engine = Engine(model, open_cache(config), config, chunk_tokens=CHUNK, rereads=True)
-    crowd, asked = Crowd(engine, RUNNING), prompts()
-    expected = [model.runner.forward(tokens, 0, None) for tokens in asked]
+    requests, tokens_of_each = ConcurrentRequests(engine, RUNNING), prompts()
+    expected = [model.runner.forward(tokens, 0, None) for tokens in tokens_of_each]
     hits = []
     for number in range(ROUNDS):
-        for answer, whole in zip(crowd.serve(asked), expected, strict=True):
+        for answer, whole in zip(requests.serve(tokens_of_each), expected, strict=True):
             hits.append(answer.hits)
             place = f"round {number}, {answer.hits}"
-            close(place, dtype, whole[answer.hits.total :], answer.logits)
-    assert crowd.waited, f"REQ-5: {RUNNING} requests do not fit into {TOKENS} slots, and none had to wait"
-    assert any(one.device for one in hits), f"REQ-3: prompts share {SHARED} tokens, and none was hit: {hits}"
+            check_close(place, dtype, whole[answer.hits.total :], answer.logits)
+    assert requests.waited, f"REQ-5: expected some of {RUNNING} requests to wait for {TOKENS} slots, none waited"
+    assert any(one.device for one in hits), f"REQ-3: expected device hits, as prompts share {SHARED} tokens, got {hits}"
     assert any(one.host for one in hits), (
-        f"HOST-7: {TOKENS} slots do not hold {PROMPTS} prompts, none was loaded: {hits}"
+        f"HOST-7: expected host hits, as {TOKENS} slots do not hold {PROMPTS} prompts, got {hits}"
     )
