@@ -57,7 +57,7 @@ def test_page_hashes_do_not_depend_on_the_process(adapter_type: type[CacheAdapte
         "tokens": key.tokens.tolist(),
     }
     answer = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("hash_elsewhere.py"))],
+        [sys.executable, str(Path(__file__).with_name("hash_in_process.py"))],
         env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         input=json.dumps(request),
         capture_output=True,

@@ -58,7 +58,7 @@ WRITING: tuple[Fault, ...] = (set_raises, first_page_is_refused, no_page_is_kept
 READING: tuple[Fault, ...] = (exists_raises, has_raises, get_raises, first_read_fails, first_page_is_short)
 
 
-def mend(driver: RankDriver) -> None:
+def restore(driver: RankDriver) -> None:
     """End all faults; the objects in the store stay."""
     store(driver).faults = Faults()
 
@@ -80,7 +80,7 @@ def stores(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConf
         driver.put(prompt_key(driver))
         driver.drain()
         meanwhile, _ = stored_nodes(driver)
-        mend(driver)
+        restore(driver)
         driver.match(prompt_key(driver))
         driver.drain()
         afterwards, nodes = stored_nodes(driver)
@@ -108,7 +108,7 @@ def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
         if driver.rank == number % mesh_of(world.topology).ranks:
             fault(driver)
         meanwhile = prefetched(driver)
-        mend(driver)
+        restore(driver)
         store(driver).restore(whole)
         found.append((fault.__name__, meanwhile, prefetched(driver)))
     driver.end()

@@ -24,7 +24,7 @@ from hicache.types import (
     TransferPhase,
 )
 
-from .load_tickets import LoadTicket, LoadTickets
+from .load_tickets import ExpectedLoad, LoadTickets
 from .prompt_machine import FULL, PromptMachine
 from .situation import Situation
 from .tier_machine import PLACE, SOON, DrawnAction, pick
@@ -95,7 +95,7 @@ class LoadMachine(PromptMachine):
     def load_failed(self) -> None:
         self.tickets.failed()
 
-    def claim(self, ticket: LoadTicket) -> None:
+    def claim(self, ticket: ExpectedLoad) -> None:
         """Claim a load that has ended. A load fails only if a transfer was made to fail."""
         if self.driver.load_phase(ticket.ticket) is TransferPhase.DONE:
             self._take_over(ticket)
@@ -109,7 +109,7 @@ class LoadMachine(PromptMachine):
         self.sync()
         self.forget(ticket)
 
-    def abandon(self, ticket: LoadTicket) -> None:
+    def abandon(self, ticket: ExpectedLoad) -> None:
         """Abandon a load."""
         if not self.driver.load_phase(ticket.ticket).has_ended:
             self.record(Situation.LOAD_ABANDONED)
@@ -117,7 +117,7 @@ class LoadMachine(PromptMachine):
         self.sync()
         self.forget(ticket)
 
-    def forget(self, ticket: LoadTicket) -> None:
+    def forget(self, ticket: ExpectedLoad) -> None:
         """The ticket was claimed or abandoned, or a reset came: from now on it is refused (FLOW-4)."""
         self.tickets.waiting.remove(ticket)
         verbs = (self.adapter.claim, self.adapter.abandon, self.adapter.load_phase)
@@ -166,7 +166,7 @@ class LoadMachine(PromptMachine):
             if len(begun) < expected.host_hits[component]:
                 self.record(Situation.LOAD_SHARED)
 
-    def _take_over(self, ticket: LoadTicket) -> None:
+    def _take_over(self, ticket: ExpectedLoad) -> None:
         """FLOW-10: the promised data is protected until it is locked, and is at the slots that the claim returns."""
         self.readers.append(self.driver.lock(ticket.node))
         found, _ = self.find(ticket.key)

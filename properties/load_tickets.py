@@ -8,7 +8,7 @@ from hicache.types import Handle, Key, Slots
 
 
 @dataclass(slots=True, eq=False)
-class LoadTicket:
+class ExpectedLoad:
     """A load that was granted.
 
     `ticket`: of the cache. `node`: the handle that was loaded. `key`: the prefix that the load delivers.
@@ -29,12 +29,12 @@ class LoadTickets:
     """
 
     def __init__(self) -> None:
-        self.waiting: list[LoadTicket] = []
+        self.waiting: list[ExpectedLoad] = []
         self._has_failure = False
 
     def granted(self, ticket: Handle, node: Handle, key: Key, indices: Slots) -> None:
         """A load was granted. It may share transfers with other loads, and so their failures."""
-        self.waiting.append(LoadTicket(ticket, node, key, indices, may_fail=self._has_failure))
+        self.waiting.append(ExpectedLoad(ticket, node, key, indices, may_fail=self._has_failure))
 
     def failed(self) -> None:
         """A load transfer was made to fail. Which loads depend on it cannot be seen from outside."""

@@ -34,7 +34,6 @@ WITHDRAWN = {
     "corrupt, restore": ("spoil", "mend"),
     "drop_device_copy": ("strand",),
     "residency_cases": ("charts", "residences"),
-    "checks": ("quiet",),
     "RankMonitor": ("RollCall", "roll_call"),
 }
 """The name to use, and those that it replaced."""

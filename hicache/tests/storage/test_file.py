@@ -95,7 +95,7 @@ def lead_away(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("corrupt", "reason"),
     [
         (cut, "short"),
         (empty, "short"),
@@ -107,12 +107,12 @@ def lead_away(path: Path) -> None:
     ],
 )
 def test_a_damaged_object_is_a_miss_and_goes(
-    open_in: Open, tmp_path: Path, spoil: Callable[[Path], None], reason: str
+    open_in: Open, tmp_path: Path, corrupt: Callable[[Path], None], reason: str
 ) -> None:
     backend = open_in("file")
     put(backend, a=page(1))
-    spoil(the_file(tmp_path))
-    assert take(backend, "a") is None, f"STORE-3: {spoil.__name__} makes it a miss"
+    corrupt(the_file(tmp_path))
+    assert take(backend, "a") is None, f"STORE-3: {corrupt.__name__} makes it a miss"
     assert backend.stats().misses == {reason: 1}, f"STORE-3: counted with its reason: {backend.stats()}"
     assert not list((tmp_path / SCOPE).glob("??/*")), "PF13: a damaged object is removed by the get that found it"
     assert put(backend, a=page(2)) == [True], "PF13: so it can be written anew"

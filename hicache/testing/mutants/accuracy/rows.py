@@ -17,7 +17,7 @@ from hicache.testing.mutants.row import Row
 DEVICE = "test_families.py::test_the_device_answers_as_no_cache_would"
 HOST = "test_families.py::test_the_host_answers_as_no_cache_would"
 STORAGE = "test_families.py::test_storage_answers_as_no_cache_would"
-CROWD = "test_concurrent_requests.py::test_requests_that_run_together_answer_as_each_would_alone"
+CONCURRENT = "test_concurrent_requests.py::test_requests_that_run_together_answer_as_each_would_alone"
 PARTED = "test_branches.py::test_a_prompt_that_diverges_in_the_middle_answers_as_no_cache_would"
 ALONE = "test_components.py::test_a_component_that_was_evicted_alone_is_loaded_back"
 DAMAGED = "test_damage.py::test_a_page_that_comes_back_with_other_bytes_is_computed_again"
@@ -117,7 +117,7 @@ ROWS = (
         source="ours",
         clauses=("FLOW-1", "HOST-3"),
         adapter=LateBackups,
-        test=f"{CROWD}[qwen3-float32-write_back]",
+        test=f"{CONCURRENT}[qwen3-float32-write_back]",
         told=APART,
     ),
     Row(
@@ -149,7 +149,7 @@ ROWS = (
         source="sglang#16946",
         clauses=("INS-8",),
         adapter=SplitForgotten,
-        test=f"{CROWD}[qwen3-float32-write_through]",
+        test=f"{CONCURRENT}[qwen3-float32-write_through]",
         told=APART,
     ),
     Row(
@@ -165,7 +165,7 @@ ROWS = (
         source="ours",
         clauses=("LOCK-1",),
         adapter=NoWindowLock,
-        test=f"{CROWD}[gemma3-float32-write_through]",
+        test=f"{CONCURRENT}[gemma3-float32-write_through]",
         told=r"MATCH-3: the window of a hit",
     ),
     Row(

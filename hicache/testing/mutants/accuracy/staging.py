@@ -12,7 +12,7 @@ from hicache.transfer.executors import Executor, StepExecutor
 from hicache.transfer.job import Copier, CopyJob, CopyWorker, Move
 from hicache.types import Slots, TransferKind
 
-MOST_PAGES = 4096
+MAX_PAGES = 4096
 
 
 class _OneBuffer(StepExecutor[CopyJob]):
@@ -36,7 +36,7 @@ class _OneBuffer(StepExecutor[CopyJob]):
         }
 
     def _kept(self, place: tuple[object, ...], pages: Slots, used: dict[tuple[object, ...], int]) -> Slots:
-        buffer = self._buffers.setdefault(place, np.zeros(MOST_PAGES, dtype=np.int64))
+        buffer = self._buffers.setdefault(place, np.zeros(MAX_PAGES, dtype=np.int64))
         start = used.get(place, 0)
         used[place] = start + len(pages)
         buffer[start : used[place]] = pages
