@@ -65,7 +65,7 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
     Exit code:
     - 0: every pass agrees with the first one.
-    - 1: a pass differs by more than the gates allow, has too few hits, or lost a component without any effect.
+    - 1: a pass differs by more than the gates allow, has too few hits, or does not notice the loss of a component.
     - 2: the model, a task or the cache cannot be used.
     """
     _check_options(adapter, dtype, ranks)

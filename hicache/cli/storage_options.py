@@ -13,7 +13,7 @@ _PANEL = "Storage tier"
 StorageBackendName = Annotated[
     str | None,
     typer.Option(
-        help="Backend: memory, file, slotfile or module:Class. Needs --host. Without it: no storage tier.",
+        help="Backend: memory, file, slotfile, hf3fs or module:Class. Needs --host. Without it: no storage tier.",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -46,7 +46,9 @@ _Only = Annotated[
 ]
 _Folder = Annotated[
     Path | None,
-    typer.Option(exists=True, file_okay=False, help="Folder for the files of the backends. Without it: temporary."),
+    typer.Option(
+        exists=True, file_okay=False, help="Folder for files. Default: /dev/shm for fault runs, else temporary."
+    ),
 ]
 _Report = Annotated[Path, typer.Option(file_okay=False, help="Folder for report and logs.")]
 _KnownFailures = Annotated[

@@ -183,8 +183,8 @@ ACTS = (
     Act(
         "The host evicts as well",
         "The host evicts only leaves that are not locked. Data that is only on the host goes first: Cy's numbers are "
-        "gone. Copies of data on the device go next: Ann's last question is now only on the device. What Ben's load- "
-        "back reads is locked and stays.",
+        "gone. Copies of data on the device go next: Ann's last question is now only on the device. What Ben's "
+        "load-back reads is locked and stays.",
         ("EVICT-8", "FLOW-1"),
         _evict_on_the_host,
         (
