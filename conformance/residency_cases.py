@@ -1,6 +1,6 @@
 """Residency cases: where each component of each node of a prompt is, and what a match must find there.
 
-A residency is written in a few letters. A node has one letter for each component, in rank order: `B` on both tiers,
+A residency is written in a few letters. A node has one letter for each component, in their order: `B` on both tiers,
 `D` on the device alone, `H` on the host alone, `-` on neither; then its length in pages, if that is not 1.
 """
 
@@ -105,7 +105,7 @@ MAX_NODES = 4
 """Nodes of a random residency. Its longest prompt fits twice into each pool of a standard configuration."""
 
 PROBABILITY_PRESENT = 0.6
-"""The probability that a node has a component if it has the component of the next higher rank."""
+"""The probability that a node has a component if it has the component before."""
 
 
 def random_residency(rng: Random, components: tuple[str, ...]) -> Residency:
@@ -130,7 +130,7 @@ def _random_tier(rng: Random, components: tuple[str, ...], depth: int, *, is_who
 
 
 def _random_node(rng: Random, components: tuple[str, ...]) -> frozenset[str]:
-    """The components of one node: none is there without those of higher rank."""
+    """The components of one node: none is there without those before it."""
     depth = 1
     while depth < len(components) and rng.random() < PROBABILITY_PRESENT:
         depth += 1

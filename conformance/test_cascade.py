@@ -18,7 +18,7 @@ def present(driver: Driver, *pages: int) -> set[str]:
 
 
 def require_tombstone(driver: Driver, component: str) -> None:
-    """An inner node loses a component and those of lower rank, and the longer prompt still hits."""
+    """An inner node loses a component and those after it, and the longer prompt still hits."""
     make_tombstone(driver, component)
     expected = set(driver.config.components) - evicted_with(driver, component)
     left = present(driver, *TOMBSTONE)

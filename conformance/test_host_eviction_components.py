@@ -26,7 +26,7 @@ def below(driver: Driver, *pages: int) -> set[str]:
 
 
 def require_gap(driver: Driver, component: str) -> None:
-    """An inner node on the host loses a component and those of lower rank, and the longer prompt still hits."""
+    """An inner node on the host loses a component and those after it, and the longer prompt still hits."""
     put_on_host(driver, TOMBSTONE, longer_prompt(driver))
     open_gap(driver, component)
     left, expected = below(driver, *TOMBSTONE), set(driver.config.components) - evicted_with(driver, component)

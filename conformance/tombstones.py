@@ -33,7 +33,7 @@ def drop_on_device(driver: Driver, component: str) -> None:
 
 
 def evicted_with(driver: Driver, component: str) -> set[str]:
-    """The components that an inner node loses with this one: itself, and those of lower rank."""
+    """The components that an inner node loses with this one: itself, and those after it."""
     ranks = [FULL, SWA, MAMBA]
     return set(ranks[ranks.index(component) :]) & set(driver.config.components)
 

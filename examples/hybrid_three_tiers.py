@@ -59,7 +59,7 @@ def main() -> None:
         with hicache.open_cache(CONFIG, storage=storage) as cache:
             written = serve(cache, to_compute=True)
             print("device: the same bytes:", serve(cache, to_compute=False) == written)
-            cache.drain()  # back-up to the host, and writing to storage
+            cache.drain()  # backup to the host, and writing to storage
             print("evicted from the device:", cache.evict("full", PREFIX).freed)
             print("host: the same bytes:", serve(cache, to_compute=False) == written)
         with hicache.open_cache(CONFIG, storage=storage) as cache:

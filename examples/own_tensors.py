@@ -37,7 +37,7 @@ def main() -> None:
         by_slot[:, torch.from_numpy(slots)] = written  # the engine's kernels do this
         cache.insert(key, slots)
 
-        cache.drain()  # the back-up to the host
+        cache.drain()  # the backup to the host
         print("evicted from the device:", cache.evict("full", len(PROMPT)).freed)
         kv.zero_()  # other prompts overwrite the slots
 

@@ -25,7 +25,7 @@ def serve(cache: hicache.UnifiedRadixCache) -> dict[str, Any]:
     key, slots = cache.key(PROMPT), cache.allocate(len(PROMPT))
     assert slots is not None, "the cache is empty"
     cache.insert(key, slots)
-    cache.drain()  # the back-up
+    cache.drain()  # the backup
     freed = cache.evict("full", len(PROMPT)).freed
     load = cache.load_back(cache.match(key).best_match)
     assert load is not None, "the host has the prompt"

@@ -32,7 +32,7 @@ class Tier(str, Enum):
 
 
 class Component(str, Enum):
-    """What a tree node can have, in rank order: dropping one drops those after it on the same node."""
+    """What a tree node can have, in component order: dropping one drops those after it on the same node."""
 
     FULL = "full"
     SWA = "swa"

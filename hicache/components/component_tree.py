@@ -20,7 +20,7 @@ from hicache.types import Tier
 REGISTRY: dict[str, type[TreeComponent]] = {
     component.name: component for component in (FullComponent, SwaComponent, MambaComponent)
 }
-"""The components by name, in rank order. A new one is one file and one entry here."""
+"""The components by name, in component order. A new one is one file and one entry here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ComponentTree:
     # Reading.
 
     def validators(self, *, device_only: bool) -> list[Validator]:
-        """Fresh validators for one walk, in rank order. Host data counts unless `device_only`."""
+        """Fresh validators for one walk, in component order. Host data counts unless `device_only`."""
         on_device = device_only or not self.has_host
         # Without a host tier every node has FULL on the device, so FULL is always valid.
         components = self.components if self.has_host else self.components[1:]
@@ -134,7 +134,7 @@ class ComponentTree:
         return parent.is_root or self.is_write_back or self.is_on_host(parent)
 
     def can_back_up(self, component: TreeComponent, node: Node) -> bool:
-        """Whether the host has what a host copy needs: components of higher rank, and for FULL the parent's copy."""
+        """Whether the host has what a host copy needs: the components before it, and for FULL the parent's copy."""
         if component.index > FULL:
             return all(data.value is not None for data in node.host[: component.index])
         assert node.parent is not None, "the root has nothing to back up"
@@ -163,7 +163,7 @@ class ComponentTree:
         return node, accepted_end
 
     def evict(self, node: Node, target: TreeComponent) -> None:
-        """Evict one victim of a component from the device: a leaf whole, else the component and those of lower rank."""
+        """Evict one victim of a component from the device: a leaf whole, else the component and those after it."""
         if node.device_children or node.device[FULL].lock_ref:
             self._drop_on_device(node, self.components[target.index :])
         elif self.is_on_host(node):

@@ -40,7 +40,7 @@ class MambaComponent(TreeComponent):
         self._adopt(node, insertion)
 
     def install_loaded(self, node: Node, pages: Slots) -> bool:
-        if self._lacks_higher_rank(node):
+        if self._lacks_one_before(node):
             return False
         self.device.install(node, pages)
         return True
@@ -73,11 +73,11 @@ class MambaComponent(TreeComponent):
 
     def _adopt(self, node: Node, insertion: Insertion) -> None:
         is_wanted = node.end == len(insertion.pages) and node.device[self.index].value is None
-        if insertion.state is None or not is_wanted or self._lacks_higher_rank(node):
+        if insertion.state is None or not is_wanted or self._lacks_one_before(node):
             return
         node.last_access_time[self.index] = insertion.now
         self.device.install(node, np.array([insertion.state], dtype=np.int64))
         insertion.state_adopted = True
 
-    def _lacks_higher_rank(self, node: Node) -> bool:
+    def _lacks_one_before(self, node: Node) -> bool:
         return any(data.value is None for data in node.device[: self.index])

@@ -43,7 +43,7 @@ class BackupManager:
         self._agreement = agreement
         self._used: dict[Node, None] = {}
         config = tree.config.host
-        assert config is not None, "back-ups need a host tier"
+        assert config is not None, "backups need a host tier"
         is_selective = config.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
         self._min_hits = config.selective_hits if is_selective else 0
 
@@ -102,7 +102,7 @@ class BackupManager:
         )
         return is_too_large or node.backup_failures >= MAX_BACKUP_FAILURES
 
-    # The life of a back-up: start, take over, finish.
+    # The life of a backup: start, take over, finish.
 
     def enqueue(self, node: Node) -> bool:
         """Queue the copy of all that is lacking; False, with nothing allocated, when that is not possible now.

@@ -164,7 +164,7 @@ class _WriteBackEviction:
         return self._victims + len(self._refused) > before
 
     def _finish(self, leaving: list[Node]) -> None:
-        """Wait for the back-ups of the nodes that leave, and evict those that have their copy."""
+        """Wait for the backups of the nodes that leave, and evict those that have their copy."""
         self._refused |= {id(node): node for node in leaving}
         if leaving:
             self._backups.finish_now()

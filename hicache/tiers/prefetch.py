@@ -322,7 +322,7 @@ class PrefetchManager:
     def _usable_so_far(self, operation: PrefetchOperation) -> int:
         """The prefix that every rank could use if nothing more came."""
         job = operation.job
-        # Without a job all has come, and waits for a back-up: a node on the key has no host copy to insert below.
+        # Without a job all has come, and waits for a backup: a node on the key has no host copy to insert below.
         if job is None or job.kind is not StorageKind.PREFETCH:
             return 0
         now = _pages_by_pool(job, self._queue.progress(job).answers)

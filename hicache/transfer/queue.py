@@ -1,4 +1,4 @@
-"""TransferQueue: jobs that wait, run or have ended; HybridCacheController: the queues of back-ups and load-backs."""
+"""TransferQueue: jobs that wait, run or have ended; HybridCacheController: the queues of backups and load-backs."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ TransferT = TypeVar("TransferT", bound=Transfer)
 
 
 class HybridCacheController(Generic[TransferT]):
-    """Back-ups and load-backs. Transfers wait until `start` merges those of one direction into one job.
+    """Backups and load-backs. Transfers wait until `start` merges those of one direction into one job.
 
     Transfers of one direction end in the order in which they were queued: what was finished early waits for those
     before. `queues`: by direction, each with an executor of its own.

@@ -74,7 +74,7 @@ class StreamExecutor:
 
     def _queue(self, job: CopyJob) -> tuple[Any, ...]:
         try:
-            # Nobody reads a back-up layer by layer, and all layers at once take fewer kernels.
+            # Nobody reads a backup layer by layer, and all layers at once take fewer kernels.
             if job.kind is TransferKind.BACKUP:
                 self._copier.queue(job)
                 return (self._cuda.current_stream().record_event(),) * self._copier.layers

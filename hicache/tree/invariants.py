@@ -36,7 +36,7 @@ def _check_values(node: Node) -> None:
     tiers = [tier for tier in (node.device, node.host) if tier]
     for tier in tiers:
         present = [data.value is not None for data in tier]
-        _require(present == sorted(present, reverse=True), "no component is without those of higher rank", node)
+        _require(present == sorted(present, reverse=True), "no component is there without those before it", node)
         full = tier[FULL].value
         _require(full is None or len(full) == node.pages, "FULL has one page for each page of the key", node)
     _require(any(tier[FULL].value is not None for tier in tiers), "a node has FULL on some tier", node)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from hicache.types import Namespace, Slots
 
 FULL = 0
-"""The index of FULL among the components of a node. The other components follow in rank order."""
+"""The index of FULL among the components of a node. SWA and MAMBA follow, in this order."""
 
 
 class NodeShape(NamedTuple):

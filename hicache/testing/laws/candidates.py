@@ -11,7 +11,7 @@ def host_candidates(snapshot: Snapshot, component: str) -> list[int]:
     """EVICT-8: the rows of nodes whose host data of a component can be evicted; none while transfers are in flight.
 
     FULL is evicted together with all host data of the node, if no lock protects it and no child has host data. SWA and
-    MAMBA are evicted if neither they nor a component of lower rank on the same node is locked on the host.
+    MAMBA are evicted if neither they nor a component after them on the same node is locked on the host.
     """
     host = snapshot.host
     if host is None or host.transfers:

@@ -35,7 +35,7 @@ def check_depth(table: NodeTable, config: CacheConfig) -> None:
 
 
 def check_ranks(table: NodeTable) -> None:
-    """EVICT-5: a component's data needs FULL data on the same node and tier; without a host, that of every higher rank.
+    """EVICT-5: a component's data needs FULL data on the same node and tier; without a host, that of every one before.
 
     With a host tier two loads of one node may load its components in any order.
     """

@@ -156,7 +156,7 @@ ACTS = (
         "A window is evicted: a tombstone",
         "Ann's question is cached, and her request continues from there. Then SWA pages are evicted to make room. Her "
         "window covers the last four pages, so of the first two pages her request needs only FULL. Their SWA data "
-        "leaves the device, together with the state, which has a lower rank. The node is now a tombstone.",
+        "leaves the device, together with the state, which comes after it. The node is now a tombstone.",
         ("EVICT-3", "EVICT-4", "LOCK-1"),
         _evict_a_window,
         (

@@ -47,7 +47,7 @@ def test_an_exception_passes_and_leaves_no_thread(tmp_path: Path) -> None:
     def fail_inside() -> None:
         with _open(tmp_path) as cache:
             insert_prompt(cache)
-            cache.step()  # a back-up is under way
+            cache.step()  # a backup is under way
             raise KeyError("of the caller")
 
     with pytest.raises(KeyError, match="of the caller"):

@@ -93,8 +93,8 @@ def test_the_directions_do_not_wait_for_each_other(controller: Controller, execu
     controller.start(BACKUP)
     controller.start(LOAD)
     executors[LOAD].report(2, 1, has_ended=True)
-    assert taken(controller, LOAD) == [load], "a load-back does not wait for a back-up"
-    assert not taken(controller, BACKUP), "the back-up has not ended"
+    assert taken(controller, LOAD) == [load], "a load-back does not wait for a backup"
+    assert not taken(controller, BACKUP), "the backup has not ended"
 
 
 def test_what_has_ended_here_waits_for_the_other_ranks(controller: Controller, executors: Executors) -> None:

@@ -150,7 +150,7 @@ def test_directions_do_not_wait_for_each_other(gpu: Gpu) -> None:
     run_alone(gpu.compute)
     run_alone(gpu.load_stream)
     assert gpu.loads.progress(2).has_ended, "the load-back has ended"
-    assert not gpu.backups.progress(1).has_ended, "the back-up has not begun"
+    assert not gpu.backups.progress(1).has_ended, "the backup has not begun"
 
 
 @pytest.mark.parametrize("gpu", [0, 3], indirect=True)
@@ -180,7 +180,7 @@ def test_closing_waits_for_all_that_was_queued(gpu: Gpu) -> None:
     gpu.backups.submit(BACKUP)
     gpu.loads.submit(LOAD)
     gpu.backups.close()
-    assert gpu.backups.progress(1).has_ended, "the back-up has ended"
+    assert gpu.backups.progress(1).has_ended, "the backup has ended"
     gpu.loads.close()
     assert gpu.loads.progress(2).has_ended, "the load-back has ended"
 
@@ -196,5 +196,5 @@ def test_backups_are_right_in_any_order_that_streams_allow(gpu: Gpu, seed: int) 
         while not gpu.backups.progress(number).has_ended:
             chance.choice(gpu.cuda.streams).run()
         for pool, own in moved(backup, gpu.tiers, len(BACKED_UP)).items():
-            assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of back-up {number}"
+            assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of backup {number}"
     gpu.loads.wait(24)

@@ -138,7 +138,7 @@ def test_directions_do_not_wait_for_each_other(copier: GatedCopier) -> None:
         loads.submit(job(3, LOAD))
         copier.gates[LOAD].set()
         loads.wait(3)
-        assert not backups.progress(1).has_ended, "the back-up is behind a closed gate"
+        assert not backups.progress(1).has_ended, "the backup is behind a closed gate"
         open_gates(copier)
 
 
