@@ -233,6 +233,31 @@ def evict(filled: FilledCache) -> Batch:
     return Batch(lambda turn: filled.cache.evict(*turn), turns * (PROMPTS // len(turns)))
 
 
+def reset(filled: FilledCache) -> Batch:
+    """One call on a cache with PROMPTS prompts."""
+    filled.fill_short(PROMPTS)
+    return Batch(lambda _: filled.cache.reset(), range(1))
+
+
+def release_window(filled: FilledCache) -> Batch:
+    """Release the first half of a prompt's SWA partners."""
+    tokens = PROMPT_PAGES * filled.config.page_size
+    filled.held += [filled.allocate(tokens) for _ in range(256)]
+    return Batch(filled.cache.release_window, [slots[: tokens // 2] for slots in filled.held])
+
+
+def fork_state(filled: FilledCache) -> Batch:
+    """Copy a node's state to a slot of the caller's own, and free the slot."""
+    nodes = [filled.match(key) for key in filled.fill_short(64)]
+
+    def fork(node: Handle) -> None:
+        slot = filled.cache.fork_state(node)
+        assert slot is not None, f"{filled.config.name}: no slot for a state"
+        filled.cache.free_state(slot)
+
+    return Batch(fork, nodes * 4)
+
+
 def run_request(filled: FilledCache) -> Batch:
     """Admit a request, cache its prompt, extend it by a page, and finish it."""
     cache, page = filled.cache, filled.random_tokens(1)
@@ -245,6 +270,21 @@ def run_request(filled: FilledCache) -> Batch:
         cache.finish(admission.request)
 
     return Batch(run, filled.fresh[:128])
+
+
+def lock_on_host(filled: FilledCache) -> Batch:
+    nodes = [filled.match(key) for key in filled.fill_short(128)]
+    return Batch(lambda node: filled.cache.unlock_host(filled.cache.lock_host(node)), nodes * 4)
+
+
+def evict_host(filled: FilledCache) -> Batch:
+    """As `evict`, of prompts that are on the host alone."""
+    filled.fill_short(PROMPTS)
+    filled.demote()
+    page = filled.config.page_size
+    amounts = {MAMBA: 1, SWA: page, FULL: PROMPT_PAGES * page}
+    turns = [(name, amounts[name]) for name in reversed(filled.config.components)]
+    return Batch(lambda turn: filled.cache.evict_host(*turn), turns * (PROMPTS // len(turns)))
 
 
 def step_idle(filled: FilledCache) -> Batch:
@@ -292,18 +332,23 @@ Verb = Callable[[FilledCache], Batch]
 VERBS_BY_TIER: Mapping[str, tuple[Verb, ...]] = {
     "device": (
         *(match_short, match_long, match_nothing, lock_short, lock_long, allocate_and_free, allocate_from_full),
-        *(insert_new, insert_overlap, evict, run_request),
+        *(insert_new, insert_overlap, evict, reset, release_window, fork_state, run_request),
     ),
-    "host": (match_on_host, step_idle, back_up, load_back),
+    "host": (match_on_host, lock_on_host, evict_host, step_idle, back_up, load_back),
     "storage": (prefetch,),
 }
+
+COMPONENT_OF: Mapping[Verb, str] = {release_window: SWA, fork_state: MAMBA}
+"""The component that a configuration must have for the verb."""
 
 VERBS = {verb.__name__: verb for verbs in VERBS_BY_TIER.values() for verb in verbs}
 
 
-def is_on_tier(verb: str, tier: str) -> bool:
-    """Whether a configuration with this lowest tier has the verb."""
-    return any(VERBS[verb] in VERBS_BY_TIER[above] for above in TIERS[: TIERS.index(tier) + 1])
+def has_verb(configuration: str, verb: str) -> bool:
+    """Whether a configuration has the tier and the component that the verb needs."""
+    components, _, tier = configuration.split("/")
+    is_on_tier = any(VERBS[verb] in VERBS_BY_TIER[above] for above in TIERS[: TIERS.index(tier) + 1])
+    return is_on_tier and COMPONENT_OF.get(VERBS[verb], FULL) in components.split("+")
 
 
 def config_named(name: str) -> CacheConfig:
@@ -511,7 +556,7 @@ def main(arguments: Sequence[str]) -> int:
             worker.require_own_hicache()
         sys.stdout.write(f"{HEADER}\n")
         for configuration, verb in product(options.configurations, options.verbs):
-            if is_on_tier(verb, configuration.rpartition("/")[2]):
+            if has_verb(configuration, verb):
                 comparison = compare(other, this, verb, configuration, options.pairs)
                 sys.stdout.writelines(f"{line}\n" for line in comparison.lines())
                 sys.stdout.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .compare_checkouts import HEADER, main
+from .compare_checkouts import HEADER, has_verb, main
 
 CHECKOUT = Path(__file__).parent.parent
 
@@ -29,3 +29,10 @@ def test_a_checkout_beside_itself_has_a_ratio_and_equal_counts(capsys: pytest.Ca
 def test_a_folder_without_a_checkout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=rf"the worker of {tmp_path.resolve()} imported "):
         main([str(tmp_path), "--pairs", "2"])
+
+
+def test_a_verb_is_measured_where_its_tier_and_its_component_are() -> None:
+    assert has_verb("full+swa+mamba/page16/device", "fork_state")
+    assert has_verb("full/page1/storage", "evict_host"), "storage has a host tier above it"
+    assert not has_verb("full/page1/device", "evict_host")
+    assert not has_verb("full/page1/host", "release_window")
