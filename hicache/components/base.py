@@ -144,7 +144,7 @@ class ComponentTier:
 
     def drop(self, node: Node) -> None:
         """Take the pages of a node that is not locked here. The next `free_dropped` frees them."""
-        data = self.data(node)
+        data = (node.host if self._is_host else node.device)[self._index]
         pages = data.value
         if pages is None:
             return

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from hicache.components.base import ComponentTier, Insertion, Tail, TreeComponent, Validator, has_value
 from hicache.tree.eviction import ORDERS, Order, use_brings_eviction_nearer
-from hicache.tree.node import FULL, Node
+from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.types import Component, Slots
 
 
@@ -26,9 +26,9 @@ class FullComponent(TreeComponent):
         return not node.device_children and not data.lock_ref and data.value is not None
 
     def is_host_candidate(self, node: Node) -> bool:
-        if node.host_children or node.host[FULL].value is None or node.is_host_locked:
+        if node.host_children or node.host[FULL].value is None or is_any_locked(node.host):
             return False
-        return node.device[FULL].value is not None or not node.is_locked
+        return node.device[FULL].value is not None or not is_any_locked(node.device)
 
     def validator(self, *, device_only: bool) -> Validator:
         return has_value(FULL, device_only=device_only)

@@ -18,7 +18,7 @@ from hicache.components.base import (
 from hicache.config import CacheConfig
 from hicache.events import EventLog
 from hicache.metrics import Counters
-from hicache.tree.node import FULL, Node
+from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.types import Component, Slots
 
 
@@ -42,14 +42,10 @@ class SwaComponent(TreeComponent):
         self._is_present = has_value(index, device_only=host_pages is None)
 
     def is_candidate(self, node: Node) -> bool:
-        if node.device[self.index].value is None:
-            return False
-        return not any(data.lock_ref for data in node.device[self.index :])
+        return node.device[self.index].value is not None and not is_any_locked(node.device[self.index :])
 
     def is_host_candidate(self, node: Node) -> bool:
-        if node.host[self.index].value is None:
-            return False
-        return not any(data.lock_ref for data in node.host[self.index :])
+        return node.host[self.index].value is not None and not is_any_locked(node.host[self.index :])
 
     def validator(self, *, device_only: bool) -> Validator:
         window, is_present = self._window_pages, has_value(self.index, device_only=device_only)

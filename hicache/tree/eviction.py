@@ -89,7 +89,8 @@ class EvictionQueue:
         self._is_candidate = is_candidate
         self._renew_on_use = renew_on_use
         self._counters = counters
-        self._heap: list[tuple[Any, int, Node]] = []
+        # The data beside the node: most entries that are read are outdated, and its serial tells so.
+        self._heap: list[tuple[Any, int, Node, ComponentData]] = []
         self._serial = 0
         self._queued = 0
 
@@ -123,9 +124,8 @@ class EvictionQueue:
     def pop(self) -> Node | None:
         """The next victim, which is a candidate at this moment, or None."""
         while self._heap:
-            order, serial, node = heapq.heappop(self._heap)
+            order, serial, node, data = heapq.heappop(self._heap)
             self._counters.candidates_popped += 1
-            data = self._data(node)
             if data.queue_serial != serial:
                 continue
             data.queue_serial = None
@@ -148,11 +148,11 @@ class EvictionQueue:
         self._serial += 1
         self._queued += 1
         data.queue_serial = self._serial
-        heapq.heappush(self._heap, (self._order(node), self._serial, node))
+        heapq.heappush(self._heap, (self._order(node), self._serial, node, data))
         self._compact_when_sparse()
 
     def _compact_when_sparse(self) -> None:
         if len(self._heap) <= COMPACT_FROM + 2 * self._queued:
             return
-        self._heap = [entry for entry in self._heap if self._data(entry[2]).queue_serial == entry[1]]
+        self._heap = [entry for entry in self._heap if entry[3].queue_serial == entry[1]]
         heapq.heapify(self._heap)
