@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import ClassVar
 
-from hicache.components.base import (
-    ComponentTier,
-    DevicePages,
-    HostPages,
-    Insertion,
-    Tail,
-    TreeComponent,
-    Validator,
-    has_value,
-)
-from hicache.config import CacheConfig
-from hicache.events import EventLog
-from hicache.metrics import Counters
+from hicache.components.base import ComponentTier, Insertion, Tail, TreeComponent, Validator, has_value
 from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.types import Component, Slots
 
@@ -27,19 +16,14 @@ class SwaComponent(TreeComponent):
 
     name: ClassVar[str] = Component.SWA.value
 
-    def __init__(
-        self,
-        index: int,
-        config: CacheConfig,
-        device_pages: DevicePages,
-        host_pages: HostPages | None,
-        events: EventLog,
-        counters: Counters,
-    ) -> None:
-        super().__init__(index, config, device_pages, host_pages, events, counters)
-        assert config.sliding_window_size is not None, "CacheConfig requires a window with SWA"
-        self._window_pages = -(-config.sliding_window_size // config.page_size)
-        self._is_present = has_value(index, device_only=host_pages is None)
+    @cached_property
+    def _window_pages(self) -> int:
+        assert self.config.sliding_window_size is not None, "CacheConfig requires a window with SWA"
+        return -(-self.config.sliding_window_size // self.config.page_size)
+
+    @cached_property
+    def _is_present(self) -> Validator:
+        return has_value(self.index, device_only=len(self.tiers) == 1)
 
     def is_candidate(self, node: Node) -> bool:
         return node.device[self.index].value is not None and not is_any_locked(node.device[self.index :])
