@@ -164,10 +164,10 @@ class FileStorage(PagedStorage):
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        told = Options("file", options, ("root", "capacity_bytes", "fsync"))
-        self._capacity_bytes = told.optional_count("capacity_bytes")
-        self._is_synced = told.flag("fsync", False)
-        self._folder = ScopeFolder(told.text("root"), scope)
+        parsed = Options("file", options, ("root", "capacity_bytes", "fsync"))
+        self._capacity_bytes = parsed.optional_count("capacity_bytes")
+        self._is_synced = parsed.flag("fsync", False)
+        self._folder = ScopeFolder(parsed.text("root"), scope)
         self._usage = FileUsage(self._folder.lock_file)
         self._recency = FileRecency(self._scan)
         self._numbers = count()

@@ -50,9 +50,9 @@ class MemoryStorage(PagedStorage):
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        told = Options("memory", options, ("store", "capacity_bytes"))
-        store = told.optional_text("store")
-        self._capacity_bytes = told.optional_count("capacity_bytes")
+        parsed = Options("memory", options, ("store", "capacity_bytes"))
+        store = parsed.optional_text("store")
+        self._capacity_bytes = parsed.optional_count("capacity_bytes")
         # `setdefault` is atomic, so two threads that open a store get the same objects.
         self._scope = ScopeObjects() if store is None else _SHARED.setdefault((store, scope), ScopeObjects())
 

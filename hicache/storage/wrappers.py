@@ -26,10 +26,10 @@ class StorageWrapper(StorageBackend):
     OWN: tuple[str, ...] = ()
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
-        self.told = Options(self.NAME, options, ("inner", "inner_options", *self.OWN))
+        self.parsed = Options(self.NAME, options, ("inner", "inner_options", *self.OWN))
         inner = options.get("inner")
         if not isinstance(inner, StorageBackend):
-            inner = open_backend(self.told.text("inner"), scope, self.told.table("inner_options"))
+            inner = open_backend(self.parsed.text("inner"), scope, self.parsed.table("inner_options"))
         self.inner = inner
 
     def has(self, keys: Sequence[str]) -> list[bool]:
@@ -89,7 +89,7 @@ class MeteredStorage(StorageWrapper):
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, options)
-        self._clock: Callable[[], float] = self.told.function("clock", time.perf_counter)
+        self._clock: Callable[[], float] = self.parsed.function("clock", time.perf_counter)
         self._lock = Lock()
         self._meters = {verb: Meter(0, 0, 0, 0, 0.0, (0,) * (len(BOUNDS_S) + 1)) for verb in VERBS}
 
@@ -223,10 +223,10 @@ class FaultyStorage(StorageWrapper):
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, options)
         self.injected: Counter[Fault] = Counter()
-        self._rates = {fault: self.told.number(fault.value, 0, 1) for fault in Fault}
-        self._random = random.Random(self.told.whole("seed", 0))
-        self._delay_s = self.told.number("delay_s", 0, 3_600)
-        self._pause: Callable[[float], None] = self.told.function("pause", time.sleep)
+        self._rates = {fault: self.parsed.number(fault.value, 0, 1) for fault in Fault}
+        self._random = random.Random(self.parsed.whole("seed", 0))
+        self._delay_s = self.parsed.number("delay_s", 0, 3_600)
+        self._pause: Callable[[float], None] = self.parsed.function("pause", time.sleep)
         self._gone: set[str] = set()
         self._lock = Lock()
 
@@ -244,28 +244,28 @@ class FaultyStorage(StorageWrapper):
             return [False] * len(keys)
         if len(keys) != len(targets):
             return super().get(keys, targets, prefix_keys)
-        asked = self._part(len(keys))
-        answers = super().get(keys[:asked], targets[:asked], prefix_keys)
-        for number, key in enumerate(keys[:asked]):
+        count = self._part(len(keys))
+        answers = super().get(keys[:count], targets[:count], prefix_keys)
+        for number, key in enumerate(keys[:count]):
             if key in self._gone:
                 answers[number] = False
             elif answers[number] and self._draw(Fault.SHORT):
                 _corrupt_end(targets[number])
                 answers[number] = False
-        return answers + [False] * (len(keys) - asked)
+        return answers + [False] * (len(keys) - count)
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         if self._fails():
             return [False] * len(keys)
         if len(keys) != len(sources):
             return super().set(keys, sources, prefix_keys)
-        asked = self._part(len(keys))
-        torn = [self._draw(Fault.TORN) for _ in range(asked)]
+        count = self._part(len(keys))
+        torn = [self._draw(Fault.TORN) for _ in range(count)]
         given = [_first_half(page) if is_torn else page for page, is_torn in zip(sources, torn, strict=False)]
-        answers = super().set(keys[:asked], given, prefix_keys)
-        self._gone.difference_update(keys[:asked])
+        answers = super().set(keys[:count], given, prefix_keys)
+        self._gone.difference_update(keys[:count])
         whole = [is_kept and not is_torn for is_kept, is_torn in zip(answers, torn, strict=True)]
-        return whole + [False] * (len(keys) - asked)
+        return whole + [False] * (len(keys) - count)
 
     def clear(self) -> bool:
         if self._fails():

@@ -27,13 +27,13 @@ class Hf3fsStorage(PagedStorage):
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        told = Options("hf3fs", options, ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s"))
-        num_pages, slot_bytes = told.count("capacity_pages"), slot_bytes_of(told.count("page_bytes"))
-        self._page_bytes = told.count("page_bytes")
-        timeout_s = told.number("timeout_s", 5, MAX_TIMEOUT_S) or told.refuse("timeout_s", 0, "more than none")
+        parsed = Options("hf3fs", options, ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s"))
+        num_pages, slot_bytes = parsed.count("capacity_pages"), slot_bytes_of(parsed.count("page_bytes"))
+        self._page_bytes = parsed.count("page_bytes")
+        timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
         # A scope may itself end with a dot and digits: only the last digits are the slot size.
-        self._metadata = MetadataClient(told.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s)
-        self._file = _opened(told.text("root"), scope, num_pages, slot_bytes)
+        self._metadata = MetadataClient(parsed.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s)
+        self._file = _opened(parsed.text("root"), scope, num_pages, slot_bytes)
         try:
             self._metadata.initialise()
         except MetadataError as error:

@@ -53,7 +53,7 @@ class Journal:
     def change(self, state: str, change: Change) -> None:
         """Append a change of keys and pages. Raises OSError."""
         if any(change):
-            self._append({"state": state, **{name: told for name, told in change._asdict().items() if told}})
+            self._append({"state": state, **{name: value for name, value in change._asdict().items() if value}})
 
     def save(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Rewrite the file, and empty the journal. Raises OSError; the file is not changed then."""
@@ -102,7 +102,7 @@ def _replay(snapshots: dict[str, Snapshot], taken: dict[str, set[int]], line: An
     if "num_pages" in line:
         snapshots.setdefault(state, Snapshot(line["num_pages"], list(range(line["num_pages"])), {}))
         return
-    snapshot, change = snapshots[state], Change(**{name: told for name, told in line.items() if name != "state"})
+    snapshot, change = snapshots[state], Change(**{name: value for name, value in line.items() if name != "state"})
     if state not in taken:
         used = {*snapshot.free_pages, *snapshot.keys.values()}
         taken[state] = {page for page in range(snapshot.num_pages) if page not in used}

@@ -26,12 +26,12 @@ class SlotFileStorage(PagedStorage):
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        told = Options("slotfile", options, ("root", "capacity_slots", "verify", "fsync"))
-        capacity_slots = told.count("capacity_slots")
-        self._is_synced = told.flag("fsync", False)
-        self._folder = ScopeFolder(told.text("root"), scope)
+        parsed = Options("slotfile", options, ("root", "capacity_slots", "verify", "fsync"))
+        capacity_slots = parsed.count("capacity_slots")
+        self._is_synced = parsed.flag("fsync", False)
+        self._folder = ScopeFolder(parsed.text("root"), scope)
         self._files = SlotFiles(self._folder.path)
-        self._reader = SlotReader(self._files, told.flag("verify", True), self.failed)
+        self._reader = SlotReader(self._files, parsed.flag("verify", True), self.failed)
         with self._folder.opening():
             tables = connect(self._folder.path / "index.sqlite", self._is_synced)
             names = NameTable(self._folder.path / "names")
