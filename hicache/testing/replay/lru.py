@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from hicache.testing.traces.format import TraceRequest
-from hicache.testing.traces.runs import page_runs
+from hicache.testing.traces.format import TraceRequest, page_runs
 
 
 def lru_hit_tokens(requests: Iterable[TraceRequest], page_size: int, capacity_tokens: int) -> int:

@@ -6,8 +6,7 @@ from array import array
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from hicache.testing.traces.format import TraceRequest
-from hicache.testing.traces.runs import page_runs
+from hicache.testing.traces.format import TraceRequest, page_runs
 
 _NEVER = 2**62
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hicache.testing.traces.format import TraceRequest
-from hicache.testing.traces.runs import page_runs
+from hicache.testing.traces.format import TraceRequest, page_runs
 
 
 @dataclass(frozen=True, slots=True)
