@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from hicache.config import CacheConfig, StorageConfig
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.configurations import needs_of, quick_configurations, standard_configurations
+from hicache.testing.configurations import USUAL_LAYOUTS, needs_of, quick_configurations, standard_configurations
 from hicache.testing.contract import CONTRACT, Checks
-from hicache.testing.host_configurations import USUAL_LAYOUTS
 from hicache.types import Component, Pool
 
 OF_NAME = {
