@@ -68,6 +68,13 @@ TIMEOUT_PER_PAGE_S = 0.5
 TIMEOUT_CAP_S = 3.0
 """Limits the timeout of prefetches of more than four pages."""
 
+OF_NAME = {
+    Component.SWA.value: Capability.SWA,
+    Component.MAMBA.value: Capability.MAMBA,
+    Pool.INDEXER.value: Capability.INDEXER,
+}
+"""The capability that a component or sidecar needs."""
+
 QUICK = frozenset(
     {
         "full/page1/lru",
