@@ -6,12 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hicache.testing.report.comparison import Comparison, Implementation
-from hicache.testing.report.comparison_page import difference
-from hicache.testing.report.matrix import Status
-from hicache.testing.report.pages import SYMBOLS
-from hicache.testing.report.run import Outcome
-from hicache.testing.report.text import counted, first_line, legible
+from hicache.testing.report.comparison import Comparison, Implementation, difference
+from hicache.testing.report.matrix import SYMBOLS, Status
+from hicache.testing.report.run import Outcome, first_line
+from hicache.testing.report.text import counted, legible
 
 _STYLES = {
     Status.PASSED: "green",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from hicache.testing.report.matrix import Status
-from hicache.testing.report.overview import Overview, overview
+from hicache.testing.report.matrix import Overview, Status, overview
 from hicache.testing.report.run import RunRecord
 from hicache.testing.report.text import counted
 from hicache.testing.storage.clauses import BACKEND_CLAUSES

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from hicache.cli.stage import Stage, StageResult, shortcomings
 from hicache.testing.report import Execution, Outcome
-from hicache.testing.report.text import first_line, legible
+from hicache.testing.report.run import first_line
+from hicache.testing.report.text import legible
 
 _MAX_FAILURES = 5
 
