@@ -12,7 +12,7 @@ from rich.console import Console
 from hicache.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hicache.testing.replay.hits import HitComparison
+    from hicache.testing.replay.outcome import HitComparison
 
 _MAX_SHOWN = 20
 
@@ -28,7 +28,7 @@ def hits_command(
     - 1: the hits of a request differ on some tier.
     - 2: a file is not a replay, or the replays have different traces, capacities or numbers of running requests.
     """
-    from hicache.testing.replay.hits import compare_hits
+    from hicache.testing.replay.outcome import compare_hits
 
     try:
         compared = compare_hits(*(path / "replay.json" if path.is_dir() else path for path in (first, second)))
