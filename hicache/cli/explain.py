@@ -28,8 +28,7 @@ def explain_command(
     - 2: the cache lacks a capability that the story needs, or cannot be opened.
     """
     from hicache.testing.story.page import render_page
-    from hicache.testing.story.script import ACTS
-    from hicache.testing.story.telling import Scene, missing_capabilities, run_story
+    from hicache.testing.story.script import ACTS, Scene, missing_capabilities, run_story
     from hicache.testing.story.terminal import show_legend, show_scene
 
     subject = adapter_class(adapter)
