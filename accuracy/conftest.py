@@ -12,7 +12,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
 from hicache.testing.plugin.fixtures import adapter_type
-from hicache.testing.plugin.subject import subject_of
+from hicache.testing.plugin.selection import subject_of
 from hicache.testing.requirements import unsupported_transformers
 
 __all__ = ["adapter_type"]

@@ -29,9 +29,7 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability, load_adapter
-from hicache.testing.configurations import standard_configurations
-from hicache.testing.host_configurations import with_host
-from hicache.testing.storage_configurations import with_storage
+from hicache.testing.configurations import standard_configurations, with_host, with_storage
 from hicache.types import SHARED, Component, Handle, Key, Slots, Tokens
 
 ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"

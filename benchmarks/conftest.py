@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
-from hicache.testing.plugin.subject import subject_of
+from hicache.testing.plugin.selection import subject_of
 
 from .alternating_times import AlternatingTimes, Ratio
 

@@ -17,9 +17,9 @@ from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.replay.configuration import HostSettings, ReplaySettings, cache_config
-from hicache.testing.replay.epoch import Epoch
 from hicache.testing.replay.latency import Stopwatch
-from hicache.testing.replay.survey import survey
+from hicache.testing.replay.limits import survey
+from hicache.testing.replay.run import Epoch
 from hicache.testing.replay.tally import Tally
 from hicache.testing.storage.scripted import BACKEND, store_named
 from hicache.testing.traces import Trace, TraceRequest

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hicache.cli.adapter_class import REFERENCE, adapter_class
-from hicache.cli.suite_stage import suite_folder
+from hicache.cli.command import REFERENCE, adapter_class, say
+from hicache.cli.stage import suite_folder
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.ranks.outcome import RanksFailedError
@@ -144,8 +144,8 @@ def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report:
         table.add_row(one.name, _scores(one, passes[0]), *tiers, wait, f"{one.max_nats:.1e}", style=style)
     console.print(table)
     for problem in (problem for one in passes for problem in one.problems):
-        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+        say(console, problem, style="red")
+    say(console, f"report: {page}")
     if any(one.problems for one in passes):
         raise typer.Exit(1)
 

@@ -6,12 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hicache.testing.report.comparison import Comparison, Implementation
-from hicache.testing.report.comparison_page import difference
-from hicache.testing.report.matrix import Status
-from hicache.testing.report.pages import SYMBOLS
-from hicache.testing.report.run import Outcome
-from hicache.testing.report.text import counted, first_line, legible
+from hicache.cli.command import say
+from hicache.testing.report.comparison import Comparison, Implementation, difference
+from hicache.testing.report.matrix import SYMBOLS, Status
+from hicache.testing.report.run import Outcome, first_line
+from hicache.testing.report.text import counted, legible
 
 _STYLES = {
     Status.PASSED: "green",
@@ -33,7 +32,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         console.print(failed)
     for implementation in comparison.implementations:
         _show_findings(implementation, console)
-    _say(console, difference(comparison), style="bold")
+    say(console, difference(comparison), style="bold")
 
 
 def _show_findings(implementation: Implementation, console: Console) -> None:
@@ -42,11 +41,11 @@ def _show_findings(implementation: Implementation, console: Console) -> None:
         more = (
             "" if shown == implementation.findings else f"; these are the first {len(shown)}, and the HTML page has all"
         )
-        _say(console, f"{implementation.name} fails {counted(len(implementation.findings), 'test')}{more}:")
+        say(console, legible(f"{implementation.name} fails {counted(len(implementation.findings), 'test')}{more}:"))
     for finding in shown:
-        _say(console, f"{SYMBOLS[finding.status]} {finding.test}", style=_STYLES[finding.status])
-        _say(console, f"  {first_line(finding.shortest.reason)}")
-        _say(console, f"  {finding.shortest.replay}\n", style="cyan")
+        say(console, legible(f"{SYMBOLS[finding.status]} {finding.test}"), style=_STYLES[finding.status])
+        say(console, legible(f"  {first_line(finding.shortest.reason)}"))
+        say(console, legible(f"  {finding.shortest.replay}\n"), style="cyan")
 
 
 def _counts(comparison: Comparison) -> Table:
@@ -74,7 +73,3 @@ def _failed_clauses(comparison: Comparison) -> Table:
 def _table(heading: str, comparison: Comparison) -> Table:
     """A table with a column for each implementation."""
     return Table(heading, *(escape(legible(implementation.name)) for implementation in comparison.implementations))
-
-
-def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(legible(text), style=style, markup=False, highlight=False, soft_wrap=True)

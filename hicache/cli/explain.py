@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.adapter_class import REFERENCE, adapter_class
+from hicache.cli.command import REFERENCE, adapter_class, say
 from hicache.errors import ConfigurationError, InvariantError
 
 
@@ -28,8 +28,7 @@ def explain_command(
     - 2: the cache lacks a capability that the story needs, or cannot be opened.
     """
     from hicache.testing.story.page import render_page
-    from hicache.testing.story.script import ACTS
-    from hicache.testing.story.telling import Scene, missing_capabilities, run_story
+    from hicache.testing.story.script import ACTS, Scene, missing_capabilities, run_story
     from hicache.testing.story.terminal import show_legend, show_scene
 
     subject = adapter_class(adapter)
@@ -53,9 +52,9 @@ def explain_command(
     if svg is not None:
         svg.parent.mkdir(parents=True, exist_ok=True)
         svg.write_text(render_page(shown), encoding="utf-8")
-        console.print(f"\npage: {svg}", highlight=False, soft_wrap=True)
+        say(console, f"\npage: {svg}")
 
 
 def _end(code: int, reason: str) -> typer.Exit:
-    Console(stderr=True).print(reason, style="red", markup=False, highlight=False, soft_wrap=True)
+    say(Console(stderr=True), reason, style="red")
     return typer.Exit(code)

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.adapter_class import REFERENCE, adapter_class
-from hicache.cli.host_options import HostCapacity, HostExecutor, HostLayout, HostWrites
-from hicache.cli.storage_options import QueueSteps, RestartAt, StorageBackendName, StorageExtra, StorageStops
+from hicache.cli.command import REFERENCE, adapter_class, say
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.errors import ConfigurationError, TraceError
 from hicache.types import StopPolicy
@@ -20,9 +18,74 @@ from hicache.types import StopPolicy
 if TYPE_CHECKING:
     from hicache.testing.replay import ReplayOutcome
 
+_HOST_PANEL = "Host tier"
+_STORAGE_PANEL = "Storage tier"
+
 DeviceCapacity = Annotated[
     str,
     typer.Option(help="Device capacity: tokens, a share of the tokens in all distinct pages, or 'unlimited'."),
+]
+HostCapacity = Annotated[
+    str | None,
+    typer.Option(
+        help="Host capacity, in the same form as --capacity. Without it: no host tier.", rich_help_panel=_HOST_PANEL
+    ),
+]
+HostWrites = Annotated[
+    WritePolicy,
+    typer.Option(
+        help="When a node is backed up: write_through: on its first use; write_through_selective: on its second use; "
+        "write_back: when it is evicted.",
+        rich_help_panel=_HOST_PANEL,
+    ),
+]
+HostLayout = Annotated[Layout, typer.Option(help="Memory layout of the host pools.", rich_help_panel=_HOST_PANEL)]
+HostExecutor = Annotated[
+    ExecutorKind,
+    typer.Option(
+        help="What runs the transfers: threaded: threads; stepped: one step per request, so that a run is repeatable; "
+        "streams: CUDA streams, which need a GPU.",
+        rich_help_panel=_HOST_PANEL,
+    ),
+]
+
+
+StorageBackendName = Annotated[
+    str | None,
+    typer.Option(
+        help="Backend: memory, file, slotfile, hf3fs or module:Class. Needs --host. Without it: no storage tier.",
+        rich_help_panel=_STORAGE_PANEL,
+    ),
+]
+StorageExtra = Annotated[
+    str,
+    typer.Option(
+        help="Extra configuration: thresholds and backend options, as JSON or @file. '{directory}' in a value is a "
+        "temporary folder, which is also where the backends of this package store pages by default.",
+        rich_help_panel=_STORAGE_PANEL,
+    ),
+]
+StorageStops = Annotated[
+    StopPolicy,
+    typer.Option(
+        help="How long a request waits for its prefetch: best_effort: not at all; wait_complete: until it has ended; "
+        "timeout: until a deadline.",
+        rich_help_panel=_STORAGE_PANEL,
+    ),
+]
+QueueSteps = Annotated[
+    int,
+    typer.Option(
+        help="Steps that a request waits in the queue after its prefetch was started.", rich_help_panel=_STORAGE_PANEL
+    ),
+]
+RestartAt = Annotated[
+    float,
+    typer.Option(
+        help="Share of the requests, above 0 and at most 1, after which the cache is closed and a new one is opened on "
+        "the same storage. 1: no restart.",
+        rich_help_panel=_STORAGE_PANEL,
+    ),
 ]
 
 
@@ -84,7 +147,7 @@ def _configuration_errors() -> Iterator[None]:
     try:
         yield
     except (TraceError, ConfigurationError) as error:
-        _say(Console(stderr=True), f"{type(error).__name__}: {error}", style="red")
+        say(Console(stderr=True), f"{type(error).__name__}: {error}", style="red")
         raise typer.Exit(2) from error
 
 
@@ -95,12 +158,7 @@ def _report(console: Console, outcome: ReplayOutcome, report: Path) -> None:
 
     write_report(outcome, report)
     show_outcome(console, outcome)
-    _say(console, f"report: {report / 'replay.json'} and {report / 'replay.svg'}", style=None)
+    say(console, f"report: {report / 'replay.json'} and {report / 'replay.svg'}")
     if outcome.broken is not None:
-        _say(console, f"invariant violated {outcome.broken}", style="red")
+        say(console, f"invariant violated {outcome.broken}", style="red")
         raise typer.Exit(1)
-
-
-def _say(console: Console, text: str, style: str | None) -> None:
-    """Print the text unchanged: no markup, no highlighting, no line break inside a path or a command."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

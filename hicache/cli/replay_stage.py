@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from time import perf_counter
 
-from hicache.cli.stage import Progress, StageResult, Verification
+from hicache.cli.stage import Progress, StageResult, Verification, part_of
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.known_failures import KnownFailure
@@ -38,7 +38,7 @@ class ReplayStage:
             picture.unlink()
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         chosen = samples(self.adapter)
-        executions = [self._run(sample, _part(progress, number, len(chosen))) for number, sample in enumerate(chosen)]
+        executions = [self._run(sample, part_of(progress, number, len(chosen))) for number, sample in enumerate(chosen)]
         record = RunRecord(
             schema_version=SCHEMA_VERSION,
             implementation=self.verification.adapter,
@@ -116,11 +116,6 @@ class ReplayStage:
             }
         words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         return shlex.join(["hicache", "replay", str(self.verification.directory / "trace.jsonl"), *words])
-
-
-def _part(progress: Progress, number: int, count: int) -> Progress:
-    """Progress of one of several parts of equal length."""
-    return lambda done, total: progress(number * total + done, count * total)
 
 
 def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tuple[str, ...]:

@@ -1,23 +1,52 @@
-"""`hicache report`: compare the reports of earlier runs."""
+"""`hicache report`: compare the reports of earlier runs, and the hits of two replays request by request."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from hicache.cli.report_hits import hits_command
+from hicache.cli.command import say
 from hicache.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from hicache.testing.replay.outcome import HitComparison
+
+_MAX_SHOWN = 20
+
 report_app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-report_app.command("hits")(hits_command)
 
 
 @report_app.callback()
 def _report() -> None:
     """Compare the reports of earlier runs."""
+
+
+@report_app.command("hits")
+def hits_command(
+    first: Annotated[Path, typer.Argument(help="The replay.json of one cache, or its report folder.")],
+    second: Annotated[Path, typer.Argument(help="The same for another cache, with the same trace and capacity.")],
+) -> None:
+    """Compare the hits of two replays of one trace, request by request and tier by tier.
+
+    Exit code:
+    - 0: every request has the same hits in both replays.
+    - 1: the hits of a request differ on some tier.
+    - 2: a file is not a replay, or the replays have different traces, capacities or numbers of running requests.
+    """
+    from hicache.testing.replay.outcome import compare_hits
+
+    try:
+        compared = compare_hits(*(path / "replay.json" if path.is_dir() else path for path in (first, second)))
+    except ConfigurationError as error:
+        say(Console(stderr=True), str(error), style="red")
+        raise typer.Exit(2) from error
+    _show(compared, Console())
+    if compared.differences:
+        raise typer.Exit(1)
 
 
 @report_app.command("compare")
@@ -45,10 +74,25 @@ def compare_command(
     try:
         comparison = compare({str(file): read_run(file) for file in files}, CONTRACT)
     except ConfigurationError as error:
-        Console(stderr=True).print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        say(Console(stderr=True), str(error), style="red")
         raise typer.Exit(2) from error
     console = Console()
     show_comparison(comparison, console)
     if html is not None:
         write_comparison(comparison, html)
-        console.print(f"page: {html}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"page: {html}")
+
+
+def _show(compared: HitComparison, console: Console) -> None:
+    for name, tokens in zip(compared.adapters, compared.hit_tokens, strict=True):
+        say(console, f"{name}: {tokens:,} hit tokens")
+    for one in compared.differences[:_MAX_SHOWN]:
+        say(console, f"request {one.request}: {_lengths(one.hits[0])} and {_lengths(one.hits[1])}", style="yellow")
+    if len(compared.differences) > _MAX_SHOWN:
+        say(console, f"and {len(compared.differences) - _MAX_SHOWN:,} more requests")
+    agreed = compared.requests - len(compared.differences)
+    say(console, f"{agreed:,} of {compared.requests:,} requests have equal hits", style="bold")
+
+
+def _lengths(hits: Mapping[str, int]) -> str:
+    return ", ".join(f"{tokens:,} tokens on {tier}" for tier, tokens in hits.items())

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.adapter_class import REFERENCE, adapter_class
-from hicache.cli.stage import Stage, StageResult, Verification, shortcomings
+from hicache.cli.accuracy import missing_libraries
+from hicache.cli.command import REFERENCE, adapter_class, say
+from hicache.cli.stage import Stage, StageResult, SuiteStage, Verification, shortcomings
 from hicache.errors import ConfigurationError
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
     from hicache.testing.plugin.known_failures import KnownFailure
@@ -42,9 +45,7 @@ def verify_command(
     - 1: a test or a suite failed, or no test passed.
     - 2: the adapter or the list of expected failures cannot be loaded.
     """
-    from hicache.cli.left_out import left_out
     from hicache.cli.replay_stage import ReplayStage
-    from hicache.cli.suite_stage import SuiteStage
 
     known = listed_failures(known_failures)
     cache = adapter_class(adapter)
@@ -57,9 +58,27 @@ def verify_command(
     ]
     failed, console = shortcomings(verify(stages, report, Console())), Console()
     for name, reason in omitted.items():
-        console.print(f"not run: {name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"not run: {name}: {reason}")
     if failed:
         raise typer.Exit(1)
+
+
+def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
+    """The suites that are not run, each with the reason: a capability, a library, or the time that it takes."""
+    reasons = {}
+    if Capability.RANKS not in cache.capabilities:
+        reasons["distributed_tests"] = f"{cache.__name__} does not declare RANKS"
+    if Capability.BYTES not in cache.capabilities:
+        reasons["accuracy"] = f"{cache.__name__} does not declare BYTES"
+    elif quick:
+        reasons["accuracy"] = "takes minutes and is not part of --quick"
+    elif missing := missing_libraries():
+        reasons["accuracy"] = (
+            f"not installed: {', '.join(missing)}; run pip install 'hicache[accuracy]', or make .venv/models"
+        )
+    elif unsupported := unsupported_transformers():
+        reasons["accuracy"] = unsupported
+    return reasons
 
 
 def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:

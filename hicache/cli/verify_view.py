@@ -1,4 +1,4 @@
-"""The output of `hicache verify`: a progress bar for each stage, then a table, the failures and the report's path."""
+"""The output of `hicache verify` and `hicache verify-storage`: progress bars, tables, failures, the report's path."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hicache.cli.command import say
 from hicache.cli.stage import Stage, StageResult, shortcomings
 from hicache.testing.report import Execution, Outcome
-from hicache.testing.report.text import first_line, legible
+from hicache.testing.report.matrix import Overview, Status, overview
+from hicache.testing.report.run import RunRecord, first_line
+from hicache.testing.report.text import counted, legible
+from hicache.testing.storage.clauses import BACKEND_CLAUSES
 
 _MAX_FAILURES = 5
+
+STYLES = {
+    Status.PASSED: "green",
+    Status.PASSED_IN_PART: "green",
+    Status.FAILED: "red",
+    Status.SKIPPED: "yellow",
+}
+
+FIGURES = ("faults of", "kills of", "throughput of")
 
 
 def run_with_progress(stages: Sequence[Stage], console: Console) -> list[StageResult]:
@@ -35,13 +48,30 @@ def show_results(results: Sequence[StageResult], page: Path | None, console: Con
     console.print(_table(results))
     for result in results:
         if result.problem is not None:
-            _say(console, f"{result.name}: {result.problem}\n", style="red")
+            say(console, f"{result.name}: {result.problem}\n", style="red")
     _show_failures([one for result in results for one in _failures(result)], console)
     failed = shortcomings(results)
     verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified: no test failed", "green")
-    _say(console, verdict, style=f"bold {colour}")
+    say(console, verdict, style=f"bold {colour}")
     if page is not None:
-        _say(console, f"report: {page}")
+        say(console, f"report: {page}")
+
+
+def show_storage(record: RunRecord, console: Console) -> None:
+    """Print the status of each clause with each backend, counts and figures, and skipped tests with the reason."""
+    view = overview(record, BACKEND_CLAUSES)
+    console.print(_clauses(view))
+    figures = Table("figure", "value")
+    for name, value in record.environment.items():
+        if name.startswith(FIGURES):
+            figures.add_row(name, value)
+    if figures.row_count:
+        console.print(figures)
+    for group in view.skips:
+        say(console, f"{counted(group.executions, 'test')} skipped: {group.reason}")
+    not_executed = [clause.id for clauses in view.not_executed.values() for clause in clauses]
+    if not_executed:
+        say(console, f"clauses not executed: {', '.join(not_executed)}")
 
 
 def _table(results: Iterable[StageResult]) -> Table:
@@ -64,13 +94,22 @@ def _failures(result: StageResult) -> list[Execution]:
 
 def _show_failures(failures: Sequence[Execution], console: Console) -> None:
     if len(failures) > _MAX_FAILURES:
-        _say(console, f"{len(failures)} failures; these are the last {_MAX_FAILURES}, and the report has all:")
+        say(console, f"{len(failures)} failures; these are the last {_MAX_FAILURES}, and the report has all:")
     for failure in failures[-_MAX_FAILURES:]:
-        _say(console, f"✗ {legible(failure.node_id)}", style="red")
-        _say(console, f"  {first_line(legible(failure.reason))}")
-        _say(console, f"  {legible(failure.replay)}\n", style="cyan")
+        say(console, f"✗ {legible(failure.node_id)}", style="red")
+        say(console, f"  {first_line(legible(failure.reason))}")
+        say(console, f"  {legible(failure.replay)}\n", style="cyan")
 
 
-def _say(console: Console, text: str, style: str | None = None) -> None:
-    """Print the text unchanged: no markup, no highlighting, no line break inside a command."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+def _clauses(view: Overview) -> Table:
+    matrix = view.matrix
+    table = Table(expand=True)
+    for heading in ("clause", *(name.partition("/")[2] or name for name in matrix.configurations)):
+        table.add_column(heading, no_wrap=True, min_width=len(Status.FAILED.value))
+    # On a narrow terminal only the sentence is cut: the clause and its status must stay readable.
+    table.add_column("sentence", no_wrap=True, ratio=1)
+    for section in matrix.sections:
+        for row in section.rows:
+            cells = [f"[{STYLES.get(cell.status, 'white')}]{cell.status.value}[/]" for cell in row.cells]
+            table.add_row(row.clause.id, *cells, row.clause.sentence)
+    return table

@@ -1,37 +1,79 @@
-"""The standard configurations: every kind of cache that an adapter may declare, with capacities that soon run out."""
+"""The standard configurations: every kind of cache that an adapter may declare, on all tiers, with small capacities."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, Layout
+from hicache.config import (
+    SINGLE_RANK,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    StorageConfig,
+    WritePolicy,
+)
 from hicache.testing.adapter import Capability
-from hicache.testing.host_configurations import QUICK_HOST, Kind, host_configurations
 from hicache.testing.hybrid_model import tiny_model
-from hicache.testing.storage_configurations import QUICK_STORAGE, storage_configurations
-from hicache.types import Component, Pool
+from hicache.testing.storage.scripted import BACKEND as SCRIPTED
+from hicache.types import Component, Pool, StopPolicy
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 INDEXER = Pool.INDEXER.value
 
 ALL_POLICIES = tuple(EvictionPolicy)
 
+Kind = tuple[tuple[str, ...], tuple[str, ...]]
+"""Components, sidecars."""
+
+ALONE: Kind = ((FULL,), ())
+ALL: Kind = ((FULL, SWA, MAMBA), (INDEXER,))
+
 CAPACITY_PAGES = {FULL: 24, SWA: 16}
 CAPACITY_STATES = 6
+
+HOST_PAGES = {FULL: 20, SWA: 12}
+HOST_STATES = 5
+"""Slightly less than on the device, so that both tiers soon run out of slots."""
 
 WINDOWS = {1: 4, 3: 5, 16: 24, 64: 48}
 """Window in tokens by page size: not always a multiple of the page size, and sometimes shorter than a page."""
 
 KINDS = {
-    ((FULL,), ()): (1, 3, 16, 64),
+    ALONE: (1, 3, 16, 64),
     ((FULL, SWA), ()): (3, 16),
     ((FULL, MAMBA), ()): (16,),
     ((FULL, SWA, MAMBA), ()): (16,),
     ((FULL,), (INDEXER,)): (16,),
-    ((FULL, SWA, MAMBA), (INDEXER,)): (1, 3, 16, 64),
+    ALL: (1, 3, 16, 64),
 }
 """Page sizes by components and sidecars: all page sizes for FULL alone, and for all components with the indexer."""
+
+TIERED_KINDS = (ALONE, ((FULL, SWA), ()), ((FULL, MAMBA), ()), ALL)
+"""The kinds of configurations with a host: each component with FULL, and all together with a sidecar."""
+
+USUAL_LAYOUTS = (Layout.LAYER_FIRST, Layout.PAGE_FIRST)
+"""The layouts of device and host in all configurations except those for other layouts."""
+
+THRESHOLD_PAGES = 2
+"""The smallest number of FULL pages that is loaded back or prefetched, in the configurations with a threshold."""
+
+LIMIT_PAGES = 8
+"""The number of pages that prefetches may have in flight."""
+
+TIMEOUT_BASE_S = 1.0
+TIMEOUT_PER_PAGE_S = 0.5
+TIMEOUT_CAP_S = 3.0
+"""Limits the timeout of prefetches of more than four pages."""
+
+OF_NAME = {
+    Component.SWA.value: Capability.SWA,
+    Component.MAMBA.value: Capability.MAMBA,
+    Pool.INDEXER.value: Capability.INDEXER,
+}
+"""The capability that a component or sidecar needs."""
 
 QUICK = frozenset(
     {
@@ -42,8 +84,14 @@ QUICK = frozenset(
         "full+swa+mamba+indexer/page16/lru",
         "full/page1/lru/bigram",
         *(f"full/page1/{policy.value}" for policy in ALL_POLICIES),
-        *QUICK_HOST,
-        *QUICK_STORAGE,
+        "full+swa+mamba+indexer/page16/lru/write_through-page_first-stepped",
+        "full/page16/lru/write_back-page_first-stepped",
+        "full+swa/page16/lru/write_through-page_first-stepped",
+        "full+mamba/page16/lru/write_through-page_first-stepped",
+        "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded",
+        "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
+        "full+swa+mamba+indexer/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
+        "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded/ScriptedStorage-wait_complete-threaded",
     }
 )
 """The names of the configurations of a quick run."""
@@ -79,6 +127,50 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
     return frozenset(capability for capability, is_shown in shown.items() if is_shown)
 
 
+def with_host(
+    config: CacheConfig,
+    *,
+    policy: WritePolicy = WritePolicy.WRITE_THROUGH,
+    layout: Layout = Layout.PAGE_FIRST,
+    executor: ExecutorKind = ExecutorKind.STEPPED,
+    threshold_pages: int = 0,
+) -> CacheConfig:
+    """Add a host tier to a configuration of the device tier."""
+    capacities = {name: pages * config.page_size for name, pages in HOST_PAGES.items()} | {MAMBA: HOST_STATES}
+    host = HostConfig(
+        capacity_tokens={name: capacities[name] for name in config.components},
+        layout=layout,
+        write_policy=policy,
+        selective_hits=1,
+        load_back_threshold_tokens=threshold_pages * config.page_size,
+        executor=executor,
+    )
+    return replace(config, host=host)
+
+
+def with_storage(
+    config: CacheConfig,
+    *,
+    stop_policy: StopPolicy = StopPolicy.WAIT_COMPLETE,
+    executor: ExecutorKind = ExecutorKind.STEPPED,
+    threshold_pages: int = 0,
+) -> CacheConfig:
+    """Add a storage tier, with its own in-memory store, to a configuration with a host tier."""
+    storage = StorageConfig(
+        backend=SCRIPTED,
+        model="tiny",
+        options={"store": f"{config.name}/{stop_policy.value}"},
+        prefetch_threshold=threshold_pages * config.page_size,
+        prefetch_timeout_base=TIMEOUT_BASE_S,
+        prefetch_timeout_per_ki_token=TIMEOUT_PER_PAGE_S * 1024 / config.page_size,
+        stop_policy=stop_policy,
+        timeout_cap_s=TIMEOUT_CAP_S,
+        limit_tokens=LIMIT_PAGES * config.page_size,
+        executor=executor,
+    )
+    return replace(config, storage=storage)
+
+
 def _fitting(configs: Iterable[CacheConfig], capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
     served = (_served(config, capabilities) for config in configs)
     return tuple({config.name: config for config in served if needs_of(config).issubset(capabilities)}.values())
@@ -95,27 +187,56 @@ def _served(config: CacheConfig, capabilities: Collection[Capability]) -> CacheC
 
 
 def _product() -> Iterator[CacheConfig]:
-    lru = EvictionPolicy.LRU
-    for (components, sidecars), page_sizes in KINDS.items():
+    for kind, page_sizes in KINDS.items():
         for page_size in page_sizes:
-            yield _tiny(components, sidecars, page_size, lru, bigram=False)
+            yield _tiny(kind, page_size)
     for policy in ALL_POLICIES:
-        if policy is not lru:
-            yield _tiny((FULL,), (), 1, policy, bigram=False)
-            yield _tiny((FULL, SWA, MAMBA), (), 16, policy, bigram=False)
-    yield _tiny((FULL,), (), 1, lru, bigram=True)
-    yield _tiny((FULL, SWA), (), 16, lru, bigram=True)
-    yield from host_configurations(_of_kind)
-    yield from storage_configurations(_of_kind)
+        if policy is not EvictionPolicy.LRU:
+            yield _tiny(ALONE, 1, policy=policy)
+            yield _tiny(((FULL, SWA, MAMBA), ()), 16, policy=policy)
+    yield _tiny(ALONE, 1, bigram=True)
+    yield _tiny(((FULL, SWA), ()), 16, bigram=True)
+    yield from _host_product()
+    yield from _storage_product()
 
 
-def _of_kind(kind: Kind, page_size: int) -> CacheConfig:
-    return _tiny(*kind, page_size, EvictionPolicy.LRU, bigram=False)
+def _host_product() -> Iterator[CacheConfig]:
+    """Every kind with write_through; other policies, layouts, executors and thresholds with some of the kinds."""
+    for kind in TIERED_KINDS:
+        yield with_host(_tiny(kind, 16))
+    for kind in (ALONE, ALL):
+        yield with_host(_tiny(kind, 1))
+        yield with_host(_tiny(kind, 3), threshold_pages=THRESHOLD_PAGES)
+        for policy in (WritePolicy.WRITE_BACK, WritePolicy.WRITE_THROUGH_SELECTIVE):
+            yield with_host(_tiny(kind, 16), policy=policy)
+    mixed = replace(_tiny(ALL, 16), layout=Layout.PAGE_FIRST_DIRECT)
+    yield with_host(mixed, layout=Layout.LAYER_FIRST)
+    yield with_host(replace(mixed, layout=Layout.PAGE_FIRST), layout=Layout.PAGE_FIRST_DIRECT)
+    for kind in TIERED_KINDS:
+        yield with_host(_tiny(kind, 16), executor=ExecutorKind.THREADED)
+        yield with_host(replace(_tiny(kind, 16), device="cuda"), executor=ExecutorKind.STREAMS)
+    yield with_host(_tiny(ALL, 16), policy=WritePolicy.WRITE_BACK, executor=ExecutorKind.THREADED)
+
+
+def _storage_product() -> Iterator[CacheConfig]:
+    """Each component beside FULL; then stop policies, write_back, threads and a threshold with some of the kinds."""
+    for kind in (*TIERED_KINDS, ((FULL,), (INDEXER,))):
+        yield with_storage(with_host(_tiny(kind, 16)))
+    yield with_storage(with_host(_tiny(ALONE, 1)))
+    yield with_storage(with_host(_tiny(ALL, 1), policy=WritePolicy.WRITE_BACK))
+    for kind in (ALONE, ALL):
+        yield with_storage(with_host(_tiny(kind, 16)), stop_policy=StopPolicy.BEST_EFFORT)
+        yield with_storage(with_host(_tiny(kind, 16)), stop_policy=StopPolicy.TIMEOUT)
+    threaded = with_host(_tiny(ALL, 16), executor=ExecutorKind.THREADED)
+    yield with_storage(threaded, executor=ExecutorKind.THREADED)
+    yield with_storage(with_host(_tiny(ALONE, 3)), threshold_pages=THRESHOLD_PAGES)
 
 
 def _tiny(
-    components: tuple[str, ...], sidecars: tuple[str, ...], page_size: int, policy: EvictionPolicy, *, bigram: bool
+    kind: Kind, page_size: int, *, policy: EvictionPolicy = EvictionPolicy.LRU, bigram: bool = False
 ) -> CacheConfig:
+    """A configuration of the device tier."""
+    components, sidecars = kind
     capacities = {name: pages * page_size for name, pages in CAPACITY_PAGES.items()} | {MAMBA: CAPACITY_STATES}
     return CacheConfig(
         components=components,

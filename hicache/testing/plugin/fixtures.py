@@ -1,4 +1,4 @@
-"""The fixtures that open the cache under test, and the hook behind `config`; imported by a suite's conftest.py.
+"""What a suite's conftest.py imports: the fixtures that open a cache, the hook behind `config`, Hypothesis' profiles.
 
 `config` is a parameter, not a fixture: a test that uses it, or `adapter`, or `driver`, runs once for each
 configuration that its clauses and its `@clause` select.
@@ -6,6 +6,7 @@ configuration that its clauses and its `@clause` select.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,12 +17,11 @@ from hicache.testing.contract import Checks
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.hooks import FINAL_CHECK
-from hicache.testing.plugin.selection import select
-from hicache.testing.plugin.subject import subject_of
+from hicache.testing.plugin.selection import select, subject_of
 from hicache.testing.plugin.tags import OPERATIONS, suite_of
 from hicache.testing.storage.scripted import store_of
 
-__all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
+__all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests", "register_profiles"]
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +65,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.fail(f"{test.nodeid} names no clause: mark it with @clause(...)", pytrace=False)
     if mark is not None and takes_config:
         metafunc.parametrize("config", _parameters(mark.args[0], metafunc.config))
+
+
+def register_profiles() -> None:
+    """Register Hypothesis' profiles; load ci when the variable CI is set, otherwise quick.
+
+    quick: for development; ci: the same examples everywhere, as a gate; nightly: for long runs.
+    """
+    from hypothesis import HealthCheck, settings
+
+    # A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies.
+    common = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("quick", common, max_examples=25, stateful_step_count=25)
+    settings.register_profile("ci", common, max_examples=150, stateful_step_count=30, derandomize=True)
+    settings.register_profile("nightly", common, max_examples=4000, stateful_step_count=60)
+    settings.load_profile("ci" if "CI" in os.environ else "quick")
 
 
 def _parameters(checks: Checks, config: pytest.Config) -> list[object]:

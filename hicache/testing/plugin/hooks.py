@@ -132,7 +132,7 @@ def _passed_anyway(report: pytest.TestReport) -> bool:
 
 
 def _tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    from hicache.testing.plugin.groups import tell_each
+    from hicache.testing.plugin.session import tell_each
 
     tell_each(report, call)
 
@@ -140,7 +140,7 @@ def _tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
 def _no_shrinking(item: pytest.Item) -> Any:
     if KNOWN_FAILURE not in item.stash or not isinstance(item, pytest.Function):
         return nullcontext()
-    from hicache.testing.plugin.shrinking import no_shrinking
+    from hicache.testing.plugin.known_failures import no_shrinking
 
     return no_shrinking(item.obj)
 

@@ -1,23 +1,22 @@
-"""Selection: the configurations that a test runs with, or the reason why it is skipped."""
+"""Selection: the subject of a run, and the configurations that a test runs with, or the reason why it is skipped."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hicache.config import CacheConfig, StorageConfig
-from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.configurations import needs_of, quick_configurations, standard_configurations
-from hicache.testing.contract import CONTRACT, Checks
-from hicache.testing.host_configurations import USUAL_LAYOUTS
-from hicache.types import Component, Pool
+import pytest
 
-OF_NAME = {
-    Component.SWA.value: Capability.SWA,
-    Component.MAMBA.value: Capability.MAMBA,
-    Pool.INDEXER.value: Capability.INDEXER,
-}
-"""The capability that a component or sidecar needs."""
+from hicache.config import CacheConfig, StorageConfig
+from hicache.testing.adapter import CacheAdapter, Capability, load_adapter
+from hicache.testing.configurations import (
+    OF_NAME,
+    USUAL_LAYOUTS,
+    needs_of,
+    quick_configurations,
+    standard_configurations,
+)
+from hicache.testing.contract import CONTRACT, Checks
 
 OF_CONFIGURATIONS = frozenset(
     {
@@ -29,12 +28,30 @@ OF_CONFIGURATIONS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The configurations that a test runs with and the clauses that it checks; or none, and the reason."""
+class Subject:
+    """`path`: that of the adapter class, `package.module:Class`."""
 
+    path: str
+    adapter: type[CacheAdapter]
     configurations: tuple[CacheConfig, ...]
-    clauses: tuple[str, ...]
-    reason: str
+
+
+_SUBJECT = pytest.StashKey[Subject]()
+
+
+def subject_of(config: pytest.Config) -> Subject:
+    """The subject of a run. Raises UsageError when the adapter cannot be loaded."""
+    if _SUBJECT not in config.stash:
+        config.stash[_SUBJECT] = _load(config.getoption("--adapter"), quick=config.getoption("--quick"))
+    return config.stash[_SUBJECT]
+
+
+def _load(path: str, *, quick: bool) -> Subject:
+    try:
+        adapter = load_adapter(path)
+    except (ImportError, ValueError) as error:
+        raise pytest.UsageError(f"--adapter {path}: {error}") from error
+    return Subject(path, adapter, tuple(configurations_of(adapter, quick=quick)))
 
 
 def configurations_of(adapter: type[CacheAdapter], *, quick: bool) -> Sequence[CacheConfig]:
@@ -43,6 +60,15 @@ def configurations_of(adapter: type[CacheAdapter], *, quick: bool) -> Sequence[C
     if own is not None:
         return own
     return (quick_configurations if quick else standard_configurations)(adapter.capabilities)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The configurations that a test runs with and the clauses that it checks; or none, and the reason."""
+
+    configurations: tuple[CacheConfig, ...]
+    clauses: tuple[str, ...]
+    reason: str
 
 
 def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable[CacheConfig]) -> Selection:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import platform
+import shlex
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
+from hicache import __version__
+from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.contract import CONTRACT
+from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
 from hicache.testing.plugin.backends import backends_of, contract_of
-from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
-from hicache.testing.plugin.journal import Journal
+from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
-from hicache.testing.plugin.preparation import prepare
-from hicache.testing.plugin.record import record_of
-from hicache.testing.plugin.subject import subject_of
-from hicache.testing.plugin.tally import Tally
+from hicache.testing.plugin.selection import Selection, select_clauses, subject_of
+from hicache.testing.plugin.tags import OPERATIONS, Tags, place_in_suite, read_tags, suite_of
+from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.report import write_report
+from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.storage.subject import BackendSubject
 
 
 class SuiteSession:
@@ -88,3 +96,235 @@ def _is_part_of_a_suite(config: pytest.Config) -> bool:
     narrowing = ("keyword", "markexpr", "deselect", "lf", "quick")
     named_tests = any("::" in argument or argument.endswith(".py") for argument in config.args)
     return named_tests or any(config.getoption(option, None) for option in narrowing)
+
+
+NO_SELECTION = Selection((), (), "")
+
+
+def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
+    """Add to a test its tags, the reason to skip it, and its known failure.
+
+    A test that names no clause and lies in no suite stays unchanged.
+    """
+    mark = item.get_closest_marker("clause")
+    suite = suite_of(item.path, item.config.rootpath)
+    if mark is None and not suite:
+        return
+    selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
+    tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item))
+    item.user_properties.extend(tags.to_properties())
+    # Lets `-k LOCK-3` select the tests of a clause.
+    item.extra_keyword_matches.update(selection.clauses)
+    if selection.reason:
+        item.add_marker(pytest.mark.skip(reason=selection.reason))
+    failure = next((failure for failure in known if failure.covers(tags.test, tags.clauses)), None)
+    if failure is not None:
+        item.stash[KNOWN_FAILURE] = failure.place
+        item.add_marker(pytest.mark.xfail(reason=str(failure), strict=True))
+
+
+def _select(item: pytest.Item, checks: Checks) -> Selection:
+    # A test with one of these parameters was parametrized with fitting values at collection.
+    if not {"config", "backend"}.isdisjoint(getattr(item, "fixturenames", ())):
+        return Selection((), checks.clauses, "")
+    return select_clauses(checks, subject_of(item.config).adapter)
+
+
+def _test_id(item: pytest.Item) -> str:
+    return f"{place_in_suite(item.path, item.config.rootpath).as_posix()}::{_name(item)}"
+
+
+def _name(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[2]
+
+
+def _configuration(item: pytest.Item) -> str:
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    config, backend, mesh = parameters.get("config"), parameters.get("backend"), parameters.get("mesh")
+    if isinstance(backend, BackendSubject):
+        return f"storage/{backend.name}"
+    if isinstance(mesh, Mesh):
+        return f"ranks/{mesh.name}/{parameters.get('transport')}"
+    return config.name if isinstance(config, CacheConfig) else ""
+
+
+def _replay_command(item: pytest.Item) -> str:
+    path = os.path.relpath(item.path, item.config.invocation_params.dir)
+    words = ["pytest", f"{path}::{_name(item)}"]
+    return shlex.join([*words, *_subject_options(item.config)])
+
+
+def _subject_options(config: pytest.Config) -> Iterator[str]:
+    for option, default in (("--adapter", DEFAULT_ADAPTER), ("--backend", None), ("--backend-config", None)):
+        if config.getoption(option) != default:
+            yield from (option, config.getoption(option))
+
+
+WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)
+
+CRASHED = "???"
+"""The phase of the report for a test whose worker process died."""
+
+
+class Journal:
+    """The test reports received so far, from this process or from workers."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, list[pytest.TestReport]] = {}
+
+    def take(self, report: pytest.TestReport) -> None:
+        """Record the report of one phase of a test, unless the test belongs to no suite."""
+        if report.when == CRASHED or read_tags(report.user_properties) is not None:
+            self._reports.setdefault(report.nodeid, []).append(report)
+
+    def executions(self) -> tuple[Execution, ...]:
+        """One execution for each test, in the order in which they began."""
+        return tuple(_execution(node_id, reports) for node_id, reports in self._reports.items())
+
+
+def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
+    properties = [one for report in reports for one in report.user_properties]
+    tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'")
+    decisive = min(reports, key=lambda report: WORST_FIRST.index(_outcome(report)))
+    return Execution(
+        node_id=tags.test,
+        suite=tags.suite,
+        clauses=tags.clauses,
+        configuration=tags.configuration,
+        outcome=_outcome(decisive),
+        reason=_reason(decisive),
+        replay=tags.replay,
+        duration_s=sum(report.duration for report in reports),
+        operations=sum(int(str(value)) for name, value in reports[-1].user_properties if name == OPERATIONS),
+    )
+
+
+def _outcome(report: pytest.TestReport) -> Outcome:
+    if report.failed:
+        return Outcome.FAILED
+    if report.skipped:
+        return Outcome.KNOWN_FAILURE if hasattr(report, "wasxfail") else Outcome.SKIPPED
+    return Outcome.PASSED
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if report.passed:
+        return ""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = crash.message if crash is not None else str(report.longrepr)
+    return f"{report.wasxfail}\n{message}" if hasattr(report, "wasxfail") else message
+
+
+def tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Replace a group's message by the messages of all its exceptions, with their notes, which hold the steps.
+
+    Hypothesis raises several failures of one test as a group.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None)
+    raised = None if call.excinfo is None else call.excinfo.value
+    if crash is not None and raised is not None and hasattr(raised, "exceptions"):
+        failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in _members(raised)]
+        crash.message = "\n\n".join([f"{len(failures)} failures in one test", *failures])
+
+
+def _members(raised: BaseException) -> Iterator[BaseException]:
+    # The class is not named here because Python 3.10 has no ExceptionGroup.
+    for one in getattr(raised, "exceptions", ()):
+        yield from _members(one) if hasattr(one, "exceptions") else (one,)
+
+
+class Tally:
+    """Counts over the executions of one run. `contract`: the clauses that apply to the subject of the run."""
+
+    def __init__(self, executions: Sequence[Execution], contract: Mapping[str, Clause]) -> None:
+        self._executions = executions
+        self._contract = contract
+        self._executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
+        self._outcomes = Counter(one.outcome for one in executions)
+
+    def line(self) -> str:
+        """The numbers of tests that passed, failed and were skipped, and of clauses that no test executed."""
+        counts = {
+            "passed": self._outcomes[Outcome.PASSED],
+            "failed": self._outcomes[Outcome.FAILED],
+            "known to fail": self._outcomes[Outcome.KNOWN_FAILURE],
+            "skipped": self._outcomes[Outcome.SKIPPED],
+            "not executed": len(self.not_executed()),
+        }
+        if not counts["known to fail"]:
+            del counts["known to fail"]
+        return "hicache: " + ", ".join(f"{count} {name}" for name, count in counts.items())
+
+    def summary(self) -> Iterator[str]:
+        """Why tests were skipped, most frequent reason first; how many clauses were not executed, by tier."""
+        skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
+        for reason, count in skipped.most_common():
+            yield f"{count} skipped: {reason}"
+        by_tier = Counter(clause.tier for clause in self.not_executed())
+        for tier in TIERS:
+            if by_tier[tier]:
+                yield f"{by_tier[tier]} {tier} clauses not executed"
+
+    def not_executed(self) -> tuple[Clause, ...]:
+        """The clauses that no test executed, in the order of the contract."""
+        executed = {clause_id for one in self._executed for clause_id in one.clauses}
+        return tuple(clause for clause in self._contract.values() if clause.id not in executed)
+
+    def verified_nothing(self) -> bool:
+        """Whether no clause was executed. A run of the benchmarks alone, which have no clauses, is excepted."""
+        measured = {one.suite for one in self._executed} == {"benchmarks"}
+        return not measured and len(self.not_executed()) == len(self._contract)
+
+    def unmatched(self, known: Sequence[KnownFailure]) -> Iterator[KnownFailure]:
+        """The known failures that match no executed test, of the suites that were executed."""
+        suites = {one.suite for one in self._executed}
+        for failure in known:
+            if failure.suite in suites and not any(failure.covers(one.node_id, one.clauses) for one in self._executed):
+                yield failure
+
+
+PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
+
+
+def record_of(config: pytest.Config, started: datetime, executions: Sequence[Execution]) -> RunRecord:
+    """The record of a finished run. `started`: in UTC."""
+    implementation, capabilities = _subject(config)
+    return RunRecord(
+        schema_version=SCHEMA_VERSION,
+        implementation=implementation,
+        started=started.isoformat(timespec="seconds"),
+        environment=_environment(config),
+        capabilities=capabilities,
+        executions=tuple(executions),
+    )
+
+
+def _subject(config: pytest.Config) -> tuple[str, tuple[str, ...]]:
+    """The name of the subject, and the capabilities it declares; a backend declares none."""
+    backend, adapter = config.getoption("--backend"), config.getoption("--adapter")
+    if backend is not None and adapter == DEFAULT_ADAPTER:
+        return backend, ()
+    subject = subject_of(config)
+    capabilities = tuple(sorted(capability.name for capability in subject.adapter.capabilities))
+    return (subject.path if backend is None else f"{subject.path} and {backend}"), capabilities
+
+
+def _environment(config: pytest.Config) -> Mapping[str, str]:
+    return {
+        "command": shlex.join(["pytest", *config.invocation_params.args]),
+        "hicache": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processors": str(os.cpu_count()),
+        **dict(_versions()),
+    }
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue

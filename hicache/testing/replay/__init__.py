@@ -1,16 +1,11 @@
 """Replay of traces on any cache, with law checks during the replay and the limits of every policy with the result."""
 
-from hicache.testing.replay.configuration import UNLIMITED, HostSettings, ReplaySettings
-from hicache.testing.replay.lru import lru_hit_tokens
-from hicache.testing.replay.optimum import optimal_hit_tokens
-from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome
-from hicache.testing.replay.part import Part
-from hicache.testing.replay.report import write_report
+from hicache.testing.replay.configuration import NEVER, UNLIMITED, HostSettings, ReplaySettings, StorageSettings
+from hicache.testing.replay.limits import Survey, lru_hit_tokens, optimal_hit_tokens, survey
+from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome, StorageOutcome, write_report
 from hicache.testing.replay.run import replay
 from hicache.testing.replay.sample import Sample, replay_sample, samples
-from hicache.testing.replay.storage import NEVER, StorageSettings
-from hicache.testing.replay.storage_outcome import StorageOutcome
-from hicache.testing.replay.survey import Survey, survey
+from hicache.testing.replay.tally import Part
 
 __all__ = [
     "NEVER",

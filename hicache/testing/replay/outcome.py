@@ -1,15 +1,20 @@
-"""ReplayOutcome: the result of a replay, and its file `replay.json` with a versioned schema."""
+"""ReplayOutcome: the result of a replay, its files `replay.json` and `replay.svg`, and the comparison of two."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from hicache.config import StorageConfig
+from hicache.errors import ConfigurationError
 from hicache.testing.replay.latency import Latency
-from hicache.testing.replay.storage_outcome import StorageOutcome
-from hicache.testing.replay.timeline import Window
+from hicache.testing.replay.limits import Survey, lru_hit_tokens
+from hicache.testing.replay.tally import Part, Window, share
+from hicache.testing.traces import Trace
 
 SCHEMA_VERSION = 4
 """Incremented when a field of `replay.json` is added, removed or changes its meaning.
@@ -17,6 +22,9 @@ SCHEMA_VERSION = 4
 1: the device alone. 2: `host`, `hit_rates`, `device_lru_hit_rate`; a window's hits and occupancy are by tier.
 3: `storage`; a third tier in `hit_tokens` and `hit_rates`. 4: `hit_lengths`.
 """
+
+ALIKE = ("trace", "footprint_tokens", "capacity_tokens", "running")
+"""The fields in which two replays must agree, so that all differences come from the caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,31 @@ class HostOutcome:
     bytes_loaded: int | None
     backups_refused: int | None
     bytes_per_token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOutcome:
+    """The storage tier of a replay, in two parts; in fewer when a violated law ended the replay.
+
+    `limit_tokens`: of prefetches in flight. `restarted`: between the parts the cache was closed, and another one opened
+    on the same storage; otherwise the parts are the two halves. `middle_ms`: the arrival time at which the second part
+    starts, or None. `unbounded_hit_rate`, `unbounded_hit_rates`: the hits of a cache that never loses a page, over the
+    whole trace and by part.
+    """
+
+    backend: str
+    stop_policy: str
+    limit_tokens: int
+    restarted: bool
+    middle_ms: int | None
+    unbounded_hit_rate: float
+    unbounded_hit_rates: tuple[float, ...]
+    parts: tuple[Part, ...]
+
+    def total(self, counter: str) -> int | None:
+        """A count over all parts; None when the cache does not count it."""
+        counts = [part.counters[counter] for part in self.parts if counter in part.counters]
+        return sum(counts) if counts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +112,92 @@ class ReplayOutcome:
     storage: StorageOutcome | None
 
 
-def write_outcome(outcome: ReplayOutcome, path: Path) -> None:
-    """Write the outcome as JSON in ASCII, so that any message can be written."""
-    path.write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="ascii")
+def storage_outcome(
+    config: StorageConfig, trace: Trace, totals: Survey, page_size: int, parts: Sequence[Part], *, restarted: bool
+) -> StorageOutcome:
+    """The outcome of a trace that was replayed in these parts. Streams it twice more."""
+    room = totals.footprint_tokens + page_size
+    first = parts[0].requests if parts else 0
+    before = lru_hit_tokens(islice(trace, first), page_size, room)
+    whole = lru_hit_tokens(trace, page_size, room)
+    hits = (before, whole - before)
+    return StorageOutcome(
+        backend=config.backend,
+        stop_policy=config.stop_policy.value,
+        limit_tokens=config.limit_tokens,
+        restarted=restarted and len(parts) > 1,
+        middle_ms=next((request.timestamp_ms for request in islice(trace, first, None)), None),
+        unbounded_hit_rate=share(whole, totals.input_tokens),
+        unbounded_hit_rates=tuple(share(hit, part.input_tokens) for hit, part in zip(hits, parts, strict=False)),
+        parts=tuple(parts),
+    )
+
+
+def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") -> None:
+    """Write the outcome and its plot, with this name, to a directory, which is created if needed.
+
+    The outcome is JSON in ASCII, so that any message can be written. The plot is SVG.
+    """
+    # Only a report needs matplotlib.
+    from hicache.testing.replay.plot import draw_replay
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="ascii")
+    draw_replay(outcome, directory / f"{name}.svg")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One request, counted from 0, and its hits in tokens by tier in each cache."""
+
+    request: int
+    hits: tuple[Mapping[str, int], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class HitComparison:
+    """Two replays of one trace. `adapters`: of both caches. `differences`: requests with different hits, in order."""
+
+    adapters: tuple[str, str]
+    requests: int
+    hit_tokens: tuple[int, int]
+    differences: Sequence[Difference]
+
+
+def compare_hits(first: Path, second: Path) -> HitComparison:
+    """Compare two `replay.json`. Raises ConfigurationError naming a file that is not one, or is of another replay."""
+    left, right = _read(first), _read(second)
+    for name in ALIKE:
+        if left[name] != right[name]:
+            raise ConfigurationError(f"{second}: {name} is {right[name]!r}, but {left[name]!r} in {first}")
+    hits = [_by_request(left), _by_request(right)]
+    if len(hits[0]) != len(hits[1]):
+        raise ConfigurationError(f"{second}: {len(hits[1])} requests were replayed, but {len(hits[0])} in {first}")
+    pairs = list(zip(*hits, strict=True))
+    return HitComparison(
+        adapters=(left["adapter"], right["adapter"]),
+        requests=len(pairs),
+        hit_tokens=(_total(hits[0]), _total(hits[1])),
+        differences=[Difference(number, pair) for number, pair in enumerate(pairs) if pair[0] != pair[1]],
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(path.read_text(encoding="ascii"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: cannot be read as a replay: {error}") from error
+    missing = [name for name in (*ALIKE, "adapter", "hit_lengths") if not isinstance(table, dict) or name not in table]
+    if missing:
+        raise ConfigurationError(f"{path}: not a replay of this version: {', '.join(missing)} missing")
+    return dict(table)
+
+
+def _by_request(table: Mapping[str, Any]) -> list[Mapping[str, int]]:
+    """The hits of each request, by tier."""
+    lengths: Mapping[str, Sequence[int]] = table["hit_lengths"]
+    return [dict(zip(lengths, row, strict=True)) for row in zip(*lengths.values(), strict=True)]
+
+
+def _total(hits: Sequence[Mapping[str, int]]) -> int:
+    return sum(sum(one.values()) for one in hits)

@@ -1,10 +1,11 @@
-"""replay(): runs a whole trace on a new cache, with totals, limits, and law checks during the replay."""
+"""replay(): runs a whole trace on new caches, with totals, limits, and law checks during the replay."""
 
 from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,16 +15,15 @@ from hicache.config import CacheConfig, ExecutorKind
 from hicache.errors import ConfigurationError, InvariantError, TraceError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.devices import missing_device
-from hicache.testing.replay.configuration import ReplaySettings, cache_config
-from hicache.testing.replay.epochs import ReplayEpochs
-from hicache.testing.replay.limits import limits
-from hicache.testing.replay.outcome import SCHEMA_VERSION, HostOutcome, ReplayOutcome
-from hicache.testing.replay.part import share
-from hicache.testing.replay.storage import NEVER, StorageSettings
-from hicache.testing.replay.storage_outcome import StorageOutcome, storage_outcome
-from hicache.testing.replay.survey import Survey, survey
-from hicache.testing.traces import Trace
-from hicache.types import Pool
+from hicache.testing.replay.audit import Audit
+from hicache.testing.replay.configuration import NEVER, ReplaySettings, StorageSettings, cache_config
+from hicache.testing.replay.latency import Stopwatch
+from hicache.testing.replay.limits import Survey, limits, survey
+from hicache.testing.replay.outcome import SCHEMA_VERSION, HostOutcome, ReplayOutcome, StorageOutcome, storage_outcome
+from hicache.testing.replay.session import Session
+from hicache.testing.replay.tally import Part, Tally, part_since, share
+from hicache.testing.traces import Trace, TraceRequest, request_tokens
+from hicache.types import SHARED, Component, Key, Pool, Tier
 
 Progress = Callable[[int, int], None]
 """Called after each request with the number of replayed requests and the number of all requests."""
@@ -152,3 +152,123 @@ def _bytes_per_token(cache: CacheAdapter) -> int:
 def _peak_rss_bytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+class ReplayEpochs:
+    """Serves a trace in parts with caches that are each opened on the storage of the one before.
+
+    `cache`: the open one. `tally`, `stopwatch`: over all caches.
+    """
+
+    def __init__(self, adapter: type[CacheAdapter], config: CacheConfig, settings: ReplaySettings) -> None:
+        self._adapter = adapter
+        self._config = config
+        self._settings = settings
+        tiers = (Tier.DEVICE, *((Tier.HOST,) if config.host else ()), *((Tier.STORAGE,) if config.storage else ()))
+        self.tally = Tally(tiers)
+        self.stopwatch = Stopwatch()
+        self.parts: list[Part] = []
+        self._counted: Counter[str] = Counter()
+        self._checks = 0
+        self._begin_s = perf_counter()
+        self._epoch = self._open()
+
+    @property
+    def cache(self) -> CacheAdapter:
+        """The open cache."""
+        return self._epoch.adapter
+
+    @property
+    def checks(self) -> int:
+        """The number of audits with a snapshot."""
+        return self._checks + self._epoch.audit.checks
+
+    def serve(self, request: TraceRequest) -> None:
+        """Replay the next request. Raises InvariantError when a law is violated."""
+        self._epoch.serve(request)
+
+    def counters(self) -> Mapping[str, int]:
+        """The counters of all caches together, if they declare COUNTERS."""
+        counted = Counter(self._counted)
+        counted.update(self._epoch.counters())
+        return counted
+
+    def finish(self) -> None:
+        """Finish the running requests and all transfers. Raises InvariantError when a law is violated."""
+        self._epoch.session.finish_all()
+
+    def end_part(self) -> None:
+        """Finish, and end the part."""
+        self.finish()
+        self.note_part()
+
+    def note_part(self) -> None:
+        """End the part: its counts are those since the part before."""
+        now_s = perf_counter()
+        self.parts.append(part_since(self.parts, self.tally, self.counters(), now_s - self._begin_s))
+        self._begin_s = now_s
+
+    def restart(self) -> None:
+        """After a part, check everything in the cache, close it, and open another one on its storage.
+
+        Raises InvariantError when a law is violated.
+        """
+        self._epoch.audit.check_when_idle()
+        self._counted.update(self._epoch.counters())
+        self._checks += self._epoch.audit.checks
+        self.tally.start_epoch()
+        self.close()
+        self._epoch = self._open()
+
+    def check_drained(self) -> None:
+        """At the end, check everything, and that all slots become free. Raises InvariantError."""
+        self._epoch.audit.check_drained()
+
+    def close(self) -> None:
+        """Close the open cache."""
+        self._epoch.adapter.close()
+
+    def _open(self) -> Epoch:
+        return Epoch(self._adapter(self._config), self._config, self._settings, self.tally, self.stopwatch)
+
+
+class Epoch:
+    """Serves one request after the other with one cache, counts, and audits it at every `settings.check_every`-th."""
+
+    def __init__(
+        self, adapter: CacheAdapter, config: CacheConfig, settings: ReplaySettings, tally: Tally, stopwatch: Stopwatch
+    ) -> None:
+        self.adapter = adapter
+        self.audit = Audit(adapter, config)
+        self.session = Session(adapter, config, settings, stopwatch)
+        self._tally = tally
+        self._has_host = config.host is not None
+        self._check_every = settings.check_every
+
+    def serve(self, request: TraceRequest) -> None:
+        """Replay the next request. Raises InvariantError when a law is violated."""
+        checked = self._check_every > 0 and (self._tally.requests + 1) % self._check_every == 0
+        served = self.session.serve(Key(request_tokens(request), SHARED), checked=checked)
+        self._tally.add(request, served, self._occupied_tokens())
+        if checked:
+            self.audit.check(self.session.held())
+
+    def counters(self) -> Mapping[str, int]:
+        """The cache's counters so far, if it declares COUNTERS, and those of the prefetches."""
+        counters = dict(self.adapter.counters()) if Capability.COUNTERS in self.adapter.capabilities else {}
+        if (prefetcher := self.session.prefetcher) is not None:
+            counters |= {
+                "prefetches": prefetcher.asked,
+                "prefetches_refused": prefetcher.refused,
+                "fetched_tokens": prefetcher.loaded_tokens,
+            }
+        return counters
+
+    def _occupied_tokens(self) -> dict[str, int]:
+        """The FULL tokens in the tree, by tier, for the tiers with size counters."""
+        if Capability.SIZES not in self.adapter.capabilities:
+            return {}
+        sizes = {Tier.DEVICE.value: self.adapter.sizes()[Component.FULL]}
+        if self._has_host:
+            sizes[Tier.HOST.value] = self.adapter.host_sizes()[Component.FULL]
+        return {tier: full.evictable + full.protected for tier, full in sizes.items()}

@@ -7,20 +7,14 @@ from pathlib import Path
 
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.replay.configuration import HostSettings, ReplaySettings
-from hicache.testing.replay.outcome import ReplayOutcome
-from hicache.testing.replay.report import write_report
+from hicache.testing.configurations import OF_NAME
+from hicache.testing.replay.configuration import HostSettings, ReplaySettings, StorageSettings
+from hicache.testing.replay.outcome import ReplayOutcome, write_report
 from hicache.testing.replay.run import Progress, replay
-from hicache.testing.replay.storage import StorageSettings
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
 from hicache.testing.traces import BLOCK_TOKENS, SHORT_TRACE, Trace, generate_trace, write_trace
-from hicache.types import Component, Pool, StopPolicy
+from hicache.types import Component, StopPolicy
 
-_NEEDS = {
-    Component.SWA.value: Capability.SWA,
-    Component.MAMBA.value: Capability.MAMBA,
-    Pool.INDEXER.value: Capability.INDEXER,
-}
 _CHECKS = 10
 _SEED = 20
 
@@ -39,7 +33,7 @@ def samples(adapter: type[CacheAdapter]) -> list[Sample]:
     device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,
         capacity="25%",
-        components=(Component.FULL.value, *(name for name, need in _NEEDS.items() if need in adapter.capabilities)),
+        components=(Component.FULL.value, *(name for name, need in OF_NAME.items() if need in adapter.capabilities)),
         policy=EvictionPolicy.LRU,
         sliding_window_size=1024,
         running=8,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,18 +10,35 @@ from typing import TypeVar
 
 import numpy as np
 
-from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter
+from hicache.config import CacheConfig, ExecutorKind
+from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.prompts import aligned_count, cut
-from hicache.testing.replay.configuration import ReplaySettings
+from hicache.testing.model import Model
+from hicache.testing.replay.configuration import ReplaySettings, StorageSettings
 from hicache.testing.replay.latency import Stopwatch
-from hicache.testing.replay.load_back import FinishedLoad, HostLoader
-from hicache.testing.replay.prefetch import StoragePrefetcher
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Component, Handle, InsertResult, Key, MatchResult, Slots, Tier
+from hicache.types import (
+    NO_SLOTS,
+    Component,
+    Handle,
+    InsertResult,
+    Key,
+    LoadBack,
+    MatchResult,
+    Slots,
+    StopPolicy,
+    Tier,
+    TransferPhase,
+)
 
 T = TypeVar("T")
+
+STEP_S = 0.001
+"""The duration of a scheduler step: real time with threads, otherwise on the cache's clock."""
+
+_MAX_STEPS = 1000
+"""After so many steps a request waits until nothing is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +232,152 @@ class Session:
         self._time(self._adapter.unlock, request.receipt)
         if len(request.table) > request.cached:
             self._time(self._adapter.free, request.table[request.cached :])
+
+
+class StoragePrefetcher:
+    """Runs the prefetches of one cache, one request after the other. `step`: a step of the scheduler.
+
+    `asked`, `refused`: numbers of prefetches. `loaded_tokens`: the tokens they loaded, as the cache reports.
+    """
+
+    def __init__(
+        self,
+        adapter: CacheAdapter,
+        config: CacheConfig,
+        settings: StorageSettings,
+        step: Callable[[], None],
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._adapter = adapter
+        self._config = config
+        self._queue_steps = settings.queue_steps
+        self._is_timed = settings.stop_policy is StopPolicy.TIMEOUT
+        self._is_threaded = config.storage is not None and config.storage.executor is ExecutorKind.THREADED
+        self._step_cache = step
+        self._time = stopwatch.time
+        self.asked = 0
+        self.refused = 0
+        self.loaded_tokens = 0
+
+    def prefetch(self, key: Key, *, checked: bool) -> int:
+        """Prefetch for an arriving request until it may start. Returns the number of tokens loaded.
+
+        With `checked`, raises InvariantError unless a match gained as many tokens at some step (FLOW-10).
+        """
+        lengths: list[int] = []
+        has_snapshot = checked and Capability.SNAPSHOT in self._adapter.capabilities
+
+        def record_length() -> None:
+            if has_snapshot:
+                lengths.append(self._expected_length(key))
+
+        record_length()
+        self.asked += 1
+        ticket = self._time(self._adapter.prefetch, key)
+        for _ in range(self._queue_steps):
+            self._step()
+            record_length()
+        loaded = self._refused() if ticket is None else self._wait(ticket, record_length)
+        self._require_gain(key, loaded, lengths)
+        self.loaded_tokens += loaded
+        return loaded
+
+    def _refused(self) -> int:
+        self.refused += 1
+        return 0
+
+    def _wait(self, ticket: Handle, record_length: Callable[[], None]) -> int:
+        """Check the prefetch at each step until the request may start. A check may stop it and insert its pages."""
+        for _ in range(_MAX_STEPS):
+            loaded = self._time(self._adapter.check_prefetch, ticket)
+            record_length()
+            if loaded is not None:
+                return loaded
+            self._step()
+            record_length()
+        self._adapter.drain()
+        loaded = self._time(self._adapter.check_prefetch, ticket)
+        record_length()
+        if loaded is None:
+            raise violation("FETCH-3", "check of a prefetch, with nothing in flight", "a number of tokens", loaded)
+        return loaded
+
+    def _step(self) -> None:
+        if self._is_threaded:
+            time.sleep(STEP_S)
+        if self._is_timed:
+            self._adapter.advance_clock(STEP_S)
+        self._step_cache()
+
+    def _require_gain(self, key: Key, loaded: int, lengths: list[int]) -> None:
+        gains = {max(0, length - lengths[0]) for length in lengths}
+        if gains and loaded not in gains:
+            place = f"a prefetch for {len(key.tokens)} tokens, {lengths[0]} of them cached before"
+            raise violation("FLOW-10", place, f"one of the gains of a match, {sorted(gains)}", loaded)
+
+    def _expected_length(self, key: Key) -> int:
+        """The number of tokens of a prompt that a match finds on both tiers, by the oracle."""
+        model = Model(
+            components=self._config.components,
+            page_size=self._config.page_size,
+            sliding_window_size=self._config.sliding_window_size,
+            bigram=self._config.bigram,
+        )
+        model.adopt(self._adapter.snapshot())
+        return model.expected_match(key).best
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FinishedLoad:
+    """A finished load: the slots from the device anchor to the best match, and the receipt of the best match's lock."""
+
+    slots: Slots
+    receipt: Handle
+
+
+class HostLoader:
+    """Runs the transfers of one cache."""
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig, stopwatch: Stopwatch) -> None:
+        self._adapter = adapter
+        self._is_stepped = config.host is not None and config.host.executor is ExecutorKind.STEPPED
+        self._is_storage_stepped = config.storage is not None and config.storage.executor is ExecutorKind.STEPPED
+        self._time = stopwatch.time
+
+    def step(self) -> None:
+        """Let the cache apply the results of finished transfers, and start queued ones.
+
+        Stepped transfers end in the step after the one that started them. Stepped storage does one batch of each
+        request in a step.
+        """
+        for one in self._adapter.pending() if self._is_stepped else ():
+            self._time(self._adapter.complete, one.ticket)
+        for asked in self._adapter.pending_storage() if self._is_storage_stepped else ():
+            self._time(self._adapter.advance_storage, asked.ticket)
+        self._time(self._adapter.step)
+
+    def drain(self) -> None:
+        """Wait until nothing is in flight, so that no transfer pins anything."""
+        self._time(self._adapter.drain)
+
+    def has_host_data(self, found: MatchResult) -> bool:
+        """Whether the host has data past the device anchor."""
+        return found.host_hit_length > 0 or any(found.component_host_hit_lengths.values())
+
+    def start(self, found: MatchResult) -> LoadBack | None:
+        """Load what a match found past its device anchor; None when the cache refuses, as for lack of slots."""
+        return self._time(self._adapter.load_back, found.best_match, quota=None)
+
+    def finish(self, found: MatchResult, load: LoadBack) -> FinishedLoad:
+        """Wait for a load and claim it. Raises InvariantError when less is loaded than was reported (FLOW-10)."""
+        self.drain()
+        phase = self._adapter.load_phase(load.ticket)
+        if phase is not TransferPhase.DONE:
+            raise violation("FLOW-10", "a load, with nothing in flight", TransferPhase.DONE.value, phase.value)
+        # The claim releases the lock of the ticket.
+        receipt = self._time(self._adapter.lock, found.best_match)
+        slots = self._time(self._adapter.claim, load.ticket)
+        if slots is None or len(slots) < found.host_hit_length:
+            arrived = None if slots is None else f"{len(slots)} slots"
+            raise violation("FLOW-10", "claim of a load", f"{found.host_hit_length} slots or more", arrived)
+        return FinishedLoad(slots, receipt)

@@ -1,13 +1,15 @@
-"""Tally: the running totals of a replay."""
+"""Tally: the running totals of a replay, its course in a bounded number of windows, and its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hicache.testing.replay.session import Served
-from hicache.testing.replay.timeline import Timeline, Window
 from hicache.testing.traces import TraceRequest
 from hicache.types import Tier
+
+_MAX_WINDOWS = 80
 
 
 class Tally:
@@ -55,3 +57,87 @@ class Tally:
             evicted_tokens=self.evicted_tokens,
         )
         self.timeline.add(window)
+
+
+@dataclass(slots=True)
+class Window:
+    """Sums over consecutive requests, and the state after them, in tokens.
+
+    `hit_tokens`: by tier. `occupied_tokens`: of FULL, by tier, for the tiers with size counters.
+    `evicted_tokens`: from the device so far, or None.
+    """
+
+    arrival_ms: int
+    requests: int
+    input_tokens: int
+    hit_tokens: Mapping[str, int]
+    occupied_tokens: Mapping[str, int]
+    evicted_tokens: int | None
+
+
+class Timeline:
+    """Windows of equally many requests; pairs of windows are joined when there are too many."""
+
+    def __init__(self) -> None:
+        self.windows: list[Window] = []
+        self._requests_per_window = 1
+
+    def add(self, moment: Window) -> None:
+        """Append the window of one request."""
+        if self.windows and self.windows[-1].requests < self._requests_per_window:
+            self.windows[-1] = _joined(self.windows[-1], moment)
+            return
+        if len(self.windows) == _MAX_WINDOWS:
+            self.windows = [_joined(*pair) for pair in zip(self.windows[::2], self.windows[1::2], strict=True)]
+            self._requests_per_window *= 2
+        self.windows.append(moment)
+
+
+def _joined(earlier: Window, later: Window) -> Window:
+    return Window(
+        arrival_ms=later.arrival_ms,
+        requests=earlier.requests + later.requests,
+        input_tokens=earlier.input_tokens + later.input_tokens,
+        hit_tokens={tier: tokens + later.hit_tokens[tier] for tier, tokens in earlier.hit_tokens.items()},
+        occupied_tokens=later.occupied_tokens,
+        evicted_tokens=later.evicted_tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Sums over consecutive requests, in tokens; hits by tier.
+
+    `counters`: as in CacheAdapter.counters, for these requests, and empty for a cache without COUNTERS; and
+    `prefetches`,
+    `prefetches_refused`, `fetched_tokens`: prefetches started and refused, and the tokens they loaded.
+    """
+
+    requests: int
+    input_tokens: int
+    hit_tokens: Mapping[str, int]
+    hit_rates: Mapping[str, float]
+    hit_rate: float
+    counters: Mapping[str, int]
+    seconds: float
+
+
+def part_since(parts: Iterable[Part], tally: Tally, counters: Mapping[str, int], seconds: float) -> Part:
+    """The part after some parts. `tally`, `counters`: over all requests so far."""
+    before = list(parts)
+    input_tokens = tally.input_tokens - sum(part.input_tokens for part in before)
+    hits = {tier: count - sum(part.hit_tokens[tier] for part in before) for tier, count in tally.hit_tokens.items()}
+    return Part(
+        requests=tally.requests - sum(part.requests for part in before),
+        input_tokens=input_tokens,
+        hit_tokens=hits,
+        hit_rates={tier: share(tokens, input_tokens) for tier, tokens in hits.items()},
+        hit_rate=share(sum(hits.values()), input_tokens),
+        counters={name: count - sum(part.counters.get(name, 0) for part in before) for name, count in counters.items()},
+        seconds=round(seconds, 3),
+    )
+
+
+def share(tokens: int, of: int) -> float:
+    """A rate from 0 to 1; 0 when `of` is 0."""
+    return tokens / of if of else 0.0

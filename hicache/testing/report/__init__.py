@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hicache.testing.report.merge import merge_runs
-from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord, read_run, write_run
+from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord, merge_runs, read_run, write_run
 
 if TYPE_CHECKING:
     # To import the contract takes longer than to import a record.
@@ -35,10 +34,9 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
     """
     # To read or merge runs, neither templates nor matplotlib are needed.
     from hicache.testing.contract import CONTRACT
-    from hicache.testing.report.html import render_html
-    from hicache.testing.report.junit import render_junit
-    from hicache.testing.report.markdown import render_markdown
-    from hicache.testing.report.overview import overview
+    from hicache.testing.report.matrix import overview
+    from hicache.testing.report.pages import render_html
+    from hicache.testing.report.text import render_junit, render_markdown
 
     shown = CONTRACT if clauses is None else clauses
     view = overview(record, shown)
@@ -56,7 +54,7 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
 def write_comparison(comparison: Comparison, page: Path) -> None:
     """Write the HTML page of a comparison, and make its folder."""
     from hicache.testing.contract import CONTRACT
-    from hicache.testing.report.comparison_page import render_comparison
+    from hicache.testing.report.pages import render_comparison
 
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(render_comparison(comparison, CONTRACT), encoding="utf-8")

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import Clause
-from hicache.testing.report.matrix import Cell, Row, Status, section_of
-from hicache.testing.report.overview import Overview, overview
-from hicache.testing.report.run import Execution, Outcome, RunRecord
-from hicache.testing.report.text import first_line
+from hicache.testing.report.matrix import Cell, Overview, Row, Status, overview, section_of
+from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,12 @@ def compare(runs: Mapping[str, RunRecord], clauses: Mapping[str, Clause]) -> Com
         if any(result.cell.executions for result in one.results):
             sections.setdefault(section_of(one.clause.id), []).append(one)
     return Comparison(implementations, {name: tuple(rows) for name, rows in sections.items()})
+
+
+def difference(comparison: Comparison) -> str:
+    """The number of clauses that differ, in one sentence."""
+    differing = sum(one.differs for one in comparison.clauses)
+    return f"Clauses that pass for one implementation and fail for another: {differing} of {len(comparison.clauses)}"
 
 
 def _names(runs: Mapping[str, RunRecord]) -> dict[str, str]:

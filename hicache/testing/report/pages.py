@@ -1,26 +1,71 @@
-"""What all pages share: the templates, a symbol for each status, and counts in words."""
+"""The HTML pages of a run and of a comparison: self-contained, with no script, and no font or image from a file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hicache.testing.report.matrix import Cell, Status
-from hicache.testing.report.run import Outcome
-from hicache.testing.report.text import counted, first_line, legible
+from hicache.testing.contract import Clause
+from hicache.testing.report.comparison import Comparison, difference
+from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
+from hicache.testing.report.run import Outcome, first_line
+from hicache.testing.report.text import counted, headline, legible
 
-SYMBOLS: Mapping[Status, str] = {
-    Status.PASSED: "✓",
-    Status.PASSED_IN_PART: "◐",
-    Status.FAILED: "✗",
-    Status.KNOWN_FAILURE: "!",
-    Status.SKIPPED: "-",
-    Status.NOT_EXECUTED: "·",
-}
-
+_MAX_SLOW_TESTS = 12
 _WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.PASSED, Outcome.SKIPPED)
+
+
+def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequence[bytes]) -> str:
+    """Render the page of a run. `replay_svgs`: the pictures of replays."""
+    # A page without charts, such as a comparison, needs no matplotlib.
+    from hicache.testing.report.figures import sections_figure, slowest_figure
+
+    families = _families(view.matrix)
+    timed = [execution for execution in view.record.executions if execution.duration_s > 0]
+    template = templates().get_template("report.html")
+    return template.render(
+        view=view,
+        record=view.record,
+        matrix=view.matrix,
+        clauses=clauses,
+        status=Status,
+        symbols=SYMBOLS,
+        headline=headline(view),
+        families=families,
+        first_columns=_first_columns(families),
+        failure_of=_first_failures(view),
+        sections_figure=sections_figure(view.matrix),
+        slowest_figure=slowest_figure(timed, _MAX_SLOW_TESTS) if timed else None,
+        replay_images=[_data_address(picture) for picture in replay_svgs],
+    )
+
+
+def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> str:
+    """Render the page of a comparison.
+
+    It shows clauses by implementations, the failures of each, and what each did not run and why.
+    """
+    records = [one.view.record for one in comparison.implementations]
+    return (
+        templates()
+        .get_template("comparison.html")
+        .render(
+            comparison=comparison,
+            clauses=clauses,
+            status=Status,
+            outcome=Outcome,
+            symbols=SYMBOLS,
+            headline=difference(comparison),
+            numbers={one.name: number for number, one in enumerate(comparison.implementations, start=1)},
+            environment=tuple(dict.fromkeys(name for record in records for name in record.environment)),
+        )
+    )
 
 
 def templates() -> Environment:
@@ -34,6 +79,45 @@ def templates() -> Environment:
     )
     environment.filters.update(legible=legible, first_line=first_line, tally=_tally, counted=counted)
     return environment
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Columns whose names have the same first part, which lists the components."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+def _families(matrix: Matrix) -> list[Family]:
+    """The columns of the matrix, in order: `full/page16/lru` is column `page16/lru` of family `full`."""
+    parts = [configuration.partition("/") for configuration in matrix.configurations]
+    return [
+        Family(name or "any", tuple(rest for _, _, rest in columns))
+        for name, columns in groupby(parts, key=lambda part: part[0])
+    ]
+
+
+def _first_columns(families: list[Family]) -> set[int]:
+    """The columns at which a family begins."""
+    first, begun = set(), 0
+    for family in families:
+        first.add(begun)
+        begun += len(family.columns)
+    return first
+
+
+def _first_failures(view: Overview) -> Mapping[tuple[str, str], int]:
+    """The number, from 1, of the failure on the page that a failed cell links to; 0 for other cells."""
+    first: Counter[tuple[str, str]] = Counter()
+    for number, failure in reversed(list(enumerate(view.failures, start=1))):
+        for clause in failure.clauses:
+            first[(clause, failure.configuration)] = number
+    return first
+
+
+def _data_address(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"
 
 
 def _tally(cell: Cell) -> str:

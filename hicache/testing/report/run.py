@@ -1,14 +1,15 @@
-"""RunRecord: what one run of the suites executed and found, and its file `run.json` with a versioned schema."""
+"""RunRecord: what a run of the suites executed and found, its file `run.json`, and the merge of several runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
 from hicache.config import read_table
+from hicache.errors import ConfigurationError
 from hicache.testing.report.fields import Fields
 
 SCHEMA_VERSION = 1
@@ -57,6 +58,11 @@ class RunRecord:
     executions: tuple[Execution, ...]
 
 
+def first_line(text: str) -> str:
+    """The first line that is not blank, or an empty string."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
 def write_run(record: RunRecord, path: Path) -> None:
     """Write the record as ASCII JSON, so that a message may contain any character."""
     path.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="ascii")
@@ -94,3 +100,40 @@ def _execution(fields: Fields) -> Execution:
     )
     fields.refuse_unread()
     return execution
+
+
+def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
+    """Merge runs of one implementation, such as one for each suite. The start is that of the earliest one.
+
+    Raises ConfigurationError if there is no run, if the runs are of different implementations, or if two runs have
+    the same execution.
+    """
+    if not records:
+        raise ConfigurationError("there is no run to merge")
+    implementations = {(record.implementation, record.capabilities) for record in records}
+    if len(implementations) > 1:
+        raise ConfigurationError(f"runs of different implementations: {sorted(implementations)}")
+    executions = tuple(execution for record in records for execution in record.executions)
+    seen: set[tuple[str, str]] = set()
+    for execution in executions:
+        name = (execution.suite, execution.node_id)
+        if name in seen:
+            raise ConfigurationError(f"{execution.suite}: {execution.node_id} is in two runs")
+        seen.add(name)
+    return RunRecord(
+        schema_version=SCHEMA_VERSION,
+        implementation=records[0].implementation,
+        started=min(record.started for record in records),
+        environment=_merged_environment(records),
+        capabilities=records[0].capabilities,
+        executions=executions,
+    )
+
+
+def _merged_environment(records: Sequence[RunRecord]) -> dict[str, str]:
+    """A value that differs between the runs is listed with all its values."""
+    names = dict.fromkeys(name for record in records for name in record.environment)
+    return {
+        name: ", ".join(dict.fromkeys(record.environment[name] for record in records if name in record.environment))
+        for name in names
+    }

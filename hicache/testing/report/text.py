@@ -1,8 +1,15 @@
-"""Text for a page: without control characters and lone surrogates; and counts in words."""
+"""The run as text: Markdown for a pull request or a build summary, and JUnit XML for build servers."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from xml.etree import ElementTree as ET
+
+from hicache.testing.contract import Clause
+from hicache.testing.report.matrix import Group, Overview, Status
+from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
 
 _TERMINAL_STYLE = re.compile("\x1b\\[[0-9;]*m")
 _UNPRINTABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -14,11 +21,142 @@ def legible(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
 
 
-def first_line(text: str) -> str:
-    """The first line that is not blank, or an empty string."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
 def counted(number: int, noun: str) -> str:
     """The number with its noun, in the plural unless it is 1: `1 test`, `2,000 tests`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def headline(view: Overview) -> str:
+    """The verdict in one sentence."""
+    counts = view.matrix.counts
+    if view.verdict is Status.FAILED:
+        return f"{counted(len(view.failures), 'test')} failed; {counted(counts[Status.FAILED], 'clause')} failed"
+    if view.verdict is Status.NOT_EXECUTED:
+        return "No test passed, so nothing was verified"
+    passed = f"{counted(counts[Status.PASSED], 'clause')} passed"
+    if counts[Status.PASSED_IN_PART]:
+        passed += f", {counts[Status.PASSED_IN_PART]} in part"
+    if counts[Status.KNOWN_FAILURE]:
+        return f"{passed}, {counts[Status.KNOWN_FAILURE]} with a known failure; no other test failed"
+    return f"{passed}; no test failed"
+
+
+def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
+    """Render the page: headline, failures, sections, known failures, skipped and not executed, environment."""
+    executions = counted(len(view.record.executions), "test")
+    figures = f"{executions}, {view.operations:,} operations, {view.test_s:,.1f} s test time"
+    return "\n".join(
+        [
+            f"# {_plain(view.record.implementation)}",
+            "",
+            f"**{headline(view)}.** {figures}, started {_plain(view.record.started)}.",
+            "",
+            *_failures(view.failures, clauses),
+            *_sections(view),
+            *_groups("Known failures", view.known_failures),
+            *_groups("Skipped", view.skips),
+            *_not_executed(view),
+            *_table("Environment", ("name", "value"), view.record.environment.items()),
+        ]
+    )
+
+
+def _failures(failures: Iterable[Execution], clauses: Mapping[str, Clause]) -> Iterator[str]:
+    for failure in failures:
+        yield f"## Failed: {_plain(failure.node_id)}"
+        yield ""
+        yield from (f"- **{clause}** {_plain(clauses[clause].sentence)}" for clause in failure.clauses)
+        yield from ("", *_fenced(failure.reason), "", "To run it again:", "", *_fenced(failure.replay), "")
+
+
+def _sections(view: Overview) -> Iterator[str]:
+    rows = [(section.name, *(str(section.counts[status]) for status in Status)) for section in view.matrix.sections]
+    return _table("Clauses", ("section", *(status.value for status in Status)), rows)
+
+
+def _groups(title: str, groups: Iterable[Group]) -> Iterator[str]:
+    rows = [(group.reason, " ".join(group.clauses), str(group.executions)) for group in groups]
+    return _table(title, ("reason", "clauses", "tests"), rows)
+
+
+def _not_executed(view: Overview) -> Iterator[str]:
+    rows = [(tier, " ".join(clause.id for clause in clauses)) for tier, clauses in view.not_executed.items()]
+    return _table("Not executed", ("tier", "clauses"), rows)
+
+
+def _table(title: str, names: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    lines = [_row(row) for row in rows]
+    if lines:
+        yield from (f"## {title}", "", _row(names), "|---" * len(names) + "|", *lines, "")
+
+
+def _row(values: Iterable[str]) -> str:
+    return f"| {' | '.join(_plain(value) for value in values)} |"
+
+
+def _plain(text: str) -> str:
+    """The text on one line, with all markup escaped."""
+    return re.sub(r"([\\`*_\[\]<>&|~#])", r"\\\1", " ".join(legible(text).split()))
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """The text unchanged, in a fence longer than any in the text."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield from (fence, legible(text), fence)
+
+
+def render_junit(record: RunRecord) -> str:
+    """Render a `testsuites` document. Clauses and configuration are properties of each test case."""
+    root = ET.Element("testsuites", {"name": legible(record.implementation), **_totals(record.executions)})
+    for suite in dict.fromkeys(execution.suite for execution in record.executions):
+        executions = [execution for execution in record.executions if execution.suite == suite]
+        element = ET.SubElement(
+            root, "testsuite", {"name": legible(suite), "timestamp": legible(record.started), **_totals(executions)}
+        )
+        _add_properties(element, list(record.environment.items()))
+        for execution in executions:
+            _add_case(element, execution)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
+
+
+def _totals(executions: Sequence[Execution]) -> dict[str, str]:
+    outcomes = Counter(execution.outcome for execution in executions)
+    return {
+        "tests": str(len(executions)),
+        "failures": str(outcomes[Outcome.FAILED]),
+        "errors": "0",
+        "skipped": str(outcomes[Outcome.SKIPPED] + outcomes[Outcome.KNOWN_FAILURE]),
+        "time": f"{sum(execution.duration_s for execution in executions):.3f}",
+    }
+
+
+def _add_case(parent: ET.Element, execution: Execution) -> None:
+    path, _, parameters = execution.node_id.partition("[")
+    place, _, name = path.rpartition("::")
+    attributes = {
+        "classname": legible(place),
+        "name": legible(f"{name}[{parameters}" if parameters else name),
+        "time": f"{execution.duration_s:.3f}",
+    }
+    case = ET.SubElement(parent, "testcase", attributes)
+    _add_properties(
+        case,
+        [
+            *(("clause", clause) for clause in execution.clauses),
+            ("configuration", execution.configuration),
+            ("operations", str(execution.operations)),
+        ],
+    )
+    message = {"message": legible(first_line(execution.reason))}
+    if execution.outcome is Outcome.FAILED:
+        ET.SubElement(case, "failure", message).text = legible(f"{execution.reason}\n\nreplay: {execution.replay}")
+    elif execution.outcome is not Outcome.PASSED:
+        ET.SubElement(case, "skipped", {**message, "type": execution.outcome.value}).text = legible(execution.reason)
+
+
+def _add_properties(parent: ET.Element, properties: Sequence[tuple[str, str]]) -> None:
+    element = ET.SubElement(parent, "properties")
+    for name, value in properties:
+        ET.SubElement(element, "property", {"name": legible(name), "value": legible(value)})

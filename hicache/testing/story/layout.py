@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hicache.testing.story.picture import Row
-from hicache.testing.story.telling import Scene
+from hicache.testing.story.script import Scene
 
 WIDTH = 1200
 MARGIN = 20

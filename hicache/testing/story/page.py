@@ -8,11 +8,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.story import layout
-from hicache.testing.story.cells import Cell, Residency
-from hicache.testing.story.fills import Fill, Owner
-from hicache.testing.story.legend import COMPONENTS, LETTERS, LOCKED, OWNERS, RESIDENCY
-from hicache.testing.story.script import INTRODUCTION, TITLE
-from hicache.testing.story.telling import Scene
+from hicache.testing.story.picture import Cell, Fill, Owner, Residency
+from hicache.testing.story.script import COMPONENTS, INTRODUCTION, LETTERS, LOCKED, OWNERS, RESIDENCY, TITLE, Scene
 from hicache.types import Component, Tier
 
 

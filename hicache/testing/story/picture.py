@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+
 from hicache.testing.host_verbs import PendingTransfer
-from hicache.testing.snapshot import HostView, Snapshot
-from hicache.testing.story.cells import Cell, Cells
-from hicache.testing.story.fills import Fill, fills
-from hicache.testing.story.words import Words
+from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import Tier, TransferKind
+from hicache.types import Component, Slots, Tier, TransferKind
 
 REQUEST, TRANSFER = "request", "transfer"
 """Who can lock a node."""
@@ -128,3 +128,141 @@ def _lockers(locks: Mapping[str, int], pins: Mapping[str, int]) -> Iterator[str]
         yield REQUEST
     if any(pins.values()):
         yield TRANSFER
+
+
+class Residency(str, Enum):
+    """Whether data is on a tier. The value is the sign in a text drawing."""
+
+    HERE = "■"
+    ARRIVING = "○"
+    TOMBSTONE = "†"
+    ABSENT = "·"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One component of one node on one tier. `arrived`: the share of layers that may be read, from 0 to 1."""
+
+    component: str
+    tier: Tier
+    residency: Residency
+    arrived: float
+    is_locked: bool
+
+
+class Cells:
+    """Reads cells from a snapshot of a cache with a host tier.
+
+    `progress`: for each kind of transfer, the share of its layers that are done, from 0 to 1.
+    """
+
+    def __init__(self, snapshot: Snapshot, host: HostView, progress: Mapping[TransferKind, float]) -> None:
+        self._tiers: Mapping[Tier, Sequence[NodeView | HostNodeView]] = {
+            Tier.DEVICE: snapshot.nodes,
+            Tier.HOST: host.nodes,
+        }
+        self._progress = progress
+        self._sources = _sources(host)
+
+    def of(self, node: int, tier: Tier) -> tuple[Cell, ...]:
+        """The cells of a node on a tier, in order of component rank."""
+        return tuple(self._cell(node, tier, component) for component in self._tiers[tier][node].slots)
+
+    def _cell(self, node: int, tier: Tier, component: str) -> Cell:
+        view = self._tiers[tier][node]
+        residency = self._residency(node, tier, component)
+        is_here = residency is Residency.HERE
+        is_arriving = residency is Residency.ARRIVING
+        arrived = self._progress.get(_BRINGS[tier], 0.0) if is_arriving else float(is_here)
+        return Cell(component, tier, residency, arrived, is_locked=is_here and view.locks[component] > 0)
+
+    def _residency(self, node: int, tier: Tier, component: str) -> Residency:
+        slots = self._tiers[tier][node].slots
+        if slots[component] is not None:
+            return Residency.HERE
+        source = self._tiers[_OTHER[tier]][node].slots[component]
+        if source is not None and not self._sources[_BRINGS[tier], component].isdisjoint(source.tolist()):
+            return Residency.ARRIVING
+        return Residency.ABSENT if slots[Component.FULL] is None else Residency.TOMBSTONE
+
+
+_OTHER = {Tier.DEVICE: Tier.HOST, Tier.HOST: Tier.DEVICE}
+_BRINGS = {Tier.DEVICE: TransferKind.LOAD, Tier.HOST: TransferKind.BACKUP}
+
+
+def _sources(host: HostView) -> Mapping[tuple[TransferKind, str], set[int]]:
+    """The slots that transfers read from, by kind and component."""
+    sources: defaultdict[tuple[TransferKind, str], set[int]] = defaultdict(set)
+    for transfer in host.transfers:
+        ends: Mapping[str, Slots] = transfer.device if transfer.kind is TransferKind.BACKUP else transfer.host
+        for component, slots in ends.items():
+            sources[transfer.kind, component].update(slots.tolist())
+    return sources
+
+
+class Owner(str, Enum):
+    """Who owns a page. The value is the sign in a text drawing."""
+
+    TREE = "■"
+    TRANSFER = "○"
+    REQUEST = "□"
+    FREE = "·"
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The number of pages of a pool (for MAMBA: states) by owner."""
+
+    component: str
+    tier: Tier
+    pages: Mapping[Owner, int]
+
+
+def fills(snapshot: Snapshot, host: HostView, page_size: int) -> Iterator[Fill]:
+    """The fill of every pool, device pools first. Slots that belong to no one else are those of a request."""
+    for tier, pools in ((Tier.DEVICE, snapshot.pools), (Tier.HOST, host.pools)):
+        nodes = snapshot.nodes if tier is Tier.DEVICE else host.nodes
+        for component, pool in pools.items():
+            in_tree = sum(len(held) for node in nodes if (held := node.slots[component]) is not None)
+            unit = 1 if component == Component.MAMBA else page_size
+            yield Fill(component, tier, _shares(pool, in_tree, _moving(host, tier, component), unit))
+
+
+def _shares(pool: PoolView, in_tree: int, moving: int, unit: int) -> Mapping[Owner, int]:
+    free = len(pool.free)
+    return {
+        Owner.TREE: in_tree // unit,
+        Owner.TRANSFER: moving // unit,
+        Owner.REQUEST: (pool.capacity - free - in_tree - moving) // unit,
+        Owner.FREE: free // unit,
+    }
+
+
+def _moving(host: HostView, tier: Tier, component: str) -> int:
+    """Slots that a transfer fills, or that are kept for the readers of a load-back that has ended."""
+    kind = TransferKind.LOAD if tier is Tier.DEVICE else TransferKind.BACKUP
+    ends = [one.device if tier is Tier.DEVICE else one.host for one in host.transfers if one.kind is kind]
+    kept = host.kept if tier is Tier.DEVICE else {}
+    return sum(len(slots[component]) for slots in (*ends, kept) if component in slots)
+
+
+class Words:
+    """A vocabulary in which each word is one token, so that a picture can show tokens as words.
+
+    Turns texts into tokens, and the segments of nodes back into words. A new word gets the next token id.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self._tokens: dict[str, int] = {}
+
+    def tokens(self, text: str) -> list[int]:
+        """One token for each word; equal words have equal tokens."""
+        return [self._tokens.setdefault(word, len(self._tokens)) for word in text.split()]
+
+    def pages(self, segment: bytes) -> tuple[str, ...]:
+        """The words of each page of a segment (token ids, 4 bytes little-endian each)."""
+        known = list(self._tokens)
+        words = [known[token] for token in np.frombuffer(segment, dtype="<i4").tolist()]
+        size = self.page_size
+        return tuple(" ".join(words[first : first + size]) for first in range(0, len(words), size))

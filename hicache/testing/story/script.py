@@ -1,11 +1,17 @@
-"""The script of the story: for each act its text, its operations, and the claims that must hold afterwards."""
+"""The script of the story: its texts, each act with the claims that must hold after it, and the run of all acts."""
 
 from __future__ import annotations
 
-from hicache.testing.story.act import Act, Claim
-from hicache.testing.story.picture import REQUEST, TRANSFER
-from hicache.testing.story.stage import Stage
-from hicache.types import Component
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from hicache.errors import InvariantError
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import needs_of
+from hicache.testing.story.picture import REQUEST, TRANSFER, Owner, Picture, Residency, Row
+from hicache.testing.story.stage import STORY, WINDOW, Stage
+from hicache.testing.violation import violation
+from hicache.types import Component, Tier
 
 TITLE = "A prefix cache on two tiers"
 
@@ -15,6 +21,85 @@ INTRODUCTION = (
     "tree of prefixes records what is where. The nodes of the tree are drawn page by page; a page is four words. "
     "There are three users: Ann and Ben talk with a cat that speaks in rhyme, and Cy asks for numbers."
 )
+
+LETTERS: Mapping[str, str] = {Component.FULL.value: "F", Component.SWA.value: "S", Component.MAMBA.value: "M"}
+
+COMPONENTS: Mapping[str, str] = {
+    Component.FULL.value: "FULL: keys and values of the layers that attend to the whole prefix",
+    Component.SWA.value: f"SWA: keys and values of sliding-window layers; they need the last {WINDOW} tokens",
+    Component.MAMBA.value: "MAMBA: one recurrent state, valid only for a prefix of exactly this length",
+}
+
+RESIDENCY: Mapping[Residency, str] = {
+    Residency.HERE: "resident",
+    Residency.ARRIVING: "arriving by a transfer",
+    Residency.TOMBSTONE: "tombstone: FULL is resident, this is not",
+    Residency.ABSENT: "not resident",
+}
+
+LOCKED = "locked: must not be evicted"
+
+OWNERS: Mapping[Owner, str] = {
+    Owner.TREE: "in the tree",
+    Owner.TRANSFER: "reserved for a transfer",
+    Owner.REQUEST: "owned by a request",
+    Owner.FREE: "free",
+}
+"""The legend, with the four above: the meaning of each letter and sign in the drawings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What must be drawn of one node after an act.
+
+    `text`: the words of the node. `device`, `host`: its cells on that tier as signs, in order of component rank.
+    `lockers`: exactly who locks it on the device. `host_lockers`: who must lock it on the host; others may, too.
+    """
+
+    text: str
+    device: str
+    host: str
+    lockers: tuple[str, ...]
+    host_lockers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        locks = [" and ".join(who) or "no one" for who in (self.lockers, self.host_lockers)]
+        return f"{self.device} on the device, locked by {locks[0]}, {self.host} on the host, locked by {locks[1]}"
+
+    def is_met_by(self, shown: Claim) -> bool:
+        """Whether the drawn node meets the claim."""
+        least = set(self.host_lockers) <= set(shown.host_lockers)
+        return least and replace(shown, host_lockers=self.host_lockers) == self
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One step. `clauses`: the clauses that it shows. `claims`: one for each node of the tree after the act."""
+
+    title: str
+    text: str
+    clauses: tuple[str, ...]
+    play: Callable[[Stage], None]
+    claims: tuple[Claim, ...]
+
+
+def require_claims(act: Act, picture: Picture) -> None:
+    """Raise InvariantError unless the picture shows exactly the claimed nodes."""
+    shown = {row.text: _claim_of(row) for row in picture.rows}
+    expected = {claim.text: claim for claim in act.claims}
+    if list(shown) != list(expected):
+        raise violation(act.clauses[0], "nodes of the tree", list(expected), list(shown))
+    for text, claim in expected.items():
+        if not claim.is_met_by(shown[text]):
+            raise violation(act.clauses[0], repr(text), claim, shown[text])
+    if not act.claims and any(fill.pages[Owner.FREE] != sum(fill.pages.values()) for fill in picture.fills):
+        raise violation(act.clauses[0], "pools without a tree", "every page free", picture.fills)
+
+
+def _claim_of(row: Row) -> Claim:
+    device, host = ("".join(cell.residency.value for cell in row.cells[tier]) for tier in (Tier.DEVICE, Tier.HOST))
+    return Claim(row.text, device, host, row.locked_by[Tier.DEVICE], row.locked_by[Tier.HOST])
+
 
 CAT = "You are a cat who talks in rhyme."
 EAT = "What do you eat? Fish is a treat."
@@ -203,3 +288,45 @@ ACTS = (
         (),
     ),
 )
+
+
+_NEEDS = needs_of(STORY) | {Capability.SNAPSHOT}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An act that was run, and the picture of the cache after it. Acts are numbered from 1."""
+
+    number: int
+    act: Act
+    picture: Picture
+
+
+def missing_capabilities(adapter: type[CacheAdapter]) -> list[Capability]:
+    """The capabilities that the story needs and the adapter does not declare."""
+    return [capability for capability in Capability if capability in _NEEDS - adapter.capabilities]
+
+
+def run_story(adapter: type[CacheAdapter]) -> Iterator[Scene]:
+    """Run all acts on a new cache.
+
+    Raises InvariantError with the act if an invariant is violated or the cache does not do what the act describes,
+    and ConfigurationError if the cache cannot be opened.
+    """
+    opened = adapter(STORY)
+    try:
+        stage = Stage(opened)
+        for number, act in enumerate(ACTS, start=1):
+            yield Scene(number, act, _run(stage, number, act))
+    finally:
+        opened.close()
+
+
+def _run(stage: Stage, number: int, act: Act) -> Picture:
+    try:
+        act.play(stage)
+        picture = stage.picture()
+        require_claims(act, picture)
+    except InvariantError as error:
+        raise InvariantError(f"act {number}, {act.title!r}: {error}") from error
+    return picture

@@ -10,12 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hicache.testing.story.cells import Cell, Residency
-from hicache.testing.story.fills import Fill
-from hicache.testing.story.legend import COMPONENTS, LETTERS, LOCKED, OWNERS, RESIDENCY
-from hicache.testing.story.picture import Mark, Movement, Picture, Row
-from hicache.testing.story.script import INTRODUCTION, TITLE
-from hicache.testing.story.telling import Scene
+from hicache.testing.story.picture import Cell, Fill, Mark, Movement, Picture, Residency, Row
+from hicache.testing.story.script import COMPONENTS, INTRODUCTION, LETTERS, LOCKED, OWNERS, RESIDENCY, TITLE, Scene
 from hicache.types import Component, Tier
 
 _COLOURS = {Component.FULL.value: "blue", Component.SWA.value: "green", Component.MAMBA.value: "magenta"}

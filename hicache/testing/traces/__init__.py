@@ -4,9 +4,8 @@ Three traces are public, in the repository kvcache-ai/Mooncake under `FAST25-rel
 `conversation_trace.jsonl`, `toolagent_trace.jsonl` and `synthetic_trace.jsonl`.
 """
 
-from hicache.testing.traces.format import BLOCK_TOKENS, Trace, TraceRequest, write_trace
+from hicache.testing.traces.format import BLOCK_TOKENS, Trace, TraceRequest, request_tokens, write_trace
 from hicache.testing.traces.generate import SHORT_TRACE, TraceShape, generate_trace
-from hicache.testing.traces.tokens import request_tokens
 
 __all__ = [
     "BLOCK_TOKENS",

@@ -1,21 +1,27 @@
-"""Mooncake's trace format: one JSON object per line, read as a stream."""
+"""The requests of a trace in Mooncake's format: one JSON object per line, read as a stream; their tokens and pages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hicache.errors import TraceError
+from hicache.types import Tokens
 
 BLOCK_TOKENS = 512
 """The number of tokens of one id in `hash_ids`; the last block of a request may be shorter."""
 
 BLOCK_IDS = 2**31
 """Block ids are below this, so that one token identifies its block."""
+
+_STEPS = np.arange(BLOCK_TOKENS, dtype=np.uint32) * np.uint32(0x9E3779B1)
+_LOW_BITS = np.uint32(BLOCK_IDS - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,38 @@ def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
         for request in requests:
             fields = asdict(request)
             lines.write(json.dumps({"timestamp": fields.pop("timestamp_ms"), **fields}) + "\n")
+
+
+def request_tokens(request: TraceRequest) -> Tokens:
+    """Token ids, int32, shape [input_length], none negative, derived from the block ids, as a trace has no text.
+
+    Token i of block b is `(b + i * constant) mod 2**31`: a function of b alone. Two blocks differ in every token, so
+    that they never share a page of any size.
+    """
+    blocks = np.asarray(request.hash_ids, dtype=np.uint32)
+    tokens = (blocks[:, np.newaxis] + _STEPS) & _LOW_BITS
+    return tokens.view(np.int32).reshape(-1)[: request.input_length]
+
+
+def page_runs(request: TraceRequest, page_size: int, *, begun: bool) -> list[tuple[int, int]]:
+    """For each block in which pages end: a number for the prefix up to the block's end, and how many pages end in it.
+
+    Numbers are 64-bit hashes: equal for equal prefixes. `begun`: an incomplete last page counts too.
+    """
+    length = request.input_length + (-request.input_length % page_size if begun else 0)
+    last = len(request.hash_ids)
+    runs = []
+    pages = 0
+    for place, prefix in enumerate(accumulate(request.hash_ids, _extended), start=1):
+        ended = (length if place == last else place * BLOCK_TOKENS) // page_size
+        if ended > pages:
+            runs.append((prefix, ended - pages))
+            pages = ended
+    return runs
+
+
+def _extended(prefix: int, block: int) -> int:
+    return hash((prefix, block))
 
 
 def parse_request(line: bytes) -> TraceRequest:

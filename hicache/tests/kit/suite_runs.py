@@ -11,12 +11,12 @@ import pytest
 
 from hicache.storage.hf3fs import backend
 from hicache.testing.adapters import reference
-from hicache.testing.plugin import backends, fixtures, session, shrinking
+from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report import RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
-LOADED = (hypothesis, backend, backends, reference, fixtures, session, shrinking)
+LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, session)
 """Modules that a run imports. A run in this process would import them again, and unload them at its end."""
 
 FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hicache.cli.suite_stage import suite_folder
+from hicache.cli.stage import suite_folder
 from hicache.testing.report import Outcome
 from hicache.tests.kit import broken_backends as broken
 from hicache.tests.kit.dictionary_storage import DictionaryStorage

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hicache.cli import suite_stage
+from hicache.cli import stage
 from hicache.cli.app import app
 from hicache.cli.replay_stage import ReplayStage
-from hicache.cli.stage import StageResult, Verification
-from hicache.cli.suite_stage import SuiteStage, follow, suite_folder
+from hicache.cli.stage import StageResult, SuiteStage, Verification, follow, suite_folder
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
@@ -54,7 +53,7 @@ def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
 
 
 def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(suite_stage, "_MAX_SILENCE_S", 0.5)
+    monkeypatch.setattr(stage, "_MAX_SILENCE_S", 0.5)
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
     ending = follow(python(program), tmp_path / "log", ignore)
     assert ending == "no output for 0.5 s", f"a process that never ends has to be ended, got {ending}"
@@ -71,7 +70,7 @@ def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *ex
             write_run(record(*executions), log.parent / "run.json")
         return ending
 
-    monkeypatch.setattr(suite_stage, "follow", report)
+    monkeypatch.setattr(stage, "follow", report)
     return SuiteStage("conformance", Verification(FLAT, True, directory, None), ()).run(ignore)
 
 

@@ -51,8 +51,8 @@ def run_command(
     """`hicache verify` in which conformance ends as given, and everything else passes: its exit code and output."""
     others = {name: FakeStage(name, (execution("KEY-1", suite=name),), None) for name in ("properties", "replay")}
     stages = {"conformance": conformance, **others}
-    monkeypatch.setattr("hicache.cli.left_out.missing_libraries", lambda: ["transformers"])
-    monkeypatch.setattr("hicache.cli.suite_stage.SuiteStage", lambda name, *_: stages[name])
+    monkeypatch.setattr("hicache.cli.verify.missing_libraries", lambda: ["transformers"])
+    monkeypatch.setattr("hicache.cli.verify.SuiteStage", lambda name, *_: stages[name])
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stages["replay"])
     return run_app("--adapter", FLAT, "--report", str(directory), *arguments)
 
@@ -152,9 +152,9 @@ def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
         begun.append(name)
         return FakeStage(name, (execution("KEY-1", suite=name),), None)
 
-    monkeypatch.setattr("hicache.cli.suite_stage.SuiteStage", stage)
+    monkeypatch.setattr("hicache.cli.verify.SuiteStage", stage)
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stage("replay"))
-    monkeypatch.setattr("hicache.cli.left_out.missing_libraries", lambda: missing)
+    monkeypatch.setattr("hicache.cli.verify.missing_libraries", lambda: missing)
     ended, output = run_app("--report", str(tmp_path), *options)
     assert ended == 0, f"expected 0, got {ended}: {output}"
     expected = ["conformance", "properties", "distributed_tests", *accuracy, "replay"]

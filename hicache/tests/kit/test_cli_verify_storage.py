@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hicache.cli.app import app
-from hicache.cli.stage import Progress, StageResult
-from hicache.cli.suite_stage import SuiteStage
+from hicache.cli.stage import Progress, StageResult, SuiteStage
 from hicache.testing.report import Outcome, read_run
 from hicache.testing.storage import throughput
 from hicache.tests.kit.run_records import execution, record

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
-from hicache.testing.replay.hits import Difference, compare_hits
+from hicache.testing.replay.outcome import Difference, compare_hits
 
 
 def written(path: Path, **changed: Any) -> Path:

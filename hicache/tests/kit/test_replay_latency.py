@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from hicache.testing.replay.latency import Latency, LatencyHistogram, Stopwatch
-from hicache.testing.replay.timeline import Timeline, Window
+from hicache.testing.replay.tally import Timeline, Window
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 1.0])

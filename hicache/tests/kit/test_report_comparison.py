@@ -9,9 +9,9 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Outcome
-from hicache.testing.report.comparison import ComparedClause, Comparison, compare
-from hicache.testing.report.comparison_page import difference, render_comparison
+from hicache.testing.report.comparison import ComparedClause, Comparison, compare, difference
 from hicache.testing.report.matrix import Status
+from hicache.testing.report.pages import render_comparison
 from hicache.tests.kit.page_reader import Reader
 from hicache.tests.kit.run_records import HOSTILE, execution, record
 

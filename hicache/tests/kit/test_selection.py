@@ -8,9 +8,8 @@ import pytest
 
 from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
-from hicache.testing.configurations import ALL_POLICIES, standard_configurations
+from hicache.testing.configurations import ALL_POLICIES, USUAL_LAYOUTS, standard_configurations
 from hicache.testing.contract import Checks, clause
-from hicache.testing.host_configurations import USUAL_LAYOUTS
 from hicache.testing.plugin.selection import select, select_clauses
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.types import StopPolicy

@@ -12,12 +12,8 @@ from hicache.errors import InvariantError
 from hicache.testing.adapter import Capability
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
-from hicache.testing.story.act import Claim, require_claims
-from hicache.testing.story.cells import Cell, Residency
-from hicache.testing.story.fills import Owner
-from hicache.testing.story.picture import REQUEST, TRANSFER, Mark
-from hicache.testing.story.script import ACTS
-from hicache.testing.story.telling import Scene, missing_capabilities, run_story
+from hicache.testing.story.picture import REQUEST, TRANSFER, Cell, Mark, Owner, Residency
+from hicache.testing.story.script import ACTS, Claim, Scene, missing_capabilities, require_claims, run_story
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.types import NO_SLOTS, EvictResult, Handle, Key, LoadBack, MatchResult, Tier, TransferKind
 

@@ -13,9 +13,8 @@ from rich.console import Console
 
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.story.layout import panels
-from hicache.testing.story.legend import COMPONENTS, LETTERS, LOCKED, OWNERS, RESIDENCY
 from hicache.testing.story.page import render_page
-from hicache.testing.story.telling import Scene, run_story
+from hicache.testing.story.script import COMPONENTS, LETTERS, LOCKED, OWNERS, RESIDENCY, Scene, run_story
 from hicache.testing.story.terminal import show_legend, show_scene
 
 SVG = "{http://www.w3.org/2000/svg}"

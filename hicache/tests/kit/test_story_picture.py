@@ -10,10 +10,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.host_verbs import PendingTransfer
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
-from hicache.testing.story.cells import Cell
-from hicache.testing.story.fills import Owner
-from hicache.testing.story.picture import Mark, Painter, Picture, Row
-from hicache.testing.story.words import Words
+from hicache.testing.story.picture import Cell, Mark, Owner, Painter, Picture, Row, Words
 from hicache.types import SHARED, Slots, Tier, TransferKind
 
 NAMES = ("full", "swa", "mamba")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hicache.testing.traces import BLOCK_TOKENS, TraceRequest, request_tokens
-from hicache.testing.traces.runs import page_runs
+from hicache.testing.traces.format import page_runs
 
 PAGE_SIZES = (7, 16, 48, 64, 512, 700, 1024)
 

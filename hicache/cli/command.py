@@ -1,4 +1,4 @@
-"""The `--adapter` option: the cache that a command runs on."""
+"""What every command has: the cache of its option `--adapter`, and lines that are printed unchanged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
 from hicache.testing.adapter import CacheAdapter, load_adapter
 
@@ -21,3 +22,8 @@ def adapter_class(path: str) -> type[CacheAdapter]:
         return load_adapter(path)
     except (ImportError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--adapter") from error
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print the text unchanged: no markup, no highlighting, no line break inside a path or a command."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
