@@ -9,20 +9,18 @@ from functools import partial
 import numpy as np
 
 from hicache.config import CacheConfig, ExecutorKind
-from hicache.testing.adapter import Admission, CacheAdapter, Capability
+from hicache.testing.adapter import Admission, CacheAdapter, Capability, PendingStorage, PendingTransfer
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.inspector import Inspector
 from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
 from hicache.testing.driving.running import OpenLoad, OpenPrefetch, RunningRequest
-from hicache.testing.host_verbs import PendingTransfer
 from hicache.testing.laws.slots import require_pages
 from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.laws.tree import host_candidates
 from hicache.testing.model import Model
 from hicache.testing.patterns import element_bytes, elements_of
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
-from hicache.testing.storage_verbs import PendingStorage
 from hicache.testing.violation import violation
 from hicache.types import (
     SHARED,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from hicache.testing.host_verbs import PendingTransfer
+from hicache.testing.adapter import PendingTransfer
 from hicache.testing.snapshot import HostView, Snapshot
 from hicache.testing.story.cells import Cell, Cells
 from hicache.testing.story.fills import Fill, fills
