@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hicache.testing.adapter import PendingTransfer
 from hicache.testing.driving.driver import Driver
-from hicache.testing.host_verbs import PendingTransfer
 from hicache.testing.snapshot import TransferView
 from hicache.types import NO_SLOTS, LoadBack, TransferKind
 

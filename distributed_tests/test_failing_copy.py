@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapter import CacheAdapter, PendingTransfer
 from hicache.testing.contract import clause
-from hicache.testing.host_verbs import PendingTransfer
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import mesh_of
 from hicache.testing.ranks.rank_driver import RankDriver

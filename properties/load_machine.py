@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from hicache.testing.adapter import PendingTransfer
 from hicache.testing.driving.prompts import cut
-from hicache.testing.host_verbs import PendingTransfer
 from hicache.testing.model import ExpectedMatch
 from hicache.testing.snapshot import Snapshot, TransferView
 from hicache.types import (

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
-from hicache.testing.adapter import Capability
-from hicache.testing.host_verbs import PendingTransfer
+from hicache.testing.adapter import Capability, PendingTransfer
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import Component, Tier, TransferKind
 

@@ -11,27 +11,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from hicache.config import CacheConfig
-from hicache.testing.host_verbs import HostVerbs, PageBytes
-from hicache.testing.rank_verbs import RankVerbs
+from hicache.testing.ranks.world import RankWorld
 from hicache.testing.snapshot import Snapshot
-from hicache.testing.storage_verbs import StorageVerbs
 from hicache.types import (
     Event,
     EvictResult,
     Handle,
     InsertResult,
     Key,
+    LoadBack,
     MatchResult,
     Pool,
     Sizes,
     Slots,
+    StorageKind,
     Tokens,
+    TransferKind,
+    TransferPhase,
 )
 
-__all__ = ["Admission", "CacheAdapter", "Capability", "PageBytes", "load_adapter"]
+PageBytes = npt.NDArray[np.uint8]
+"""Raw bytes of some slots in one layer: uint8, shape [slots, bytes per slot and layer]."""
+
+Adapter = TypeVar("Adapter", bound="RankVerbs")
 
 
 class Capability(str, Enum):
@@ -77,6 +85,194 @@ class Admission:
     cached_tokens: int
     state: int | None
     loading: bool
+
+
+class _Verbs:
+    """What all groups of verbs share."""
+
+    def _lacks(self, verb: str) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__} declares a capability that needs {verb}(), which it lacks")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingTransfer:
+    """A transfer in flight, as a test sees it.
+
+    `parts`: the number of operations merged into it. `layers`: of the whole stack.
+    """
+
+    ticket: Handle
+    kind: TransferKind
+    parts: int
+    layers: int
+    layers_done: int
+
+
+class HostVerbs(_Verbs):
+    """Backups and loads that the cache has decided on are started by `step`, which also applies the finished ones."""
+
+    def evict_host(self, component: str, tokens: int) -> EvictResult:
+        """Free at least `tokens` of the component's host slots, or all that can be evicted."""
+        self._lacks("evict_host")
+
+    def lock_host(self, handle: Handle) -> Handle:
+        """Lock the node and its host data of every component; returns the receipt."""
+        self._lacks("lock_host")
+
+    def unlock_host(self, receipt: Handle) -> None:
+        """Release the lock of `lock_host`. Raises when it was released before, or is from another cache."""
+        self._lacks("unlock_host")
+
+    def load_back(self, handle: Handle, *, quota: int | None) -> LoadBack | None:
+        """Load to the device the data that a reader of the prefix up to the node needs and that is only on the host.
+
+        Returns None, with no effect, below the threshold, above the `quota` of FULL tokens, without enough memory, or
+        when there is nothing to load. The path is locked until the ticket is claimed or abandoned. Raises for a removed
+        node.
+        """
+        self._lacks("load_back")
+
+    def load_phase(self, ticket: Handle) -> TransferPhase:
+        """The phase of a load, as of the last `step`."""
+        self._lacks("load_phase")
+
+    def claim(self, ticket: Handle) -> Slots | None:
+        """Finish a load that has ended: the tree's slots for what `load_back` loaded, or None when the load failed.
+
+        The lock of the ticket is released: lock the node before. Raises when the load has not ended, or when the ticket
+        was claimed or abandoned before.
+        """
+        self._lacks("claim")
+
+    def abandon(self, ticket: Handle) -> None:
+        """Give up a load: no caller waits for it. Raises when the ticket was claimed or abandoned before."""
+        self._lacks("abandon")
+
+    def host_sizes(self) -> Mapping[str, Sizes]:
+        """The size counters of each component on the host."""
+        self._lacks("host_sizes")
+
+    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        """The bytes at slots of the host pool, as `read` returns those of the device pool."""
+        self._lacks("read_host")
+
+    def is_pinned(self, pool: Pool) -> bool:
+        """Whether CUDA has registered all host memory of the pool. Called only when the device is a GPU."""
+        self._lacks("is_pinned")
+
+    # Transfers that the test advances.
+
+    def pending(self) -> Sequence[PendingTransfer]:
+        """The transfers that were started and have not ended, oldest first."""
+        self._lacks("pending")
+
+    def advance(self, ticket: Handle) -> None:
+        """Copy one more layer of a pending transfer. After the last layer the transfer has ended."""
+        self._lacks("advance")
+
+    def complete(self, ticket: Handle) -> None:
+        """Copy all remaining layers of a pending transfer."""
+        self._lacks("complete")
+
+    def fail(self, ticket: Handle, parts_done: int) -> None:
+        """End a pending transfer after its first `parts_done` parts, fewer than it has; the other parts fail."""
+        self._lacks("fail")
+
+    def fail_waits(self, count: int) -> None:
+        """Make the next `count` transfers fail that the cache itself waits for during an eviction."""
+        self._lacks("fail_waits")
+
+    def layer_ready(self, ticket: Handle, pool: Pool, layer: int) -> bool:
+        """Whether the target slots of a load can be read in one layer of one pool. `ticket`: from `load_back`."""
+        self._lacks("layer_ready")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingStorage:
+    """An unfinished request to storage. `batches`: the number of its batches, each of at most 128 pages of one pool."""
+
+    ticket: Handle
+    kind: StorageKind
+    batches: int
+    batches_done: int
+
+
+class StorageVerbs(_Verbs):
+    """`step` sends requests to storage and applies the finished ones. Of these methods only `drain` blocks."""
+
+    @classmethod
+    def extra_config(cls, source: str) -> Mapping[str, Any]:
+        """Read an extra configuration as the cache does: its own four keys, given or by default, and `options`.
+
+        `options`: all other keys, which the backend receives.
+        Raises an error that names the file, the key and the Python type of the wrong value.
+        """
+        raise NotImplementedError(f"{cls.__name__} declares a capability that needs extra_config(), which it lacks")
+
+    def prefetch(self, key: Key) -> Handle | None:
+        """Start to prefetch a prompt's pages, those past the cached prefix, from storage to the host.
+
+        Returns the ticket, or None when the prefetch is refused. `key`: the same that `match` gets at the admission.
+        """
+        self._lacks("prefetch")
+
+    def check_prefetch(self, ticket: Handle) -> int | None:
+        """The number of tokens that a prefetch loaded, or None while the stop policy lets the request wait.
+
+        Ends the ticket, and stops the prefetch early where the policy says so. Raises when the ticket has ended before.
+        """
+        self._lacks("check_prefetch")
+
+    def abort_prefetch(self, ticket: Handle) -> None:
+        """Cancel a prefetch: it loads nothing, and no caller waits for it. Raises when the ticket has ended before."""
+        self._lacks("abort_prefetch")
+
+    def attach_storage(self) -> bool:
+        """Open the configured backend after a detach; False, with no effect, when a backend is attached."""
+        self._lacks("attach_storage")
+
+    def detach_storage(self) -> bool:
+        """Close the backend; False, with no effect, while requests are in flight or when none is attached."""
+        self._lacks("detach_storage")
+
+    def clear_storage(self) -> bool:
+        """Remove the cache's objects from storage; False, with no effect, while requests are in flight."""
+        self._lacks("clear_storage")
+
+    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+        """The object key of each whole page in one pool (MAMBA: of the state after the page), with its scope."""
+        self._lacks("storage_keys")
+
+    # Storage requests that the test advances.
+
+    def pending_storage(self) -> Sequence[PendingStorage]:
+        """The unfinished requests to storage, oldest first."""
+        self._lacks("pending_storage")
+
+    def advance_storage(self, ticket: Handle) -> None:
+        """Let storage do one more batch of a request. A request that was told to stop ends after this batch."""
+        self._lacks("advance_storage")
+
+    def complete_storage(self, ticket: Handle) -> None:
+        """Let storage do all remaining batches of a request."""
+        self._lacks("complete_storage")
+
+    def advance_clock(self, seconds: float) -> None:
+        """Advance the clock of the cache."""
+        self._lacks("advance_clock")
+
+
+class RankVerbs:
+    """Each rank has its own cache, in its own process or thread. All ranks serve the same requests."""
+
+    @classmethod
+    def on_rank(cls: type[Adapter], config: CacheConfig, world: RankWorld) -> Adapter:  # noqa: PYI019 - 3.10 has no Self
+        """Open an empty cache on one rank; all ranks call this at the same time.
+
+        `config`: with the topology of `world`. `world`: gives the process groups, or records the calls to
+        torch.distributed. Raises ConfigurationError, on every rank, when the configurations of the ranks differ.
+        """
+        raise NotImplementedError(f"{cls.__name__} declares a capability that needs on_rank(), which it lacks")
 
 
 class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):

@@ -22,12 +22,10 @@ from hicache.runtime import Runtime, open_copies
 from hicache.stacks import layer_order
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
-from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
+from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes, PendingStorage, PendingTransfer
 from hicache.testing.adapters.reference_view import ReferenceView
-from hicache.testing.host_verbs import PendingTransfer
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.snapshot import Snapshot
-from hicache.testing.storage_verbs import PendingStorage
 from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import PrefetchOperation
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor

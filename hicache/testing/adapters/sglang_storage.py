@@ -16,6 +16,7 @@ from typing import Any
 from hicache.config import ExecutorKind, HostConfig, StorageConfig, Topology
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES
+from hicache.testing.adapter import PendingStorage, StorageVerbs
 from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
 from hicache.testing.adapters.sglang_host_pools import NAMES
 from hicache.testing.adapters.sglang_import import import_from
@@ -23,7 +24,6 @@ from hicache.testing.adapters.sglang_pages import backend_options, page_names, s
 from hicache.testing.adapters.sglang_prefetches import held_by_thread, held_for_caller, held_until_next_step, view_of
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.snapshot import StorageView
-from hicache.testing.storage_verbs import PendingStorage, StorageVerbs
 from hicache.types import COMPONENT_POOL, Handle, Key, Pool, Slots, StorageKind
 
 CONTROLLER = "sglang.srt.managers.cache_controller"

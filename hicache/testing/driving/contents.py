@@ -8,7 +8,7 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
-from hicache.testing.laws.conservation import all_slots
+from hicache.testing.laws.slots import all_slots
 from hicache.testing.patterns import (
     Digests,
     Place,

@@ -1,17 +1,26 @@
-"""Driver: calls a cache through its adapter, records the slots that it holds, and checks after every verb."""
+"""Driver: a scheduler and a model runner in one, over any adapter. It checks the whole cache after every verb."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
-from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter
+from hicache.config import CacheConfig, ExecutorKind
+from hicache.testing.adapter import Admission, CacheAdapter, Capability, PendingStorage, PendingTransfer
+from hicache.testing.driving.contents import Contents
+from hicache.testing.driving.inspector import Inspector
+from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
-from hicache.testing.driving.requests import RequestVerbs
-from hicache.testing.driving.storage import StorageTierVerbs
-from hicache.testing.laws.conservation import require_pages
+from hicache.testing.driving.running import OpenLoad, OpenPrefetch, RunningRequest
+from hicache.testing.laws.slots import require_pages
+from hicache.testing.laws.tiers import check_no_fetch
+from hicache.testing.laws.tree import host_candidates
+from hicache.testing.model import Model
+from hicache.testing.patterns import element_bytes, elements_of
+from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
 from hicache.testing.violation import violation
 from hicache.types import (
     SHARED,
@@ -20,23 +29,92 @@ from hicache.types import (
     Handle,
     InsertResult,
     Key,
+    LoadBack,
     MatchResult,
     Namespace,
+    Pool,
+    Sizes,
     Slots,
+    StopPolicy,
     Tier,
+    TransferKind,
+    TransferPhase,
 )
 
 
-class Driver(RequestVerbs, StorageTierVerbs):
-    """A scheduler and a model runner in one, over any adapter.
+class Driver:
+    """Calls a cache through its adapter, and remembers what it holds.
 
     Every verb raises InvariantError when the cache violates a law. Data must be written before it is inserted.
+    `operations`: verbs called so far. `check_every`: everything is checked after this many verbs; 0: only by `check()`.
+    `running`: the running requests; `loads` and `prefetches`: those that a caller waits for; all by the identity of
+    their handle or ticket. `failures`: how many transfers the test let fail.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
-        super().__init__(adapter, config)
+        self.config = config
+        self.operations = 0
+        self.check_every = 1
+        self.failures = 0
+        self.locks = LockBook(config.components, Tier.DEVICE)
+        self.host_locks = LockBook(config.components, Tier.HOST)
+        self.running: dict[int, RunningRequest] = {}
+        self.loads: dict[int, OpenLoad] = {}
+        self.prefetches: dict[int, OpenPrefetch] = {}
         self._receipts: list[tuple[Handle, int]] = []
+        self._host_receipts: list[tuple[Handle, int, int]] = []
         self._has_window = Component.SWA in config.components
+        self._has_states = Component.MAMBA in config.components
+        self.open(adapter)
+
+    def open(self, adapter: CacheAdapter) -> None:
+        """Use this cache, which is empty."""
+        self.adapter = adapter
+        self.ledger = Ledger(self.config)
+        self.contents = Contents(adapter, self.config)
+        self.inspector = Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
+
+    def forget(self) -> None:
+        """Drop all receipts and tickets: they are not valid in a new epoch."""
+        self.locks.clear()
+        self.host_locks.clear()
+        self.loads.clear()
+        self.prefetches.clear()
+        self._receipts.clear()
+        self._host_receipts.clear()
+
+    def snapshot(self) -> Snapshot:
+        """The state of the whole cache now."""
+        return self.adapter.snapshot()
+
+    def check(self) -> None:
+        """Raise InvariantError unless every law holds and every byte is right."""
+        self.inspector.check(self.running.values(), is_awaited=bool(self.loads or self.prefetches))
+
+    def verb_done(self) -> None:
+        """Count a verb, and check everything when it is due."""
+        for prefetch in self.prefetches.values():
+            prefetch.gains.add(self._gain(prefetch))
+        self.operations += 1
+        if self.check_every and self.operations % self.check_every == 0:
+            self.check()
+
+    def overwrite_free_slots(self) -> None:
+        """Overwrite all free device slots: a load often gets the slots that its data had before the eviction."""
+        if self.has_snapshot and self.config.host is not None:
+            for component, pool in self.snapshot().pools.items():
+                self.contents.overwrite(component, pool.free)
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether the adapter declares SNAPSHOT."""
+        return Capability.SNAPSHOT in self.adapter.capabilities
+
+    def sizes(self, tier: Tier) -> Mapping[str, Sizes]:
+        """The size counters of a tier; empty without SIZES."""
+        if Capability.SIZES not in self.adapter.capabilities:
+            return {}
+        return self.adapter.sizes() if tier is Tier.DEVICE else self.adapter.host_sizes()
 
     # Keys.
 
@@ -225,9 +303,313 @@ class Driver(RequestVerbs, StorageTierVerbs):
         self._require_nothing_cached()
         self.verb_done()
 
-    def forget(self) -> None:
-        super().forget()
-        self._receipts.clear()
+    # Requests. The model's part is to write what a request computes before the cache can take it.
+
+    def admit(self, key: Key) -> Admission | None:
+        """Start a request and check the bytes of its table and state; None when it does not fit."""
+        self.overwrite_free_slots()
+        admission = self.adapter.admit(key)
+        if admission is not None:
+            self._start(key, admission)
+        self.verb_done()
+        return admission
+
+    def resume(self, request: Handle) -> Admission | None:
+        """The admission of a request that was loading, with its bytes checked, or None while it loads.
+
+        Fewer tokens than at the first admission may be cached only after a failed load.
+        """
+        running = self.running[id(request)]
+        admission = self.adapter.resume(request)
+        if admission is not None:
+            if admission.loading:
+                raise violation("FLOW-4", "resume", "a request that does not load, or None", "one that is loading")
+            cached = aligned_count(running.computed(), self.config)
+            if admission.cached_tokens > cached or (admission.cached_tokens < cached and not self.failures):
+                raise violation("FLOW-10", "resume", f"{cached} cached tokens, as admitted", admission.cached_tokens)
+            self.locks.renew(running.owner)
+            self._take(running, admission)
+        self.verb_done()
+        return admission
+
+    def extend(self, request: Handle, tokens: Iterable[int]) -> Slots | None:
+        """Compute all tokens so far and append more; returns the longer table, or None when it does not fit."""
+        running = self._ready(request)
+        self._compute(running, len(running.key.tokens))
+        added = np.array(list(tokens), dtype=np.int32)
+        table = self.adapter.extend(request, added)
+        if table is not None:
+            running.key = Key(np.concatenate((running.key.tokens, added)), running.key.namespace)
+            running.table = table
+            self.locks.renew(running.owner)
+            self._require_table(running)
+        self.verb_done()
+        return table
+
+    def checkpoint(self, request: Handle, computed_tokens: int) -> Slots:
+        """Compute and cache a chunk, and check the bytes of the table, which may have other slots then."""
+        running = self._ready(request)
+        self._compute(running, computed_tokens)
+        running.table = self.adapter.checkpoint(request, computed_tokens)
+        self.locks.renew(running.owner)
+        self._require_table(running)
+        computed = running.computed()
+        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)])
+        self.verb_done()
+        return running.table
+
+    def finish(self, request: Handle) -> None:
+        """Compute all tokens, cache the whole pages, and release the rest."""
+        running = self._ready(request)
+        self._compute(running, len(running.key.tokens))
+        self.adapter.finish(request)
+        self._end(running)
+
+    def abort(self, request: Handle) -> None:
+        """Release everything that the request holds, also while it loads."""
+        running = self.running[id(request)]
+        self.adapter.abort(request)
+        self._end(running)
+
+    # The host tier.
+
+    def evict_host(self, component: str, tokens: int) -> EvictResult:
+        """Free `tokens` of a component's host slots or more, or all evictable ones; check the result."""
+        before = self.sizes(Tier.HOST)
+        result = self.adapter.evict_host(component, tokens)
+        gained = {name: sizes.free - before[name].free for name, sizes in self.sizes(Tier.HOST).items()}
+        place = f"evict_host({component}, {tokens})"
+        if any(result.freed[name] != count for name, count in gained.items()):
+            raise violation("EVICT-1", place, f"freed counts equal to the growth of the host pools, {gained}", result)
+        has_own_rule = "EVICT-8" in self.adapter.departures
+        left = host_candidates(self.snapshot(), component) if self.has_snapshot and not has_own_rule else []
+        if left and result.freed[component] < tokens:
+            raise violation("EVICT-8", place, f"more freed, as nodes {left} can still be evicted", result)
+        self.verb_done()
+        return result
+
+    def lock_host(self, handle: Handle) -> Handle:
+        """Lock a node and its host data; returns the receipt."""
+        receipt = self.adapter.lock_host(handle)
+        self._host_receipts.append((receipt, self.locks.acquire(), self.host_locks.acquire()))
+        self.verb_done()
+        return receipt
+
+    def unlock_host(self, receipt: Handle) -> None:
+        """Release the lock of `lock_host`."""
+        self.adapter.unlock_host(receipt)
+        index = next((index for index, (known, _, _) in enumerate(self._host_receipts) if known is receipt), None)
+        if index is None:
+            raise violation("LOCK-6", "unlock_host", "an error, as the receipt is not outstanding", receipt)
+        _, owner, host_owner = self._host_receipts.pop(index)
+        self.locks.release(owner)
+        self.host_locks.release(host_owner)
+        self.verb_done()
+
+    def load_back(self, key: Key, found: MatchResult, *, quota: int | None = None) -> LoadBack | None:
+        """Load to the device what a match of the key found on the host; None when the load is refused."""
+        self.overwrite_free_slots()
+        known = len(self._loads_in_flight())
+        load = self.adapter.load_back(found.best_match, quota=quota)
+        if load is not None:
+            self.loads[id(load.ticket)] = self._loading(key, found, load)
+        elif len(self._loads_in_flight()) != known:
+            raise violation("HOST-5", "a refused load", f"{known} loads in flight", len(self._loads_in_flight()))
+        self.verb_done()
+        return load
+
+    def load_phase(self, ticket: Handle) -> TransferPhase:
+        """The phase of a load; check that it never goes back and ends only once."""
+        load = self.loads[id(ticket)]
+        load.record_phase(self.adapter.load_phase(ticket))
+        return load.phase
+
+    def claim(self, ticket: Handle) -> Slots | None:
+        """Finish a load that has ended and check the bytes of the whole prefix; None when the load failed.
+
+        The load's own lock is released: lock the node before.
+        """
+        phase = self.load_phase(ticket)
+        slots = self.adapter.claim(ticket)
+        load = self.loads.pop(id(ticket))
+        if (slots is None) != (phase is TransferPhase.FAILED):
+            raise violation("FLOW-4", f"claim of a load that is {phase.value}", "slots, or None when it failed", slots)
+        if slots is not None:
+            self._require_delivery(load, slots)
+        elif not self.failures:
+            raise violation("FLOW-10", "claim without an injected failure", f"{len(load.indices)} slots", phase.value)
+        self.verb_done()
+        return slots
+
+    def abandon(self, ticket: Handle) -> None:
+        """Give up a load: no caller waits for it."""
+        self.adapter.abandon(ticket)
+        del self.loads[id(ticket)]
+        self.verb_done()
+
+    # Transfers. Bytes may move at any time; residency changes only when a finished transfer is applied.
+
+    def step(self) -> None:
+        """Apply the results of finished transfers, and start the queued ones."""
+        self.adapter.step()
+        self._update_loads()
+        self.verb_done()
+
+    def pending(self) -> Sequence[PendingTransfer]:
+        """The transfers that a test can advance, oldest first."""
+        pending = self.adapter.pending()
+        for one in pending:
+            if one.parts < 1 or not 0 <= one.layers_done <= one.layers:
+                raise violation("FLOW-2", "pending", "at least one part, and at most as many layers as there are", one)
+        return pending
+
+    def advance(self, ticket: Handle) -> None:
+        """Copy one more layer of a pending transfer."""
+        before = self._pending(ticket)
+        self._move("advance", lambda: self.adapter.advance(ticket))
+        after = self._pending(ticket)
+        if before is not None and after is not None and after.layers_done != before.layers_done + 1:
+            raise violation("FLOW-2", "advance", f"{before.layers_done + 1} layers", f"{after.layers_done} layers")
+        self.verb_done()
+
+    def complete(self, ticket: Handle) -> None:
+        """Copy all remaining layers of a pending transfer."""
+        self._move("complete", lambda: self.adapter.complete(ticket))
+        self._require_end("complete", ticket)
+        self.verb_done()
+
+    def fail(self, ticket: Handle, parts_done: int) -> None:
+        """End a pending transfer after its first parts; the other parts fail."""
+        self.failures += 1
+        self._move("fail", lambda: self.adapter.fail(ticket, parts_done))
+        self._require_end("fail", ticket)
+        self.verb_done()
+
+    def complete_all(self) -> None:
+        """Complete all pending transfers, oldest first, and apply their results."""
+        for one in self.pending():
+            self.complete(one.ticket)
+        self.step()
+
+    def layer_ready(self, ticket: Handle, pool: Pool, layer: int) -> bool:
+        """Whether the target slots of a load can be read in one layer of one pool."""
+        return self.adapter.layer_ready(ticket, pool, layer)
+
+    def read_ready_layers(self, ticket: Handle) -> Mapping[Pool, int]:
+        """Read the whole prefix of a load in each readable layer, and in no other; returns how many layers, by pool.
+
+        Raises InvariantError when bytes are wrong (HOST-6), when a layer is no longer readable, or when the load has
+        ended and a layer of the stack is not readable (HOST-9). Nothing is read of a load that failed.
+        """
+        load, phase = self.loads[id(ticket)], self.load_phase(ticket)
+        if phase is TransferPhase.FAILED:
+            return {}
+        for pool, read in self._readers(load).items():
+            layers = range(self.adapter.layers(pool))
+            ready = frozenset(layer for layer in layers if self.adapter.layer_ready(ticket, pool, layer))
+            load.record_ready(pool, ready)
+            if phase is TransferPhase.DONE and len(ready) < len(layers):
+                raise violation("HOST-9", f"layers of {pool.value} after a load", sorted(layers), sorted(ready))
+            for layer in sorted(ready):
+                read(layer)
+        return {pool: len(ready) for pool, ready in load.ready.items()}
+
+    def drain(self) -> None:
+        """Wait for all transfers to finish, and apply their results; then no prefetch has host slots unless awaited."""
+        self.adapter.drain()
+        self._update_loads()
+        waiting = list(self._in_flight())
+        if waiting:
+            raise violation("FLOW-4", "drain", "nothing in flight", waiting)
+        self.verb_done()
+        if not self.prefetches and self.has_snapshot and self.config.storage is not None:
+            check_no_fetch(self.snapshot())
+
+    # The storage tier.
+
+    def prefetch(self, key: Key) -> Handle | None:
+        """Start to prefetch a prompt from storage; None, with no effect, when the prefetch is refused."""
+        before = self.snapshot() if self.has_snapshot else None
+        ticket = self.adapter.prefetch(key)
+        if ticket is not None:
+            self.prefetches[id(ticket)] = OpenPrefetch(ticket, key, self._expected_length(key), set())
+        elif before is not None:
+            self._require_as_before("FETCH-1", "a refused prefetch", before)
+        self.verb_done()
+        return ticket
+
+    def check_prefetch(self, ticket: Handle) -> int | None:
+        """The number of tokens that a prefetch loaded, checked against what a match gained; None while it runs."""
+        prefetch = self.prefetches[id(ticket)]
+        tokens = self.adapter.check_prefetch(ticket)
+        if tokens is not None:
+            del self.prefetches[id(ticket)]
+            self._require_gain(prefetch, tokens)
+        elif self.config.storage is not None and self.config.storage.stop_policy is StopPolicy.BEST_EFFORT:
+            raise violation("FETCH-3", "check of a prefetch with best_effort", "a result at once", None)
+        self.verb_done()
+        return tokens
+
+    def abort_prefetch(self, ticket: Handle) -> None:
+        """Cancel a prefetch: no caller waits for it."""
+        self.adapter.abort_prefetch(ticket)
+        del self.prefetches[id(ticket)]
+        self.verb_done()
+
+    def attach_storage(self) -> bool:
+        """Open the configured backend again; False when a backend is attached."""
+        return self._operate("attach_storage", self.adapter.attach_storage)
+
+    def detach_storage(self) -> bool:
+        """Close the backend; False while requests are in flight, or when none is attached."""
+        return self._operate("detach_storage", self.adapter.detach_storage)
+
+    def clear_storage(self) -> bool:
+        """Remove the cache's objects; False while requests are in flight."""
+        return self._operate("clear_storage", self.adapter.clear_storage)
+
+    def storage_keys(self, pool: Pool, key: Key) -> list[str]:
+        """The object key of each whole page of a key in one pool; checks that they are distinct."""
+        keys = list(self.adapter.storage_keys(pool, key))
+        pages = aligned_count(key, self.config) // self.config.page_size
+        if len(keys) != pages or len(set(keys)) != pages:
+            raise violation("STORE-1", f"storage_keys of {pool.value}", f"{pages} distinct keys", keys)
+        return keys
+
+    def pending_storage(self) -> Sequence[PendingStorage]:
+        """The unfinished requests to storage, oldest first."""
+        pending = self.adapter.pending_storage()
+        for one in pending:
+            if not 0 <= one.batches_done < one.batches:
+                raise violation("FETCH-3", "pending_storage", "fewer batches done than the request has", one)
+        return pending
+
+    def advance_storage(self, ticket: Handle) -> None:
+        """Let storage do one more batch of a request."""
+        self._move("advance_storage", lambda: self.adapter.advance_storage(ticket))
+        self.verb_done()
+
+    def complete_storage(self, ticket: Handle) -> None:
+        """Let storage do all remaining batches of a request."""
+        self._move("complete_storage", lambda: self.adapter.complete_storage(ticket))
+        if any(one.ticket == ticket for one in self.pending_storage()):
+            raise violation("FLOW-4", "complete_storage", "a finished request", "a pending one")
+        self.verb_done()
+
+    def advance_clock(self, seconds: float) -> None:
+        """Advance the clock of the cache."""
+        self.adapter.advance_clock(seconds)
+        self.verb_done()
+
+    def restart(self) -> None:
+        """Close the cache, with whatever is in flight, and open another one on the same storage."""
+        self.adapter.close()
+        self.open(type(self.adapter)(self.config))
+        self.forget()
+        self.running.clear()
+        self.verb_done()
+
+    # Checks of pools and of the tree.
 
     def _require_host_hits(self, key: Key, found: MatchResult) -> None:
         hit, size = found.host_hit_length, self.config.page_size
@@ -282,3 +664,224 @@ class Driver(RequestVerbs, StorageTierVerbs):
             raise violation("EVICT-1", "put", "a slot for a state", None)
         self.write_state(cut(key, self.aligned(key), self.config), state)
         return state
+
+    # Checks of requests.
+
+    def _start(self, key: Key, admission: Admission) -> None:
+        running = RunningRequest(admission.request, key, admission.table, None, self.locks.acquire(), 0, awaited=None)
+        self._take(running, admission)
+        self.running[id(admission.request)] = running
+
+    def _take(self, running: RunningRequest, admission: Admission) -> None:
+        """Record an admission; check the bytes of the cached prefix unless it is still loading."""
+        cached, most = admission.cached_tokens, aligned_count(running.key, self.config)
+        if not 0 <= cached <= most or cached % self.config.page_size:
+            raise violation("REQ-4", "admit", f"whole pages, at most {most} cached tokens", cached)
+        if (admission.state is not None) != (Component.MAMBA in self.config.components):
+            raise violation("MATCH-11", "admit", "a state of its own exactly when there is MAMBA", admission.state)
+        computed = cut(running.key, cached, self.config)
+        running.table, running.state, running.computed_tokens = admission.table, admission.state, len(computed.tokens)
+        running.awaited = cached if admission.loading else None
+        self._require_table(running)
+        if admission.loading:
+            return
+        self.contents.verify(computed, admission.table[:cached])
+        if admission.state is not None and cached:
+            self.contents.verify_state(computed, admission.state)
+
+    def _ready(self, request: Handle) -> RunningRequest:
+        """A request that can compute. Raises ValueError for one that waits for a load."""
+        running = self.running[id(request)]
+        if running.is_loading:
+            raise ValueError(f"a request of {len(running.key.tokens)} tokens waits for a load: resume it first")
+        return running
+
+    def _compute(self, running: RunningRequest, tokens: int) -> None:
+        """Compute the first `tokens` tokens: whole pages of KV, and the state after exactly these."""
+        start = aligned_count(running.computed(), self.config)
+        key = running.upto(tokens)
+        self.contents.write(key, running.table[start : aligned_count(key, self.config)], start)
+        if running.state is not None:
+            self.contents.write_state(key, running.state)
+        running.computed_tokens = tokens
+
+    def _require_table(self, running: RunningRequest) -> None:
+        tokens = len(running.key.tokens)
+        place = f"table of a request of {tokens} tokens"
+        expected = -(-tokens // self.config.page_size) * self.config.page_size
+        if len(running.table) != expected:
+            raise violation("REQ-4", place, f"{expected} slots", f"{len(running.table)} slots")
+        require_pages(running.table, self.config.page_size, place)
+
+    def _end(self, running: RunningRequest) -> None:
+        del self.running[id(running.request)]
+        self.locks.release(running.owner)
+        self.verb_done()
+
+    # Checks of the host tier and of transfers.
+
+    def _loading(self, key: Key, found: MatchResult, load: LoadBack) -> OpenLoad:
+        before, place = found.device_indices, f"load_back of {aligned_count(key, self.config)} elements"
+        require_pages(load.indices, self.config.page_size, place)
+        slots = np.concatenate((before, load.indices))
+        if len(np.unique(slots)) != len(slots) or not slots.all():
+            raise violation("HOST-4", place, "distinct slots above 0", slots.tolist())
+        if not len(before) + found.host_hit_length <= len(slots) <= aligned_count(key, self.config):
+            reported = f"{len(before)} on the device, {found.host_hit_length} on the host alone"
+            raise violation("FLOW-10", place, f"at least what the match found: {reported}", f"{len(slots)} elements")
+        prefix = cut(key, len(slots), self.config)
+        phase = self.adapter.load_phase(load.ticket)
+        return OpenLoad(load.ticket, prefix, before, load.indices, phase, {})
+
+    def _require_delivery(self, load: OpenLoad, slots: Slots) -> None:
+        require_pages(slots, self.config.page_size, f"claim of {len(load.indices)} slots")
+        if len(slots) != len(load.indices):
+            raise violation("FLOW-10", "claim", f"{len(load.indices)} slots", f"{len(slots)} slots")
+        self.contents.verify(load.key, np.concatenate((load.before, slots)))
+        if self._has_states and self.has_snapshot:
+            snapshot = self.snapshot()
+            row = self._row_of(load.key, snapshot)
+            if row is None or snapshot.nodes[row].slots[Component.MAMBA] is None:
+                raise violation("FLOW-10", f"claim of {len(load.slots)} elements", "a state at their end", None)
+
+    def _state_of(self, key: Key) -> int | None:
+        """The tree's device slot for the state of exactly this prefix, loaded or being loaded, or None."""
+        snapshot = self.snapshot()
+        row = self._row_of(key, snapshot)
+        if row is None:
+            return None
+        state = snapshot.nodes[row].slots[Component.MAMBA]
+        below = snapshot.host.nodes[row].slots[Component.MAMBA] if snapshot.host is not None else None
+        for load in self._loads_in_flight() if state is None and below is not None else ():
+            if Component.MAMBA in load.host and (load.host[Component.MAMBA] == below).all():
+                state = load.device[Component.MAMBA]
+        return None if state is None else int(state[0])
+
+    def _row_of(self, key: Key, snapshot: Snapshot) -> int | None:
+        """The row of the node that ends where the key's whole pages end, or None."""
+        end, size = aligned_count(key, self.config), element_bytes(self.config.bigram)
+        elements = elements_of(key, self.config.bigram)[: end * size]
+        for row, node in enumerate(snapshot.nodes):
+            if node.end == end and node.namespace == key.namespace and snapshot.prefix(row) == elements:
+                return row
+        return None
+
+    def _loads_in_flight(self) -> list[TransferView]:
+        host = self.snapshot().host if self.has_snapshot else None
+        return [] if host is None else [one for one in host.transfers if one.kind is TransferKind.LOAD]
+
+    def _readers(self, load: OpenLoad) -> dict[Pool, Callable[[int], None]]:
+        """The function that reads one layer, by pool."""
+        readers: dict[Pool, Callable[[int], None]] = {}
+        for pool in self.contents.prefix_pools:
+            readers[pool] = partial(self.contents.verify_layer, pool, load.key, load.slots)
+        state = self._state_of(load.key) if self._has_states and self.has_snapshot else None
+        if state is not None:
+            readers[Pool.MAMBA] = partial(self.contents.verify_state_layer, load.key, state)
+        return readers
+
+    def _update_loads(self) -> None:
+        for load in self.loads.values():
+            load.record_phase(self.adapter.load_phase(load.ticket))
+
+    def _in_flight(self) -> Iterator[str]:
+        """Descriptions of what is in flight."""
+        for load in self.loads.values():
+            if not load.phase.has_ended:
+                yield f"a load that is {load.phase.value}"
+        host = self.snapshot().host if self.has_snapshot else None
+        for transfer in host.transfers if host is not None else ():
+            yield f"a {transfer.kind.value}"
+        if self.config.host is not None and self.config.host.executor is ExecutorKind.STEPPED:
+            yield from (f"a pending {one.kind.value}" for one in self.adapter.pending())
+        if self.config.storage is not None and self.config.storage.executor is ExecutorKind.STEPPED:
+            yield from (f"a pending {one.kind.value}" for one in self.adapter.pending_storage())
+
+    def _pending(self, ticket: Handle) -> PendingTransfer | None:
+        return next((one for one in self.pending() if one.ticket == ticket), None)
+
+    def _move(self, verb: str, act: Callable[[], None]) -> None:
+        before = _resident(self.snapshot()) if self.has_snapshot else None
+        act()
+        if before is not None and _resident(self.snapshot()) != before:
+            raise violation("FLOW-2", verb, "residency unchanged until a step applies the transfer", "a change")
+
+    def _require_end(self, verb: str, ticket: Handle) -> None:
+        if self._pending(ticket) is not None:
+            raise violation("FLOW-4", verb, "a transfer that has ended", "a pending one")
+
+    # Checks of the storage tier.
+
+    def _operate(self, verb: str, act: Callable[[], bool]) -> bool:
+        before = self.snapshot() if self.has_snapshot else None
+        is_done = act()
+        if before is not None:
+            self._require_as_before("FLOW-12", f"{verb}, which answered {is_done}", before)
+            marks = _marks(self.snapshot())
+            if is_done and verb != "detach_storage" and any(marks):
+                raise violation("FLOW-12", verb, "no node marked as stored", marks)
+            if not is_done and marks != _marks(before):
+                raise violation("FLOW-12", f"{verb}, which did nothing", f"marks {_marks(before)}", marks)
+        self.verb_done()
+        return is_done
+
+    def _require_as_before(self, clause: str, place: str, before: Snapshot) -> None:
+        """Check that host slots of prefetches and pins on the host are the same as before."""
+        expected, actual = _held_for_storage(before), _held_for_storage(self.snapshot())
+        if actual != expected:
+            raise violation(clause, place, expected, actual)
+
+    def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
+        # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.
+        is_seen = self.has_snapshot and not self.prefetches
+        gains = prefetch.gains | {self._gain(prefetch)}
+        if is_seen and tokens not in gains:
+            wanted = aligned_count(prefetch.key, self.config)
+            place = f"a prefetch of {wanted} elements, {prefetch.before} of them cached before"
+            raise violation("FLOW-10", place, f"one of the gains of a match, {sorted(gains)}", tokens)
+
+    def _gain(self, prefetch: OpenPrefetch) -> int:
+        return max(0, self._expected_length(prefetch.key) - prefetch.before)
+
+    def _expected_length(self, key: Key) -> int:
+        """The number of elements that a match of the key finds on both tiers, by the oracle."""
+        if not self.has_snapshot:
+            return 0
+        config = self.config
+        model = Model(
+            components=config.components,
+            page_size=config.page_size,
+            sliding_window_size=config.sliding_window_size,
+            bigram=config.bigram,
+        )
+        model.adopt(self.snapshot())
+        return model.expected_match(key).best
+
+
+def _resident(snapshot: Snapshot) -> list[list[bytes | None]]:
+    """The slots of every node on every tier, as comparable values."""
+    views: list[NodeView | HostNodeView] = [*snapshot.nodes]
+    views += snapshot.host.nodes if snapshot.host is not None else ()
+    return [[None if slots is None else slots.tobytes() for slots in view.slots.values()] for view in views]
+
+
+def _marks(snapshot: Snapshot) -> list[frozenset[str]]:
+    return [] if snapshot.storage is None else list(snapshot.storage.persisted or ())
+
+
+def _held_for_storage(snapshot: Snapshot) -> str:
+    """A description of the host slots of prefetches and of the pins on the host."""
+    fetches = () if snapshot.storage is None else snapshot.storage.fetches
+    slots = [{name: own.tolist() for name, own in one.host.items()} for one in fetches]
+    return f"prefetches {slots}, pins {_host_pins(snapshot)}"
+
+
+def _host_pins(snapshot: Snapshot) -> dict[str, int]:
+    """The number of slots that the cache's own locks protect on the host, per lock: a split does not change it."""
+    views = () if snapshot.host is None else snapshot.host.nodes
+    pins: Counter[str] = Counter()
+    for view in views:
+        for name, count in view.host_pins.items():
+            slots = view.slots[name]
+            pins[name] += count * (0 if slots is None else len(slots))
+    return dict(pins)

@@ -1,4 +1,4 @@
-"""Inspector: checks the whole cache after a verb against every law and against its earlier state."""
+"""Inspector: checks the whole cache after a verb against every law, against its earlier state and its storage."""
 
 from __future__ import annotations
 
@@ -10,17 +10,26 @@ import numpy.typing as npt
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
-from hicache.testing.driving.ledger import Ledger
-from hicache.testing.driving.lock_book import LockBook
-from hicache.testing.driving.objects import Objects
-from hicache.testing.driving.running_request import RunningRequest
+from hicache.testing.driving.ledger import Ledger, LockBook
+from hicache.testing.driving.running import RunningRequest
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.conservation import TREE, Owners, Ownership, all_slots, node_slots
-from hicache.testing.laws.counters import check_host_sizes, check_partners, check_sizes, require_partners
-from hicache.testing.laws.locks import check_receipts
+from hicache.testing.laws.slots import (
+    TREE,
+    Owners,
+    Ownership,
+    all_slots,
+    check_host_sizes,
+    check_partners,
+    check_sizes,
+    node_slots,
+    require_partners,
+)
+from hicache.testing.laws.tiers import Keys, check_kept, check_order
+from hicache.testing.laws.tree import check_receipts
 from hicache.testing.snapshot import Snapshot
+from hicache.testing.storage.scripted import store_of
 from hicache.testing.violation import violation
-from hicache.types import Component, Slots, Tier
+from hicache.types import Component, Key, Namespace, Pool, Slots, Tier
 
 
 class Inspector:
@@ -121,3 +130,43 @@ class Inspector:
         if len(bare):
             place = f"shared slots of a request of {len(request.key.tokens)} tokens"
             raise violation("REQ-1", place, f"a lock on all of {shared.tolist()}", f"no lock on {bare.tolist()}")
+
+
+class Objects:
+    """The object keys of one cache, and its store. Checks nothing when the store cannot be read."""
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
+        self._adapter = adapter
+        self._bigram = config.bigram
+        # With MLA one rank of the group writes for all, to a store that the other ranks may not see.
+        is_shared = config.model is not None and config.model.is_mla and config.topology.tp_size > 1
+        self._store = None if is_shared else store_of(config)
+        self._known: dict[tuple[Namespace, bytes], Keys] = {}
+        pools = {Pool.KV: True, Pool.INDEXER: Pool.INDEXER in config.sidecars}
+        pools |= {Pool.SWA: Component.SWA in config.components, Pool.MAMBA: Component.MAMBA in config.components}
+        self._pools = [pool for pool, is_kept in pools.items() if is_kept]
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise InvariantError unless every page marked as stored is in the store, written in the required order."""
+        store = self._store
+        if store is None:
+            return
+
+        def keys_of(row: int) -> Keys:
+            return self._keys(snapshot.nodes[row].namespace, snapshot.prefix(row))
+
+        check_kept(snapshot, keys_of, store.was_written)
+        if not store.has_refused:
+            check_order(snapshot, keys_of, store.was_written)
+
+    def _keys(self, namespace: Namespace, prefix: bytes) -> Keys:
+        known = self._known.get((namespace, prefix))
+        if known is None:
+            key = Key(self._tokens(prefix), namespace)
+            known = {pool: tuple(self._adapter.storage_keys(pool, key)) for pool in self._pools}
+            self._known[namespace, prefix] = known
+        return known
+
+    def _tokens(self, prefix: bytes) -> np.typing.NDArray[np.int32]:
+        tokens = np.frombuffer(prefix, dtype="<i4").astype(np.int32)
+        return np.append(tokens[::2], tokens[-1:]) if self._bigram else tokens

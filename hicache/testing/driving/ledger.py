@@ -1,13 +1,18 @@
-"""Ledger: the slots that the caller holds, needed to check conservation as a partition of each pool."""
+"""What a caller holds: Ledger, the slots of each pool; and LockBook, the slots that each receipt protects."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from hicache.config import CacheConfig
+from hicache.errors import InvariantError
+from hicache.testing.laws.slots import all_slots, node_slots
+from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import violation
-from hicache.types import PADDING_SLOT, Component, Slots
+from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Slots, Tier
 
 
 class Ledger:
@@ -88,6 +93,102 @@ class Ledger:
         if missing > 0:
             self._is_held = np.concatenate((self._is_held, np.zeros(missing, dtype=np.bool_)))
             self._partners = np.concatenate((self._partners, np.zeros(missing, dtype=np.int64)))
+
+
+class LockBook:
+    """The owners of locks on one tier, by number. An owner is a receipt or a request.
+
+    The slots that an owner protects are found at the first check after it locked. A locked slot stays where it is, so
+    that from then on each slot has as many locks as owners that protect it, until they release.
+    The cache's own pins are not counted.
+    """
+
+    def __init__(self, components: Sequence[str], tier: Tier) -> None:
+        self._components = components
+        self._tier = tier
+        self._protected: dict[int, Mapping[str, Slots]] = {}
+        self._unseen: set[int] = set()
+        self._serial = 0
+
+    def acquire(self) -> int:
+        """Add an owner; the next check finds what it protects."""
+        self._serial += 1
+        self.renew(self._serial)
+        return self._serial
+
+    def renew(self, owner: int) -> None:
+        """Record that an owner may have moved its locks; the next check finds what it protects."""
+        self._protected[owner] = dict.fromkeys(self._components, NO_SLOTS)
+        self._unseen.add(owner)
+
+    def release(self, owner: int) -> None:
+        """Remove an owner and its locks."""
+        del self._protected[owner]
+        self._unseen.discard(owner)
+
+    def clear(self) -> None:
+        """Remove all owners."""
+        self._protected.clear()
+        self._unseen.clear()
+
+    def __len__(self) -> int:
+        return len(self._protected)
+
+    def protected(self, owner: int, component: str) -> Slots | None:
+        """The slots that an owner protects, or None before the first check after it locked."""
+        return None if owner in self._unseen else self._protected[owner][component]
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise InvariantError unless each slot has as many locks as owners that protect it (LOCK-2, LOCK-5).
+
+        When several owners locked since the last check, their locks cannot be told apart: nothing is compared until at
+        most one of them is left.
+        """
+        if len(self._unseen) > 1:
+            return
+        seen = {component: self._locked_anew(snapshot, component) for component in self._components}
+        for owner in self._unseen:
+            self._protected[owner] = seen
+        self._unseen.clear()
+
+    def _locked_anew(self, snapshot: Snapshot, component: str) -> Slots:
+        """The slots with one more lock than the known owners account for."""
+        locked = list(self._locked(snapshot, component))
+        owned = all_slots([protected[component] for protected in self._protected.values()])
+        if not locked and not len(owned):
+            return NO_SLOTS
+        expected = np.bincount(owned, minlength=1 + max((int(own.max()) for own, _ in locked), default=0))
+        surplus = -expected
+        for own, count in locked:
+            surplus[own] += count
+        wrong = (surplus < 0) | (surplus > len(self._unseen))
+        if wrong.any():
+            slot = int(wrong.argmax())
+            raise self._violation(snapshot, component, slot, int(expected[slot]), int(surplus[slot]))
+        return np.flatnonzero(surplus)
+
+    def _locked(self, snapshot: Snapshot, component: str) -> Iterator[tuple[Slots, int]]:
+        """The slots of each node that the caller locks, and the number of these locks."""
+        host = snapshot.host
+        for row, node in enumerate(snapshot.nodes):
+            if self._tier is Tier.DEVICE:
+                slots, count = node.slots[component], node.locks[component]
+                count -= 0 if host is None else host.nodes[row].pins[component]
+            else:
+                assert host is not None, "a LockBook of the host needs a host tier"
+                view = host.nodes[row]
+                slots, count = view.slots[component], view.locks[component] - view.host_pins[component]
+            if count and slots is not None:
+                yield slots, count
+
+    def _violation(self, snapshot: Snapshot, component: str, slot: int, expected: int, surplus: int) -> InvariantError:
+        host = snapshot.host
+        nodes = snapshot.nodes if self._tier is Tier.DEVICE or host is None else host.nodes
+        in_tree = slot in all_slots(node_slots(nodes, component))
+        where = "" if self._tier is Tier.DEVICE else " on the host"
+        place = f"{component} slot {slot}{where}, which {expected} receipts or requests protect"
+        actual = f"{expected + surplus} locks" if in_tree else "a slot that is not in the tree"
+        return violation("LOCK-2" if in_tree else "LOCK-5", place, f"{expected} locks", actual)
 
 
 def _shown(twice: Slots, slots: Slots) -> str:

@@ -7,8 +7,8 @@ from functools import partial
 
 from hicache.config import CacheConfig
 from hicache.errors import InvariantError
-from hicache.testing.laws import conservation, locks, residency, storage, structure, transfers
-from hicache.testing.laws.conservation import Ownership
+from hicache.testing.laws import slots, tiers, tree
+from hicache.testing.laws.slots import Ownership
 from hicache.testing.laws.table import NodeTable
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.violation import clause_of, violation
@@ -33,13 +33,13 @@ def check_laws(
     _check_pools(snapshot, config)
     table = NodeTable.of(snapshot, config.components)
     check_tree(table, config, departures)
-    owners = conservation.check_owners(snapshot, config, held)
+    owners = slots.check_owners(snapshot, config, held)
     if snapshot.host is not None:
-        transfers.check_transfers(table, snapshot.host, owners)
+        tiers.check_transfers(table, snapshot.host, owners)
         if not is_awaited and not snapshot.host.transfers:
-            transfers.check_idle(table, snapshot.host, is_persisting=snapshot.storage is not None)
+            tiers.check_idle(table, snapshot.host, is_persisting=snapshot.storage is not None)
     if snapshot.storage is not None:
-        storage.check_marks(table, snapshot.storage)
+        tiers.check_marks(table, snapshot.storage)
     return owners
 
 
@@ -54,21 +54,21 @@ def check_tree(table: NodeTable, config: CacheConfig, departures: frozenset[str]
 
 
 def _tree_laws(table: NodeTable, config: CacheConfig) -> Iterator[Callable[[], None]]:
-    yield partial(structure.check_parents, table)
-    yield partial(structure.check_lengths, table, config)
-    yield partial(structure.check_pairs, table, config)
-    yield partial(structure.check_siblings, table, config)
-    yield partial(structure.check_slot_counts, table, config)
-    yield partial(structure.check_hits, table)
-    yield partial(residency.check_presence, table)
-    yield partial(residency.check_depth, table, config)
-    yield partial(residency.check_ranks, table)
-    yield partial(residency.check_leaves, table)
-    yield partial(locks.check_not_negative, table)
-    yield partial(locks.check_pins, table)
-    yield partial(locks.check_full_highest, table)
-    yield partial(locks.check_path, table)
-    yield partial(locks.check_data_under_locks, table)
+    yield partial(tree.check_parents, table)
+    yield partial(tree.check_lengths, table, config)
+    yield partial(tree.check_pairs, table, config)
+    yield partial(tree.check_siblings, table, config)
+    yield partial(tree.check_slot_counts, table, config)
+    yield partial(tree.check_hits, table)
+    yield partial(tree.check_presence, table)
+    yield partial(tree.check_depth, table, config)
+    yield partial(tree.check_ranks, table)
+    yield partial(tree.check_leaves, table)
+    yield partial(tree.check_not_negative, table)
+    yield partial(tree.check_pins, table)
+    yield partial(tree.check_full_highest, table)
+    yield partial(tree.check_path, table)
+    yield partial(tree.check_data_under_locks, table)
 
 
 def _check_pools(snapshot: Snapshot, config: CacheConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import Tier
+from hicache.types import Slots, Tier
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -129,3 +129,21 @@ def _columns(
         locks={c: numbers([node.locks[c] for node in nodes]) for c in components},
         pins=pins,
     )
+
+
+BATCH_SLOTS = 1 << 20
+"""The number of slots in a full batch."""
+
+
+def batches(arrays: Iterable[Slots]) -> Iterator[Slots]:
+    """The same slots in the same order, joined into batches."""
+    pending: list[Slots] = []
+    count = 0
+    for slots in arrays:
+        pending.append(slots)
+        count += len(slots)
+        if count >= BATCH_SLOTS:
+            yield np.concatenate(pending)
+            pending, count = [], 0
+    if count:
+        yield pending[0] if len(pending) == 1 else np.concatenate(pending)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapter import CacheAdapter, PendingStorage
 from hicache.testing.driving.driver import Driver
 from hicache.testing.ranks.digest import digest_of, tree_differences
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.storage.scripted import store_of
-from hicache.testing.storage_verbs import PendingStorage
 from hicache.testing.violation import violation
 from hicache.types import StorageKind, TransferKind
 

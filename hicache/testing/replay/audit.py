@@ -8,8 +8,8 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.counters import check_host_sizes, check_partners, check_sizes
-from hicache.testing.laws.storage import check_no_fetch
+from hicache.testing.laws.slots import check_host_sizes, check_partners, check_sizes
+from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, Component, Slots, Tier
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from hicache.testing.host_verbs import PendingTransfer
+from hicache.testing.adapter import PendingTransfer
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Component, Slots, Tier, TransferKind

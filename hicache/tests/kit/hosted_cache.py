@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from hicache.errors import ReceiptError, StaleHandleError
-from hicache.testing.adapter import Capability
-from hicache.testing.host_verbs import PendingTransfer
+from hicache.testing.adapter import Capability, PendingTransfer
 from hicache.tests.kit.hosted_pages import FULL, NONE, Entry, HostedPages, Ticket
 from hicache.tests.kit.jobs import Job, Part
 from hicache.types import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hicache.testing.host_verbs import PendingTransfer
+from hicache.testing.adapter import PendingTransfer
 from hicache.types import TransferKind
 
 LAYERS = 2

@@ -10,9 +10,8 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.errors import InvariantError
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.candidates import host_candidates
-from hicache.testing.laws.counters import check_host_sizes
-from hicache.testing.laws.locks import check_receipts
+from hicache.testing.laws.slots import check_host_sizes
+from hicache.testing.laws.tree import check_receipts, host_candidates
 from hicache.tests.kit.host_scene import (
     A_BELOW,
     B_BELOW,

@@ -11,8 +11,8 @@ import pytest
 
 from hicache.errors import InvariantError
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.counters import check_partners, check_sizes
-from hicache.testing.laws.locks import check_receipts
+from hicache.testing.laws.slots import check_partners, check_sizes
+from hicache.testing.laws.tree import check_receipts
 from hicache.testing.snapshot import NodeView, PoolView, Snapshot
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, node, pool, slots, snapshot, tiny_config
 from hicache.types import Namespace, Sizes, Slots, Tier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.errors import InvariantError
-from hicache.testing.driving.lock_book import LockBook
+from hicache.testing.driving.ledger import LockBook
 from hicache.testing.snapshot import Snapshot
 from hicache.tests.kit.scenery import FULL, below, host_tier, node, slots, snapshot
 from hicache.types import Tier

@@ -11,7 +11,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.configurations import with_storage
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.storage import Keys, check_kept, check_no_fetch, check_order
+from hicache.testing.laws.tiers import Keys, check_kept, check_no_fetch, check_order
 from hicache.testing.snapshot import FetchView, Snapshot, StorageView
 from hicache.tests.kit.host_scene import CONFIG, HELD, HOST_POOLS, STILL, scene
 from hicache.tests.kit.scenery import FULL, MAMBA, SWA, pool, slots

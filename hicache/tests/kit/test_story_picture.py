@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hicache.errors import InvariantError
-from hicache.testing.host_verbs import PendingTransfer
+from hicache.testing.adapter import PendingTransfer
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
 from hicache.testing.story.picture import Cell, Mark, Owner, Painter, Picture, Row, Words
 from hicache.types import SHARED, Slots, Tier, TransferKind

@@ -9,7 +9,7 @@ import pytest
 
 from hicache.errors import InvariantError
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.counters import check_partners
+from hicache.testing.laws.slots import check_partners
 from hicache.tests.kit.host_scene import (
     A_BELOW,
     B_BELOW,
