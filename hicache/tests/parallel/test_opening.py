@@ -18,7 +18,7 @@ from hicache.runtime import Runtime
 from hicache.storage.registry import open_backend
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.team import Team
-from hicache.tests.tiers.stored_cache import stored_config
+from hicache.tests.pools.two_tiers import stored_config
 from hicache.transfer.executors import ThreadExecutor
 from hicache.transfer.job import CopyWorker
 
