@@ -12,7 +12,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
 from hicache.testing.plugin.selection import subject_of
 
-from .alternating_times import AlternatingTimes, Ratio
+from .measurement import AlternatingTimes, Ratio
 
 Require = Callable[..., None]
 

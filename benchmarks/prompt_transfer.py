@@ -12,8 +12,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.hybrid_model import reshaped
 from hicache.types import SHARED, Handle, Key, LoadBack, MatchResult
 
-from .prompts import insert, offer, random_tokens
-from .scale import FULL, SLIM_MODEL, spacious
+from .synthetic_tree import FULL, SLIM_MODEL, insert, offer, random_tokens, spacious
 
 PAGE_SIZE = 16
 PAGE_AND_LAYER_BYTES = 32 * 1024

@@ -1,14 +1,100 @@
-"""SyntheticTree: a tree of a given number of nodes, and prompts that begin with its pages."""
+"""SyntheticTree: a tree of a given scale, and prompts that begin with its pages and are inserted without any checks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout, ModelShape
 from hicache.testing.adapter import CacheAdapter
-from hicache.types import SHARED, Key, Slots, Tokens
+from hicache.types import SHARED, Component, InsertResult, Key, Slots, Tokens
 
-from .prompts import Offer, insert, offer, random_tokens
-from .scale import Scale
+FULL, SWA, MAMBA = (component.value for component in Component)
+
+WINDOW_TOKENS = 1024
+
+SLIM_MODEL = ModelShape.hybrid(
+    full_layers=1,
+    swa_layers=1,
+    mamba_layers=1,
+    kv_heads=1,
+    head_dim=1,
+    conv_elements=1,
+    state_elements=1,
+    dtype="float32",
+    is_mla=False,
+)
+"""The least data per slot: the tree and the allocators are measured, not the tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the cache and the keys of one measurement are.
+
+    `nodes`: of the tree, without the measured prompts. `key_tokens`: of each prompt.
+    """
+
+    components: tuple[str, ...]
+    page_size: int
+    nodes: int
+    key_tokens: int
+
+    def __str__(self) -> str:
+        return f"{'+'.join(self.components)}/page{self.page_size}/{self.nodes}nodes/{self.key_tokens}tokens"
+
+    def config(self, prompts: int) -> CacheConfig:
+        """A cache with room for the tree and `prompts` prompts."""
+        return spacious(self.components, self.page_size, self.nodes * self.page_size + prompts * self.key_tokens)
+
+
+def spacious(components: tuple[str, ...], page_size: int, tokens: int) -> CacheConfig:
+    """A cache without events, with room for `tokens` tokens, a multiple of the page size, or as many states."""
+    return CacheConfig(
+        components=components,
+        page_size=page_size,
+        capacity_tokens=dict.fromkeys(components, tokens),
+        sliding_window_size=WINDOW_TOKENS if SWA in components else None,
+        mamba_chunk_size=page_size if MAMBA in components else None,
+        policy=EvictionPolicy.LRU,
+        bigram=False,
+        events=False,
+        layout=Layout.LAYER_FIRST,
+        device="cpu",
+        model=SLIM_MODEL,
+        topology=SINGLE_RANK,
+    )
+
+
+VOCABULARY = 32_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """The arguments of an insert: a prompt of whole pages and its slots, of which the tree owns the first `shared`."""
+
+    key: Key
+    slots: Slots
+    shared: int
+
+
+def random_tokens(random: np.random.Generator, prompts: int, length: int) -> Tokens:
+    """Token ids, [prompts, length]. No two pages of several tokens are equal."""
+    return random.integers(VOCABULARY, size=(prompts, length), dtype=np.int32)
+
+
+def offer(cache: CacheAdapter, key: Key) -> Offer:
+    """Match a prompt, and allocate slots for the rest of it."""
+    cached = cache.match(key, chunked=False).device_indices
+    fresh = cache.allocate(len(key.tokens) - len(cached))
+    assert fresh is not None, f"expected room for {len(key.tokens) - len(cached)} more tokens"
+    return Offer(key, np.concatenate((cached, fresh)), len(cached))
+
+
+def insert(cache: CacheAdapter, offered: Offer) -> InsertResult:
+    """Insert a prompt without a state, and without any checks, so that the verb costs what it costs a server."""
+    return cache.insert(offered.key, offered.slots, shared=offered.shared, window_start=0, state=None, priority=0)
+
 
 LEAVES_PER_PARENT = 31
 

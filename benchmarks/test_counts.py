@@ -13,9 +13,8 @@ from hicache.config import EvictionPolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.types import SHARED, Handle, InsertResult, Key, MatchResult
 
-from .prompts import insert, offer, random_tokens
-from .scale import FULL, MAMBA, SWA, spacious
-from .work import counts
+from .measurement import counts
+from .synthetic_tree import FULL, MAMBA, SWA, insert, offer, random_tokens, spacious
 
 PAGE_SIZE = 16
 NODE_TOKENS = 2 * PAGE_SIZE

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, StorageConfig, WritePolicy
+from hicache.parallel.group import Group, Reduction
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.team import Team
+from hicache.testing.ranks.world import RankWorld
 from hicache.testing.replay.configuration import HostSettings, ReplaySettings, cache_config
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.replay.limits import survey
@@ -27,13 +32,98 @@ from hicache.testing.traces.format import write_trace
 from hicache.testing.traces.generate import SHORT_TRACE, generate_trace
 from hicache.types import SHARED, Handle, Key, StopPolicy, Tier
 
-from .alternating_times import Ratio
 from .conftest import ReportRatio
-from .mesh_cache import MeshCache
+from .measurement import Ratio
 from .prompt_transfer import PAGE_SIZE, LayoutPair
-from .prompts import insert, offer, random_tokens
-from .reduction_times import NUMBERS, reduction_times
-from .scale import FULL, SLIM_MODEL, spacious
+from .synthetic_tree import FULL, SLIM_MODEL, insert, offer, random_tokens, spacious
+
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+"""The timeout of a collective, long enough for a busy machine."""
+
+
+class MeshCache:
+    """One cache on every rank of a mesh, each in a thread. `caches`: by rank. Close it at the end."""
+
+    def __init__(self, adapter_type: type[CacheAdapter], config: CacheConfig, mesh: Mesh) -> None:
+        self._team = Team(mesh, TIMEOUT_S)
+        self.configs = [replace(config, topology=world.topology) for world in self._team.worlds]
+        self.caches = self._team.each(lambda rank: adapter_type.on_rank(self.configs[rank], self._team.worlds[rank]))
+
+    def each(self, act: Callable[[CacheAdapter], T]) -> list[T]:
+        """Call `act` with the cache of every rank at the same time. Returns the results by rank."""
+        return self.of_each(lambda rank: act(self.caches[rank]))
+
+    def of_each(self, act: Callable[[int], T]) -> list[T]:
+        """Call `act` with the number of every rank at the same time. Returns the results by rank."""
+        return self._team.each(act)
+
+    def made(self, rank: int) -> dict[str, int]:
+        """How many collectives a rank has made along each axis of several ranks."""
+        return {axis: len(calls) for axis, calls in self._team.worlds[rank].calls.items()}
+
+    def numbers(self, rank: int) -> dict[str, int]:
+        """How many numbers a rank passed to its last collective along each axis of several ranks."""
+        return {axis: calls[-1].count for axis, calls in self._team.worlds[rank].calls.items()}
+
+    def counts(self, act: Callable[[CacheAdapter], object]) -> dict[str, int]:
+        """How many collectives `act` makes along each axis. Raises AssertionError if the ranks differ."""
+        ranks = range(len(self.caches))
+        before = [self.made(rank) for rank in ranks]
+        self.each(act)
+        took = [{axis: count - before[rank][axis] for axis, count in self.made(rank).items()} for rank in ranks]
+        assert all(one == took[0] for one in took), (
+            f"RANK-2: expected the same number of collectives on each rank, got {took}"
+        )
+        return took[0]
+
+    def close(self) -> None:
+        """Close the caches, and end the threads."""
+        for cache in self.caches:
+            cache.close()
+        self._team.close()
+
+
+NUMBERS = 16
+"""About as many numbers as a step packs when a few jobs run."""
+
+Groups = Mapping[str, Group]
+
+
+def reduction_times(
+    world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, rounds: int
+) -> tuple[list[float], list[float]]:
+    """The seconds of one packed reduction, and of one reduction for each number, alternating in the cache's group."""
+    group = _open_groups(world, adapter_type, config)["tp"]
+    numbers = list(range(NUMBERS))
+    packed_s, separate_s = list[float](), list[float]()
+    for _ in range(rounds):
+        packed_s.append(_seconds(lambda: group.reduce(numbers, Reduction.MIN, "packed")))
+        separate_s.append(_seconds(lambda: [group.reduce([number], Reduction.MIN, "separate") for number in numbers]))
+    group.barrier("end")
+    return packed_s, separate_s
+
+
+def _open_groups(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Groups:
+    """The groups that the cache opens."""
+    opened: dict[str, Group] = {}
+    inner = world.groups
+
+    def record(open_groups: Callable[[], Groups]) -> Groups:
+        opened.update(inner(open_groups))
+        return opened
+
+    world.groups = record  # type: ignore[method-assign]
+    adapter_type.on_rank(replace(config, topology=world.topology), world).close()
+    return opened
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = perf_counter()
+    call()
+    return perf_counter() - begin
+
 
 RANKED_MODEL = reshaped(SLIM_MODEL, full_layers=2, kv_heads=4)
 """The least data that divides over four tensor-parallel ranks and over two pipeline stages."""

@@ -14,9 +14,9 @@ from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.types import Handle
 
 from .conftest import MeasureBeside
+from .measurement import counts, functions_entered
 from .prompt_transfer import PAGE_AND_LAYER_BYTES, WIDE_MODEL, LayoutPair, PromptTransfer
-from .scale import SLIM_MODEL
-from .work import counts, functions_entered
+from .synthetic_tree import SLIM_MODEL
 
 LAYER_FIRST, PAGE_FIRST, DIRECT = Layout
 PAGES_ON_BOTH = [LayoutPair(PAGE_FIRST, PAGE_FIRST), LayoutPair(DIRECT, DIRECT)]

@@ -1,12 +1,14 @@
-"""Which package may import what: one line for each package."""
+"""Which package may import what: one line for each package, and the imports of the source that break it."""
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from hicache.testing.plugin.tags import SUITES
-from hicache.tests.architecture.imports import Import, within
 
 SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.parallel.group")
 GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
@@ -132,3 +134,53 @@ def _is_of(importer: str, layer: str) -> bool:
 
 def _is_among(module: str, packages: Iterable[str]) -> bool:
     return any(within(module, package) for package in packages)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One name that a module imports. `importer` and `target` are absolute and dotted; `path` is below the root."""
+
+    importer: str
+    path: str
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: imports {self.target}"
+
+
+def within(module: str, package: str) -> bool:
+    """Whether a dotted name is the package or lies below it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+def read_imports(root: Path, folders: tuple[str, ...]) -> Iterator[Import]:
+    """The imports of each module in these folders of `root`, those inside functions too; nothing is executed.
+
+    A folder that does not exist has none.
+    """
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            yield from _imports_of(path, path.relative_to(root))
+
+
+def _imports_of(path: Path, relative: Path) -> Iterator[Import]:
+    importer = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
+    package = ".".join(relative.parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for target in _targets(node, package):
+                yield Import(importer, relative.as_posix(), node.lineno, target)
+
+
+def _targets(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    source = _absolute(node, package)
+    return [f"{source}.{alias.name}" for alias in node.names]
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    parents = package.split(".")
+    anchor = parents[: len(parents) - node.level + 1] if node.level else []
+    return ".".join([*anchor, *filter(None, [node.module])])

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from hicache.testing.plugin.tags import SUITES
-from hicache.tests.architecture.imports import read_imports
-from hicache.tests.architecture.layers import broken_rules
+from hicache.tests.architecture.layers import broken_rules, read_imports
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("hicache", *SUITES)

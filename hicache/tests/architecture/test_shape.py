@@ -1,16 +1,43 @@
-"""Functions stay short; files have a docstring and a name that says something; the check finds those that do not."""
+"""What is checked of every file: short functions, a docstring, and no name that is empty or withdrawn."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hicache.testing.plugin.tags import SUITES
-from hicache.tests.architecture.shape import misshapen, python_files
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("hicache", *SUITES)
+WITH_EXAMPLES = (*FOLDERS, "examples")
+
+FUNCTION_LINES = 50
+EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
+
+
+def python_files(root: Path, folders: tuple[str, ...]) -> list[Path]:
+    """Every module in these folders of `root`; a folder that does not exist has none."""
+    return [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+
+
+def misshapen(path: Path) -> Iterator[str]:
+    """One line for each rule that the file breaks."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    if not ast.get_docstring(tree):
+        yield f"{path}: no docstring that says what the module is"
+    if path.stem in EMPTY_NAMES or path.parent.name in EMPTY_NAMES:
+        yield f"{path}: the name says nothing about what is inside"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES:
+                yield f"{path}:{node.lineno}: {node.name} has {length} lines, at most {FUNCTION_LINES}"
+
+
 DOCSTRING = '"""A module."""\n'
 
 MISSHAPEN = {
@@ -44,3 +71,70 @@ def test_a_long_file_passes(tmp_path: Path) -> None:
     path = tmp_path / "node.py"
     path.write_text(DOCSTRING + "def f():\n" + "    x = 1\n" * 49 + "y = 1\n" * 2000, encoding="utf-8")
     assert not list(misshapen(path)), "a file may have any length, and a function 50 lines"
+
+
+WITHDRAWN = {
+    "ComponentTree": ("Ensemble",),
+    "ComponentTier": ("Holding", "Surroundings", "Ways"),
+    "BackupManager": ("Backups",),
+    "LoadBackManager": ("Loads", "LoadPlan", "LoadTicket"),
+    "PrefetchManager": ("Fetches", "Fetch", "Arrivals", "Landing", "Patience"),
+    "StorageWriter": ("Persists", "Persist", "persisting", "persists"),
+    "TransferQueue": ("StorageQueue", "StorageExecutor", "StorageProgress", "ThreadStorage", "StepStorage"),
+    "DeviceEvictor, HostEvictor": ("DeviceRoom", "HostRoom"),
+    "RequestManager": ("RequestLife",),
+    "Runtime": ("StorageWorld",),
+    "propagate_recency": ("hand_up",),
+    "can_back_up_child": ("bears_on_host", "has_ground"),
+    "is_write_back": ("leaves_gaps",),
+    "prune_and_requeue, complete": ("settle",),
+    "synthetic_tree": ("grove",),
+    "concurrent_requests": ("crowd",),
+    "corrupt, restore": ("spoil", "mend"),
+    "drop_device_copy": ("strand",),
+    "residency_cases": ("charts", "residences"),
+    "RankMonitor": ("RollCall", "roll_call"),
+}
+"""The name to use, and those that it replaced."""
+
+REPLACED_BY = {name: new for new, names in WITHDRAWN.items() for name in names}
+
+
+def identifiers(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the text of every name that a module defines or uses, and of the module itself."""
+    yield 0, path.stem
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Name):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.arg | ast.keyword) and node.arg:
+            yield node.lineno, node.arg
+
+
+def withdrawn(path: Path) -> Iterator[str]:
+    """One line for each identifier that was withdrawn. Constants that begin with MOST_ are MAX_ now."""
+    for line, name in identifiers(path):
+        plain = name.lstrip("_")
+        if plain in REPLACED_BY or plain.lower() in {old for old in REPLACED_BY if old.islower()}:
+            yield f"{path}:{line}: {name} was withdrawn: use {REPLACED_BY.get(plain) or REPLACED_BY[plain.lower()]}"
+        elif plain.startswith("MOST_"):
+            yield f"{path}:{line}: {name} was withdrawn: use MAX_{plain.removeprefix('MOST_')}"
+
+
+def test_no_identifier_was_withdrawn() -> None:
+    paths = python_files(ROOT, WITH_EXAMPLES)
+    assert paths, f"no module was found below {ROOT}: the check looked at nothing"
+    found = [line for path in paths for line in withdrawn(path)]
+    assert not found, "withdrawn names:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "source", ["class Ensemble: ...", "x.hand_up()", "def grove(): ...", "f(spoil=1)", "MOST_X = 1"]
+)
+def test_a_withdrawn_name_is_found(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source, encoding="utf-8")
+    assert len(list(withdrawn(path))) == 1, f"expected one finding in {source!r}, got {list(withdrawn(path))}"

@@ -14,7 +14,7 @@ import pytest
 from hicache.config import read_table
 from hicache.testing import requirements
 from hicache.testing.plugin.tags import SUITES
-from hicache.tests.architecture.imports import read_imports
+from hicache.tests.architecture.layers import read_imports
 
 ROOT = Path(__file__).parents[3]
 TABLE: dict[str, Any] = read_table(f"@{ROOT / 'pyproject.toml'}")

@@ -1,23 +1,27 @@
-"""Run one function on every rank of a mesh, one process for each rank, and collect the outcomes."""
+"""Ranks as processes: run one function on every rank of a mesh; the functions, and checks of how each rank ended."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch import distributed
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from hicache.config import Topology
 from hicache.errors import RankError
-from hicache.parallel.mesh import topology_of, world_rank, world_size
+from hicache.parallel.group import Reduction
+from hicache.parallel.mesh import axis_ranks, topology_of, world_rank, world_size
+from hicache.parallel.torch_group import TorchGroup, open_groups
 
 KILL_AFTER_S = 60
 """Ranks that hang are killed after this time, which is far beyond every deadline in these tests."""
@@ -103,3 +107,139 @@ def _run_rank(body: Body, path: Path, topology: Topology, backend: str, pipe: Co
 def place_in(mesh: Topology, rank: int) -> Topology:
     """The place of a world rank in a mesh. `mesh`: any place of that mesh."""
     return topology_of(rank, tp_size=mesh.tp_size, cp_size=mesh.cp_size, pp_size=mesh.pp_size, dp_size=mesh.dp_size)
+
+
+# The functions that ranks run: they open groups, take decisions, die, hang or are late.
+
+LONG_DEADLINE_S = 20
+"""A deadline that no rank misses."""
+
+LATE_S = 0.7
+DEAD_EXIT_CODE = 7
+"""The exit code of a rank that dies."""
+
+
+def device_of(kind: str, topology: Topology) -> torch.device:
+    """The device of a rank: the CPU, or a GPU of its own."""
+    return torch.device(kind, world_rank(topology)) if kind == "cuda" else torch.device(kind)
+
+
+def answers_of(group: TorchGroup, rank: int) -> tuple[object, ...]:
+    """The result of each verb for numbers that differ from rank to rank."""
+    numbers = [rank, -rank, 2**62 + rank]
+    least = group.reduce(numbers, Reduction.MIN, "progress")
+    greatest = group.reduce(numbers, Reduction.MAX, "ended")
+    first = group.broadcast(numbers, "ended")
+    group.barrier("ready")
+    return (group.name, group.rank, group.size, least, greatest, first)
+
+
+def all_verbs(kind: str, topology: Topology, store: Store) -> dict[str, tuple[object, ...]]:
+    """By axis, the result of each verb of the group."""
+    groups = open_groups(topology, store, device_of(kind, topology), LONG_DEADLINE_S)
+    answers = {axis: answers_of(group, world_rank(topology)) for axis, group in groups.items()}
+    for group in groups.values():
+        group.close()
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The rank that dies, the one that hangs until all others have ended, and the one that is late; device kind."""
+
+    dead: int | None
+    hung: int | None
+    late: int | None
+    deadline_s: float
+    kind: str
+
+
+def lose(loss: Loss, topology: Topology, store: FileStore) -> list[Refusal]:
+    """Take decisions until a rank is lost. Returns the errors of that call and of the next."""
+    groups = open_groups(topology, store, device_of(loss.kind, topology), loss.deadline_s)
+    rank = world_rank(topology)
+    files = [Path(f"{store.path}.{number}") for number in range(world_size(topology))]  # type: ignore[attr-defined]
+    own_file = files[rank].open("w")
+    # The system releases this lock when the process ends, even if it is killed.
+    flock(own_file, LOCK_EX)
+    for group in groups.values():
+        group.barrier("ready")
+    if rank == loss.dead:
+        os._exit(DEAD_EXIT_CODE)
+    if rank == loss.hung:
+        for file in files[:rank] + files[rank + 1 :]:
+            with file.open() as other:
+                flock(other, LOCK_EX)
+    if rank == loss.late:
+        time.sleep(LATE_S)
+
+    def step() -> list[list[int]]:
+        return [group.reduce([1, 2], Reduction.MIN, "progress") for group in groups.values()]
+
+    refusals = [refusal_of(step), refusal_of(step)]
+    for group in groups.values():
+        group.close()
+    return refusals
+
+
+def be_late(topology: Topology, store: Store) -> list[int]:
+    """Rank 1 is late, within the deadline."""
+    group = open_groups(topology, store, "cpu", LONG_DEADLINE_S)["tp"]
+    if group.rank == 1:
+        time.sleep(LATE_S)
+    return group.reduce([group.rank], Reduction.MAX, "ended")
+
+
+def open_without(topology: Topology, store: Store) -> Refusal | None:
+    """Rank 1 does not open its groups."""
+    if world_rank(topology) == 1:
+        return None
+    return refusal_of(lambda: open_groups(topology, store, "cpu", LATE_S))
+
+
+def open_again(deadline_s: float, topology: Topology, store: Store) -> list[int]:
+    """Open new groups after a call that rank 1 has missed; there rank 1 is late again, but within the deadline."""
+    group = open_groups(topology, store, "cpu", deadline_s)["tp"]
+    if group.rank == 1:
+        time.sleep(1.2 * deadline_s)
+    refusal_of(lambda: group.barrier("ready"))
+    return be_late(topology, store)
+
+
+# Checks: of all ranks when none is lost, and of the survivors when some are.
+
+
+def check_agreed(outcomes: list[Outcome], mesh: Topology) -> None:
+    """Check that each group of the mesh reduced the numbers of its own ranks."""
+    for axis, lists in axis_ranks(mesh).items():
+        for ranks in (ranks for ranks in lists if len(ranks) > 1):
+            low, high = min(ranks), max(ranks)
+            least, greatest = [low, -high, 2**62 + low], [high, -low, 2**62 + high]
+            first = [low, -low, 2**62 + low]
+            for place, rank in enumerate(ranks):
+                expected = (axis, place, len(ranks), least, greatest, first)
+                found = outcomes[rank].value[axis]
+                assert found == expected, f"RANK-4: rank {rank} of {ranks}: expected {expected}, got {found}"
+
+
+def check_named(outcomes: Mapping[int, Outcome], group: str, ranks: tuple[int, ...]) -> None:
+    """Check that every survivor named these ranks of the group, began no collective in the next call, and ended.
+
+    test_rank_monitor.py tests how long a survivor waits, on a virtual clock.
+    """
+    messages = {outcome.value[0].message for outcome in outcomes.values()}
+    assert len(messages) == 1, f"RANK-8: the survivors raise {messages}"
+    for rank, outcome in outcomes.items():
+        first, second = outcome.value
+        assert (first.group, first.ranks) == (group, ranks), f"RANK-8: expected {ranks}, rank {rank} says {first}"
+        assert "(MIN progress)" in first.message, f"RANK-8: expected the purpose, MIN progress, in {first.message!r}"
+        assert second.message == first.message, f"RANK-8: rank {rank} says {first.message}, then {second.message}"
+        assert second.collectives == 0, (
+            f"RANK-8: rank {rank} began {second.collectives} collectives in a group that has failed, expected none"
+        )
+        assert outcome.exit_code == 0, f"RANK-8: rank {rank} ended with {outcome.exit_code}"
+
+
+def survivors(outcomes: list[Outcome], *lost: int) -> dict[int, Outcome]:
+    """The outcomes of all ranks that were not lost, by rank."""
+    return {rank: outcome for rank, outcome in enumerate(outcomes) if rank not in lost}

@@ -12,7 +12,7 @@ from hicache.errors import ConfigurationError, InvariantError, RankError
 from hicache.parallel.agree import ALONE, Agreement, agreed_config
 from hicache.parallel.group import Reduction
 from hicache.testing.hybrid_model import reshaped
-from hicache.tests.tiers.stored_cache import stored_config
+from hicache.tests.pools.two_tiers import stored_config
 from hicache.types import Component, StopPolicy
 
 Call = tuple[str, str, str, tuple[int, ...]]

@@ -1,20 +1,30 @@
-"""A cache's pools on both tiers, tiny, of every kind, and filled with bytes that no two slots share."""
+"""A tiny cache on two tiers or three: its configuration, pools of every kind, and bytes that no two slots share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, HostConfig, Layout, WritePolicy
+from hicache.config import (
+    SINGLE_RANK,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    StorageConfig,
+    WritePolicy,
+)
 from hicache.pools.buffers import RawBytes, TierPools
 from hicache.pools.copy import CopyMethod, PoolCopier
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
 from hicache.stacks import layer_order, pool_specs
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
-from hicache.transfer.job import CopyJob, Move
-from hicache.types import Component, Slots, TransferKind
+from hicache.transfer.job import CopyJob, Move, PageBatch, StorageJob
+from hicache.types import Component, Pool, Slots, StopPolicy, StorageKind, TransferKind
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 PAGE_SIZE = 3
@@ -54,6 +64,23 @@ def two_tier_config(
     )
 
 
+def stored_config(stop_policy: StopPolicy = StopPolicy.WAIT_COMPLETE, **options: object) -> CacheConfig:
+    """FULL, SWA, MAMBA and an indexer, over the backend `memory`."""
+    storage = StorageConfig(
+        backend="memory",
+        model="tiny",
+        options=options,
+        prefetch_threshold=1,
+        prefetch_timeout_base=1.0,
+        prefetch_timeout_per_ki_token=1024.0,
+        stop_policy=stop_policy,
+        timeout_cap_s=10.0,
+        limit_tokens=100,
+        executor=ExecutorKind.THREADED,
+    )
+    return replace(two_tier_config(), storage=storage)
+
+
 class TwoTiers:
     """The pools of one cache, and jobs between them. Each pool is filled with bytes of its own."""
 
@@ -91,6 +118,15 @@ def job_of(
         {name: Move(pages_of(*device), pages_of(*host)) for name, (device, host) in part.items()} for part in parts
     ]
     return CopyJob(number, kind, tuple(moves))
+
+
+def storage_job(number: int, kind: StorageKind, *pages: int) -> StorageJob:
+    """A job with a batch of so many pages for each of `pages`. The keys name the job, the part and the page."""
+    return StorageJob(number, kind, tuple(_batch_of(f"kv/{number}/{part}", n) for part, n in enumerate(pages)), ())
+
+
+def _batch_of(prefix: str, pages: int) -> PageBatch:
+    return PageBatch(Pool.KV, tuple(f"{prefix}/{page}" for page in range(pages)), np.arange(1, pages + 1))
 
 
 def moved(job: CopyJob, tiers: TwoTiers, parts: int) -> dict[str, RawBytes]:

@@ -1,11 +1,20 @@
-"""Ways in which a rank can diverge from the others, and the error message of each, for any kind of group."""
+"""Ways in which a rank can diverge from the others, the error message of each, and the functions that a launch runs."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+import torch
+from torch import distributed
+
+from hicache.errors import RankError
 from hicache.parallel.group import Group, Reduction
+from hicache.testing.ranks.world import RankWorld
 
 Act = Callable[[Group], None]
 """What a rank does in a group."""
@@ -67,3 +76,109 @@ DIVERGENCES: Mapping[str, Divergence] = {
         "rank {last} of tp skipped call 2 (MIN progress): it had raised ZeroDivisionError: a defect of rank 1",
     ),
 }
+
+
+# The functions that the processes of a launch run.
+
+
+class TorchGroup:
+    """A group of all ranks that only calls torch.distributed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rank = distributed.get_rank()
+        self.size = distributed.get_world_size()
+
+    def reduce(self, values: list[int], reduction: Reduction, purpose: str) -> list[int]:
+        """See Group."""
+        tensor = torch.tensor(values)
+        distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, reduction.value))
+        return [int(value) for value in tensor.tolist()]
+
+    def barrier(self, purpose: str) -> None:
+        """See Group."""
+        distributed.barrier()
+
+
+def groups_of(world: RankWorld) -> Mapping[str, Group]:
+    """The groups of a world, opened as a cache opens them."""
+    return world.groups(lambda: {"tp": TorchGroup("tp")})  # type: ignore[dict-item]
+
+
+def reduces(world: RankWorld, number: int) -> tuple[int, list[int], str]:
+    """A reduction over all ranks, and the id of this process."""
+    least = groups_of(world)["tp"].reduce([world.rank + number], Reduction.MIN, "numbers")
+    return os.getpid(), least, world.device
+
+
+def diverges(world: RankWorld, divergence: str) -> str:
+    """The last rank diverges from the others."""
+    group = groups_of(world)["tp"]
+    (DIVERGENCES[divergence].act if group.rank == group.size - 1 else usual)(group)
+    return "nothing"
+
+
+def ends_early(world: RankWorld) -> str:
+    """Rank 1 returns after the first call."""
+    group = groups_of(world)["tp"]
+    group.reduce([1], Reduction.MIN, "first")
+    if group.rank != 1:
+        group.reduce([1], Reduction.MIN, "second")
+    return "nothing"
+
+
+def fails(world: RankWorld) -> None:
+    """Each rank raises its own error."""
+    raise ValueError(f"defect {world.rank + 40}")
+
+
+def is_killed(world: RankWorld) -> str:
+    """Rank 1 is killed between two calls; the others return the message of their error."""
+    group = groups_of(world)["tp"]
+    group.barrier("begin")
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        group.reduce([1], Reduction.MIN, "progress")
+    except RankError as error:
+        return str(error)
+    return "nothing"
+
+
+def hangs(world: RankWorld) -> None:
+    """Rank 1 loops for ever between two calls, and ignores SIGTERM."""
+    group = groups_of(world)["tp"]
+    group.barrier("begin")
+    while group.rank == 1:
+        time.sleep(0.05)
+
+
+def interposed(world: RankWorld, divergence: str) -> list[str]:
+    """The last rank diverges from the others, in direct calls of torch.distributed."""
+    world.interpose()
+    tensor = torch.ones(2, dtype=torch.int64)
+    distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
+    is_last = world.rank == world.topology.tp_size - 1
+    if divergence == "shape" and is_last:
+        tensor = torch.ones(3, dtype=torch.int64)
+    if divergence != "skip" or not is_last:
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN)
+    distributed.broadcast(tensor, src=0)
+    distributed.barrier()
+    return [f"{call} of {call.count}" for calls in world.calls.values() for call in calls]
+
+
+def catches_its_own(world: RankWorld) -> None:
+    """Every rank expects and suppresses a RankError."""
+    with suppress(RankError):
+        diverges(world, "skips")
+
+
+def makes_its_own_groups(world: RankWorld) -> None:
+    """Each rank makes only the groups that it is in."""
+
+    def open_groups() -> Mapping[str, Group]:
+        distributed.new_group([world.rank])
+        return {}
+
+    world.groups(open_groups)

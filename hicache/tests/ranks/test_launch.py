@@ -14,7 +14,7 @@ import pytest
 from hicache.testing.ranks.launch import HANDLED, Launch
 from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.outcome import RanksFailedError
-from hicache.tests.ranks import entries
+from hicache.tests.ranks import divergences
 from hicache.tests.ranks.divergences import DIVERGENCES
 
 
@@ -24,7 +24,7 @@ def launch(tmp_path: Path) -> Launch:
 
 
 def test_each_rank_is_a_process_and_returns_its_value(launch: Launch) -> None:
-    results = replace(launch, mesh=Mesh(4, 1, 1)).values(entries.reduces, 7)
+    results = replace(launch, mesh=Mesh(4, 1, 1)).values(divergences.reduces, 7)
     processes = {process for process, _, _ in results}
     assert len(processes | {os.getpid()}) == 5, f"expected four processes beside this one, got {processes}"
     assert [rest for _, *rest in results] == [[[7], "cpu"]] * 4, f"expected the least of 7..10 by gloo, got {results}"
@@ -32,7 +32,7 @@ def test_each_rank_is_a_process_and_returns_its_value(launch: Launch) -> None:
 
 def test_a_launch_leaves_no_process_and_no_signal_handler_behind(launch: Launch) -> None:
     handlers = [signal.getsignal(number) for number in HANDLED]
-    launch.values(entries.reduces, 0)
+    launch.values(divergences.reduces, 0)
     assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the same handlers as before"
     assert not multiprocessing.active_children(), f"expected none, got {multiprocessing.active_children()}"
 
@@ -40,7 +40,7 @@ def test_a_launch_leaves_no_process_and_no_signal_handler_behind(launch: Launch)
 @pytest.mark.parametrize("divergence", ["skips", "other-operation", "other-shape", "raises"])
 def test_the_traceback_of_every_rank_names_the_one_that_diverges(launch: Launch, divergence: str) -> None:
     with pytest.raises(RanksFailedError) as caught:
-        launch.values(entries.diverges, divergence)
+        launch.values(divergences.diverges, divergence)
     failures = [outcome.failure for outcome in caught.value.outcomes]
     expected = DIVERGENCES[divergence].message.format(last=1)
     assert expected in failures[0], f"RANK-2: expected {expected!r} on rank 0, got {failures[0]}"
@@ -52,14 +52,14 @@ def test_the_traceback_of_every_rank_names_the_one_that_diverges(launch: Launch,
 
 def test_a_rank_that_makes_its_own_groups_alone_is_named(launch: Launch) -> None:
     with pytest.raises(RanksFailedError) as caught:
-        launch.values(entries.makes_its_own_groups)
+        launch.values(divergences.makes_its_own_groups)
     expected = "rank 1 of world skipped call 1 (new_group ranks 0): it called new_group ranks 1 instead"
     for outcome in caught.value.outcomes:
         assert expected in outcome.failure, f"RANK-6: expected {expected!r} on each rank, got {outcome.failure}"
 
 
 def test_a_rank_that_ended_is_named_at_once(launch: Launch) -> None:
-    outcomes = launch.outcomes(entries.ends_early)
+    outcomes = launch.outcomes(divergences.ends_early)
     expected = "rank 1 of tp skipped call 2 (MIN second): it had ended"
     assert expected in outcomes[0].failure, f"RANK-2: expected {expected!r}, got {outcomes[0]}"
     assert (outcomes[1].value, outcomes[1].failure) == ("nothing", ""), f"expected rank 1 to succeed, got {outcomes[1]}"
@@ -67,11 +67,11 @@ def test_a_rank_that_ended_is_named_at_once(launch: Launch) -> None:
 
 def test_all_errors_are_reported(launch: Launch) -> None:
     with pytest.raises(RanksFailedError, match=r"(?s)2 of 2 ranks.*rank 0 raised.*defect 40.*rank 1 raised.*defect 41"):
-        launch.values(entries.fails)
+        launch.values(divergences.fails)
 
 
 def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
-    outcomes = replace(launch, mesh=Mesh(4, 1, 1), timeout_s=2.0).outcomes(entries.is_killed)
+    outcomes = replace(launch, mesh=Mesh(4, 1, 1), timeout_s=2.0).outcomes(divergences.is_killed)
     expected = "rank 1 of tp did not reach call 2 (MIN progress) within 2 s"
     messages = [outcome.value for outcome in outcomes]
     assert messages == [expected, None, expected, expected], (
@@ -85,7 +85,7 @@ def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
 
 def test_a_process_past_its_deadline_is_killed_and_its_stack_is_reported(launch: Launch) -> None:
     begin = time.monotonic()
-    outcomes = replace(launch, deadline_s=8.0, timeout_s=2.0).outcomes(entries.hangs)
+    outcomes = replace(launch, deadline_s=8.0, timeout_s=2.0).outcomes(divergences.hangs)
     took_s = time.monotonic() - begin
     assert outcomes[0].failure == "", f"expected rank 0 to succeed, got {outcomes[0]}"
     failure = outcomes[1].failure
@@ -97,7 +97,7 @@ def test_a_process_past_its_deadline_is_killed_and_its_stack_is_reported(launch:
 
 
 def test_direct_calls_of_torch_distributed_are_recorded_too(launch: Launch) -> None:
-    results = launch.values(entries.interposed, "usual")
+    results = launch.values(divergences.interposed, "usual")
     expected = [
         "MAX interposed of 2",
         "MIN interposed of 2",
@@ -115,5 +115,5 @@ def test_direct_calls_of_torch_distributed_are_recorded_too(launch: Launch) -> N
     ],
 )
 def test_a_rank_that_diverges_in_direct_calls_is_named(launch: Launch, divergence: str, expected: str) -> None:
-    outcomes = launch.outcomes(entries.interposed, divergence)
+    outcomes = launch.outcomes(divergences.interposed, divergence)
     assert all(expected in outcome.failure for outcome in outcomes), f"RANK-2: expected {expected!r}, got {outcomes}"

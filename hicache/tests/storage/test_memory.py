@@ -1,14 +1,16 @@
-"""MemoryStorage: shares what it keeps by name, and lets the least recently used go."""
+"""MemoryStorage: shares what it keeps by name, lets the least recently used go, and closes behind a gate."""
 
 from __future__ import annotations
+
+from threading import Thread
 
 import pytest
 
 from hicache.errors import KeyFormError
 from hicache.storage.memory import MemoryStorage
+from hicache.storage.paged import Gate
 
-from .asking import put, take
-from .pages import PAGE_BYTES, SCOPE, in_pieces, keys_of, page
+from .conftest import PAGE_BYTES, SCOPE, in_pieces, keys_of, page, put, take
 
 
 def test_a_named_store_outlives_its_instances(request: pytest.FixtureRequest) -> None:
@@ -90,3 +92,27 @@ def test_a_malformed_key_is_a_mistake_of_the_caller(key: str) -> None:
         take(backend, key)
     with pytest.raises(KeyFormError):
         put(backend, **{key: page(1)})
+
+
+# Gate: what is inside ends before a backend is closed.
+
+MOMENT_S = 0.02
+
+
+def test_closing_waits_for_those_inside() -> None:
+    gate = Gate()
+    assert gate.enter(), "it is open"
+    closing = Thread(target=gate.close)
+    closing.start()
+    while gate.enter():
+        gate.leave()
+    closing.join(MOMENT_S)
+    assert closing.is_alive(), "somebody is inside"
+    gate.leave()
+    closing.join()
+    assert not gate.enter(), "nobody enters a closed gate"
+
+
+def test_a_gate_is_closed_once() -> None:
+    gate = Gate()
+    assert [gate.close(), gate.close()] == [True, False], "the first one closes it"

@@ -13,7 +13,7 @@ from hicache.storage import registry
 from hicache.storage.memory import MemoryStorage
 from hicache.storage.registry import open_backend
 
-from .pages import SCOPE
+from .conftest import SCOPE
 
 
 class TheirStorage(MemoryStorage):

@@ -15,9 +15,7 @@ from hicache.storage.registry import open_backend
 from hicache.storage.wrappers import BOUNDS_S, AuditedStorage, Fault, FaultyStorage, MeteredStorage, StorageWrapper
 from hicache.types import HitPolicy
 
-from .asking import put, take
-from .conftest import Open
-from .pages import PAGE_BYTES, SCOPE, in_pieces, keys_of, page
+from .conftest import PAGE_BYTES, SCOPE, Open, in_pieces, keys_of, page, put, take
 
 WRAPPERS = ("audited", "faulty", "metered")
 INNER: Mapping[str, Mapping[str, Any]] = {"file": {}, "slotfile": {"capacity_slots": 8}}

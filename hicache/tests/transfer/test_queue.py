@@ -1,16 +1,60 @@
-"""TransferQueue: a job ends when it has ended on every rank, with the answers that are whole on every rank."""
+"""TransferQueue and HybridCacheController: what is merged, and when, with which answers and in which order it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
 
+import numpy as np
 import pytest
 
-from hicache.tests.transfer.manual_executor import ManualExecutor
-from hicache.tests.transfer.scripted_storage import job_of
-from hicache.transfer.job import NOT_STARTED, StorageJob
-from hicache.transfer.queue import TransferQueue, complete_together
-from hicache.types import StorageKind
+from hicache.tests.pools.two_tiers import storage_job
+from hicache.transfer.job import NOT_STARTED, CopyJob, JobT, Move, Progress, StorageJob
+from hicache.transfer.queue import HybridCacheController, TransferQueue, complete_together
+from hicache.types import StorageKind, TransferKind, TransferPhase
+
+
+class ManualExecutor(Generic[JobT]):
+    """Runs nothing. A wait or a stop ends a job as it is.
+
+    `jobs`: by number, those that were submitted. `waited`, `forgotten`: the numbers that the queue passed, in order.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobT] = {}
+        self.waited: list[int] = []
+        self.forgotten: list[int] = []
+        self._progress: dict[int, Progress] = {}
+
+    def report(self, number: int, *answers: int, has_ended: bool) -> None:
+        """From now on a job has these answers, and as many steps."""
+        self._progress[number] = Progress(len(answers), answers, has_ended)
+
+    def submit(self, job: JobT) -> None:
+        self.jobs[job.number] = job
+        self._progress[job.number] = NOT_STARTED
+
+    def progress(self, number: int) -> Progress:
+        return self._progress[number]
+
+    def stop(self, number: int) -> None:
+        self.report(number, *self._progress[number].answers, has_ended=True)
+
+    def wait(self, number: int) -> None:
+        self.waited.append(number)
+        self.stop(number)
+
+    def wait_layer(self, number: int, layer: int) -> None:
+        self.wait(number)
+
+    def forget(self, number: int) -> None:
+        self.forgotten.append(number)
+
+    def close(self) -> None:
+        """End every job."""
+        for number in self._progress:
+            self.stop(number)
 
 
 @pytest.fixture
@@ -27,7 +71,7 @@ def queue(executor: ManualExecutor[StorageJob]) -> TransferQueue[StorageJob]:
 
 def started(queue: TransferQueue[StorageJob], *pages: int) -> StorageJob:
     """A running job with a batch of so many pages for each of `pages`."""
-    job = queue.add(job_of(queue.started + 1, StorageKind.PREFETCH, *pages))
+    job = queue.add(storage_job(queue.started + 1, StorageKind.PREFETCH, *pages))
     queue.start()
     return job
 
@@ -86,7 +130,7 @@ def test_what_was_ended_is_not_taken_over(
 def test_a_job_that_has_not_started_is_stopped_at_once(
     queue: TransferQueue[StorageJob], executor: ManualExecutor[StorageJob]
 ) -> None:
-    job = queue.add(job_of(1, StorageKind.PREFETCH, 4))
+    job = queue.add(storage_job(1, StorageKind.PREFETCH, 4))
     assert queue.progress(job) == NOT_STARTED, "it waits for the next start"
     assert queue.stop(job), "there is nothing to take of a job that had not started"
     queue.start()
@@ -112,3 +156,139 @@ def test_queues_complete_by_one_agreement(
     assert queue.take(first) == (4,), "the first numbers are those of the first queue"
     assert queue.take(second) is None, "the second job has not ended"
     assert other.take(third) == (2, 0), "the last numbers are those of the other queue"
+
+
+# HybridCacheController: what is merged, the order in which transfers end, and that each transfer ends once.
+
+BACKUP, LOAD = TransferKind.BACKUP, TransferKind.LOAD
+
+Executors = Mapping[TransferKind, ManualExecutor[CopyJob]]
+
+
+@dataclass(slots=True, eq=False)
+class PageTransfer:
+    """A transfer of one page."""
+
+    kind: TransferKind
+    moves: Mapping[str, Move]
+    phase: TransferPhase
+
+
+Controller = HybridCacheController[PageTransfer]
+
+
+@pytest.fixture
+def executors() -> Executors:
+    """One for each direction. They run nothing by themselves."""
+    return {kind: ManualExecutor() for kind in TransferKind}
+
+
+@pytest.fixture
+def controller(executors: Executors) -> Controller:
+    """A controller over those executors."""
+    return HybridCacheController(executors.__getitem__)
+
+
+def enqueue(controller: Controller, kind: TransferKind, page: int) -> PageTransfer:
+    pages = np.array([page], dtype=np.int64)
+    transfer = PageTransfer(kind, {"full": Move(pages, pages)}, TransferPhase.QUEUED)
+    controller.enqueue(transfer)
+    return transfer
+
+
+def taken(controller: Controller, kind: TransferKind) -> list[PageTransfer]:
+    """The transfers that have ended on a cache of one rank."""
+    queue = controller.queues[kind]
+    queue.complete(queue.outcomes())
+    return list(controller.take_ended(kind))
+
+
+def test_a_start_merges_what_is_queued_in_one_direction(controller: Controller, executors: Executors) -> None:
+    backups = [enqueue(controller, BACKUP, page) for page in (1, 2)]
+    load = enqueue(controller, LOAD, 3)
+    controller.start(BACKUP)
+    parts = [[move["full"].device.tolist() for move in job.parts] for job in executors[BACKUP].jobs.values()]
+    assert parts == [[[1], [2]]], f"one job of two parts in the order of the queue, got {parts}"
+    assert [transfer.phase for transfer in (*backups, load)] == [
+        TransferPhase.RUNNING,
+        TransferPhase.RUNNING,
+        TransferPhase.QUEUED,
+    ], "the transfer of the other direction waits"
+
+
+def test_a_start_with_nothing_queued_starts_nothing(controller: Controller, executors: Executors) -> None:
+    controller.start(LOAD)
+    assert not executors[LOAD].jobs, f"an empty queue is not a job, got {executors[LOAD].jobs}"
+
+
+def test_what_ends_early_waits_for_what_was_queued_before(controller: Controller, executors: Executors) -> None:
+    transfers, executor = [], executors[BACKUP]
+    for page in (1, 2):
+        transfers.append(enqueue(controller, BACKUP, page))
+        controller.start(BACKUP)
+    executor.report(2, 1, has_ended=True)
+    assert not taken(controller, BACKUP), "HOST-3: the second has ended, the first has not"
+    executor.report(1, 1, has_ended=True)
+    assert taken(controller, BACKUP) == transfers, "HOST-3: both, in the order in which they were queued"
+    assert not taken(controller, BACKUP), "FLOW-4: each transfer ends once"
+    assert executor.forgotten == [1, 2], f"the executor forgets both, got {executor.forgotten}"
+
+
+def test_the_directions_do_not_wait_for_each_other(controller: Controller, executors: Executors) -> None:
+    enqueue(controller, BACKUP, 1)
+    load = enqueue(controller, LOAD, 2)
+    controller.start(BACKUP)
+    controller.start(LOAD)
+    executors[LOAD].report(2, 1, has_ended=True)
+    assert taken(controller, LOAD) == [load], "a load-back does not wait for a backup"
+    assert not taken(controller, BACKUP), "the backup has not ended"
+
+
+def test_what_has_ended_here_waits_for_the_other_ranks(controller: Controller, executors: Executors) -> None:
+    transfers = [enqueue(controller, BACKUP, page) for page in (1, 2)]
+    queue = controller.queues[BACKUP]
+    controller.start(BACKUP)
+    executors[BACKUP].report(1, 1, 1, has_ended=True)
+    assert queue.outcomes() == [1, 1, 1], "it has ended on this rank, and both parts have come"
+    queue.complete([0, -1, -1])
+    assert not list(controller.take_ended(BACKUP)), "RANK-1: on another rank it has not ended"
+    queue.complete([1, 1, -1])
+    assert [transfer.phase for transfer in controller.take_ended(BACKUP)] == [
+        TransferPhase.DONE,
+        TransferPhase.FAILED,
+    ], f"RANK-1: on another rank the second of {len(transfers)} parts failed"
+
+
+def test_a_job_that_fails_has_done_its_first_parts(controller: Controller, executors: Executors) -> None:
+    transfers = [enqueue(controller, LOAD, page) for page in (1, 2, 3)]
+    controller.start(LOAD)
+    executors[LOAD].report(1, 1, has_ended=True)
+    phases = [transfer.phase for transfer in taken(controller, LOAD)]
+    assert phases == [TransferPhase.DONE, TransferPhase.FAILED, TransferPhase.FAILED], f"FLOW-3: got {phases}"
+    assert not controller.under_way(), f"all {len(transfers)} have ended"
+
+
+def test_an_abort_ends_everything_once(controller: Controller, executors: Executors) -> None:
+    running = enqueue(controller, BACKUP, 1)
+    controller.start(BACKUP)
+    queued = [enqueue(controller, BACKUP, 2), enqueue(controller, LOAD, 3)]
+    aborted = controller.abort()
+    assert sorted(map(id, aborted)) == sorted(map(id, [running, *queued])), f"EVICT-9: each of them, got {aborted}"
+    assert {transfer.phase for transfer in aborted} == {TransferPhase.ABORTED}, "none of them counts as done"
+    assert executors[BACKUP].waited == [1], "FLOW-1: the running job ends before its pages are freed"
+    assert not executors[LOAD].waited, "no load-back ran"
+    assert not controller.under_way(), "nothing is left"
+    assert not taken(controller, BACKUP), "EVICT-9: no late completion"
+
+
+def test_layers_are_those_of_the_operation_s_own_job(controller: Controller, executors: Executors) -> None:
+    first, executor = enqueue(controller, LOAD, 1), executors[LOAD]
+    controller.start(LOAD)
+    second = enqueue(controller, LOAD, 2)
+    executor.report(1, 1, has_ended=False)
+    assert controller.layers_done(first) == 1, "as many as its job has done"
+    assert controller.layers_done(second) == 0, "HOST-6: a transfer in the queue has no layer yet, whatever runs"
+    controller.wait_layer(second, 0)
+    assert not executor.waited, f"a transfer in the queue has no job to wait for, got {executor.waited}"
+    controller.wait_layer(first, 0)
+    assert executor.waited == [1], f"the wait is for the transfer's own job, got {executor.waited}"

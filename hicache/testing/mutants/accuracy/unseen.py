@@ -20,7 +20,7 @@ UNSEEN = (
         "sglang#37596",
         "a page of host memory lies across two registrations",
         "a tensor of the host is one mapping and is pinned as a whole, so there is no boundary within it",
-        "hicache/tests/pools/test_pinning.py::test_every_tensor_is_pinned_as_a_whole_until_the_end",
+        "hicache/tests/pools/test_host.py::test_every_tensor_is_pinned_as_a_whole_until_the_end",
     ),
     Unseen(
         "sglang#28896",

@@ -15,11 +15,7 @@ from hicache.storage.base import Pieces
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.page_file import HEADER, slot_bytes_of
 from hicache.storage.hf3fs.service import MetadataService
-from hicache.tests.storage.asking import put, take
-from hicache.tests.storage.conftest import Open
-from hicache.tests.storage.pages import PAGE_BYTES, SCOPE, page
-
-from .conftest import Serve
+from hicache.tests.storage.conftest import PAGE_BYTES, SCOPE, Open, Serve, page, put, take
 
 OpenHere = Callable[..., Any]
 

@@ -15,8 +15,7 @@ from hicache.storage.hf3fs import client as client_module
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.client import MetadataClient, MetadataError
 from hicache.storage.hf3fs.service import MetadataService
-
-from .conftest import Serve
+from hicache.tests.storage.conftest import Serve
 
 HELD_S = 0.2
 

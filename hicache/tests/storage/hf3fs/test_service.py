@@ -1,4 +1,4 @@
-"""MetadataService: connections that are slow, too long or left over, and a file that takes no more."""
+"""MetadataService: connections that are slow, too long or left over, and exchanges with clients of this protocol."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from hicache.storage.hf3fs import service as service_module
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
-
-from .conftest import Serve
+from hicache.tests.storage.conftest import Serve
 
 CLEAR = b"POST /0/clear HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -91,3 +90,101 @@ def test_a_change_that_cannot_be_kept_is_not_told(
             assert found == (503, True), f"STORE-10: expected 503 with the reason, got {found}"
             connection.request("POST", "/0/exists", b'{"keys":["a"]}')
             assert connection.getresponse().status == 200, "it serves on"
+
+
+# Exchanges that other clients of this protocol have with other servers, word by word; and where we answer better.
+
+RESERVE = "reserve_and_allocate_page_indices"
+ABSENT = b"""{"detail":"Rank 0 namespace 'kv' not initialized. Please call /0/initialize first."}"""
+
+RECORDED: list[tuple[str, bytes, int, bytes]] = [
+    ("0/exists", b'{"keys":["a"],"namespace":"kv"}', 404, ABSENT),
+    ("0/initialize", b'{"num_pages":3,"namespace":"kv"}', 204, b""),
+    ("0/initialize", b'{"num_pages":3,"namespace":"kv"}', 204, b""),
+    ("0/initialize", b'{"num_pages":2,"namespace":"mamba"}', 204, b""),
+    (f"0/{RESERVE}", b'{"keys":[["a",""],["b",""]],"namespace":"kv"}', 200, b'{"indices":[[false,2],[false,1]]}'),
+    ("0/get_page_indices", b'{"keys":["a"],"namespace":"kv"}', 200, b'{"indices":[null]}'),
+    ("0/confirm_write", b'{"written_keys_to_confirm":[["a",2]],"pages_to_release":[1],"namespace":"kv"}', 204, b""),
+    ("0/exists", b'{"keys":["a","b"],"namespace":"kv"}', 200, b'{"exists":[true,false]}'),
+    ("0/exists", b'{"keys":["a","b"]}', 200, b'{"exists":[true,false]}'),
+    (
+        f"0/{RESERVE}",
+        b'{"keys":[["a",""],["c",""],["d",""]],"namespace":"kv"}',
+        200,
+        b'{"indices":[[true,2],[false,1],[false,0]]}',
+    ),
+    (
+        "0/confirm_write",
+        b'{"written_keys_to_confirm":[["c",1],["d",0]],"pages_to_release":[],"namespace":"kv"}',
+        204,
+        b"",
+    ),
+    ("0/get_page_indices", b'{"keys":["d","none","a"],"namespace":"kv"}', 200, b'{"indices":[0,null,2]}'),
+    ("0/delete_keys", b'{"keys":["c","nope"],"namespace":"kv"}', 204, b""),
+    ("0/get_page_indices", b'{"keys":["a"],"namespace":"mamba"}', 200, b'{"indices":[null]}'),
+    ("0/clear", b'{"namespace":"kv"}', 204, b""),
+    (f"0/{RESERVE}", b'{"keys":[["a","p"]],"namespace":"kv"}', 200, b'{"indices":[[false,2]]}'),
+    ("0/confirm_write", b"{}", 204, b""),
+    ("0/nope", b"{}", 404, b'{"detail":"Not Found"}'),
+]
+"""One after the other, on one connection: path, body, status, content."""
+
+BETTER: dict[str, tuple[str, bytes, int, bytes]] = {
+    "another number of pages, 204 elsewhere": ("0/initialize", b'{"num_pages":99}', 409, b"3 pages"),
+    "a page that there is not, 204 elsewhere": (
+        "0/confirm_write",
+        b'{"written_keys_to_confirm":[["bogus",12345]],"pages_to_release":[777]}',
+        422,
+        b"12345",
+    ),
+    "a page that is another's, 204 elsewhere": ("0/confirm_write", b'{"pages_to_release":[2]}', 409, b"refused"),
+    "a key twice, two pages elsewhere": (
+        f"0/{RESERVE}",
+        b'{"keys":[["x",""],["x",""]]}',
+        200,
+        b'{"indices":[[false,1],[false,1]]}',
+    ),
+    "what the batch was told goes elsewhere": (
+        f"0/{RESERVE}",
+        b'{"keys":[["a",""],["c",""],["d",""],["e",""]]}',
+        200,
+        b'{"indices":[[true,2],[false,1],[false,0],[false,-1]]}',
+    ),
+    "no JSON, 500 elsewhere": ("0/exists", b"{nope", 400, b"no JSON"),
+    "a field that is not there, 500 elsewhere": ("0/exists", b"{}", 422, b"keys: got nothing"),
+    "a text for a number, 500 elsewhere": ("8/initialize", b'{"num_pages":"x"}', 422, b"num_pages: got 'x'"),
+    "a rank that is no number, told otherwise elsewhere": ("abc/exists", b'{"keys":[]}', 422, b"rank in the path"),
+}
+"""After a namespace of three pages was made, one of which is a's: path, body, status, and a part of the content."""
+
+
+def ask(connection: HTTPConnection, path: str, body: bytes) -> tuple[int, bytes, str | None]:
+    connection.request("POST", f"/{path}", body)
+    response = connection.getresponse()
+    return response.status, response.read(), response.headers["Content-Length"]
+
+
+def test_what_others_were_recorded_to_say_is_answered_as_it_was(service: MetadataService) -> None:
+    connection = HTTPConnection(str(service.host), service.port, timeout=30)
+    for number, (path, body, status, content) in enumerate(RECORDED):
+        expected = (status, content, str(len(content)) if content else None)
+        answer = ask(connection, path, body)
+        assert answer == expected, f"STORE-10: exchange {number}, {path} {body!r}: expected {expected}, got {answer}"
+    connection.close()
+
+
+@pytest.mark.parametrize(("path", "body", "status", "content"), BETTER.values(), ids=BETTER)
+def test_what_others_get_wrong_is_answered_better(
+    service: MetadataService, path: str, body: bytes, status: int, content: bytes
+) -> None:
+    connection = HTTPConnection(str(service.host), service.port, timeout=30)
+    for before in (
+        ("0/initialize", b'{"num_pages":3}'),
+        (f"0/{RESERVE}", b'{"keys":[["a",""]]}'),
+        ("0/confirm_write", b'{"written_keys_to_confirm":[["a",2]]}'),
+    ):
+        assert ask(connection, *before)[0] in (200, 204), f"STORE-10: {before} is served"
+    answer = ask(connection, path, body)
+    assert answer[0] == status, f"SEC-4: {path} {body!r}: expected {status}, got {answer}"
+    assert content in answer[1].replace(b'\\"', b'"'), f"SEC-4: expected {content!r} in {answer}"
+    connection.close()

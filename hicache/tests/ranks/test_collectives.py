@@ -1,18 +1,33 @@
-"""LocalGroup: results when all ranks make the same calls, and the error on each rank when one does not."""
+"""The collectives of ranks, recorded: results when all make the same calls, and the rank named that does not."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
 
 import pytest
+import torch
+from torch import distributed
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from hicache.errors import RankError
+from hicache.errors import InvariantError, RankError
 from hicache.parallel.group import Group, Reduction
+from hicache.testing.ranks.compared_calls import ComparedCalls
+from hicache.testing.ranks.device_recorder import VERBS, DeviceRecorder
+from hicache.testing.ranks.interposer import Interposer
+from hicache.testing.ranks.local_world import local_worlds
 from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.recorded_group import RecordedGroup
+from hicache.testing.ranks.store_side_channel import StoreSideChannel
 from hicache.testing.ranks.team import Team
 from hicache.tests.ranks.divergences import DIVERGENCES, Divergence, usual
+
+# LocalGroup, between threads.
 
 OpenTeam = Callable[..., Team]
 
@@ -194,3 +209,146 @@ def test_ranks_exchange_texts_outside_of_their_collectives(open_team: OpenTeam) 
     expected = [[f"tree of rank {rank}" for rank in range(4)]] * 4
     assert results == expected, f"expected the text of each rank, by rank: {expected[0]}, got {results}"
     assert not any(team.worlds[0].calls.values()), f"expected no collective for it, got {team.worlds[0].calls}"
+
+
+# RecordedGroup over a store, as between processes: it names who diverges before any rank enters the call.
+
+
+class Entered:
+    """A group that records which calls were entered, and passes them on."""
+
+    def __init__(self, inner: Group, entered: list[str]) -> None:
+        self._inner = inner
+        self._entered = entered
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._inner, name)
+        if callable(found):
+            self._entered.append(name)
+        return found
+
+
+class CountedSideChannel(StoreSideChannel):
+    """Notes each call for which it waited to the deadline. `late`: of all ranks."""
+
+    def __init__(self, store: FileStore, ranks: int, timeout_s: float, late: list[str]) -> None:
+        super().__init__(store, "tp", "tp", ranks, timeout_s)
+        self._late = late
+
+    def exchange(self, rank: int, number: int, text: str) -> tuple[dict[int, str], dict[int, str]]:
+        said, left = super().exchange(rank, number, text)
+        if len(said.keys() | left) < self.size:
+            self._late.append(f"rank {rank}, call {number}")
+        return said, left
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What happened on all ranks: calls that were entered, notes of calls, and calls waited for to the deadline."""
+
+    entered: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+
+
+def recorded(path: Path, ranks: int, record: Recorded, timeout_s: float = PATIENCE_S) -> list[RecordedGroup]:
+    """A recorded group for each of some ranks, each with its own end of one store."""
+    worlds = local_worlds(Mesh(ranks, 1, 1), PATIENCE_S)
+    groups = []
+    for rank, world in enumerate(worlds):
+        store = FileStore(str(path / "store"), ranks)
+        compared_calls = ComparedCalls(
+            rank, CountedSideChannel(store, ranks, timeout_s, record.late), record.notes.append
+        )
+        inner: Group = Entered(world.groups(dict)["tp"], record.entered)  # type: ignore[assignment]
+        groups.append(RecordedGroup(inner, compared_calls))
+    return groups
+
+
+def message(group: RecordedGroup, divergence: Divergence | None) -> str:
+    """The error message on a rank that makes this divergence, or makes none."""
+    try:
+        (divergence.act if divergence else usual)(group)
+    except RankError as error:
+        return str(error)
+    except ZeroDivisionError as error:
+        group.leave(f"had raised ZeroDivisionError: {error}")
+        return "its own error"
+    group.leave("had ended")
+    return "nothing"
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES.values(), ids=DIVERGENCES)
+def test_a_rank_that_diverges_is_named_and_the_call_is_not_entered(tmp_path: Path, divergence: Divergence) -> None:
+    record = Recorded()
+    groups = recorded(tmp_path, 3, record)
+    divergences = [None, None, divergence]
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(message, groups, divergences))
+    expected = divergence.message.format(last=2)
+    if divergence is DIVERGENCES["stays-away"]:
+        expected = "rank 2 of tp skipped call 2 (MIN progress): it had ended"
+    assert results[:2] == [expected] * 2, f"RANK-2: expected {expected!r} on both ranks, got {results}"
+    assert record.entered == ["reduce"] * 3, f"RANK-2: expected one entered call, got {record.entered}"
+    assert record.late == [], f"RANK-8: expected an error without a wait to the deadline, got {record.late}"
+
+
+def test_matching_calls_are_passed_on_with_their_values(tmp_path: Path) -> None:
+    record = Recorded()
+    groups = recorded(tmp_path, 2, record)
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(message, groups, [None, None]))
+    assert results == ["nothing"] * 2, f"RANK-2: expected no error where all calls match, got {results}"
+    assert groups[0].calls == groups[1].calls, f"expected the same calls, got {groups[0].calls} and {groups[1].calls}"
+    count = record.notes.count("call 2 of tp (MIN progress)")
+    assert count == 2, f"expected a note of each call by each rank, got {record.notes}"
+    assert (groups[1].name, groups[1].rank, groups[1].size) == ("tp", 1, 2), "expected the name, rank and size inside"
+
+
+def test_a_silent_rank_is_named_within_the_deadline(tmp_path: Path) -> None:
+    record = Recorded()
+    groups = recorded(tmp_path, 2, record, timeout_s=0.5)
+    assert message(groups[0], None) == "rank 1 of tp did not reach call 1 (MIN capacities) within 0.5 s", "RANK-8"
+    late = message(groups[1], None)
+    assert late == "rank 1 of tp did not reach call 1 (MIN capacities) within 0.5 s", f"RANK-8: rank 1 got {late}"
+    assert record.late == ["rank 0, call 1"], f"RANK-8: expected one wait to the deadline, by rank 0, got {record.late}"
+
+
+# DeviceRecorder and Interposer: they record the devices of tensors, and refuse a tensor on the wrong device.
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the collectives that were entered. Each is replaced by a function that does nothing."""
+    verbs: list[str] = []
+
+    def replace(verb: str) -> None:
+        monkeypatch.setattr(distributed, verb, wraps(getattr(distributed, verb))(lambda *_, **__: verbs.append(verb)))
+
+    for verb in (*VERBS, "barrier"):
+        replace(verb)
+    return verbs
+
+
+def nothing_compared(*_: object) -> ComparedCalls:
+    raise AssertionError("a tensor on another device is refused before it is compared")
+
+
+def test_every_tensor_is_seen_also_one_in_a_list(entered: list[str]) -> None:
+    recorder = DeviceRecorder()
+    recorder.install()
+    distributed.all_reduce(torch.ones(1))
+    assert recorder.seen == {"cpu"}, f"RANK-3: expected to see the device of the tensor, got {recorder.seen}"
+    with pytest.raises(InvariantError, match="RANK-3: all_gather: expected a tensor on the device of the group, got"):
+        distributed.all_gather([torch.ones(1, device="meta")], torch.ones(1))
+    assert recorder.seen == {"meta", "cpu"}, f"RANK-3: expected the tensors of the list, too, got {recorder.seen}"
+    assert entered == ["all_reduce"], f"expected a tensor without data not to be passed on, got {entered}"
+
+
+def test_a_tensor_on_another_device_is_refused_before_the_collective(entered: list[str]) -> None:
+    Interposer(nothing_compared, "meta").install()
+    with pytest.raises(
+        InvariantError, match=r"RANK-3: MIN test_a_tensor\w+: expected a tensor on meta, got one on cpu"
+    ):
+        distributed.all_reduce(torch.ones(1), distributed.ReduceOp.MIN, None)
+    assert not entered, f"RANK-3: expected the collective not to be entered, got {entered}"

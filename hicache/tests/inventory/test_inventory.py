@@ -15,8 +15,7 @@ from hicache.testing.mutants.accuracy.rows import ROWS as ACCURACY_ROWS
 from hicache.testing.mutants.rows import ROWS
 from hicache.tests.inventory.__main__ import assembled, collected
 from hicache.tests.inventory.collection import Collector
-from hicache.tests.inventory.comparison import Comparison
-from hicache.tests.inventory.pairing import label
+from hicache.tests.inventory.comparison import Comparison, label
 from hicache.tests.inventory.sizes import read_sizes
 
 ROOT = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""StorageRequests: the objects of a job, in order. StorageWorker: bytes arrive, and a backend's failure is a miss."""
+"""The storage tier: the objects of a job, in order; a worker whose backend may fail; and when a prefetch stops."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hicache.clock import VirtualClock
 from hicache.keys import chain_seed, hash_pages
 from hicache.metrics import Counters
+from hicache.parallel.agree import ALONE
 from hicache.pools.host import HostPools
 from hicache.stacks import pool_specs
 from hicache.storage.base import BATCH_PAGES, Pieces, PoolQuery, StorageBackend
 from hicache.storage.memory import MemoryStorage
-from hicache.tests.pools.two_tiers import pages_of
-from hicache.tests.tiers.stored_cache import stored_config
+from hicache.tests.pools.two_tiers import pages_of, stored_config
+from hicache.tiers.prefetch import PrefetchStopPolicy
 from hicache.tiers.storage_io import StorageRequests, StorageWorker
 from hicache.transfer.job import NOT_STARTED, PageBatch, PrefixQuery, Progress, StorageJob
 from hicache.tree.node import Node, NodeShape
-from hicache.types import SHARED, Component, HitPolicy, Pool, StorageKind
+from hicache.types import SHARED, Component, HitPolicy, Pool, StopPolicy, StorageKind
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 CONFIG = stored_config()
@@ -194,3 +196,29 @@ def test_a_detached_worker_answers_nothing(pools: HostPools) -> None:
     assert not worker.is_attached, "the worker has no backend"
     assert answer(worker, StorageKind.STORE, batch) == 0, "nothing is stored"
     assert not worker.clear(), "nothing is cleared"
+
+
+# PrefetchStopPolicy.
+
+
+def stop_policy(policy: StopPolicy, clock: VirtualClock) -> PrefetchStopPolicy:
+    return PrefetchStopPolicy(stored_config(policy), clock, ALONE)
+
+
+def test_best_effort_waits_not_at_all_and_wait_complete_to_the_end() -> None:
+    clock = VirtualClock()
+    clock.advance(1e6)
+    assert stop_policy(StopPolicy.BEST_EFFORT, clock).is_over(1e9), "FETCH-3: it does not wait"
+    assert not stop_policy(StopPolicy.WAIT_COMPLETE, clock).is_over(0.0), "FETCH-3: it waits, however late it is"
+
+
+def test_a_timeout_grows_with_the_pages_and_stops_at_the_cap() -> None:
+    clock = VirtualClock()
+    clock.advance(5.0)
+    timed = stop_policy(StopPolicy.TIMEOUT, clock)
+    assert timed.deadline_s(2) == 5.0 + 1.0 + 2 * 3.0, "FETCH-3: base + pages * per page (3 tokens at 1 s each)"
+    assert timed.deadline_s(1_000_000) == 5.0 + 10.0, "FLOW-11: the cap"
+    clock.advance(6.9)
+    assert not timed.is_over(12.0), "before the deadline"
+    clock.advance(0.1)
+    assert timed.is_over(12.0), "at the deadline"

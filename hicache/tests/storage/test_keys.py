@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hicache.errors import KeyFormError
 from hicache.storage.keys import MAX_CHARACTERS, StorageKeys, check_key, check_scope
-from hicache.tests.tiers.stored_cache import stored_config
+from hicache.tests.pools.two_tiers import stored_config
 from hicache.types import Pool
 
 LONGEST_HASH = "f" * 64
