@@ -9,8 +9,7 @@ import torch
 
 from hicache.types import Tokens
 
-from .engine.engine import Engine
-from .engine.generation import Generation
+from .engine.engine import Engine, Generation
 from .engine.model_runner import ModelRunner
 from .engine.prefix_finder import Hits
 

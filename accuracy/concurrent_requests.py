@@ -10,8 +10,7 @@ import torch
 from hicache.types import Tokens
 
 from .answer import Answer
-from .engine.engine import Engine
-from .engine.generation import Generation
+from .engine.engine import Engine, Generation
 
 
 class ConcurrentRequests:

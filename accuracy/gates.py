@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .engine.divergence import divergence
+from .engine.model_runner import divergence
 
 
 @dataclass(frozen=True, slots=True)

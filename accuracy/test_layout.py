@@ -14,11 +14,8 @@ from hicache.types import Pool
 
 from .cache_setup import served
 from .engine.cache_config import model_shape
-from .engine.continuation_check import check_continuation
-from .engine.layer_parts import LayerParts
-from .engine.model_layout import ModelLayout
-from .engine.refusal import RefusedFamily
-from .engine.slot_rows import Piece, from_rows, to_rows
+from .engine.model_layout import LayerParts, ModelLayout, Piece, RefusedFamily, from_rows, to_rows
+from .engine.served_model import check_continuation
 from .families.attention import WINDOW
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from hicache.types import Pool, Slots
 
 from .answer import ask
 from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
-from .engine.divergence import divergence
+from .engine.model_runner import divergence
 from .gates import GATES
 from .prompts import prompt
 

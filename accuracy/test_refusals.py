@@ -9,8 +9,8 @@ import torch
 
 from hicache.testing.contract import clause
 
+from .engine.model_layout import RefusedFamily
 from .engine.model_runner import ModelRunner
-from .engine.refusal import RefusedFamily
 from .engine.served_model import ServedModel
 from .families.refused import BUG, REFUSALS
 from .gates import check_close

@@ -8,7 +8,7 @@ import torch
 
 from hicache.types import Tier
 
-from ..engine.divergence import divergence
+from ..engine.model_runner import divergence
 from ..gates import GATES
 from .answered_request import AnsweredRequest
 from .scored_pass import ScoredPass

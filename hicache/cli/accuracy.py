@@ -108,7 +108,7 @@ def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:
             for one in _suite("evaluation.measure").measure(adapter, **options, folder=Path(folder)):
                 console.print(f"{one.name}: {one.seconds:.1f} s", highlight=False)
                 passes.append(one)
-    except (OSError, ConfigurationError, _suite("engine.refusal").RefusedFamily, RanksFailedError) as error:
+    except (OSError, ConfigurationError, _suite("engine.model_layout").RefusedFamily, RanksFailedError) as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False)
         raise typer.Exit(2) from error
     return passes
