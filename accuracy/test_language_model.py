@@ -16,7 +16,7 @@ from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device
 from .evaluation.cached_model import CachedModel
 from .evaluation.request_recorder import RequestRecorder
 from .evaluation.vocabulary import AlphabetVocabulary, TokenizerVocabulary, Vocabulary
-from .models.alphabet import decoded, encoded
+from .models.task import decoded, encoded
 from .trained_models import trained_model
 
 TEXT = "abcdefgh>abcdefgh" * 4

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..models.alphabet import LETTERS, MARK
-from ..models.copying import SPAN
-from ..models.task import COPYING, RECALL, RUNNING, Task
+from ..models.task import COPYING, LETTERS, MARK, RECALL, RUNNING, SPAN, Task
 
 Documents = Mapping[str, list[dict[str, Any]]]
 """The documents of each split."""

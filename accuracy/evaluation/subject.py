@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ..cache_setup import OpenCache
 from ..engine.served_model import ServedModel
-from ..models.recipe import RECIPES
-from ..models.shipped import trained
+from ..models.recipe import RECIPES, trained
 from .documents import DOCUMENTS
 from .passes import CacheSize, Passes
 from .scored_pass import ScoredPass
