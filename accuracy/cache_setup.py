@@ -17,7 +17,7 @@ from hicache.testing.adapter import CacheAdapter
 from .engine.cache_config import device_config, with_host, with_storage
 from .engine.engine import Engine
 from .engine.served_model import ServedModel
-from .families.table import FAMILIES
+from .families import FAMILIES
 from .overwriting import overwrite_free_slots
 
 PAGE, CHUNK = 16, 32

@@ -6,7 +6,7 @@ import numpy as np
 
 from hicache.types import Tokens
 
-from .families.family import VOCABULARY
+from .families import VOCABULARY
 
 FIRST_TOKEN = 3
 """Tokens below this one are special."""

@@ -14,7 +14,7 @@ from .answer import ask
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, on_host, served
 from .continuations import MORE_TOKENS, ONE_CHUNK_TOKENS, compute_each, continue_each
 from .engine.prefix_finder import Hits
-from .families.table import REPRESENTATIVES
+from .families import REPRESENTATIVES
 from .gates import check_close
 from .prompts import prompt
 

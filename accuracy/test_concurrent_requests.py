@@ -17,7 +17,7 @@ from .cache_setup import CHUNK, PAGE, OpenCache, served
 from .concurrent_requests import ConcurrentRequests
 from .engine.cache_config import device_config, with_host
 from .engine.engine import Engine
-from .families.table import REPRESENTATIVES
+from .families import REPRESENTATIVES
 from .gates import check_close
 from .prompts import prompt
 

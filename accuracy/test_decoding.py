@@ -12,7 +12,7 @@ from hicache.types import Tokens
 from .answer import ask, compute_rest
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, served
 from .engine.engine import Engine
-from .families.table import REPRESENTATIVES
+from .families import REPRESENTATIVES
 from .gates import check_close
 from .prompts import prompt
 

@@ -11,7 +11,7 @@ from hicache.testing.contract import clause
 from .answer import ask
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, served
 from .engine.engine import Engine
-from .families.table import REPRESENTATIVES
+from .families import REPRESENTATIVES
 from .prompts import prompt
 
 each_kind = pytest.mark.parametrize("family", REPRESENTATIVES)

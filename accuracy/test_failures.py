@@ -16,7 +16,7 @@ from .answer import ask
 from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
 from .continuations import MORE_SEED, MORE_TOKENS, ONE_CHUNK_TOKENS
 from .engine.served_model import ServedModel
-from .families.table import REPRESENTATIVES
+from .families import REPRESENTATIVES
 from .gates import check_close
 from .prompts import prompt
 

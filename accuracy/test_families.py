@@ -14,7 +14,7 @@ from hicache.types import Tier
 
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, in_storage, on_device, on_host, served
 from .continuations import compute_each, continue_each
-from .families.table import FAMILIES
+from .families import FAMILIES
 
 EDGES = {torch.float32: (15, 16, 17, 31, 32, 33, 49, 97), torch.bfloat16: (33, 97)}
 """Lengths of prompts around pages of 16 and chunks of 32 tokens."""

@@ -16,7 +16,7 @@ from .cache_setup import served
 from .engine.cache_config import model_shape
 from .engine.model_layout import LayerParts, ModelLayout, Piece, RefusedFamily, from_rows, to_rows
 from .engine.served_model import check_continuation
-from .families.attention import WINDOW
+from .families import WINDOW
 
 CPU = torch.device("cpu")
 FULL, SLIDING = (Pool.KV,), (Pool.SWA,)

@@ -15,7 +15,7 @@ from .answer import Answer, ask, compute_rest
 from .cache_setup import CHUNK, CacheSetup, OpenCache, in_storage, served
 from .engine.engine import Engine
 from .engine.served_model import ServedModel
-from .families.table import FAMILIES
+from .families import FAMILIES
 from .gates import check_close
 from .prompts import prompt
 

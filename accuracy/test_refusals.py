@@ -12,7 +12,7 @@ from hicache.testing.contract import clause
 from .engine.model_layout import RefusedFamily
 from .engine.model_runner import ModelRunner
 from .engine.served_model import ServedModel
-from .families.refused import BUG, REFUSALS
+from .families import BUG, REFUSALS
 from .gates import check_close
 from .prompts import prompt
 
