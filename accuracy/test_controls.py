@@ -11,13 +11,13 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.types import Tier
 
+from .answers import GATES
 from .cache_setup import OpenCache
 from .evaluation.comparison import differences, missing_hits, nats_between
 from .evaluation.controls import pass_without
 from .evaluation.passes import CacheSize, Passes
 from .evaluation.task_table import task
 from .evaluation.vocabulary import AlphabetVocabulary
-from .gates import GATES
 from .models.recipe import RECIPES
 from .models.task import Task
 from .trained_models import trained_model

@@ -13,11 +13,8 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.types import SHARED, Key, Pool, Tokens
 
-from .answer import ask
-from .cache_setup import CHUNK, CacheSetup, OpenCache, in_storage, served
-from .continuations import MORE_SEED, MORE_TOKENS, ONE_CHUNK_TOKENS
-from .gates import check_close
-from .prompts import prompt
+from .answers import MORE_SEED, MORE_TOKENS, ask, check_close, prompt
+from .cache_setup import CHUNK, ONE_CHUNK_TOKENS, CacheSetup, OpenCache, in_storage, served
 
 DAMAGED: Mapping[str, Pool] = {
     "qwen3": Pool.KV,

@@ -12,13 +12,10 @@ from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 
-from .answer import ask
-from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
-from .continuations import MORE_SEED, MORE_TOKENS, ONE_CHUNK_TOKENS
+from .answers import MORE_SEED, MORE_TOKENS, ask, check_close, prompt
+from .cache_setup import CHUNK, ONE_CHUNK_TOKENS, CacheSetup, OpenCache, on_host, served
 from .engine.served_model import ServedModel
 from .families import REPRESENTATIVES
-from .gates import check_close
-from .prompts import prompt
 
 CACHED = 3 * CHUNK
 ALL = 1 << 10

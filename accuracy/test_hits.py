@@ -12,11 +12,9 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.types import SHARED, Component, Key, Tokens
 
-from .answer import ask
+from .answers import ask, check_close, prompt
 from .cache_setup import CHUNK, CacheSetup, OpenCache, in_storage, on_host, served
 from .engine.prefix_finder import Hits
-from .gates import check_close
-from .prompts import prompt
 
 CACHED, MORE = 96, 45
 EVICTED = {"gemma3": Component.SWA, "qwen3_next": Component.MAMBA}

@@ -12,11 +12,9 @@ from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.types import Pool, Slots
 
-from .answer import ask
+from .answers import GATES, ask, prompt
 from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
 from .engine.model_runner import divergence
-from .gates import GATES
-from .prompts import prompt
 
 LOSSES: Mapping[str, Pool] = {
     "llama": Pool.KV,

@@ -12,6 +12,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.types import Tier
 
+from .answers import GATES
 from .cache_setup import OpenCache
 from .evaluation import task_table
 from .evaluation.comparison import differences, missing_hits, missing_partial_hits, same_chunks
@@ -20,7 +21,6 @@ from .evaluation.processes import ask_new_process
 from .evaluation.scored_pass import ScoredPass
 from .evaluation.subject import Subject
 from .evaluation.uncached_pass import uncached_pass
-from .gates import GATES
 from .models.recipe import RECIPES
 
 QUESTIONS = 16

@@ -9,12 +9,11 @@ import torch
 
 from hicache.testing.contract import clause
 
+from .answers import check_close, prompt
 from .engine.model_layout import RefusedFamily
 from .engine.model_runner import ModelRunner
 from .engine.served_model import ServedModel
 from .families import BUG, REFUSALS
-from .gates import check_close
-from .prompts import prompt
 
 STOP, LENGTH = 32, 64
 

@@ -8,8 +8,8 @@ import torch
 
 from hicache.types import Tier
 
+from ..answers import GATES
 from ..engine.model_runner import divergence
-from ..gates import GATES
 from .answered_request import AnsweredRequest
 from .scored_pass import ScoredPass
 

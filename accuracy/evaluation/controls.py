@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from hicache.types import Component, Pool, Tier
 
-from ..gates import GATES
+from ..answers import GATES
 from .compared_pass import ComparedPass, compared
 from .comparison import missing_hits, nats_between
 from .passes import Passes

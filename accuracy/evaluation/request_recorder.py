@@ -9,7 +9,7 @@ import torch
 
 from hicache.types import Tokens
 
-from ..answer import Answer, compute_rest
+from ..answers import Answer, compute_rest
 from ..engine.engine import Engine, Generation
 from .answered_request import AnsweredRequest
 
