@@ -14,9 +14,8 @@ from hicache.types import Tier
 from .answers import GATES
 from .cache_setup import OpenCache
 from .evaluation.comparison import differences, missing_hits, nats_between
-from .evaluation.controls import pass_without
-from .evaluation.passes import CacheSize, Passes
-from .evaluation.task_table import task
+from .evaluation.documents import task
+from .evaluation.passes import CacheSize, Passes, pass_without
 from .evaluation.vocabulary import AlphabetVocabulary
 from .models.recipe import RECIPES
 from .models.task import Task

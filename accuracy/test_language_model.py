@@ -13,8 +13,7 @@ import torch
 from hicache.testing.contract import clause
 
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device
-from .evaluation.cached_model import CachedModel
-from .evaluation.request_recorder import RequestRecorder
+from .evaluation.evaluate import CachedModel, RequestRecorder
 from .evaluation.vocabulary import AlphabetVocabulary, TokenizerVocabulary, Vocabulary
 from .models.task import decoded, encoded
 from .trained_models import trained_model

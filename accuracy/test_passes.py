@@ -14,18 +14,17 @@ from hicache.types import Tier
 
 from .answers import GATES
 from .cache_setup import OpenCache
-from .evaluation import task_table
 from .evaluation.comparison import differences, missing_hits, missing_partial_hits, same_chunks
-from .evaluation.passes import CacheSize
+from .evaluation.documents import FOLDER
+from .evaluation.evaluate import ScoredPass
+from .evaluation.passes import CacheSize, uncached_pass
 from .evaluation.processes import ask_new_process
-from .evaluation.scored_pass import ScoredPass
 from .evaluation.subject import Subject
-from .evaluation.uncached_pass import uncached_pass
 from .models.recipe import RECIPES
 
 QUESTIONS = 16
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 15, states=1024)
-BASELINE = read_table(f"@{Path(task_table.__file__).parent / 'baseline.toml'}")
+BASELINE = read_table(f"@{FOLDER.parent / 'baseline.toml'}")
 
 each_model = pytest.mark.parametrize("name", RECIPES)
 each_dtype = pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"])

@@ -15,10 +15,9 @@ from hicache.types import Tier
 
 from .cache_setup import OpenCache
 from .engine.prefix_finder import Hits
-from .evaluation.compared_ranks import compared_ranks
+from .evaluation.evaluate import ScoredPass
 from .evaluation.passes import CacheSize
-from .evaluation.processes import LOST_PAGES, ask_new_process, ask_ranks
-from .evaluation.scored_pass import ScoredPass
+from .evaluation.processes import LOST_PAGES, ask_new_process, ask_ranks, compared_ranks
 from .evaluation.subject import Subject
 
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 12, states=64)

@@ -12,12 +12,10 @@ from hicache.testing.contract import clause
 from hicache.types import Pool
 
 from .cache_setup import OpenCache
-from .evaluation.compared_pass import ComparedPass
-from .evaluation.page import render_page
-from .evaluation.passes import CacheSize
+from .evaluation.comparison import ComparedPass
+from .evaluation.passes import CacheSize, zeroed_pool
 from .evaluation.subject import Subject
-from .evaluation.trial import Trial
-from .evaluation.zeroed_pool import zeroed_pool
+from .evaluation.trial import Trial, render_page
 
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 12, states=64)
 NAMES = ["first", "one forward", "device", "host", "storage", "faults", "after faults"]

@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ..cache_setup import OpenCache
 from ..engine.served_model import ServedModel
 from ..models.recipe import RECIPES, trained
-from .documents import DOCUMENTS
+from .documents import DOCUMENTS, task
+from .evaluate import ScoredPass
 from .passes import CacheSize, Passes
-from .scored_pass import ScoredPass
-from .task_table import task
 from .vocabulary import AlphabetVocabulary, TokenizerVocabulary, Vocabulary
 
 DEFAULT_DOCUMENTS = 16
