@@ -6,24 +6,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter
+from hicache.types import NO_SLOTS, Component, Pool, Slots
 
 from .engine.cache_config import device_config, with_host, with_storage
 from .engine.engine import Engine
 from .engine.served_model import ServedModel
-from .families.table import FAMILIES
-from .overwriting import overwrite_free_slots
+from .families import FAMILIES
 
 PAGE, CHUNK = 16, 32
+ONE_CHUNK_TOKENS = 1024
+"""A chunk size that is larger than every prompt."""
+
 TOKENS, STATES = 2048, 96
 
 OpenCache = Callable[[CacheConfig], CacheAdapter]
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=4)
@@ -86,3 +92,36 @@ def in_storage(model: ServedModel, root: Path) -> CacheConfig:
     """The same with file storage below the host tier."""
     name = model.runner.model_type
     return with_storage(on_host(model), backend="file", options={"root": str(root)}, model=name)
+
+
+NOISE = 0xFF
+"""The value of every byte: NaN in every dtype of a model, so that an answer that depends on it is NaN."""
+
+
+def overwrite_free_slots(adapter: CacheAdapter, config: CacheConfig) -> None:
+    """Write NOISE to every free device slot, so that a stale read cannot give the right answer."""
+    slots = np.concatenate([NO_SLOTS, *_all_of(lambda: adapter.allocate(config.page_size))])
+    for pool in (Pool.KV, *map(Pool, config.sidecars)):
+        _overwrite(adapter, pool, slots)
+    if Component.SWA in config.components:
+        _overwrite(adapter, Pool.SWA, adapter.partners(slots))
+    adapter.free(slots)
+    if Component.MAMBA in config.components:
+        states = _all_of(adapter.allocate_state)
+        _overwrite(adapter, Pool.MAMBA, np.array(states, dtype=np.int64))
+        for state in states:
+            adapter.free_state(state)
+
+
+def _all_of(take: Callable[[], T | None]) -> list[T]:
+    """Everything that can be allocated."""
+    taken: list[T] = []
+    while (one := take()) is not None:
+        taken.append(one)
+    return taken
+
+
+def _overwrite(adapter: CacheAdapter, pool: Pool, slots: Slots) -> None:
+    # A pool without layers has no bytes: KV, where all layers are sliding.
+    for layer in range(adapter.layers(pool)):
+        adapter.write(pool, slots, layer, np.full((len(slots), adapter.slot_bytes(pool)), NOISE, dtype=np.uint8))

@@ -1,7 +1,8 @@
-"""The negative control: losing a component on its way from any tier lowers the score of the task that needs it."""
+"""Negative controls: without the data of one component, answers exceed the gates and the scores of its tasks fall."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,24 +10,60 @@ import torch
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.types import Tier
+from hicache.types import Pool, Tier
 
-from .cache_setup import OpenCache
+from .answers import GATES, MORE_TOKENS, ask, prompt
+from .cache_setup import CHUNK, CacheSetup, OpenCache, on_host, served
+from .engine.model_runner import divergence
 from .evaluation.comparison import differences, missing_hits, nats_between
-from .evaluation.controls import pass_without
-from .evaluation.passes import CacheSize, Passes
-from .evaluation.task_table import task
-from .evaluation.vocabulary import AlphabetVocabulary
-from .gates import GATES
+from .evaluation.documents import task
+from .evaluation.passes import CacheSize, Passes, pass_without, zeroed_pool
+from .evaluation.subject import opened
 from .models.recipe import RECIPES
 from .models.task import Task
-from .trained_models import trained_model
 
+LOSSES: Mapping[str, Pool] = {
+    "llama": Pool.KV,
+    "deepseek_v3": Pool.KV,
+    "gemma3": Pool.SWA,
+    "mistral": Pool.SWA,
+    "qwen3_next": Pool.MAMBA,
+    "bamba": Pool.MAMBA,
+    "lfm2": Pool.MAMBA,
+    "deepseek_v32": Pool.INDEXER,
+    "zaya": Pool.SWA,
+    "lfm3": Pool.MAMBA,
+}
+"""By family, one for each kind of layer (attention of each sort, states, an index), the pool whose bytes are lost."""
+
+CACHED = 96
 QUESTIONS = 16
 MIN_DROP = 0.2
-SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 13, states=256)
+"""The least fall of a task's score when its component is lost."""
 
+SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 13, states=256)
 CARRIED = [(name, carried) for name, recipe in RECIPES.items() for carried in recipe.tasks]
+
+
+@pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(("family", "pool"), LOSSES.items(), ids=LOSSES)
+@clause("REQ-3", needs=(Capability.HOST,))
+def test_lost_bytes_exceed_the_gates(family: str, pool: Pool, dtype: torch.dtype, open_cache: OpenCache) -> None:
+    model = served(family, dtype, "cpu")
+    setup = CacheSetup(model, on_host(model), open_cache)
+    tokens = prompt(1, CACHED + MORE_TOKENS)
+    ask(setup.engine(CHUNK), tokens[:CACHED])
+    setup.clear_device()
+    with zeroed_pool(setup.adapter, pool):
+        answer = ask(setup.engine(CHUNK), tokens)
+    assert answer.hits.host == CACHED, f"FLOW-10: expected {CACHED} tokens from the host, got {answer.hits}"
+    nats = divergence(model.runner.forward(tokens, 0, None)[CACHED:], answer.logits)
+    mean, worst = float(nats.mean()), float(nats.max())
+    gate = GATES[dtype]
+    assert mean > gate.mean, f"without {pool.value}: expected more than {gate}, got {mean:.1e} nats a token"
+    assert worst > gate.worst, (
+        f"without {pool.value}: expected more than {gate}, got {worst:.1e} nats at the worst token"
+    )
 
 
 @clause("REQ-3", "HOST-7", "FLOW-9", "FLOW-10", needs=(Capability.STORAGE,))
@@ -35,8 +72,8 @@ CARRIED = [(name, carried) for name, recipe in RECIPES.items() for carried in re
 def test_losing_a_component_lowers_the_score_of_its_task(
     name: str, carried: Task, tier: Tier, open_cache: OpenCache, tmp_path: Path
 ) -> None:
-    model, tasks = trained_model(name, torch.float32), [task(carried.name, QUESTIONS)]
-    passes = Passes(model, AlphabetVocabulary(), tasks, SIZE, open_cache, tmp_path)
+    model, vocabulary = opened(name, torch.float32, "cpu")
+    passes = Passes(model, vocabulary, [task(carried.name, QUESTIONS)], SIZE, open_cache, tmp_path)
     first = passes.ask()
     lossy = pass_without(carried.component, tier, passes, passes.ask)
     place = f"{name} without {carried.component.value} from {tier.value}"

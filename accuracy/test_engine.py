@@ -8,11 +8,10 @@ import torch
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 
-from .answer import ask
+from .answers import ask, prompt
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, served
 from .engine.engine import Engine
-from .families.table import REPRESENTATIVES
-from .prompts import prompt
+from .families import REPRESENTATIVES
 
 each_kind = pytest.mark.parametrize("family", REPRESENTATIVES)
 

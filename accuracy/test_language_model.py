@@ -13,11 +13,11 @@ import torch
 from hicache.testing.contract import clause
 
 from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device
-from .evaluation.cached_model import CachedModel
-from .evaluation.request_recorder import RequestRecorder
+from .engine.served_model import ServedModel
+from .evaluation.evaluate import CachedModel, RequestRecorder
+from .evaluation.subject import opened
 from .evaluation.vocabulary import AlphabetVocabulary, TokenizerVocabulary, Vocabulary
-from .models.alphabet import decoded, encoded
-from .trained_models import trained_model
+from .models.task import decoded, encoded
 
 TEXT = "abcdefgh>abcdefgh" * 4
 ROUND = "hgfedcba>"
@@ -36,8 +36,13 @@ def request(*arguments: Any) -> Any:
     return SimpleNamespace(args=arguments)
 
 
+def trained_model(name: str) -> ServedModel:
+    model, _ = opened(name, torch.float32, "cpu")
+    return model
+
+
 def answering(open_cache: OpenCache, max_tokens: int = MAX_TOKENS) -> tuple[CachedModel, RequestRecorder]:
-    model = trained_model("hybrid", torch.float32)
+    model = trained_model("hybrid")
     recorder = RequestRecorder(
         CacheSetup(model, on_device(model, PAGE, CHUNK), open_cache).engine(CHUNK), kept_tokens=4
     )
@@ -45,7 +50,7 @@ def answering(open_cache: OpenCache, max_tokens: int = MAX_TOKENS) -> tuple[Cach
 
 
 def logits_of(tokens: Sequence[int]) -> torch.Tensor:
-    return trained_model("hybrid", torch.float32).runner.forward(np.array(tokens, dtype=np.int32), 0, None)
+    return trained_model("hybrid").runner.forward(np.array(tokens, dtype=np.int32), 0, None)
 
 
 def chance(context: Sequence[int], rest: Sequence[int]) -> float:
@@ -155,7 +160,7 @@ def test_a_conversation_is_formatted_by_the_template() -> None:
 
 
 def test_a_model_with_a_tokenizer_goes_through_lm_eval(open_cache: OpenCache) -> None:
-    model = trained_model("window", torch.float32)
+    model = trained_model("window")
     recorder = RequestRecorder(
         CacheSetup(model, on_device(model, PAGE, CHUNK), open_cache).engine(CHUNK), kept_tokens=4
     )

@@ -1,7 +1,8 @@
-"""The pool of each layer of a model, and the layout of its tensors in slots."""
+"""The pool of each layer of a model, the layout of its tensors in slots, and the families that the engine refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,17 +13,18 @@ from hicache.testing.contract import clause
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Pool
 
+from .answers import check_close, prompt
 from .cache_setup import served
 from .engine.cache_config import model_shape
-from .engine.continuation_check import check_continuation
-from .engine.layer_parts import LayerParts
-from .engine.model_layout import ModelLayout
-from .engine.refusal import RefusedFamily
-from .engine.slot_rows import Piece, from_rows, to_rows
-from .families.attention import WINDOW
+from .engine.model_layout import LayerParts, ModelLayout, Piece, RefusedFamily, from_rows, to_rows
+from .engine.model_runner import ModelRunner
+from .engine.served_model import ServedModel, check_continuation
+from .families import BUG, REFUSALS, WINDOW
 
 CPU = torch.device("cpu")
 FULL, SLIDING = (Pool.KV,), (Pool.SWA,)
+STOP, LENGTH = 32, 64
+
 POOLS = {
     "llama": [FULL] * 4,
     "mistral": [SLIDING] * 4,
@@ -122,3 +124,37 @@ def test_a_layout_that_lacks_a_state_is_refused(family: str) -> None:
     without_state = ModelLayout((replace(first, states=None), *others), model.layout.dtype)
     with pytest.raises(RefusedFamily, match="do not cache everything that it needs to continue"):
         check_continuation(model.runner, without_state)
+
+
+def _defects() -> Iterator[object]:
+    for name, refusal in REFUSALS.items():
+        if refusal.kind == BUG:
+            mark = pytest.mark.xfail(raises=AssertionError, reason=f"{refusal.kind}: {refusal.reason}")
+            yield pytest.param(name, id=name, marks=mark)
+
+
+@clause("REQ-3")
+@pytest.mark.parametrize("family", REFUSALS)
+def test_an_unsupported_family_is_refused_with_its_reason(family: str) -> None:
+    refusal = REFUSALS[family]
+    model = refusal.family.open(torch.float32, "cpu")
+    with pytest.raises(RefusedFamily) as refused:
+        ServedModel.of(model)
+    assert refused.value.model_type == refusal.family.model_type, f"expected its name, got {refused.value}"
+    assert refusal.reason in refused.value.reason, f"expected {refusal.reason!r} in {refused.value.reason!r}"
+
+
+@clause()
+@pytest.mark.parametrize("family", list(_defects()))
+def test_the_library_continues_correctly_from_its_own_cache(family: str) -> None:
+    runner = ModelRunner(REFUSALS[family].family.open(torch.float32, "cpu"))
+    tokens, other, cache = prompt(1, LENGTH), prompt(2, LENGTH), runner.new_cache()
+    runner.forward(tokens[:STOP], 0, cache)
+    # Another request is computed in between: it overwrites state that transformers keeps outside the cache.
+    runner.forward(other, 0, runner.new_cache())
+    check_close(
+        f"{family} after {STOP} tokens",
+        torch.float32,
+        runner.forward(tokens, 0, None)[STOP:],
+        runner.forward(tokens[STOP:], STOP, cache),
+    )

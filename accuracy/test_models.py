@@ -11,14 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from .models.alphabet import CHARACTERS, DIGITS, MARK, decoded, encoded
-from .models.copying import SPAN
-from .models.questions import NO_LABEL
-from .models.recipe import RECIPES, Recipe, Stage
-from .models.scoring import score
-from .models.shipped import save, trained
-from .models.task import COPYING, RECALL, RUNNING, Task
-from .models.training import training
+from .models.recipe import RECIPES, Recipe, Stage, save, trained
+from .models.task import CHARACTERS, COPYING, DIGITS, MARK, NO_LABEL, RECALL, RUNNING, SPAN, Task, decoded, encoded
+from .models.train import score, training
 
 QUESTIONS = 200
 MIN_SCORE = 0.9

@@ -11,13 +11,11 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.types import Namespace, Tier
 
-from .answer import Answer, ask, compute_rest
+from .answers import Answer, ask, check_close, compute_rest, prompt
 from .cache_setup import CHUNK, CacheSetup, OpenCache, in_storage, served
 from .engine.engine import Engine
 from .engine.served_model import ServedModel
-from .families.table import FAMILIES
-from .gates import check_close
-from .prompts import prompt
+from .families import FAMILIES
 
 FAMILY, CACHED = "qwen3", 2 * CHUNK
 TUNED = 1.25

@@ -1,7 +1,8 @@
-"""The trained models answer their tasks in passes, each from another tier, as in the first pass."""
+"""The trained models answer as in the first pass: from every tier, with failing storage, on ranks, and in a trial."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,31 @@ import torch
 from hicache.config import read_table
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
-from hicache.types import Tier
+from hicache.testing.ranks.outcome import RanksFailedError
+from hicache.types import Pool, Tier
 
+from .answers import GATES
 from .cache_setup import OpenCache
-from .evaluation import task_table
-from .evaluation.comparison import differences, missing_hits, missing_partial_hits, same_chunks
-from .evaluation.passes import CacheSize
-from .evaluation.processes import ask_new_process
-from .evaluation.scored_pass import ScoredPass
+from .engine.prefix_finder import Hits
+from .evaluation.comparison import ComparedPass, differences, missing_hits, missing_partial_hits, same_chunks
+from .evaluation.documents import FOLDER
+from .evaluation.evaluate import ScoredPass
+from .evaluation.passes import CacheSize, uncached_pass, zeroed_pool
+from .evaluation.processes import LOST_PAGES, ask_new_process, ask_ranks, compared_ranks
 from .evaluation.subject import Subject
-from .evaluation.uncached_pass import uncached_pass
-from .gates import GATES
+from .evaluation.trial import Trial, render_page
 from .models.recipe import RECIPES
 
 QUESTIONS = 16
 SIZE = CacheSize(page_size=16, chunk_tokens=64, tokens=1 << 15, states=1024)
-BASELINE = read_table(f"@{Path(task_table.__file__).parent / 'baseline.toml'}")
+SMALL_SIZE = replace(SIZE, tokens=1 << 12, states=64)
+BASELINE = read_table(f"@{FOLDER.parent / 'baseline.toml'}")
+
+RANK_QUESTIONS = 8
+"""Questions of each task. Of the 16 requests the lost pages affect some, and not all."""
+
+RANK_PASSES = ["first", Tier.HOST.value, Tier.STORAGE.value, LOST_PAGES]
+TRIAL_PASSES = ["first", "one forward", "device", "host", "storage", "faults", "after faults"]
 
 each_model = pytest.mark.parametrize("name", RECIPES)
 each_dtype = pytest.mark.parametrize("dtype", GATES, ids=["float32", "bfloat16"])
@@ -96,3 +106,100 @@ def test_failing_storage_answers_as_the_first_pass(
     wrong += differences("after faults", torch.float32, first, after, same_bytes=False)
     wrong += missing_hits("after faults", Tier.STORAGE, SIZE.page_size, after)
     assert not wrong, "REQ-3: expected the same answers to the same questions, got:\n" + "\n".join(wrong)
+
+
+def rank_subject(adapter_path: str) -> Subject:
+    return Subject(
+        "hybrid", ("recall", "running"), RANK_QUESTIONS, torch.float32, "cpu", False, SMALL_SIZE, adapter_path
+    )
+
+
+def first_of_one_rank(own: Subject, open_cache: OpenCache, folder: Path) -> ScoredPass:
+    """The first pass, over a cache of one rank."""
+    return own.ask(own.passes(open_cache, folder))
+
+
+@clause("REQ-3", "RANK-1", "FETCH-7", needs=(Capability.STORAGE, Capability.RANKS))
+def test_two_ranks_answer_as_one_alone(adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
+    own = rank_subject(adapter_path)
+    first = first_of_one_rank(own, open_cache, tmp_path)
+    by_rank = ask_ranks(own, 2, first)
+    assert [list(own) for own in by_rank] == [RANK_PASSES] * 2, f"expected {RANK_PASSES} of each of two ranks"
+    compared = list(compared_ranks(first, by_rank, torch.float32, SMALL_SIZE.page_size))
+    wrong = [problem for one in compared for problem in one.problems]
+    assert not wrong, "REQ-3: expected the same answers to the same questions, got:\n" + "\n".join(wrong)
+
+
+@clause()
+def test_a_rank_with_other_hits_is_reported(adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
+    first = first_of_one_rank(rank_subject(adapter_path), open_cache, tmp_path)
+    other = replace(first, requests=[replace(one, hits=Hits(SMALL_SIZE.page_size, 0, 0)) for one in first.requests])
+    (compared,) = compared_ranks(first, [{"first": first}, {"first": other}], torch.float32, SMALL_SIZE.page_size)
+    expected = (
+        f"rank 1 beside rank 0: first: request 0: expected {first.requests[0].hits}, got {other.requests[0].hits}"
+    )
+    assert expected in compared.problems, f"expected {expected!r}, got {compared.problems}"
+
+
+@clause()
+def test_the_traceback_of_another_process_is_reported(adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
+    own = rank_subject(adapter_path)
+    first = first_of_one_rank(own, open_cache, tmp_path)
+    elsewhere = replace(own, adapter="hicache.testing.adapters.dictionary:DictionaryAdapter")
+    with pytest.raises(RanksFailedError, match=r"(?s)Traceback.*ConfigurationError: no cache of"):
+        ask_new_process(elsewhere, tmp_path, first)
+
+
+def trial(
+    adapter_path: str, open_cache: OpenCache, folder: Path, documents: int, *, chats: bool, controls: bool
+) -> Trial:
+    subject = Subject("window", ("copying",), documents, torch.float32, "cpu", chats, SMALL_SIZE, adapter_path)
+    return Trial(subject, subject.passes(open_cache, folder), 1, controls)
+
+
+def page(passes: list[ComparedPass]) -> str:
+    return render_page("window", {"dtype": "float32"}, passes)
+
+
+@clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
+@pytest.mark.parametrize("chats", [False, True], ids=["plain", "chat"])
+def test_a_trial_goes_through_every_pass(chats: bool, adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
+    passes = list(trial(adapter_path, open_cache, tmp_path, 2, chats=chats, controls=False).run())
+    assert [one.name for one in passes] == TRIAL_PASSES, f"expected {TRIAL_PASSES}, got {[one.name for one in passes]}"
+    wrong = [problem for one in passes for problem in one.problems]
+    assert not wrong, "REQ-3: expected the same answers to the same questions, got:\n" + "\n".join(wrong)
+    counted = {sum(one.tokens_by_nats.values()) for one in passes}
+    assert counted == {2 * 8}, f"expected 16 compared tokens, two answers of eight letters, got {counted}"
+    assert passes[2].wait_share is not None, "expected a share of waiting time for prompts that were computed once"
+    html = page(passes)
+    assert "Every pass agrees with the first one" in html, "expected the verdict on the page"
+    assert all(f"<th>{name}</th>" in html for name in TRIAL_PASSES), f"expected a row for each of {TRIAL_PASSES}"
+
+
+@clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
+def test_a_trial_reports_differences(adapter_path: str, open_cache: OpenCache, tmp_path: Path) -> None:
+    losses = trial(adapter_path, open_cache, tmp_path, 4, chats=False, controls=False)
+    running = losses.run()
+    first = next(running)
+    with zeroed_pool(losses.passes.setup.adapter, Pool.SWA):
+        passes = [first, next(running), next(running)]
+    score = passes[2].scores["copying exact_match"]
+    assert score == 0, f"expected the score 0 for copying without the window, got {score}"
+    html = page(passes)
+    expected = "copying: answers [0, 1, 2, 3] differ"
+    assert expected in html, f"expected {expected!r} on the page, got the problems {passes[2].problems}"
+
+
+@clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))
+def test_a_trial_reports_which_component_each_task_needs(
+    adapter_path: str, open_cache: OpenCache, tmp_path: Path
+) -> None:
+    passes = list(trial(adapter_path, open_cache, tmp_path, 2, chats=False, controls=True).run())[len(TRIAL_PASSES) :]
+    scores = {one.name: one.scores["copying exact_match"] for one in passes}
+    expected = {
+        f"{tier}, without {lost}": float(lost == "full") for lost in ("full", "swa") for tier in TRIAL_PASSES[2:5]
+    }
+    assert scores == expected, f"copying needs the window alone: expected {expected}, got {scores}"
+    problems = {one.name: one.problems for one in passes if one.problems}
+    without_window = {name for name in expected if name.endswith("swa")}
+    assert not problems.keys() & without_window, f"expected hits and an effect of each lost window, got {problems}"

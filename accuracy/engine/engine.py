@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.violation import violation
-from hicache.types import SHARED, Component, Key, Namespace, Slots, Tokens
+from hicache.types import SHARED, Component, Handle, Key, Namespace, Slots, Tokens
 
-from .generation import Generation
-from .model_pools import ModelPools
-from .prefix_finder import CachedPrefix, PrefixFinder
-from .recorded_cache import RecordedCache
+from .model_layout import ModelPools
+from .model_runner import RecordedCache
+from .prefix_finder import CachedPrefix, Hits, PrefixFinder
 from .served_model import ServedModel
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """A request between its arrival and its end.
+
+    `tokens`: the prompt and the appended tokens. `table`: its FULL slots in whole pages; the first `cached_tokens`
+    belong to the tree, the others to the request. `computed_tokens`: how many tokens are in the pools. `receipt`: of
+    the lock on its cached prefix. `state`: its own MAMBA slot, with the state after `computed_tokens`, or None without
+    states. `running`: the cache that the model goes on from, or None to read it from the pools.
+    """
+
+    tokens: Tokens
+    namespace: Namespace
+    table: Slots
+    cached_tokens: int
+    computed_tokens: int
+    receipt: Handle
+    state: int | None
+    hits: Hits
+    branching_tokens: int
+    running: RecordedCache | None
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether no token is left to compute."""
+        return self.computed_tokens == len(self.tokens)
 
 
 class Engine:

@@ -1,12 +1,13 @@
-"""ModelLayout: what each layer of a model caches, found by running a few tokens through the model."""
+"""ModelLayout: what each layer of a model caches, in which pool, and how its bytes are written and restored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from itertools import count
-from typing import Any
+from math import prod
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,13 +21,140 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from hicache.types import Pool
+from hicache.testing.adapter import PageBytes
+from hicache.testing.violation import violation
+from hicache.types import Pool, Slots
 
-from .layer_parts import AttentionPart, IndexPart, LayerParts, StateField, StatePart
-from .model_runner import ModelRunner
-from .recorded_cache import RecordedCache
-from .refusal import REFUSED, RefusedFamily
-from .slot_rows import Piece
+from .model_runner import ModelRunner, RecordedCache
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One tensor of a slot: its shape without the axis of the slots."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in one slot."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def to_rows(tensors: Sequence[torch.Tensor], width: int) -> PageBytes:
+    """Pack tensors [slots, ...] one after the other: uint8 [slots, width], with zeros after them."""
+    slots = len(tensors[0])
+    packed = torch.cat([tensor.reshape(slots, -1).contiguous().view(torch.uint8) for tensor in tensors], dim=1)
+    rows = np.zeros((slots, width), dtype=np.uint8)
+    rows[:, : packed.shape[1]] = packed.cpu().numpy()
+    return rows
+
+
+def from_rows(rows: PageBytes, pieces: Sequence[Piece], device: torch.device) -> list[torch.Tensor]:
+    """Unpack the tensors [slots, *shape] of rows that `to_rows` packed."""
+    tensors, start = [], 0
+    for piece in pieces:
+        own = np.ascontiguousarray(rows[:, start : start + piece.size_bytes])
+        tensors.append(torch.from_numpy(own).view(piece.dtype).reshape(len(rows), *piece.shape).to(device))
+        start += piece.size_bytes
+    return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPart:
+    """Keys and values of each token.
+
+    `layer`: the number of the layer in its pool. `reach`: how many tokens before the next one it reads, None for all.
+    """
+
+    pool: Pool
+    layer: int
+    keys: Piece
+    values: Piece
+    reach: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in one slot."""
+        return self.keys.size_bytes + self.values.size_bytes
+
+    def first_read(self, length: int) -> int:
+        """The first position that the token after `length` tokens reads."""
+        return 0 if self.reach is None else max(0, length - self.reach)
+
+    def restore(self, layer: Any, rows: PageBytes, length: int, device: torch.device) -> None:
+        """Fill an empty layer of a cache with the rows from `first_read(length)` to `length`."""
+        keys, values = from_rows(rows, (self.keys, self.values), device)
+        # Contiguous per head, as in a cache that was never stored: the strides change a kernel's last bit.
+        layer.update(*(side.transpose(0, 1)[None].contiguous() for side in (keys, values)))
+        if self.reach is not None:
+            layer.cumulative_length = length
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """The indexer's key of each token, in a layer that also caches keys and values."""
+
+    layer: int
+    keys: Piece
+
+    def restore(self, layer: Any, rows: PageBytes, device: torch.device) -> None:
+        """Fill the indexer of a layer with the rows of all tokens."""
+        (keys,) = from_rows(rows, (self.keys,), device)
+        layer.update_indexer(keys[None])
+
+
+@dataclass(frozen=True, slots=True)
+class StateField:
+    """One state of a layer. `kind`: "conv" or "recurrent". `index`: which of the layer's states of that kind."""
+
+    kind: str
+    index: int
+    piece: Piece
+
+    def take(self, layer: Any) -> torch.Tensor:
+        """The state as the layer holds it: [1, *shape]."""
+        state: torch.Tensor = getattr(layer, f"{self.kind}_states")[self.index]
+        return state
+
+    def restore(self, layer: Any, state: torch.Tensor) -> None:
+        """Put the state into an empty layer."""
+        update: Callable[..., Any] = getattr(layer, f"update_{self.kind}_state")
+        update(state, self.index)
+        # Without this mark the layer ignores the state.
+        layer.has_previous_state[self.index] = True
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """All states of one layer, after the last computed token."""
+
+    layer: int
+    fields: tuple[StateField, ...]
+
+    def size_bytes(self, kind: str) -> int:
+        """Bytes of the states of a kind."""
+        return sum(field.piece.size_bytes for field in self.fields if field.kind == kind)
+
+    def take(self, layer: Any) -> Sequence[torch.Tensor]:
+        """The states, in the order of `fields`: each [1, *shape]."""
+        return [field.take(layer) for field in self.fields]
+
+    def restore(self, layer: Any, rows: PageBytes, device: torch.device) -> None:
+        """Put the states of one row into an empty layer."""
+        states = from_rows(rows, [field.piece for field in self.fields], device)
+        for field, state in zip(self.fields, states, strict=True):
+            field.restore(layer, state)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """What one layer caches. A part is None if the layer has none."""
+
+    attention: AttentionPart | None
+    index: IndexPart | None
+    states: StatePart | None
+
 
 KNOWN_LAYERS = (
     # The class of a layer without a cache; transformers before 5.23 has none.
@@ -40,6 +168,26 @@ KNOWN_LAYERS = (
 )
 
 PROBE_TOKENS = 2
+DROPPED_STATE = "several tokens at once start from an empty state, whatever the cache holds"
+
+REFUSED: Mapping[str, str] = {
+    "jamba": DROPPED_STATE,
+    "mamba": DROPPED_STATE,
+    "falcon_mamba": DROPPED_STATE,
+    "zamba": DROPPED_STATE,
+    "recurrent_gemma": "its recurrent state is kept in the modules and not in the cache",
+    "minimax": "its linear layers are kept in a cache of its own, which counts the tokens of the first layer alone",
+}
+"""Architectures that transformers does not continue correctly from a cache, by `model_type`, with the reason."""
+
+
+class RefusedFamily(Exception):  # noqa: N818 - it is the family that is refused
+    """An architecture whose layers cannot be written to, or restored from, the pools of a cache."""
+
+    def __init__(self, model_type: str, reason: str) -> None:
+        super().__init__(f"{model_type}: {reason}")
+        self.model_type = model_type
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +265,75 @@ def _fields(layer: LinearAttentionLayer) -> Iterator[StateField]:
 
 def _piece(tensor: torch.Tensor) -> Piece:
     return Piece(tuple(tensor.shape[1:]), tensor.dtype)
+
+
+class Pools(Protocol):
+    """The verbs of an adapter that read and write its pools."""
+
+    def partners(self, slots: Slots) -> Slots: ...
+
+    def slot_bytes(self, pool: Pool) -> int: ...
+
+    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None: ...
+
+    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes: ...
+
+
+class ModelPools:
+    """Copies the bytes of one model to and from the pools of one cache. Writes only slots that the caller owns."""
+
+    def __init__(self, runner: ModelRunner, layout: ModelLayout, pools: Pools) -> None:
+        self._runner = runner
+        self._layout = layout
+        self._pools = pools
+        self._has_window = layout.window_tokens is not None
+
+    def write(self, recorded: RecordedCache, slots: Slots) -> None:
+        """Write what the last forward computed, one token in each FULL slot and its SWA partner."""
+        by_pool = {Pool.KV: slots, Pool.SWA: self._pools.partners(slots) if self._has_window else slots}
+        for number, rows in recorded.take_rows().items():
+            part = self._layout.layers[number].attention
+            assert part is not None, f"layer {number} has attention now, and had none when the model was inspected"
+            self._write_rows(part.pool, by_pool[part.pool], part.layer, rows)
+        for number, keys in recorded.take_index_rows().items():
+            index = self._layout.layers[number].index
+            assert index is not None, f"layer {number} has an indexer now, and had none when the model was inspected"
+            self._write_rows(Pool.INDEXER, slots, index.layer, (keys,))
+
+    def write_state(self, recorded: RecordedCache, slot: int) -> None:
+        """Write the current states into one MAMBA slot."""
+        slots = np.array([slot], dtype=np.int64)
+        for parts, layer in zip(self._layout.layers, recorded.cache.layers, strict=True):
+            if parts.states is not None:
+                self._write_rows(Pool.MAMBA, slots, parts.states.layer, parts.states.take(layer))
+
+    def restore(self, slots: Slots, state: int | None) -> RecordedCache:
+        """A cache with the tokens of these FULL slots and the state of that MAMBA slot."""
+        cache, length = self._runner.new_cache(), len(slots)
+        for parts, layer in zip(self._layout.layers if length else (), cache.layers, strict=bool(length)):
+            if parts.attention is not None:
+                part = parts.attention
+                own_slots = self._slots_in(part.pool, slots[part.first_read(length) :])
+                part.restore(layer, self._pools.read(part.pool, own_slots, part.layer), length, self._runner.device)
+            if parts.index is not None:
+                parts.index.restore(
+                    layer, self._pools.read(Pool.INDEXER, slots, parts.index.layer), self._runner.device
+                )
+            if parts.states is not None:
+                assert state is not None, "expected the slot of a state for a model with states, got None"
+                rows = self._pools.read(Pool.MAMBA, np.array([state], dtype=np.int64), parts.states.layer)
+                parts.states.restore(layer, rows, self._runner.device)
+        return RecordedCache(cache)
+
+    def _slots_in(self, pool: Pool, slots: Slots) -> Slots:
+        if pool is not Pool.SWA:
+            return slots
+        partners = self._pools.partners(slots)
+        if not partners.all():
+            missing = int((partners == 0).sum())
+            raise violation("MATCH-3", "the window of a hit", f"{len(slots)} SWA slots", f"{missing} without one")
+        return partners
+
+    def _write_rows(self, pool: Pool, slots: Slots, layer: int, tensors: Sequence[torch.Tensor]) -> None:
+        rows = to_rows(tensors, self._pools.slot_bytes(pool))
+        self._pools.write(pool, slots, layer, rows)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from transformers import PreTrainedModel
 
-from .continuation_check import check_continuation
-from .model_layout import ModelLayout
-from .model_runner import ModelRunner
+from hicache.testing.adapter import PageBytes
+from hicache.types import Pool, Slots
+
+from .model_layout import ModelLayout, ModelPools, RefusedFamily
+from .model_runner import ModelRunner, RecordedCache, divergence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,3 +29,61 @@ class ServedModel:
         layout = ModelLayout.of(runner)
         check_continuation(runner, layout)
         return cls(runner, layout)
+
+
+CHECK_TOKENS = 48
+STOP_TOKENS = 32
+MAX_NATS = 1e-6
+"""In float32, far above the effect of another order of additions, and far below that of a lost state."""
+
+
+def check_continuation(runner: ModelRunner, layout: ModelLayout) -> None:
+    """Compute a prompt in two forwards, the second from the cache itself or from restored bytes, and in one forward.
+
+    Raises RefusedFamily, with what differs. The comparison with one forward is made in float32 only: in other dtypes
+    rounding hides the difference.
+    """
+    vocabulary = runner.model.config.get_text_config(decoder=True).vocab_size
+    tokens = np.random.default_rng(0).integers(vocabulary, size=CHECK_TOKENS).astype(np.int32)
+    live, pools = RecordedCache(runner.new_cache()), ModelPools(runner, layout, ArrayPools(layout))
+    runner.forward(tokens[:STOP_TOKENS], 0, live.cache)
+    slots = np.arange(1, STOP_TOKENS + 1, dtype=np.int64)
+    pools.write(live, slots)
+    pools.write_state(live, 0)
+    restored = pools.restore(slots, 0)
+    answers = [runner.forward(tokens[STOP_TOKENS:], STOP_TOKENS, one.cache) for one in (live, restored)]
+    if not torch.equal(*answers):
+        raise RefusedFamily(runner.model_type, "its layers do not cache everything that it needs to continue")
+    if layout.dtype is torch.float32:
+        nats = float(divergence(runner.forward(tokens, 0, None)[STOP_TOKENS:], answers[0]).max())
+        if not nats <= MAX_NATS:
+            raise RefusedFamily(runner.model_type, f"it continues wrongly from its own cache, by {nats:.1e} nats")
+
+
+class ArrayPools:
+    """Pools without a cache: a row of bytes for each slot, and each slot its own partner."""
+
+    def __init__(self, layout: ModelLayout) -> None:
+        self._bytes = {
+            Pool.KV: max((part.size_bytes for part in layout.attention), default=0),
+            Pool.SWA: max((part.size_bytes for part in layout.attention), default=0),
+            Pool.INDEXER: max((part.keys.size_bytes for part in layout.index), default=0),
+            Pool.MAMBA: max(
+                (part.size_bytes("conv") + part.size_bytes("recurrent") for part in layout.states), default=0
+            ),
+        }
+        self._rows: dict[tuple[Pool, int], PageBytes] = {}
+
+    def partners(self, slots: Slots) -> Slots:
+        return slots
+
+    def slot_bytes(self, pool: Pool) -> int:
+        return self._bytes[pool]
+
+    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+        empty = np.zeros((CHECK_TOKENS + 1, self._bytes[pool]), dtype=np.uint8)
+        self._rows.setdefault((pool, layer), empty)[slots] = data
+
+    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        rows: PageBytes = self._rows[pool, layer][slots]
+        return rows

@@ -1,17 +1,18 @@
-"""Comparison: the differences between a later pass and the first one, and the hits that a pass lacks."""
+"""Comparison: the differences between a later pass and the first one, the hits that a pass lacks, and its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from hicache.types import Tier
 
-from ..engine.divergence import divergence
-from ..gates import GATES
-from .answered_request import AnsweredRequest
-from .scored_pass import ScoredPass
+from ..answers import GATES
+from ..engine.model_runner import divergence
+from ..engine.prefix_finder import Hits
+from .evaluate import AnsweredRequest, ScoredPass
 
 MANY_REQUESTS = 16
 """With at least this many requests, faults and lost pages affect some requests, and not all."""
@@ -108,3 +109,51 @@ def _after_equal_tokens(one: AnsweredRequest, other: AnsweredRequest) -> tuple[t
     same = int(differing[0]) if len(differing) else shortest
     count = max(0, same - one.reusable_tokens)
     return one.logits[:count], other.logits[:count]
+
+
+STEPS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 5e-3)
+"""Upper bounds of the histogram of tokens by divergence, in nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPass:
+    """`tokens_by_nats`: the histogram of kept tokens by divergence. `problems`: the differences beyond the gates.
+
+    `wait_share`: the waiting time for prompts with hits, as a share of that of the first pass for the same prompts.
+    Only prompts without hits in the first pass count; None if there are none.
+    """
+
+    name: str
+    scores: Mapping[str, float]
+    hits: Hits
+    computed_tokens: int
+    seconds: float
+    wait_share: float | None
+    tokens_by_nats: Mapping[str, int]
+    max_nats: float
+    problems: Sequence[str]
+
+
+def compared(name: str, first: ScoredPass, later: ScoredPass, problems: Sequence[str]) -> ComparedPass:
+    """Compare a pass with the first one. `problems`: the differences that were found before."""
+    nats = nats_between(first, later).abs()
+    counts, below = {}, 0
+    for step in STEPS:
+        upto = int((nats <= step).sum())
+        counts["0" if not step else f"to {step:.0e}"] = upto - below
+        below = upto
+    counts["above"] = len(nats) - below
+    worst = float(nats.max()) if len(nats) else 0.0
+    share = _wait_share(first, later)
+    return ComparedPass(
+        name, later.scores, later.hits, later.computed_tokens, later.seconds, share, counts, worst, tuple(problems)
+    )
+
+
+def _wait_share(first: ScoredPass, later: ScoredPass) -> float | None:
+    pairs = [
+        (one.wait_s, other.wait_s)
+        for one, other in zip(first.requests, later.requests, strict=True)
+        if not one.hits.total and other.hits.total
+    ]
+    return sum(other for _, other in pairs) / sum(one for one, _ in pairs) if pairs else None

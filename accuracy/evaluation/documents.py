@@ -1,18 +1,23 @@
-"""Documents: the prompts and answers of the tasks, drawn from a seed."""
+"""Documents: the tasks of this suite as lm-eval takes them, with prompts and answers that are drawn from a seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
-from ..models.alphabet import LETTERS, MARK
-from ..models.copying import SPAN
-from ..models.task import COPYING, RECALL, RUNNING, Task
+from hicache.config import read_table
+
+from ..models.task import COPYING, LETTERS, MARK, RECALL, RUNNING, SPAN, Task
 
 Documents = Mapping[str, list[dict[str, Any]]]
 """The documents of each split."""
+
+FOLDER = Path(__file__).parent / "tasks"
+"""The YAML of each task."""
 
 SEED = 5
 SHOTS = 12
@@ -70,3 +75,13 @@ DOCUMENTS: Mapping[str, Callable[[int], Documents]] = {
     "reading": readings,
 }
 """By task: a function that makes a number of its documents."""
+
+
+def task(name: str, count: int) -> Mapping[str, Any]:
+    """A task in lm-eval's form, with `count` documents. Raises KeyError for an unknown task."""
+    documents = DOCUMENTS[name](count)
+
+    def data(**_options: Any) -> dict[str, Any]:
+        return {split: Dataset.from_list(lines) for split, lines in documents.items()}
+
+    return {**read_table(f"@{FOLDER / f'{name}.yaml'}"), "custom_dataset": data}

@@ -1,23 +1,212 @@
-"""evaluate: run lm-eval once over an engine, without the caches of lm-eval."""
+"""evaluate: run lm-eval once over an engine, without the caches of lm-eval, and record every request and answer."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import torch
 from lm_eval import simple_evaluate
+from lm_eval.api.model import TemplateLM
 from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from ..engine.engine import Engine
-from .cached_model import CachedModel
-from .request_recorder import RequestRecorder
-from .scored_pass import ScoredPass
-from .vocabulary import Vocabulary
+from hicache.types import Tokens
+
+from ..answers import Answer, compute_rest
+from ..engine.engine import Engine, Generation
+from ..engine.prefix_finder import Hits
+from .vocabulary import Message, Vocabulary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnsweredRequest:
+    """`tokens`: the prompt and the generated tokens.
+
+    `reusable_tokens`: how many tokens of the prompt may be hits. `ends`: the position at which each forward ended.
+    `logits`: from position `reusable_tokens` on, for as many tokens as are kept, float32 [tokens, vocabulary] on the
+    CPU. `wait_s`: seconds from the arrival until the prompt was computed.
+    """
+
+    tokens: Tokens
+    reusable_tokens: int
+    hits: Hits
+    ends: tuple[int, ...]
+    logits: torch.Tensor
+    wait_s: float
+
+
+class RequestRecorder:
+    """Runs requests on an engine, one after the other. `requests`: those so far, in order.
+
+    `kept_tokens`: for how many tokens of each answer the logits are kept. Raises ValueError for a request for which an
+    idle cache has too few slots.
+    """
+
+    def __init__(self, engine: Engine, *, kept_tokens: int) -> None:
+        self.requests: list[AnsweredRequest] = []
+        self._engine = engine
+        self._kept_tokens = kept_tokens
+
+    def score(self, tokens: Tokens, reusable_tokens: int) -> torch.Tensor:
+        """The logits from position `reusable_tokens` on, float32 [tokens, vocabulary]."""
+        generation, answer, wait_s = self._begin(tokens, reusable_tokens)
+        self._engine.finish(generation)
+        logits = answer.logits[reusable_tokens - answer.hits.total :]
+        self._record(generation, reusable_tokens, answer.ends, logits, wait_s)
+        return logits
+
+    def generate(self, prompt: Tokens, is_enough: Callable[[Tokens], bool]) -> Tokens:
+        """Generate the likeliest tokens after a prompt, until `is_enough` of the generated tokens is true."""
+        generation, answer, wait_s = self._begin(prompt, len(prompt) - 1)
+        chosen_by, ends = [answer.logits[-1:]], list(answer.ends)
+        tokens = chosen_by[0].argmax(-1).int().cpu().numpy()
+        while not is_enough(tokens):
+            if not self._engine.append(generation, int(tokens[-1])):
+                raise ValueError(f"the cache has no free slot for a token after {len(generation.tokens)} tokens")
+            chosen_by.append(self._engine.compute_chunk(generation))
+            ends.append(generation.computed_tokens)
+            tokens = torch.cat(chosen_by).argmax(-1).int().cpu().numpy()
+        self._engine.finish(generation)
+        self._record(generation, len(prompt) - 1, tuple(ends), torch.cat(chosen_by), wait_s)
+        return tokens
+
+    def _begin(self, tokens: Tokens, reusable_tokens: int) -> tuple[Generation, Answer, float]:
+        started = time.perf_counter()
+        generation = self._engine.begin(tokens, reusable_tokens=reusable_tokens)
+        if generation is None:
+            raise ValueError(f"the cache has too few slots for a prompt of {len(tokens)} tokens")
+        answer = compute_rest(self._engine, generation)
+        return generation, answer, time.perf_counter() - started
+
+    def _record(
+        self, generation: Generation, reusable: int, ends: tuple[int, ...], logits: torch.Tensor, wait_s: float
+    ) -> None:
+        kept = logits[: self._kept_tokens].cpu()
+        self.requests.append(AnsweredRequest(generation.tokens, reusable, generation.hits, ends, kept, wait_s))
+
+
+MAX_ANSWER_TOKENS = 256
+"""The longest generated answer, unless a task sets another limit."""
+
+
+class CachedModel(TemplateLM):
+    """The interface of lm-eval to a model on an engine. Answers one request after the other, by greedy decoding.
+
+    `max_tokens`: the longest sequence of the model. A longer prompt is truncated at its beginning.
+    """
+
+    def __init__(self, recorder: RequestRecorder, vocabulary: Vocabulary, *, max_tokens: int) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._vocabulary = vocabulary
+        self._max_tokens = max_tokens
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that precedes a text without context."""
+        return self._vocabulary.end_token
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The name of the vocabulary."""
+        return self._vocabulary.name
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
+        return self._vocabulary.encode(string)
+
+    def apply_chat_template(self, chat_history: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        return self._vocabulary.chat(chat_history, asks=add_generation_prompt)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        return self._vocabulary.template(chat_template)
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]], **options: Any
+    ) -> list[tuple[float, bool]]:
+        return [self._likelihood([*context, *rest[:-1]], rest) for _, context, rest in requests]
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """The log-likelihoods of whole texts."""
+        return [self._rolling(self._vocabulary.encode(request.args[0])) for request in requests]
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """The generated text after each prompt. Raises ValueError for a task that samples its answers."""
+        return [self._generate(*request.args) for request in requests]
+
+    def _likelihood(self, inputs: Sequence[int], expected: Sequence[int]) -> tuple[float, bool]:
+        """The log-likelihood of the expected tokens, and whether each is the likeliest. The last follows the inputs."""
+        tokens = _tokens(inputs[-self._max_tokens :])
+        logits = self._recorder.score(tokens, len(tokens) - len(expected))
+        wanted = torch.tensor(list(expected), device=logits.device)
+        chances = logits.log_softmax(-1).gather(-1, wanted[:, None])
+        return float(chances.sum()), bool((logits.argmax(-1) == wanted).all())
+
+    def _rolling(self, tokens: list[int]) -> float:
+        windows = get_rolling_token_windows(tokens, self.prefix_token_id, self._max_tokens, context_len=1)
+        pairs = [make_disjoint_window(window) for window in windows]
+        return sum(self._likelihood([*context, *expected[:-1]], expected)[0] for context, expected in pairs)
+
+    def _generate(self, context: str, options: Mapping[str, Any]) -> str:
+        if options.get("do_sample") and options.get("temperature", 1) > 0:
+            raise ValueError(f"sampled answers cannot be compared between passes: {dict(options)}")
+        limit = int(options.get("max_gen_toks", MAX_ANSWER_TOKENS))
+        stops = options.get("until", ())
+        stops = [stops] if isinstance(stops, str) else list(stops)
+        prompt = _tokens(self._vocabulary.encode(context)[-(self._max_tokens - limit) :])
+        generated = self._recorder.generate(prompt, self._enough(stops, limit))
+        return _before(self._vocabulary.decode(self._without_end(generated)), stops)
+
+    def _enough(self, stops: Sequence[str], limit: int) -> Callable[[Tokens], bool]:
+        def is_enough(generated: Tokens) -> bool:
+            if len(generated) >= limit or generated[-1] == self._vocabulary.end_token:
+                return True
+            text = self._vocabulary.decode(generated.tolist())
+            return any(stop in text for stop in stops)
+
+        return is_enough
+
+    def _without_end(self, generated: Tokens) -> list[int]:
+        """The generated tokens without the end token."""
+        tokens: list[int] = generated.tolist()
+        return tokens[:-1] if tokens[-1] == self._vocabulary.end_token else tokens
+
+
+def _tokens(tokens: Sequence[int]) -> Tokens:
+    return np.array(tokens, dtype=np.int32)
+
+
+def _before(text: str, stops: Sequence[str]) -> str:
+    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredPass:
+    """`scores`: by `task metric`. `answers`: by task, in the order of its documents. `seconds`: of the whole pass."""
+
+    scores: Mapping[str, float]
+    answers: Mapping[str, Sequence[Any]]
+    requests: Sequence[AnsweredRequest]
+    seconds: float
+
+    @property
+    def hits(self) -> Hits:
+        """The sum of the hits of all requests."""
+        each = [one.hits for one in self.requests]
+        return Hits(sum(one.device for one in each), sum(one.host for one in each), sum(one.storage for one in each))
+
+    @property
+    def computed_tokens(self) -> int:
+        """The reusable tokens of all prompts that were not hits."""
+        return sum(one.reusable_tokens - one.hits.total for one in self.requests)
+
 
 KEPT_TOKENS = 16
 """Tokens of each answer whose logits are kept: with a large vocabulary, more would need too much memory."""

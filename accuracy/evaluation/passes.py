@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import numpy as np
 
 from hicache.config import CacheConfig, WritePolicy
-from hicache.types import Tier
+from hicache.testing.adapter import CacheAdapter, PageBytes
+from hicache.types import Component, Pool, Slots, Tier
 
 from ..cache_setup import CacheSetup, OpenCache
 from ..engine.cache_config import device_config, with_host, with_storage
+from ..engine.model_runner import ModelRunner
+from ..engine.prefix_finder import Hits
 from ..engine.served_model import ServedModel
-from .evaluate import evaluate
-from .scored_pass import ScoredPass
+from .evaluate import AnsweredRequest, ScoredPass, evaluate
 from .vocabulary import Vocabulary
 
 FAULTS: Mapping[str, float] = {"error": 0.03, "partial": 0.1, "short": 0.05, "torn": 0.1, "gone": 0.05}
@@ -100,3 +105,41 @@ class Passes:
         )
         config = with_host(config, tokens=size.tokens, states=size.states, policy=WritePolicy.WRITE_THROUGH)
         return with_storage(config, backend=backend, options=options, model=model.runner.model_type)
+
+
+def uncached_pass(runner: ModelRunner, first: ScoredPass) -> ScoredPass:
+    """A pass with the tokens of the first one, generated tokens included, and logits computed without a cache."""
+    return replace(first, requests=tuple(_in_one_forward(runner, request) for request in first.requests))
+
+
+def _in_one_forward(runner: ModelRunner, request: AnsweredRequest) -> AnsweredRequest:
+    logits = runner.forward(request.tokens, 0, None)[request.reusable_tokens :][: len(request.logits)]
+    return replace(request, hits=Hits(0, 0, 0), ends=(len(request.tokens),), logits=logits.cpu())
+
+
+@contextmanager
+def zeroed_pool(adapter: CacheAdapter, pool: Pool) -> Iterator[None]:
+    """Return zeros for every read of the pool, until the context ends."""
+    read = adapter.read
+
+    def read_zeros(read_pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        rows = read(read_pool, slots, layer)
+        return np.zeros_like(rows) if read_pool is pool else rows
+
+    with patch.object(adapter, "read", read_zeros):
+        yield
+
+
+POOLS: Mapping[Component, Pool] = {
+    Component.FULL: Pool.KV,
+    Component.SWA: Pool.SWA,
+    Component.MAMBA: Pool.MAMBA,
+}
+"""The pool of each component."""
+
+
+def pass_without(component: Component, tier: Tier, passes: Passes, ask: Callable[[], ScoredPass]) -> ScoredPass:
+    """The pass from a tier when the data of this component is lost."""
+    passes.drop_above(tier)
+    with zeroed_pool(passes.setup.adapter, POOLS[component]):
+        return ask()

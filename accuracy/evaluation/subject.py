@@ -11,12 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ..cache_setup import OpenCache
 from ..engine.served_model import ServedModel
-from ..models.recipe import RECIPES
-from ..models.shipped import trained
-from .documents import DOCUMENTS
+from ..models.recipe import RECIPES, trained
+from .documents import DOCUMENTS, task
+from .evaluate import ScoredPass
 from .passes import CacheSize, Passes
-from .scored_pass import ScoredPass
-from .task_table import task
 from .vocabulary import AlphabetVocabulary, TokenizerVocabulary, Vocabulary
 
 DEFAULT_DOCUMENTS = 16

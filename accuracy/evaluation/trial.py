@@ -1,23 +1,28 @@
-"""Trial: run all passes of a model, its tasks and a cache, and compare each pass with the first by the gates."""
+"""Trial: run all passes of a model, its tasks and a cache, compare each with the first one, and report them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from hicache.types import Tier
+from hicache.testing.adapter import load_adapter
+from hicache.testing.report.pages import templates
+from hicache.types import Component, Tier
 
-from .compared_pass import ComparedPass, compared
-from .compared_ranks import compared_ranks
-from .comparison import differences, missing_hits, missing_partial_hits
-from .controls import control_passes
-from .passes import Passes
-from .processes import ask_new_process, ask_ranks
-from .scored_pass import ScoredPass
+from ..answers import GATES
+from ..models.recipe import RECIPES
+from .comparison import ComparedPass, compared, differences, missing_hits, missing_partial_hits, nats_between
+from .documents import DOCUMENTS
+from .evaluate import ScoredPass
+from .passes import CacheSize, Passes, pass_without, uncached_pass
+from .processes import ask_new_process, ask_ranks, compared_ranks
 from .subject import Subject
-from .uncached_pass import uncached_pass
+
+TEMPLATE = Path(__file__).parent / "templates" / "accuracy.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +84,58 @@ class Trial:
         problems = [*differences("faults", torch.float32, first, later, same_bytes=False)]
         problems += missing_partial_hits("faults", self.subject.size.page_size, later)
         return compared("faults", first, later, problems)
+
+
+def control_passes(passes: Passes, ask: Callable[[], ScoredPass], first: ScoredPass) -> Iterator[ComparedPass]:
+    """A pass for each component and tier. It has a problem if the loss stays within the gates.
+
+    Run these passes last: afterwards the cache holds data that was computed from zeros.
+    """
+    gate = GATES[passes.setup.model.layout.dtype]
+    page_size = passes.setup.config.page_size
+    ask()  # brings everything from storage to the device, in case the cache was reopened before
+    for component in map(Component, passes.setup.config.components):
+        for tier in Tier:
+            lossy = pass_without(component, tier, passes, ask)
+            name = f"{tier.value}, without {component.value}"
+            problems = [*missing_hits(name, tier, page_size, lossy)]
+            nats = nats_between(first, lossy)
+            if float(nats.mean()) <= gate.mean and float(nats.max()) <= gate.worst:
+                problems.append(
+                    f"{name}: the loss has no effect: expected over {gate}, got {float(nats.mean()):.1e} nats a token"
+                )
+            yield compared(name, first, lossy, problems)
+
+
+def measure(  # noqa: PLR0913 - one keyword for each choice
+    adapter: str,
+    *,
+    model: str,
+    tasks: Sequence[str],
+    documents: int | None,
+    dtype: str,
+    device: str,
+    sizes: Sequence[int],
+    chats: bool,
+    ranks: int,
+    controls: bool,
+    folder: Path,
+) -> Iterator[ComparedPass]:
+    """Yield each pass when it has ended. `sizes`: tokens of a page and of a chunk, capacity of FULL and of MAMBA."""
+    subject = Subject(model, tuple(tasks), documents, getattr(torch, dtype), device, chats, CacheSize(*sizes), adapter)
+    with closing(subject.passes(load_adapter(adapter), folder)) as passes:
+        yield from Trial(subject, passes, ranks, controls).run()
+
+
+def own_tasks(model: str) -> list[str]:
+    """The default tasks of a trained model: all that it was trained on, and their variants. Empty for other models."""
+    if model not in RECIPES:
+        return []
+    learnt = [one.name for one in RECIPES[model].tasks]
+    return [*learnt, *(name for name in DOCUMENTS if name in ("choice", "shots", "reading"))]
+
+
+def render_page(title: str, settings: Mapping[str, str], passes: Sequence[ComparedPass]) -> str:
+    """The report, one self-contained HTML page: scores, hits by tier, waiting times, and the divergence of tokens."""
+    template = templates().from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(title=title, settings=settings, passes=passes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..models.alphabet import CHARACTERS, decoded, encoded
+from ..models.task import CHARACTERS, decoded, encoded
 
 Message = Mapping[str, str]
 """`role` and `content`."""

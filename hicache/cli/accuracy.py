@@ -69,7 +69,7 @@ def accuracy_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     - 2: the model, a task or the cache cannot be used.
     """
     _check_options(adapter, dtype, ranks)
-    measuring = _suite("evaluation.measure")
+    measuring = _suite("evaluation.trial")
     task_names = tasks.split(",") if tasks else measuring.own_tasks(model)
     if not task_names:
         raise typer.BadParameter(f"{model} has no default tasks; name some", param_hint="--tasks")
@@ -105,10 +105,10 @@ def _measure(adapter: str, options: dict[str, Any]) -> list[Any]:
     passes = []
     try:
         with TemporaryDirectory() as folder:
-            for one in _suite("evaluation.measure").measure(adapter, **options, folder=Path(folder)):
+            for one in _suite("evaluation.trial").measure(adapter, **options, folder=Path(folder)):
                 console.print(f"{one.name}: {one.seconds:.1f} s", highlight=False)
                 passes.append(one)
-    except (OSError, ConfigurationError, _suite("engine.refusal").RefusedFamily, RanksFailedError) as error:
+    except (OSError, ConfigurationError, _suite("engine.model_layout").RefusedFamily, RanksFailedError) as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False)
         raise typer.Exit(2) from error
     return passes
@@ -135,7 +135,7 @@ def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report:
     report.mkdir(parents=True, exist_ok=True)
     page = report / "accuracy.html"
     words = {name: str(value) for name, value in settings.items()}
-    page.write_text(_suite("evaluation.page").render_page(title, words, passes), encoding="utf-8")
+    page.write_text(_suite("evaluation.trial").render_page(title, words, passes), encoding="utf-8")
     table = Table("pass", "scores", "device", "host", "storage", "wait share", "max nats")
     for one in passes:
         tiers = (f"{count:,}" for count in (one.hits.device, one.hits.host, one.hits.storage))

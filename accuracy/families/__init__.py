@@ -1,1 +1,0 @@
-"""Tiny models of many architectures, with random weights."""
