@@ -13,7 +13,7 @@ from hicache.config import WritePolicy
 from hicache.errors import InvariantError
 from hicache.testing.laws import check_laws
 from hicache.testing.snapshot import HostNodeView, NodeView, PoolView, Snapshot, TransferView
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, below, host_tier, node, pool, slots, snapshot, tiny_config
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, below, host_tier, node, pool, slots, snapshot, tiny_config
 from hicache.types import NO_SLOTS, Slots, TransferKind
 
 CONFIG = tiny_config(FULL, SWA, MAMBA, page_size=2, pages=6, write_policy=WritePolicy.WRITE_THROUGH)

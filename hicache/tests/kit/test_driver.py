@@ -8,7 +8,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.tests.kit.flat_cache import FlatCache
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, tiny_config
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, tiny_config
 from hicache.types import Handle
 
 STACKS = [(FULL,), (FULL, SWA), (FULL, MAMBA), (FULL, SWA, MAMBA)]

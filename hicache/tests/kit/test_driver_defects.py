@@ -11,7 +11,7 @@ from hicache.testing.adapter import CacheAdapter, PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.tests.kit.flat_cache import FlatCache
-from hicache.tests.kit.scenery import FULL, tiny_config
+from hicache.tests.kit.snapshots import FULL, tiny_config
 from hicache.types import EvictResult, Handle, Key, MatchResult, Pool, Sizes, Slots
 
 Verbs = Callable[[Driver], object]

@@ -38,7 +38,7 @@ from hicache.tests.kit.host_defects import (
     WaitsForNothing,
 )
 from hicache.tests.kit.hosted_cache import HostedCache
-from hicache.tests.kit.scenery import FULL, tiny_config
+from hicache.tests.kit.snapshots import FULL, tiny_config
 from hicache.types import Handle, Key
 
 CONFIG = tiny_config(FULL, page_size=2, pages=6, write_policy=WritePolicy.WRITE_THROUGH)

@@ -8,7 +8,7 @@ from hicache.config import WritePolicy
 from hicache.errors import ReceiptError
 from hicache.testing.driving.driver import Driver
 from hicache.tests.kit.hosted_cache import HostedCache
-from hicache.tests.kit.scenery import FULL, tiny_config
+from hicache.tests.kit.snapshots import FULL, tiny_config
 from hicache.types import Handle, Key, MatchResult, Pool, TransferKind, TransferPhase
 
 CONFIG = tiny_config(FULL, page_size=2, pages=6, write_policy=WritePolicy.WRITE_THROUGH)

@@ -30,7 +30,7 @@ from hicache.tests.kit.host_scene import (
     fails,
     scene,
 )
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, pool, slots, tiny_config
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, pool, slots, tiny_config
 from hicache.types import Sizes, Tier
 
 

@@ -14,7 +14,7 @@ from hicache.testing.laws import check_laws
 from hicache.testing.laws.counters import check_partners, check_sizes
 from hicache.testing.laws.locks import check_receipts
 from hicache.testing.snapshot import NodeView, PoolView, Snapshot
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, node, pool, slots, snapshot, tiny_config
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, node, pool, slots, snapshot, tiny_config
 from hicache.types import Namespace, Sizes, Slots, Tier
 
 CONFIG = tiny_config(FULL, SWA, MAMBA, page_size=2, pages=4)

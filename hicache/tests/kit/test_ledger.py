@@ -6,7 +6,7 @@ import pytest
 
 from hicache.errors import InvariantError
 from hicache.testing.driving.ledger import Ledger
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, slots, tiny_config
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, slots, tiny_config
 
 
 @pytest.fixture

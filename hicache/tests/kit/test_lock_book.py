@@ -7,7 +7,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.driving.lock_book import LockBook
 from hicache.testing.snapshot import Snapshot
-from hicache.tests.kit.scenery import FULL, below, host_tier, node, slots, snapshot
+from hicache.tests.kit.snapshots import FULL, below, host_tier, node, slots, snapshot
 from hicache.types import Tier
 
 

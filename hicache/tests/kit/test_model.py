@@ -7,7 +7,7 @@ import pytest
 
 from hicache.errors import InvariantError
 from hicache.testing.model import ExpectedInsert, Model
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, node, slots, snapshot
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, node, slots, snapshot
 from hicache.types import SHARED, Key, Namespace, Tier
 
 

@@ -10,7 +10,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.model import ExpectedInsert, ExpectedMatch, Model
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, below, host_tier, node, slots, snapshot
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, below, host_tier, node, slots, snapshot
 from hicache.types import SHARED, Key, Slots, TransferKind
 
 COMPONENTS = (FULL, SWA, MAMBA)

@@ -11,7 +11,7 @@ from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, tiny_config
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, tiny_config
 from hicache.types import Handle, Key, Slots, Tokens
 
 CONFIG = tiny_config(FULL, SWA, MAMBA, page_size=2, pages=8, window=3)

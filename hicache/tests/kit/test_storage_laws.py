@@ -14,7 +14,7 @@ from hicache.testing.laws.storage import Keys, check_kept, check_no_fetch, check
 from hicache.testing.snapshot import FetchView, Snapshot, StorageView
 from hicache.testing.storage_configurations import with_storage
 from hicache.tests.kit.host_scene import CONFIG, HELD, HOST_POOLS, STILL, scene
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, pool, slots
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, pool, slots
 from hicache.types import Pool
 
 STORED = with_storage(CONFIG)

@@ -27,7 +27,7 @@ from hicache.tests.kit.host_scene import (
     fails,
     scene,
 )
-from hicache.tests.kit.scenery import FULL, MAMBA, SWA, pool, slots, snapshot, tiny_config
+from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, pool, slots, snapshot, tiny_config
 from hicache.types import Slots
 
 POOLS_BROKEN: dict[str, tuple[str, str, dict[str, Any]]] = {
