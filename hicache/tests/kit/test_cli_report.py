@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.testing.report import Outcome, RunRecord, write_run
-from hicache.tests.kit.run_records import HOSTILE, execution, record
+from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
 SOUND = record(execution("KEY-1"), execution("KEY-2"), implementation="package.cache:Sound")
 BROKEN = record(

@@ -21,7 +21,7 @@ from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, S
 from hicache.testing.report import Execution, Outcome, write_run
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.hosted_cache import HostedCache
-from hicache.tests.kit.run_records import execution, record
+from hicache.tests.kit.suite_runs import execution, record
 
 FLAT = "hicache.tests.kit.flat_cache:FlatCache"
 HOSTED = "hicache.tests.kit.hosted_cache:HostedCache"

@@ -16,7 +16,7 @@ from hicache.cli.app import app
 from hicache.cli.stage import Progress, StageResult
 from hicache.cli.verify import verify
 from hicache.testing.report import Execution, Outcome, read_run
-from hicache.tests.kit.run_records import HOSTILE, execution, record
+from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
 FLAT = "hicache.tests.kit.flat_cache:FlatCache"
 PASSED = execution("KEY-1")

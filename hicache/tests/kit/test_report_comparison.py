@@ -13,7 +13,7 @@ from hicache.testing.report.comparison import ComparedClause, Comparison, compar
 from hicache.testing.report.comparison_page import difference, render_comparison
 from hicache.testing.report.matrix import Status
 from hicache.tests.kit.page_reader import Reader
-from hicache.tests.kit.run_records import HOSTILE, execution, record
+from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
 SOUND = record(
     execution("KEY-1"),

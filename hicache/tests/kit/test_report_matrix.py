@@ -10,7 +10,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.matrix import Matrix, Row, Status, build_matrix
-from hicache.tests.kit.run_records import execution, record
+from hicache.tests.kit.suite_runs import execution, record
 
 PASSED, FAILED, SKIPPED, KNOWN_FAILURE = (execution("KEY-1", outcome=outcome) for outcome in Outcome)
 

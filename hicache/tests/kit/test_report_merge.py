@@ -8,7 +8,7 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.testing.report import merge_runs
-from hicache.tests.kit.run_records import execution, record
+from hicache.tests.kit.suite_runs import execution, record
 
 
 def test_executions_environments_and_the_earliest_start_are_kept() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Outcome, RunRecord, write_report
 from hicache.tests.kit.page_reader import Reader
-from hicache.tests.kit.run_records import HOSTILE, execution, record
+from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
 
 def mixed_run() -> RunRecord:
