@@ -21,6 +21,7 @@ from hicache.testing.traces import (
     write_trace,
 )
 from hicache.testing.traces.runs import page_runs
+from hicache.tests.kit.replays import request
 
 GOOD = {"timestamp": 3, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}
 REQUEST = TraceRequest(timestamp_ms=3, input_length=700, output_length=5, hash_ids=(0, 1))
@@ -113,49 +114,49 @@ def test_the_seed_decides_everything() -> None:
 
 
 def test_a_trace_is_the_same_on_every_platform() -> None:
-    request = next(generate_trace(SHORT_TRACE, 0))
-    assert request == TraceRequest(0, 1844, 993, (0, 1, 2, 3)), f"seed 0 begins with {request}"
+    asked = next(generate_trace(SHORT_TRACE, 0))
+    assert asked == TraceRequest(0, 1844, 993, (0, 1, 2, 3)), f"seed 0 begins with {asked}"
 
 
 def test_lengths_fit_blocks_and_limits(requests: list[TraceRequest]) -> None:
     assert len(requests) == SHORT_TRACE.requests, f"{len(requests)} requests, {SHORT_TRACE.requests} were asked for"
-    for request in requests:
-        blocks = -(-request.input_length // BLOCK_TOKENS)
-        assert len(request.hash_ids) == blocks, f"{request} should have {blocks} blocks"
-        assert 0 < request.input_length <= SHORT_TRACE.longest_input, f"{request} is longer than asked for"
+    for asked in requests:
+        blocks = -(-asked.input_length // BLOCK_TOKENS)
+        assert len(asked.hash_ids) == blocks, f"{asked} should have {blocks} blocks"
+        assert 0 < asked.input_length <= SHORT_TRACE.longest_input, f"{asked} is longer than asked for"
 
 
 def test_arrivals_are_in_order(requests: list[TraceRequest]) -> None:
-    arrivals = [request.timestamp_ms for request in requests]
-    assert arrivals == sorted(arrivals), "a request arrives before the one in front of it"
+    arrivals = [asked.timestamp_ms for asked in requests]
+    assert arrivals == sorted(arrivals), "a asked arrives before the one in front of it"
 
 
 def test_ids_count_up_in_order_of_appearance(requests: list[TraceRequest]) -> None:
-    appeared = list(dict.fromkeys(block for request in requests for block in request.hash_ids))
+    appeared = list(dict.fromkeys(block for asked in requests for block in asked.hash_ids))
     assert appeared == list(range(len(appeared))), f"ids appear as {appeared[:20]}..."
 
 
 def test_equal_ids_are_equal_prefixes_of_equal_length(requests: list[TraceRequest]) -> None:
     places: dict[int, tuple[object, ...]] = {}
-    for request in requests:
-        for place, block in enumerate(request.hash_ids):
-            length = min(BLOCK_TOKENS, request.input_length - place * BLOCK_TOKENS)
-            seen = (request.hash_ids[:place], length)
+    for asked in requests:
+        for place, block in enumerate(asked.hash_ids):
+            length = min(BLOCK_TOKENS, asked.input_length - place * BLOCK_TOKENS)
+            seen = (asked.hash_ids[:place], length)
             assert places.setdefault(block, seen) == seen, f"block {block} stands for {places[block]} and for {seen}"
 
 
 def test_conversations_share_and_grow(requests: list[TraceRequest]) -> None:
     seen: set[int] = set()
     repeated = total = 0
-    for request in requests:
-        repeated += len(seen.intersection(request.hash_ids))
-        total += len(request.hash_ids)
-        seen.update(request.hash_ids)
+    for asked in requests:
+        repeated += len(seen.intersection(asked.hash_ids))
+        total += len(asked.hash_ids)
+        seen.update(asked.hash_ids)
     assert 0.2 < repeated / total < 0.9, f"{repeated} of {total} blocks were seen before: no traffic of conversations"
 
 
 def test_lengths_have_a_heavy_tail(requests: list[TraceRequest]) -> None:
-    lengths = [request.input_length for request in requests]
+    lengths = [asked.input_length for asked in requests]
     assert mean(lengths) > 1.1 * median(lengths), f"mean {mean(lengths)} is not above median {median(lengths)}"
 
 
@@ -166,10 +167,6 @@ def test_a_prompt_shorter_than_a_block_is_one_partial_block() -> None:
 
 
 PAGE_SIZES = (7, 16, 48, 64, 512, 700, 1024)
-
-
-def request(length: int, *blocks: int) -> TraceRequest:
-    return TraceRequest(timestamp_ms=0, input_length=length, output_length=0, hash_ids=blocks)
 
 
 def page_prefixes(asked: TraceRequest, page_size: int) -> list[bytes]:
