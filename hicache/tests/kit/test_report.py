@@ -21,38 +21,6 @@ from hicache.testing.report.comparison_page import difference, render_comparison
 from hicache.testing.report.matrix import Matrix, Row, Status, build_matrix
 from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
-VOID = ("meta", "br", "img", "link", "input", "hr")
-
-
-class Reader(HTMLParser):
-    """Collects a page's text, its elements with their attributes, and its unmatched tags."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text = ""
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.mismatches: list[str] = []
-        self._open: list[str] = []
-        self.feed(page)
-        self.mismatches.extend(self._open)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.text += " "
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self._open or self._open.pop() != tag:
-            self.mismatches.append(f"/{tag} at {self.getpos()}")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 PASSED, FAILED, SKIPPED, KNOWN_FAILURE = (execution("KEY-1", outcome=outcome) for outcome in Outcome)
 
 
@@ -188,6 +156,38 @@ def test_the_same_execution_twice_is_refused() -> None:
     run = record(execution("KEY-1", name="test_twice"))
     with pytest.raises(ConfigurationError, match=r"test_twice.*two runs"):
         merge_runs([run, run])
+
+
+VOID = ("meta", "br", "img", "link", "input", "hr")
+
+
+class Reader(HTMLParser):
+    """Collects a page's text, its elements with their attributes, and its unmatched tags."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.mismatches: list[str] = []
+        self._open: list[str] = []
+        self.feed(page)
+        self.mismatches.extend(self._open)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.text += " "
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            self.mismatches.append(f"/{tag} at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 def mixed_run() -> RunRecord:
