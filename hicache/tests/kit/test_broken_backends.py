@@ -9,6 +9,7 @@ import pytest
 from hicache.cli.suite_stage import suite_folder
 from hicache.testing.report import Outcome
 from hicache.tests.kit import storage_backends as backends
+from hicache.tests.kit.storage_backends import DictionaryStorage, FolderStorage
 from hicache.tests.kit.suite_runs import run_recorded
 
 IN_MEMORY = {"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}
@@ -48,7 +49,7 @@ FOUND = [
 def failures(pytester: pytest.Pytester, backend: type, place: str, *options: str) -> list[str]:
     """The failure reasons of a file or folder of the suites with a backend."""
     suite, _, rest = place.partition("/")
-    config = ON_DISK if issubclass(backend, backends.FolderStorage) else IN_MEMORY
+    config = ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY
     named = (
         "--backend",
         f"{backend.__module__}:{backend.__name__}",
@@ -67,11 +68,11 @@ def test_a_broken_backend_is_found(pytester: pytest.Pytester, backend: type, pla
 
 
 def test_a_dictionary_is_found_right(pytester: pytest.Pytester) -> None:
-    found = failures(pytester, backends.DictionaryStorage, "conformance/storage")
+    found = failures(pytester, DictionaryStorage, "conformance/storage")
     assert not found, f"expected no failure of a correct backend over a dictionary, found {found}"
 
 
 @pytest.mark.parametrize("place", ["prefix", "damage", "names", "crash", "concurrency"])
 def test_files_are_found_right(pytester: pytest.Pytester, place: str) -> None:
-    found = failures(pytester, backends.FolderStorage, f"conformance/storage/test_{place}.py", "-k", "not counted")
+    found = failures(pytester, FolderStorage, f"conformance/storage/test_{place}.py", "-k", "not counted")
     assert not found, f"expected no failure of a correct backend over files, found {found}"
