@@ -1,15 +1,22 @@
-"""HostedCache: a prefix cache with two tiers and one dictionary entry per page, for tests of the driver."""
+"""HostedCache: a prefix cache with one dictionary entry per page and a host tier, or none, for the kit's own tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
+from hicache.config import CacheConfig
 from hicache.errors import ReceiptError, StaleHandleError
-from hicache.testing.adapter import Capability, PendingTransfer
-from hicache.tests.kit.hosted_pages import FULL, NONE, Entry, HostedPages, Ticket
-from hicache.tests.kit.jobs import Job, Part
+from hicache.testing.adapter import CacheAdapter, Capability, PageBytes, PendingTransfer
+from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
 from hicache.types import (
+    NO_SLOTS,
+    SHARED,
+    Component,
     EvictResult,
     Handle,
     InsertResult,
@@ -17,14 +24,128 @@ from hicache.types import (
     LoadBack,
     MatchResult,
     Pool,
+    Sizes,
     Slots,
     TransferKind,
     TransferPhase,
 )
 
+FULL = Component.FULL.value
+LAYERS = 2
+SLOT_BYTES = 8
+NONE = 0
+"""The page number of an entry on a tier where it is absent."""
 
-class HostedCache(HostedPages):
-    """Pages by the bytes of their whole prefix, least recently used first. FULL, one namespace, LRU, write_through."""
+Memory = npt.NDArray[np.uint8]
+"""The bytes of every page: uint8, [layers, pages, bytes]."""
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One page to copy: its prefix, and its page number on each tier."""
+
+    prefix: bytes
+    device: int
+    host: int
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Parts that are copied together. `parts_done`: how many succeeded, once the job has ended."""
+
+    kind: TransferKind
+    parts: Sequence[Part]
+    layers_done: int = 0
+    parts_done: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Jobs:
+    """The queued and the started copies, and the memories that they copy between."""
+
+    device: Memory
+    host: Memory
+    queued: list[Job] = field(default_factory=list)
+    started: list[Job] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start the queued copies, one job per direction."""
+        for kind in TransferKind:
+            parts = [part for job in self.queued if job.kind is kind for part in job.parts]
+            if parts:
+                self.started.append(Job(kind, parts))
+        self.queued.clear()
+
+    def take_ended(self) -> list[Job]:
+        """The jobs that have ended, in order; a later job waits for earlier ones of its kind."""
+        ended: list[Job] = []
+        for kind in TransferKind:
+            of_kind = [job for job in self.started if job.kind is kind]
+            while of_kind and of_kind[0].parts_done is not None:
+                ended.append(of_kind.pop(0))
+        self.started = [job for job in self.started if job not in ended]
+        return ended
+
+    def in_flight(self, kind: TransferKind) -> list[Part]:
+        """The parts of queued and started copies that are not applied yet."""
+        return [part for job in (*self.started, *self.queued) if job.kind is kind for part in job.parts]
+
+    def pending(self) -> list[PendingTransfer]:
+        """The jobs that a test can advance."""
+        return [
+            PendingTransfer(job, job.kind, len(job.parts), LAYERS, job.layers_done)
+            for job in self.started
+            if job.parts_done is None
+        ]
+
+    def advance(self, job: Job) -> None:
+        """Copy one more layer. After the last layer the job has ended."""
+        self._copy(job, job.parts, range(job.layers_done, job.layers_done + 1))
+        job.layers_done += 1
+        if job.layers_done == LAYERS:
+            job.parts_done = len(job.parts)
+
+    def fail(self, job: Job, parts_done: int) -> None:
+        """End a job after its first parts; the other parts fail."""
+        self._copy(job, job.parts[:parts_done], range(LAYERS))
+        job.parts_done = parts_done
+
+    def _copy(self, job: Job, parts: Sequence[Part], layers: range) -> None:
+        for part in parts:
+            for layer in layers:
+                if job.kind is TransferKind.BACKUP:
+                    self.host[layer, part.host] = self.device[layer, part.device]
+                else:
+                    self.device[layer, part.device] = self.host[layer, part.host]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A cached page: its page number and locks on each tier, and how many of the locks the cache itself holds."""
+
+    page: int = NONE
+    host: int = NONE
+    locks: int = 0
+    pins: int = 0
+    host_locks: int = 0
+    host_pins: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A load: the prefix that it completes, its parts, and the parts that the tree did not take."""
+
+    prefix: bytes
+    parts: Sequence[Part]
+    phase: TransferPhase = TransferPhase.QUEUED
+    kept: list[int] = field(default_factory=list)
+
+
+class HostedCache(CacheAdapter):
+    """Pages by the bytes of their whole prefix, least recently used first. FULL, one namespace, LRU, write_through.
+
+    With a configuration that has no host tier, the pages are on the device alone.
+    """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
@@ -36,6 +157,19 @@ class HostedCache(HostedPages):
             Capability.STEPPED,
         }
     )
+
+    def __init__(self, config: CacheConfig) -> None:
+        self.page_size = config.page_size
+        self.pages = config.capacity_tokens[FULL] // config.page_size
+        self.has_host = config.host is not None
+        self.host_pages = config.host.capacity_tokens[FULL] // config.page_size if config.host else 0
+        self.free_pages = list(range(self.pages, 0, -1))
+        self.free_host = list(range(self.host_pages, 0, -1))
+        self.entries: dict[bytes, Entry] = {}
+        self.receipts: dict[object, tuple[str, bytes]] = {}
+        self.tickets: list[Ticket] = []
+        shape = (LAYERS, 1 + max(self.pages, self.host_pages), SLOT_BYTES * self.page_size)
+        self.jobs = Jobs(np.zeros(shape, dtype=np.uint8), np.zeros(shape, dtype=np.uint8))
 
     # Device.
 
@@ -195,6 +329,73 @@ class HostedCache(HostedPages):
         jobs = [job for job in self.jobs.started if ticket.parts[0] in job.parts]
         return any(job.layers_done > layer for job in jobs)
 
+    # Pools.
+
+    def layers(self, pool: Pool) -> int:
+        return LAYERS if pool is Pool.KV else 0
+
+    def slot_bytes(self, pool: Pool) -> int:
+        return SLOT_BYTES
+
+    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+        self.jobs.device[layer].reshape(-1, SLOT_BYTES)[slots] = data
+
+    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        data: PageBytes = self.jobs.device[layer].reshape(-1, SLOT_BYTES)[slots]
+        return data
+
+    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+        data: PageBytes = self.jobs.host[layer].reshape(-1, SLOT_BYTES)[slots]
+        return data
+
+    # Snapshot.
+
+    def sizes(self) -> Mapping[str, Sizes]:
+        counts = [(entry.page, entry.locks) for entry in self.entries.values()]
+        return {FULL: self._sizes(counts, self.free_pages)}
+
+    def host_sizes(self) -> Mapping[str, Sizes]:
+        counts = [(entry.host, entry.host_locks) for entry in self.entries.values()]
+        return {FULL: self._sizes(counts, self.free_host)}
+
+    def snapshot(self) -> Snapshot:
+        ordered = sorted(self.entries, key=len)
+        rows = {prefix: row for row, prefix in enumerate(ordered)}
+        pools = {FULL: PoolView(self.pages * self.page_size, self._slots(self.free_pages))}
+        nodes = tuple(self._view(prefix, rows) for prefix in ordered)
+        return Snapshot(nodes, pools, self._host_tier_view(ordered) if self.has_host else None, storage=None)
+
+    def _host_tier_view(self, ordered: Sequence[bytes]) -> HostView:
+        transfers = [
+            TransferView(kind, {FULL: self._slots([part.device])}, {FULL: self._slots([part.host])})
+            for kind in TransferKind
+            for part in self.jobs.in_flight(kind)
+        ]
+        kept = [page for ticket in self.tickets for page in ticket.kept]
+        return HostView(
+            nodes=tuple(self._host_view(self.entries[prefix]) for prefix in ordered),
+            pools={FULL: PoolView(self.host_pages * self.page_size, self._slots(self.free_host))},
+            transfers=tuple(transfers),
+            kept={FULL: self._slots(kept)},
+        )
+
+    def _view(self, prefix: bytes, rows: Mapping[bytes, int]) -> NodeView:
+        entry, page_bytes = self.entries[prefix], 4 * self.page_size
+        return NodeView(
+            parent=rows.get(prefix[:-page_bytes], -1),
+            namespace=SHARED,
+            segment=prefix[-page_bytes:],
+            start=(len(prefix) - page_bytes) // 4,
+            end=len(prefix) // 4,
+            slots={FULL: self._slots([entry.page]) if entry.page else None},
+            locks={FULL: entry.locks},
+            hits=0,
+        )
+
+    def _host_view(self, entry: Entry) -> HostNodeView:
+        slots = self._slots([entry.host]) if entry.host else None
+        return HostNodeView({FULL: slots}, {FULL: entry.host_locks}, {FULL: entry.pins}, {FULL: entry.host_pins})
+
     # Internals.
 
     def _take_pages(self, count: int) -> list[int] | None:
@@ -205,7 +406,7 @@ class HostedCache(HostedPages):
 
     def _back_up(self, prefix: bytes) -> None:
         arriving = {part.prefix for part in self.jobs.in_flight(TransferKind.BACKUP)}
-        if self.entries[prefix].host or prefix in arriving:
+        if not self.has_host or self.entries[prefix].host or prefix in arriving:
             return
         self._pin(self._prefixes(prefix), 1)
         if not self.free_host:
@@ -273,3 +474,53 @@ class HostedCache(HostedPages):
         parents = {prefix[:-page_bytes] for prefix, entry in self.entries.items() if entry.host}
         free = [p for p, entry in self.entries.items() if entry.host and not entry.host_locks and p not in parents]
         return min(free, key=lambda prefix: self.entries[prefix].page != NONE, default=None)
+
+    def _lock(self, handle: bytes, by: int) -> None:
+        for prefix in self._prefixes(handle):
+            self.entries[prefix].locks += by
+
+    def _pin(self, prefixes: Iterable[bytes], by: int) -> None:
+        for prefix in prefixes:
+            self.entries[prefix].locks += by
+            self.entries[prefix].pins += by
+
+    def _pin_host(self, parts: Iterable[Part], by: int) -> None:
+        for part in parts:
+            self.entries[part.prefix].host_locks += by
+            self.entries[part.prefix].host_pins += by
+
+    def _prefixes(self, elements: bytes) -> list[bytes]:
+        page_bytes = 4 * self.page_size
+        return [elements[:end] for end in range(page_bytes, len(elements) + 1, page_bytes)]
+
+    def _touch(self, prefixes: Sequence[bytes]) -> None:
+        # A page is at least as recent as its descendants, so that the oldest page is always a leaf.
+        for prefix in reversed(prefixes):
+            self.entries[prefix] = self.entries.pop(prefix)
+
+    def _sizes(self, counts: Iterable[tuple[int, int]], free: Sequence[int]) -> Sizes:
+        held = [locks > 0 for page, locks in counts if page]
+        protected = sum(held) * self.page_size
+        return Sizes(len(held) * self.page_size - protected, protected, len(free) * self.page_size)
+
+    def _pages_of(self, slots: Slots) -> list[int]:
+        pages: list[int] = (slots[:: self.page_size] // self.page_size).tolist()
+        return pages
+
+    def _slots(self, pages: Iterable[int]) -> Slots:
+        starts = np.array(list(pages), dtype=np.int64)[:, np.newaxis] * self.page_size
+        return (starts + np.arange(self.page_size)).reshape(-1) if len(starts) else NO_SLOTS
+
+    def _drop_if_empty(self, prefix: bytes) -> None:
+        if not self.entries[prefix].page and not self.entries[prefix].host:
+            del self.entries[prefix]
+
+    def _receipt(self, kind: str, handle: bytes) -> object:
+        receipt = object()
+        self.receipts[receipt] = (kind, handle)
+        return receipt
+
+    def _take_receipt(self, receipt: Handle, kind: str) -> bytes:
+        if self.receipts.get(receipt, ("", b""))[0] != kind:
+            raise ReceiptError(f"{receipt!r} is not outstanding")
+        return self.receipts.pop(receipt)[1]

@@ -1,4 +1,4 @@
-"""Runs of the plugin on small suites and a small cache."""
+"""Runs of the plugin on small suites and a small cache, and records of runs made by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hicache.storage.hf3fs import backend
 from hicache.testing.adapters import reference
 from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
-from hicache.testing.report import RunRecord
+from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
 LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, session)
@@ -31,9 +31,9 @@ from hicache.testing.contract import clause
 """
 
 
-def write_suite(pytester: pytest.Pytester, source: str, folder: str = "conformance") -> None:
+def write_suite(pytester: pytest.Pytester, source: str, folder: str = "conformance", conftest: str = CONFTEST) -> None:
     """Write a suite of one module, `test_it.py`, with the preamble before it."""
-    files = {"__init__": "", "conftest": CONFTEST, "test_it": PREAMBLE + textwrap.dedent(source)}
+    files = {"__init__": "", "conftest": conftest, "test_it": PREAMBLE + textwrap.dedent(source)}
     for name, text in files.items():
         path = pytester.path / folder / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
@@ -62,3 +62,35 @@ def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
         run(pytester, "--report", "out", *options)
     assert len(records) == 1, f"expected one record of one run, got {records}"
     return records[0]
+
+
+HOSTILE = 'expected <b>1</b> & "2", got \x00\x1b[31mred\x1b[0m \ud800 ``` | </pre><script>alert(1)</script> ]]> é\ufffe'
+"""A failure's message with the worst contents: markup of every format, control characters, a lone surrogate."""
+
+
+def execution(
+    *clauses: str,
+    outcome: Outcome = Outcome.PASSED,
+    configuration: str = "full/page16/lru",
+    reason: str = "",
+    name: str = "test_one",
+    suite: str = "conformance",
+    duration_s: float = 0.25,
+) -> Execution:
+    """One execution of `name`, with 7 operations."""
+    node_id = f"{suite}/test_file.py::{name}[{configuration}]"
+    return Execution(node_id, suite, clauses, configuration, outcome, reason, f"pytest '{node_id}'", duration_s, 7)
+
+
+def record(
+    *executions: Execution, implementation: str = "package.cache:Adapter", started: str = "2026-01-02"
+) -> RunRecord:
+    """One run of these executions."""
+    return RunRecord(
+        schema_version=SCHEMA_VERSION,
+        implementation=implementation,
+        started=started,
+        environment={"python": "3.10.1"},
+        capabilities=("BYTES", "SWA"),
+        executions=executions,
+    )

@@ -8,42 +8,41 @@ import pytest
 
 from hicache.cli.stage import suite_folder
 from hicache.testing.report import Outcome
-from hicache.tests.kit import broken_backends as broken
-from hicache.tests.kit.dictionary_storage import DictionaryStorage
-from hicache.tests.kit.folder_storage import FolderStorage
+from hicache.tests.kit import storage_backends as backends
+from hicache.tests.kit.storage_backends import DictionaryStorage, FolderStorage
 from hicache.tests.kit.suite_runs import run_recorded
 
 IN_MEMORY = {"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}
 ON_DISK = {"directory": "{directory}"}
 
 FOUND = [
-    (broken.SmallestOfEach, "conformance/storage/test_prefix.py", "STORE-2"),
-    (broken.FixedWindow, "conformance/storage/test_prefix.py", "STORE-2"),
-    (broken.TurnedAnswers, "conformance/storage/test_pages.py", "STORE-3"),
-    (broken.ClearsAll, "conformance/storage/test_set_and_clear.py", "STORE-4"),
-    (broken.Overwrites, "conformance/storage/test_set_and_clear.py", "STORE-5"),
-    (broken.TakesShort, "conformance/storage/test_pages.py", "STORE-3"),
-    (broken.Raises, "conformance/storage/test_pages.py", "STORE-3"),
-    (broken.TouchesTargets, "conformance/storage/test_set_and_clear.py", "STORE-6"),
-    (broken.OneForAll, "conformance/storage/test_set_and_clear.py", "STORE-6"),
-    (broken.Unbounded, "conformance/storage/test_capacity.py", "STORE-8"),
-    (broken.Remembers, "conformance/storage/test_set_and_clear.py", "STORE-7"),
-    (broken.OneScope, "conformance/storage/test_names.py", "STORE-7"),
-    (broken.NoCase, "conformance/storage/test_names.py", "STORE-7"),
-    (broken.OneContextRank, "conformance/storage/test_names.py", "STORE-7"),
-    (broken.AnyKey, "conformance/storage/test_names.py", "KeyFormError"),
-    (broken.Copies, "conformance/storage/test_capacity.py", "STORE-9"),
-    (broken.Unpickles, "conformance/storage/test_pickles.py", "SEC-6"),
-    (broken.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
-    (broken.SharedRoom, "conformance/storage/test_concurrency.py", "STORE-3"),
-    (broken.Forgets, "conformance/storage/test_set_and_clear.py", "STORE-4"),
-    (broken.KeepsBeginnings, "conformance/storage/test_crash.py", "STORE-8"),
-    (broken.TornVisible, "conformance/storage/test_crash.py", "STORE-3"),
-    (broken.NoDigest, "conformance/storage/test_damage.py", "STORE-3"),
-    (broken.KeepsDamage, "conformance/storage/test_damage.py", "STORE-4"),
-    (broken.Escapes, "conformance/storage/test_names.py", "KeyFormError"),
-    (broken.DiskRaises, "properties/storage/test_backends.py::test_runs_with_faults", "STORE-3"),
-    (broken.TrustsWrites, "properties/storage/test_backends.py::test_runs_with_faults", "STORE-4"),
+    (backends.SmallestOfEach, "conformance/storage/test_prefix.py", "STORE-2"),
+    (backends.FixedWindow, "conformance/storage/test_prefix.py", "STORE-2"),
+    (backends.TurnedAnswers, "conformance/storage/test_pages.py", "STORE-3"),
+    (backends.ClearsAll, "conformance/storage/test_set_and_clear.py", "STORE-4"),
+    (backends.Overwrites, "conformance/storage/test_set_and_clear.py", "STORE-5"),
+    (backends.TakesShort, "conformance/storage/test_pages.py", "STORE-3"),
+    (backends.Raises, "conformance/storage/test_pages.py", "STORE-3"),
+    (backends.TouchesTargets, "conformance/storage/test_set_and_clear.py", "STORE-6"),
+    (backends.OneForAll, "conformance/storage/test_set_and_clear.py", "STORE-6"),
+    (backends.Unbounded, "conformance/storage/test_capacity.py", "STORE-8"),
+    (backends.Remembers, "conformance/storage/test_set_and_clear.py", "STORE-7"),
+    (backends.OneScope, "conformance/storage/test_names.py", "STORE-7"),
+    (backends.NoCase, "conformance/storage/test_names.py", "STORE-7"),
+    (backends.OneContextRank, "conformance/storage/test_names.py", "STORE-7"),
+    (backends.AnyKey, "conformance/storage/test_names.py", "KeyFormError"),
+    (backends.Copies, "conformance/storage/test_capacity.py", "STORE-9"),
+    (backends.Unpickles, "conformance/storage/test_pickles.py", "SEC-6"),
+    (backends.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
+    (backends.SharedRoom, "conformance/storage/test_concurrency.py", "STORE-3"),
+    (backends.Forgets, "conformance/storage/test_set_and_clear.py", "STORE-4"),
+    (backends.KeepsBeginnings, "conformance/storage/test_crash.py", "STORE-8"),
+    (backends.TornVisible, "conformance/storage/test_crash.py", "STORE-3"),
+    (backends.NoDigest, "conformance/storage/test_damage.py", "STORE-3"),
+    (backends.KeepsDamage, "conformance/storage/test_damage.py", "STORE-4"),
+    (backends.Escapes, "conformance/storage/test_names.py", "KeyFormError"),
+    (backends.DiskRaises, "properties/storage/test_backends.py::test_runs_with_faults", "STORE-3"),
+    (backends.TrustsWrites, "properties/storage/test_backends.py::test_runs_with_faults", "STORE-4"),
 ]
 
 

@@ -11,10 +11,10 @@ from hicache.cli.app import app
 from hicache.cli.stage import Progress, StageResult, SuiteStage
 from hicache.testing.report import Outcome, read_run
 from hicache.testing.storage import throughput
-from hicache.tests.kit.run_records import execution, record
+from hicache.tests.kit.suite_runs import execution, record
 
 OPTIONS = '{"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}'
-BROKEN = "hicache.tests.kit.broken_backends:Overwrites"
+BROKEN = "hicache.tests.kit.storage_backends:Overwrites"
 
 
 def run_app(*arguments: str, columns: int = 400) -> tuple[int, str]:

@@ -17,7 +17,6 @@ from hicache.types import Handle
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "adapters.md"
-HERE = "hicache.tests.kit.test_dictionary_adapter"
 
 
 class Forgetful(DictionaryAdapter):
@@ -64,7 +63,7 @@ def test_what_it_does_not_declare_is_skipped_with_the_reason(run: RunRecord) -> 
 
 
 def test_a_defect_in_it_is_found(tmp_path: Path) -> None:
-    run = verified(f"{HERE}:Forgetful", tmp_path, "-k", "LOCK-5")
+    run = verified(f"{__name__}:Forgetful", tmp_path, "-k", "LOCK-5")
     failed = {clause for one in run.executions if one.outcome is Outcome.FAILED for clause in one.clauses}
     assert "LOCK-5" in failed, f"a lock that protects nothing breaks LOCK-5, got {failed or 'no failure'}"
 

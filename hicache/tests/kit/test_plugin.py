@@ -1,4 +1,4 @@
-"""The plugin: which tests run, which are skipped and why, and which runs fail."""
+"""The plugin: which tests run, which are skipped and why, which runs fail, and on which backends and caches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from types import ModuleType
 import pytest
 import torch
 
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.plugin.devices import missing_device
-from hicache.tests.kit.suite_runs import run, write_suite
+from hicache.testing.report import Outcome
+from hicache.testing.storage.shipped import SHIPPED
+from hicache.tests.kit.flat_cache import FlatCache
+from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
 
 PASSING = """
 @clause("KEY-1")
@@ -282,3 +287,108 @@ def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> 
     result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:benchmark")
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("*hicache:*")
+
+
+REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+BACKEND_CONFTEST = "from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers"
+OPTIONS = '{"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}'
+
+
+@pytest.fixture
+def backend_suite(pytester: pytest.Pytester) -> None:
+    """A suite of one test that sets a page in a store."""
+    write_suite(
+        pytester,
+        """
+        @clause("STORE-2", "STORE-5")
+        def test_it(store):
+            store.set(["a"])
+        """,
+        conftest=BACKEND_CONFTEST,
+    )
+
+
+@pytest.mark.usefixtures("backend_suite")
+def test_a_named_backend_is_the_subject_of_the_run(pytester: pytest.Pytester) -> None:
+    record = run_recorded(pytester, "--adapter", REFERENCE, "--backend", "memory", "--backend-config", OPTIONS)
+    assert record.implementation == "memory", f"expected memory, got {record.implementation}"
+    (found,) = record.executions
+    assert (found.clauses, found.configuration) == (("STORE-2", "STORE-5"), "storage/memory"), f"got {found}"
+    assert (found.outcome, found.operations) == (Outcome.PASSED, 1), f"one verb was called, got {found}"
+    assert "--backend memory --backend-config" in found.replay, f"the command names it: {found.replay}"
+
+
+@pytest.mark.usefixtures("backend_suite")
+def test_without_a_name_those_that_ship_are_tested(pytester: pytest.Pytester) -> None:
+    record = run_recorded(pytester, "--adapter", REFERENCE)
+    tested = [one.configuration for one in record.executions]
+    expected = [f"storage/{subject.name}" for subject in SHIPPED]
+    assert tested == expected, f"expected {expected}, got {tested}"
+
+
+@pytest.mark.usefixtures("backend_suite")
+def test_a_run_of_another_adapter_skips_the_backends(pytester: pytest.Pytester) -> None:
+    (found,) = run_recorded(pytester).executions
+    assert found.outcome is Outcome.SKIPPED, f"expected a skip, got {found}"
+    assert f"this run verifies {FLAT_CACHE}" in found.reason, f"expected the reason, got {found.reason}"
+
+
+@pytest.mark.usefixtures("backend_suite")
+def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "--backend", "memory", adapter=REFERENCE)
+    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 13 not executed"])
+
+
+@pytest.mark.usefixtures("backend_suite")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--backend", "no_such_module:Backend"), "no_such_module"),
+        (("--backend", "memory", "--backend-config", "{"), "inline JSON"),
+        (("--backend-config", "{}"), "without --backend"),
+    ],
+)
+def test_a_backend_that_cannot_be_opened_ends_the_run(
+    pytester: pytest.Pytester, options: tuple[str, ...], message: str
+) -> None:
+    result = run(pytester, *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
+    assert message in "\n".join(result.errlines), f"{message} is named: {result.errlines}"
+
+
+def test_a_test_of_metadata_runs_for_the_backends_that_ask_a_service(pytester: pytest.Pytester) -> None:
+    write_suite(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture
+        def metadata(place):
+            return place.metadata
+
+        @clause("SEC-4")
+        def test_it(metadata):
+            assert metadata.url
+        """,
+        conftest=BACKEND_CONFTEST,
+    )
+    tested = [one.configuration for one in run_recorded(pytester, "--adapter", REFERENCE).executions]
+    assert tested == ["storage/hf3fs"], f"of those that ship it is one, got {tested}"
+    (found,) = run_recorded(pytester, "--adapter", REFERENCE, "--backend", "memory").executions
+    assert found.outcome is Outcome.SKIPPED, f"expected a skip, got {found}"
+    assert "memory: no option names a metadata service" in found.reason, f"expected the reason, got {found.reason}"
+
+
+@pytest.mark.parametrize("adapter", [ReferenceAdapter, FlatCache])
+def test_the_delayed_class_is_the_same_cache(adapter: type[CacheAdapter]) -> None:
+    delayed = adapter.delayed()
+    assert issubclass(delayed, adapter), f"expected a subclass of the named class, got {delayed.__mro__}"
+    assert delayed.__name__ == adapter.__name__, f"expected the name {adapter.__name__}, got {delayed.__name__}"
+    assert delayed.__module__ == adapter.__module__, f"expected the same module, got {delayed.__module__}"
+
+
+def test_the_reference_is_delayed_for_tests_alone() -> None:
+    plain, delayed = ReferenceAdapter, ReferenceAdapter.delayed()
+    pauses = [getattr(one, "max_pause_s", None) for one in (plain, delayed)]
+    assert pauses[0] == 0, f"expected no delay in a replay or a benchmark, got {pauses[0]} s"
+    assert 0 < (pauses[1] or 0) <= 0.001, f"expected a delay of at most a millisecond in a test, got {pauses[1]} s"

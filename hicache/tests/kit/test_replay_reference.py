@@ -15,18 +15,17 @@ from hicache.testing.adapter import load_adapter
 from hicache.testing.replay import (
     HostSettings,
     ReplayOutcome,
-    ReplaySettings,
     replay,
     replay_sample,
     samples,
     write_report,
 )
 from hicache.testing.traces import SHORT_TRACE, Trace, generate_trace, write_trace
+from hicache.tests.kit.replays import SETTINGS, SMALL
 
-SMALL = replace(SHORT_TRACE, requests=40, system_length_median=300, message_length_median=200, longest_input=2048)
 REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
 STEPPED = HostSettings("30%", WritePolicy.WRITE_THROUGH, Layout.PAGE_FIRST, ExecutorKind.STEPPED)
-BROKEN = "hicache.tests.kit.test_replay_session:SwapsPages"
+BROKEN = "hicache.tests.kit.test_replay:SwapsPages"
 
 
 @pytest.fixture(name="path", scope="module")
@@ -43,18 +42,18 @@ def replayed(
     policy: EvictionPolicy = EvictionPolicy.LRU,
     host: HostSettings | None = None,
 ) -> ReplayOutcome:
-    settings = ReplaySettings(
-        page_size=64,
+    asked = replace(
+        SETTINGS,
         capacity=capacity,
+        page_size=64,
         components=components,
         policy=policy,
         sliding_window_size=256,
         running=4,
         check_every=10,
         host=host,
-        storage=None,
     )
-    return replay(Trace(path, skip_bad=False, limit=None), load_adapter(REFERENCE), settings, None)
+    return replay(Trace(path, skip_bad=False, limit=None), load_adapter(REFERENCE), asked, None)
 
 
 @pytest.mark.parametrize("capacity", ["unlimited", "40%", "20%"])
@@ -177,6 +176,26 @@ def test_the_command_shows_both_tiers_and_what_moved(path: Path, tmp_path: Path)
         assert expected in result.output, f"{expected!r} is missing from: {result.output}"
 
 
+WITH_STORAGE = ["--capacity", "20%", "--host", "30%", "--executor", "stepped", "--storage", "memory"]
+
+
+def test_the_command_tells_of_both_parts(path: Path, tmp_path: Path) -> None:
+    arguments = ["replay", str(path), *WITH_STORAGE, "--report", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
+    assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
+    table = json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))
+    storage = table["storage"]
+    assert (storage["backend"], storage["stop_policy"], storage["restarted"]) == ("memory", "wait_complete", True)
+    assert [part["requests"] for part in storage["parts"]] == [20, 20], f"a restart in the middle: {storage}"
+    assert storage["parts"][1]["hit_tokens"]["storage"] > 0, f"the second half hits storage: {storage['parts'][1]}"
+    second = storage["parts"][1]["hit_rates"]["storage"]
+    for expected in ("hits on storage", "part 2", "unlimited cache", "with a restart", "stored", f"{second:.2%}"):
+        assert expected in result.output, f"{expected!r} is missing from: {result.output}"
+    picture = (tmp_path / "replay.svg").read_text(encoding="utf-8")
+    assert "<!-- restart -->" in picture, "the restart is not in the picture"
+    assert "<!-- and in storage" in picture, "the hits of storage are not in the picture"
+
+
 def test_a_broken_law_ends_with_1_and_a_report(path: Path, tmp_path: Path) -> None:
     arguments = ["replay", str(path), "--adapter", BROKEN, "--check-every", "1", "--report", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
@@ -195,6 +214,13 @@ def test_a_broken_law_ends_with_1_and_a_report(path: Path, tmp_path: Path) -> No
         (["--host", "25%", "--adapter", "hicache.tests.kit.flat_cache:FlatCache"], "HOST"),
         (["--page-size", "0"], "page_size"),
         (["--components", "swa"], "full"),
+        (["--storage", "memory"], "needs a host tier"),
+        ([*WITH_STORAGE, "--storage", "nowhere"], "nowhere"),
+        ([*WITH_STORAGE, "--storage-config", '{"prefetch_threshold": "many"}'], "prefetch_threshold"),
+        ([*WITH_STORAGE, "--storage-config", '{"room": 1}'], "room"),
+        ([*WITH_STORAGE, "--storage-config", "@nowhere.json"], "nowhere.json"),
+        ([*WITH_STORAGE, "--restart-at", "2"], "restart_at"),
+        ([*WITH_STORAGE, "--stop-policy", "soon"], "soon"),
     ],
 )
 def test_what_cannot_be_opened_ends_with_2(path: Path, tmp_path: Path, arguments: list[str], expected: str) -> None:

@@ -1,4 +1,4 @@
-"""The parts of the backend suite: places, page bytes, memory with guards, a failing disk."""
+"""The suite of storage backends: places, page bytes, a failing disk, the model of a backend, scripted storage."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hicache.errors import ConfigurationError
+from hicache.errors import ConfigurationError, InvariantError
+from hicache.storage.base import usable_pages
 from hicache.testing.plugin.gate import clauses_named_in
 from hicache.testing.storage.clauses import BACKEND_CLAUSES
 from hicache.testing.storage.damage import DAMAGES, Found, find_page
 from hicache.testing.storage.disk_faults import DiskFaults
+from hicache.testing.storage.model import StorageModel, usable
 from hicache.testing.storage.page_bytes import BLANK, Sheet, cut_evenly, page_bytes
 from hicache.testing.storage.place import Place
+from hicache.testing.storage.scripted import ScriptedStorage, store_named
 from hicache.testing.storage.shipped import SHIPPED, read_subject
+from hicache.testing.storage.store import Store
 from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.stored import restorable_pages
+from hicache.types import HitPolicy, Pool
 
 
 def test_every_clause_of_a_backend_has_a_test_in_its_suite() -> None:
@@ -95,3 +103,205 @@ def test_a_disk_fails_at_random_and_works_afterwards(tmp_path: Path) -> None:
     assert disk.injected > 10, f"expected more than 10 injected faults, got {disk.injected}"
     short = [written for written, _ in pairwise(moved) if 0 < written < 7]
     assert short, f"expected some calls to transfer less than asked for, got {sorted(set(moved))}"
+
+
+ALL, TRAILING = HitPolicy.ALL_PAGES, HitPolicy.TRAILING_PAGES
+
+
+@pytest.fixture
+def model() -> StorageModel:
+    """A scope that loses nothing, with version 1 of `a` in it."""
+    made = StorageModel(forgets=False)
+    made.was_set("a", 1, True)
+    return made
+
+
+def test_what_was_kept_first_stays(model: StorageModel) -> None:
+    model.was_set("a", 2, True)
+    model.was_got("a", [1])
+    with pytest.raises(InvariantError, match="STORE-5"):
+        model.was_got("a", [2])
+
+
+def test_what_was_kept_is_there(model: StorageModel) -> None:
+    model.was_looked_for("a", True)
+    with pytest.raises(InvariantError, match="STORE-4"):
+        model.was_got("a", None)
+    with pytest.raises(InvariantError, match="STORE-4"):
+        model.was_looked_for("a", False)
+
+
+def test_what_was_never_kept_is_not_there(model: StorageModel) -> None:
+    model.was_got("b", None)
+    model.was_looked_for("b", False)
+    with pytest.raises(InvariantError, match="STORE-7"):
+        model.was_got("b", [1])
+    with pytest.raises(InvariantError, match="STORE-7"):
+        model.was_looked_for("b", True)
+
+
+def test_what_was_cleared_is_gone(model: StorageModel) -> None:
+    model.was_cleared(True)
+    assert model.keys == [], f"nothing is left, got {model.keys}"
+    with pytest.raises(InvariantError, match="STORE-7"):
+        model.was_looked_for("a", True)
+
+
+@pytest.mark.parametrize("refused", ["set", "clear"])
+def test_where_nothing_is_in_its_way_nothing_is_refused(model: StorageModel, refused: str) -> None:
+    with pytest.raises(InvariantError, match="True"):
+        model.was_set("b", 1, False) if refused == "set" else model.was_cleared(False)
+
+
+def test_an_interrupted_write_is_whole_or_absent_until_it_was_seen(model: StorageModel) -> None:
+    model.was_interrupted("b", 3)
+    assert model.may_hold("b") == {3, None}, f"expected version 3 or absent, got {model.may_hold('b')}"
+    model.was_got("b", [3])
+    with pytest.raises(InvariantError, match="STORE-4"):
+        model.was_got("b", None)
+
+
+def test_an_interrupted_write_over_what_is_there_changes_nothing(model: StorageModel) -> None:
+    model.was_interrupted("a", 3)
+    assert model.may_hold("a") == {1}, f"what is there stays, got {model.may_hold('a')}"
+
+
+def test_where_objects_may_go_they_may_go_and_nothing_else() -> None:
+    model = StorageModel(forgets=True)
+    model.was_set("a", 1, True)
+    model.was_got("a", None)
+    model.was_got("a", [1])
+    model.was_set("b", 1, False)
+    model.was_got("b", [1])
+    with pytest.raises(InvariantError, match="STORE-5"):
+        model.was_got("b", [2])
+    with pytest.raises(InvariantError, match="STORE-7"):
+        model.was_got("c", [1])
+
+
+@pytest.mark.parametrize(
+    ("there", "policy", "trailing", "expected"),
+    [
+        ("k0 k1 k2", ALL, 0, 0),
+        ("k0 k1 k2 m0 m1", ALL, 0, 2),
+        ("k0 k1 k2 m1", TRAILING, 1, 2),
+        ("k0 k1 k2 m0 m2", TRAILING, 2, 1),
+        ("k0 k1 k2 m1 m2", TRAILING, 2, 3),
+        ("k1 k2 m0 m1 m2", ALL, 0, 0),
+    ],
+)
+def test_the_longest_prefix_is_searched_for(there: str, policy: HitPolicy, trailing: int, expected: int) -> None:
+    found = usable(["k0", "k1", "k2"], [(["m0", "m1", "m2"], policy, trailing)], set(there.split()))
+    assert found == expected, f"{there}, {policy}, {trailing}: expected {expected}, got {found}"
+
+
+def test_exists_is_held_to_what_is_there_for_certain_and_what_may_be(model: StorageModel) -> None:
+    model.was_interrupted("b", 1)
+    model.was_asked(["a", "b"], [], 1)
+    model.was_asked(["a", "b"], [], 2)
+    with pytest.raises(InvariantError, match="STORE-2"):
+        model.was_asked(["a", "b"], [], 0)
+    with pytest.raises(InvariantError, match="STORE-2"):
+        model.was_asked(["a", "c"], [], 2)
+
+
+PAGE = b"page"
+
+
+@pytest.fixture
+def store() -> Store:
+    found = store_named("kit")
+    found.empty()
+    return found
+
+
+@pytest.fixture
+def backend(store: Store) -> ScriptedStorage:
+    assert not store.objects, "each test begins with an empty store"
+    return ScriptedStorage("scope", {"store": "kit"})
+
+
+def put(backend: ScriptedStorage, *keys: str) -> list[bool]:
+    return backend.set(keys, [[memoryview(PAGE)] for _ in keys], ())
+
+
+def get(backend: ScriptedStorage, *keys: str, size: int = 4) -> tuple[list[bool], list[bytes]]:
+    targets = [bytearray(size) for _ in keys]
+    answer = backend.get(keys, [[memoryview(target)] for target in targets], ())
+    return answer, list(map(bytes, targets))
+
+
+def test_objects_outlive_the_instance(backend: ScriptedStorage) -> None:
+    assert put(backend, "a", "b") == [True, True], "both are kept"
+    backend.close()
+    other = ScriptedStorage("scope", {"store": "kit"})
+    assert get(other, "a") == ([True], [PAGE]), "another instance reads it"
+    assert ScriptedStorage("other", {"store": "kit"}).has(["a"]) == [False], "another scope does not see it"
+
+
+@pytest.mark.parametrize("reason", ["absent", "corrupt"])
+def test_a_corrupt_object_is_a_miss_once_it_is_read(backend: ScriptedStorage, store: Store, reason: str) -> None:
+    put(backend, "a")
+    store.corrupt(["scope/a", "scope/none"], reason)
+    assert (backend.has(["a"]), store.readable(["scope/a"])) == ([True], [False]), "expected `has` not to detect it"
+    answer, (bytes_there,) = get(backend, "a")
+    assert answer == [False], "it cannot be read"
+    assert bytes_there != PAGE, "expected no data in the target"
+    assert backend.has(["a"]) == [False], "expected it to be absent after the read"
+    assert put(backend, "a") == [True], "expected it to be written again"
+    assert get(backend, "a") == ([True], [PAGE]), "and read"
+    assert dict(backend.stats().misses) == {reason: 1}, f"the reason is counted, got {backend.stats().misses}"
+
+
+@pytest.mark.parametrize(("size", "reason"), [(3, "long"), (5, "short")])
+def test_an_object_of_another_size_is_missed(backend: ScriptedStorage, size: int, reason: str) -> None:
+    put(backend, "a")
+    assert get(backend, "a", size=size)[0] == [False], f"it has 4 bytes, not {size}"
+    assert dict(backend.stats().misses) == {reason: 1}, f"got {backend.stats().misses}"
+
+
+def test_faults_are_injected_as_set(backend: ScriptedStorage, store: Store) -> None:
+    store.faults.refused = {"scope/b"}
+    store.faults.failing_sets = 1
+    assert put(backend, "a", "b", "c") == [False, False, True], "the first fails, b is refused, c is kept"
+    assert store.has_refused, "which is remembered"
+    assert store.offered == {"scope/a", "scope/b", "scope/c"}, f"got {store.offered}"
+    store.faults.failing_gets = 1
+    assert get(backend, "c")[0] == [False], "the next page cannot be read"
+    store.faults.raising = {"has"}
+    with pytest.raises(RuntimeError, match="has of 1 keys"):
+        backend.has(["a"])
+
+
+def test_memory_that_was_not_registered_is_seen(backend: ScriptedStorage, store: Store) -> None:
+    region = memoryview(bytearray(PAGE * 2))
+    backend.register([region])
+    backend.set(["a"], [[region[:2], region[2:4]]], ())
+    assert (store.moved_pieces, store.stray_pieces) == (2, 0), "both pieces lie in the region"
+    put(backend, "b")
+    assert (store.moved_pieces, store.stray_pieces) == (3, 1), "this one does not"
+
+
+@pytest.mark.parametrize("options", [{}, {"store": 1}, {"store": "kit", "x": 1}])
+def test_options_are_checked(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="ScriptedStorage"):
+        ScriptedStorage("scope", options)
+
+
+FLAGS = st.lists(st.booleans(), min_size=6, max_size=6)
+
+
+@given(kv=FLAGS, indexer=FLAGS, swa=FLAGS, mamba=FLAGS, window=st.integers(1, 7))
+def test_two_ways_to_find_the_longest_prefix_agree(
+    kv: list[bool], indexer: list[bool], swa: list[bool], mamba: list[bool], window: int
+) -> None:
+    whole = kv.index(False) if False in kv else len(kv)
+    wants = [
+        (indexer[:whole], HitPolicy.ALL_PAGES, 0),
+        (swa[:whole], HitPolicy.TRAILING_PAGES, window),
+        (mamba[:whole], HitPolicy.TRAILING_PAGES, 1),
+    ]
+    expected = usable_pages(whole, wants)
+    present = {Pool.KV: kv, Pool.INDEXER: indexer, Pool.SWA: swa, Pool.MAMBA: mamba}
+    found = restorable_pages(present, window)
+    assert found == expected, f"STORE-2: {expected} by intersection, {found} length by length"

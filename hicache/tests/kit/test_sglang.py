@@ -1,9 +1,12 @@
-"""The adapter for SGLang's storage backends: its calls, its keys, and its treatment of errors."""
+"""The adapters of SGLang's caches and storage backends, with and without SGLang, and their lists of known failures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +15,163 @@ from typing import Any
 import pytest
 import torch
 
+from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.storage.base import PoolQuery
+from hicache.testing import adapters
+from hicache.testing.adapter import Capability, load_adapter
 from hicache.testing.adapters import storage_sglang
+from hicache.testing.adapters.sglang_import import sglang_version
+from hicache.testing.adapters.sglang_view import extra_key
+from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.adapters.storage_sglang import SglangStorage
+from hicache.testing.configurations import standard_configurations
+from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
-from hicache.types import HitPolicy
+from hicache.types import SHARED, HitPolicy, Namespace, StorageKind
 
-LISTS = sorted((Path(storage_sglang.__file__).parent / "known").glob("hicachefile-*.toml"))
+ADAPTERS = {"Sglang0513": "0.5.13.post1", "Sglang0523Python": "0.5.23", "Sglang0523Rust": "0.5.23"}
+"""Each adapter class, and the release that it needs."""
+
+LISTS = sorted((Path(adapters.__file__).parent / "known").glob("*.toml"))
+ROOT = Path(__file__).parents[3]
+
+EVERY_ADAPTER = pytest.mark.parametrize("name", ADAPTERS)
+
+
+def tiny(name: str) -> CacheConfig:
+    """The standard configuration of this name."""
+    return next(config for config in standard_configurations(frozenset(Capability)) if config.name == name)
+
+
+def path_of(name: str) -> str:
+    """The adapter's path, as an option takes it."""
+    return f"hicache.testing.adapters.sglang:{name}"
+
+
+@EVERY_ADAPTER
+def test_an_adapter_can_be_named_where_sglang_is_not_installed(name: str) -> None:
+    adapter = load_adapter(path_of(name))
+    assert Capability.SIZES in adapter.capabilities, f"{name} expected SIZES, got {adapter.capabilities}"
+
+
+@EVERY_ADAPTER
+def test_an_adapter_refuses_another_release(name: str) -> None:
+    if sglang_version() == ADAPTERS[name]:
+        pytest.skip(f"sglang {ADAPTERS[name]}, which {name} drives, is the one that is installed")
+    with pytest.raises(ImportError, match="sglang"):
+        load_adapter(path_of(name))(tiny("full/page1/lru"))
+
+
+@EVERY_ADAPTER
+@pytest.mark.parametrize("kind", ["full/page16/lru", "full+swa/page16/lru", "full+mamba/page16/lru"])
+def test_what_is_put_is_found_and_read_back(name: str, kind: str) -> None:
+    if sglang_version() != ADAPTERS[name]:
+        pytest.skip(f"sglang {ADAPTERS[name]} is not installed: found {sglang_version() or 'none'}")
+    config = tiny(kind)
+    driver = Driver(load_adapter(path_of(name))(config), config)
+    key = driver.key(driver.prompt([1, 2]), Namespace(lora="a", salt=None, tenant=None))
+    driver.put(key)
+    found = driver.match(key)
+    assert len(found.device_indices) == 32, f"two pages of 16 were put, got {found}"
+    assert not len(driver.match(replace(key, namespace=SHARED)).device_indices), "another namespace finds nothing"
+    driver.verify_state(key, found)
+
+
+def test_no_two_namespaces_are_one_text() -> None:
+    named = [{"lora": "a"}, {"salt": "a"}, {"lora": "a", "salt": ""}, {"lora": "a", "salt": "b"}, {"lora": "ab"}]
+    texts = [extra_key({"lora": one.get("lora"), "salt": one.get("salt")}) for one in named]
+    assert len(set(texts)) == len(named), f"each namespace has a text of its own, got {texts}"
+    assert extra_key({"lora": None, "salt": None}) is None, "expected None for the shared namespace"
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)
+def test_a_list_of_known_failures_names_tests_that_there_are(path: Path) -> None:
+    for entry in read_known_failures(path):
+        file, _, name = entry.id.partition("::")
+        if name:
+            function = name.partition("[")[0].partition("*")[0]
+            source = (ROOT / file).read_text(encoding="utf-8")
+            assert f"def {function}" in source, f"{entry.place}: no test in {file} begins with {function}"
+
+
+class Controller(SimpleNamespace):
+    """A controller with one thread that calls storage for each item in its queue, as SGLang's threads do."""
+
+    def __init__(self, gate: Gate) -> None:
+        queues = {name: WorkQueue() for name in ("prefetch_queue", "prefetch_hit_queue")}
+        super().__init__(**queues, extra_host_mem_release_queues={}, ack_write_queue=[])
+        self._gate = gate
+        self.prefetch_thread = threading.Thread(target=self.prefetch_thread_func, daemon=True)
+        self.prefetch_thread.start()
+
+    def prefetch_thread_func(self) -> None:
+        while (item := self.prefetch_queue.get()) != "end":
+            self._gate.enter()
+            if item == "bad":
+                raise RuntimeError("storage raises, as a test wants it")
+            self.prefetch_hit_queue.put(item)
+
+
+@contextmanager
+def working(*, is_open: bool) -> Iterator[tuple[Controller, StorageThreads]]:
+    """A controller whose thread has ended after the block."""
+    gate = Gate(is_open=is_open)
+    controller = Controller(gate)
+    try:
+        yield controller, StorageThreads(controller, gate)
+    finally:
+        gate.set_open(is_open=True)
+        controller.prefetch_queue.put("end")
+        controller.prefetch_thread.join(timeout=10)
+        assert not controller.prefetch_thread.is_alive(), "expected the thread to have ended"
+
+
+def test_every_request_is_answered_when_all_threads_are_idle() -> None:
+    with working(is_open=True) as (controller, threads):
+        for number in range(20):
+            controller.prefetch_queue.put(number)
+            threads.wait_until_idle()
+            assert threads.answers() == (0, number + 1), f"{number + 1} answers, got {threads.answers()}"
+            assert not list(threads.operations()), "expected no operation in work"
+
+
+def test_a_thread_waits_at_the_gate_until_it_is_released() -> None:
+    with working(is_open=False) as (controller, threads):
+        controller.prefetch_queue.put("first")
+        controller.prefetch_queue.put("second")
+        for name in ("first", "second"):
+            threads.wait_until_idle()
+            [(thread, kind, item)] = threads.waiting_at_gate()
+            assert (kind, item) == (StorageKind.QUERY, name), f"one question at a time, got {kind}, {item}"
+            assert name in threads.operations(), f"{name} is worked on, got {list(threads.operations())}"
+            threads.gate.release(thread)
+        threads.wait_until_idle()
+        assert threads.answers() == (0, 2), f"expected both to be released, got {threads.answers()}"
+
+
+def test_a_gate_that_opens_lets_all_pass() -> None:
+    with working(is_open=False) as (controller, threads):
+        controller.prefetch_queue.put("first")
+        threads.wait_until_idle()
+        threads.gate.set_open(is_open=True)
+        controller.prefetch_queue.put("second")
+        threads.wait_until_idle()
+        assert threads.answers() == (0, 2), f"expected both answers, got {threads.answers()}"
+
+
+def test_a_thread_that_raised_is_idle_and_its_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), working(is_open=True) as (controller, threads):
+        controller.prefetch_queue.put("bad")
+        controller.prefetch_thread.join(timeout=10)
+        controller.prefetch_queue.put("never")
+        threads.wait_until_idle()
+        assert threads.answers() == (0, 0), f"expected no answers of a dead thread, got {threads.answers()}"
+    assert "as a test wants it" in caplog.text, f"expected the error in the log, got {caplog.text!r}"
+
+
+STORAGE_LISTS = sorted((Path(storage_sglang.__file__).parent / "known").glob("hicachefile-*.toml"))
 
 RANK = "tp0of1.cp0of1.pp0of1"
 
@@ -196,7 +347,7 @@ def test_without_sglang_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch)
         SglangStorage("model", {"class": "somewhere:FakeStorage"})
 
 
-@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", STORAGE_LISTS, ids=lambda path: path.name)
 def test_the_lists_of_known_failures_can_be_read(path: Path) -> None:
     entries = read_known_failures(path)
     assert entries, f"{path} lists nothing"
@@ -205,5 +356,5 @@ def test_the_lists_of_known_failures_can_be_read(path: Path) -> None:
 
 
 def test_there_is_a_list_for_each_release() -> None:
-    names = [path.name for path in LISTS]
+    names = [path.name for path in STORAGE_LISTS]
     assert names == ["hicachefile-0.5.13.toml", "hicachefile-0.5.23.toml"], f"got {names}"

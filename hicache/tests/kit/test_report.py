@@ -1,0 +1,535 @@
+"""Reports: the matrix of a run, merged and compared runs, their pages, and `hicache report compare`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from hicache.cli.app import app
+from hicache.errors import ConfigurationError
+from hicache.testing.contract import CONTRACT
+from hicache.testing.report import Execution, Outcome, RunRecord, merge_runs, write_report, write_run
+from hicache.testing.report.comparison import ComparedClause, Comparison, compare, difference
+from hicache.testing.report.matrix import Matrix, Row, Status, build_matrix
+from hicache.testing.report.pages import render_comparison
+from hicache.tests.kit.suite_runs import HOSTILE, execution, record
+
+PASSED, FAILED, SKIPPED, KNOWN_FAILURE = (execution("KEY-1", outcome=outcome) for outcome in Outcome)
+
+
+def row(matrix: Matrix, clause: str) -> Row:
+    """The row of a clause."""
+    return next(row for section in matrix.sections for row in section.rows if row.clause.id == clause)
+
+
+@pytest.mark.parametrize(
+    ("executions", "expected"),
+    [
+        ((PASSED,), Status.PASSED),
+        ((PASSED, PASSED), Status.PASSED),
+        ((SKIPPED,), Status.SKIPPED),
+        ((PASSED, SKIPPED), Status.PASSED_IN_PART),
+        ((SKIPPED, KNOWN_FAILURE, PASSED), Status.KNOWN_FAILURE),
+        ((PASSED, KNOWN_FAILURE, FAILED, SKIPPED), Status.FAILED),
+    ],
+)
+def test_the_worst_execution_decides(executions: Sequence[Execution], expected: Status) -> None:
+    matrix = build_matrix(record(*executions), CONTRACT)
+    found = row(matrix, "KEY-1")
+    assert (found.status, found.cells[0].status) == (expected, expected), f"{executions}: {found}"
+
+
+def test_a_clause_stands_as_in_its_worst_configuration() -> None:
+    executions = (
+        execution("KEY-1", configuration="full/page1/lru"),
+        execution("KEY-1", configuration="full/page16/lru", outcome=Outcome.FAILED),
+        execution("KEY-2", configuration="full/page1/lru"),
+    )
+    matrix = build_matrix(record(*executions), CONTRACT)
+    assert row(matrix, "KEY-1").status is Status.FAILED
+    statuses = [cell.status for cell in row(matrix, "KEY-1").cells]
+    assert statuses == [Status.PASSED, Status.FAILED], f"KEY-1 passed with page 1 alone, got {statuses}"
+    statuses = [cell.status for cell in row(matrix, "KEY-2").cells]
+    assert statuses == [Status.PASSED, Status.NOT_EXECUTED], f"KEY-2 ran with page 1 alone, got {statuses}"
+
+
+def test_a_configuration_that_was_skipped_as_a_whole_says_nothing_of_a_clause_that_ran() -> None:
+    executions = (
+        execution("KEY-1", configuration="full/page1/lru"),
+        execution("KEY-1", configuration="full/page16/lru", outcome=Outcome.SKIPPED),
+        execution("KEY-2", configuration="full/page16/lru", outcome=Outcome.SKIPPED),
+        execution("KEY-3", configuration="full/page1/lru"),
+        execution("KEY-3", configuration="", outcome=Outcome.SKIPPED),
+    )
+    matrix = build_matrix(record(*executions), CONTRACT)
+    statuses = [row(matrix, name).status for name in ("KEY-1", "KEY-2", "KEY-3")]
+    expected = [Status.PASSED, Status.SKIPPED, Status.PASSED_IN_PART]
+    assert statuses == expected, f"KEY-1 ran elsewhere, KEY-2 nowhere, of KEY-3 a test did not: {statuses}"
+    cells = [cell.status for cell in row(matrix, "KEY-1").cells]
+    assert cells == [Status.NOT_EXECUTED, Status.PASSED, Status.SKIPPED], f"what was skipped is shown, got {cells}"
+
+
+def test_what_never_ran_is_not_executed() -> None:
+    matrix = build_matrix(record(execution("KEY-1")), CONTRACT)
+    for clause in CONTRACT.values():
+        if clause.id != "KEY-1":
+            status = row(matrix, clause.id).status
+            assert status is Status.NOT_EXECUTED, f"{clause.id} of tier {clause.tier}: it never ran, but is {status}"
+    assert matrix.counts[Status.PASSED] == 1, f"only KEY-1 ran, got {matrix.counts}"
+    assert sum(matrix.counts.values()) == len(CONTRACT), f"each clause counts once, got {matrix.counts}"
+
+
+def test_a_skipped_clause_is_skipped() -> None:
+    matrix = build_matrix(record(execution("HOST-1", outcome=Outcome.SKIPPED)), CONTRACT)
+    assert row(matrix, "HOST-1").status is Status.SKIPPED
+
+
+def test_sections_hold_every_clause_in_the_order_of_the_catalogue() -> None:
+    matrix = build_matrix(record(), CONTRACT)
+    listed = [row.clause.id for section in matrix.sections for row in section.rows]
+    assert listed == list(CONTRACT), f"expected {list(CONTRACT)}, got {listed}"
+    names = [section.name for section in matrix.sections]
+    assert len(names) == len(set(names)), f"a section stands twice in {names}"
+
+
+def test_configurations_are_in_an_order_that_people_expect() -> None:
+    expected = (
+        "",
+        "full/page1/lru",
+        "full/page3/lru",
+        "full/page16/fifo",
+        "full/page16/lru",
+        "full/page16/lru/bigram",
+        "full/page64/lru",
+        "full+mamba/page1/lru",
+        "full+swa/page1/lru",
+        "full+swa+mamba/page1/lru",
+    )
+    matrix = build_matrix(record(*(execution("KEY-1", configuration=name) for name in sorted(expected))), CONTRACT)
+    assert matrix.configurations == expected, f"expected {expected}, got {matrix.configurations}"
+
+
+def test_an_unknown_clause_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"test_one.*'KEY-99'"):
+        build_matrix(record(execution("KEY-99")), CONTRACT)
+
+
+def test_executions_environments_and_the_earliest_start_are_kept() -> None:
+    one = record(execution("KEY-1"), started="2026-01-02T10:00:00+00:00")
+    other = record(execution("KEY-1", suite="properties"), started="2026-01-02T09:00:00+00:00")
+    other = replace(other, environment={"python": "3.11.0", "torch": "2.4"})
+    merged = merge_runs([one, other])
+    assert merged.executions == (*one.executions, *other.executions), f"executions are lost: {merged.executions}"
+    assert merged.started == other.started, f"expected the earliest start, got {merged.started}"
+    expected = {"python": "3.10.1, 3.11.0", "torch": "2.4"}
+    assert merged.environment == expected, f"expected {expected}, got {merged.environment}"
+
+
+def test_one_run_stays_as_it_is() -> None:
+    only = record(execution("KEY-1"))
+    assert merge_runs([only]) == only
+
+
+def test_nothing_cannot_be_merged() -> None:
+    with pytest.raises(ConfigurationError, match="no run"):
+        merge_runs([])
+
+
+def test_runs_of_different_implementations_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"a:A.*b:B"):
+        merge_runs([record(implementation="a:A"), record(implementation="b:B")])
+
+
+def test_runs_that_declare_different_capabilities_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="HOST"):
+        merge_runs([record(), replace(record(), capabilities=("HOST",))])
+
+
+def test_the_same_execution_twice_is_refused() -> None:
+    run = record(execution("KEY-1", name="test_twice"))
+    with pytest.raises(ConfigurationError, match=r"test_twice.*two runs"):
+        merge_runs([run, run])
+
+
+VOID = ("meta", "br", "img", "link", "input", "hr")
+
+
+class Reader(HTMLParser):
+    """Collects a page's text, its elements with their attributes, and its unmatched tags."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.mismatches: list[str] = []
+        self._open: list[str] = []
+        self.feed(page)
+        self.mismatches.extend(self._open)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.text += " "
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            self.mismatches.append(f"/{tag} at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def mixed_run() -> RunRecord:
+    """Every outcome, with arbitrary text wherever a run can hold some."""
+    return record(
+        execution("KEY-1"),
+        execution("KEY-1", configuration="full+swa/page16/lru", name="test_two"),
+        execution("LOCK-2", outcome=Outcome.FAILED, reason=f"first line\n{HOSTILE}", name="test_<three>$"),
+        execution("LOCK-3", outcome=Outcome.KNOWN_FAILURE, reason=f"bug: {HOSTILE}", name="test_four"),
+        execution("MATCH-3", outcome=Outcome.SKIPPED, reason="no SWA", name="test_five"),
+        execution("MATCH-4", outcome=Outcome.SKIPPED, reason="no SWA", name="test_six"),
+        implementation=f"package:{HOSTILE}",
+    )
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(mixed_run(), tmp_path_factory.mktemp("report")).parent
+
+
+def test_the_page_is_well_formed_and_holds_no_markup_of_a_message(report: Path) -> None:
+    page = Reader((report / "report.html").read_text(encoding="utf-8"))
+    assert not page.mismatches, f"tags that do not match: {page.mismatches}"
+    tags = {tag for tag, _ in page.elements}
+    assert "script" not in tags, "a message became a script"
+    assert "</pre><script>alert(1)</script>" in page.text, "the message is not shown as it is"
+
+
+def test_the_page_needs_nothing_from_elsewhere(report: Path) -> None:
+    page = Reader((report / "report.html").read_text(encoding="utf-8"))
+    addresses = [
+        value
+        for _, attributes in page.elements
+        for name, value in attributes.items()
+        if name in ("src", "href", "xlink:href") and not (value or "").startswith(("#", "data:"))
+    ]
+    assert not addresses, f"the page refers to {addresses}"
+    assert "@import" not in page.text, "the style sheet imports another"
+
+
+def test_links_within_the_page_lead_somewhere_and_ids_are_unique(report: Path) -> None:
+    page = Reader((report / "report.html").read_text(encoding="utf-8"))
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)), f"an id stands twice in {sorted(filter(None, ids))}"
+    links = {str(attributes["href"])[1:] for tag, attributes in page.elements if tag == "a" and "href" in attributes}
+    assert links == {"failure-1"}, f"the failed cell leads to the failure, got {links}"
+    assert links.issubset(ids), f"links {links} lead to none of {ids}"
+
+
+def test_the_page_tells_what_happened(report: Path) -> None:
+    text = " ".join(Reader((report / "report.html").read_text(encoding="utf-8")).text.split())
+    for expected in (
+        "1 test failed; 1 clause failed",
+        CONTRACT["LOCK-2"].sentence,
+        "pytest 'conformance/test_file.py::test_<three>$[full/page16/lru]'",
+        "no SWA MATCH-3 MATCH-4 2",
+        "42 operations",
+        "python 3.10.1",
+    ):
+        assert expected in text, f"the page does not say {expected!r}"
+
+
+def test_every_status_is_said_in_words_not_only_in_colour(report: Path) -> None:
+    page = (report / "report.html").read_text(encoding="utf-8")
+    cells = re.findall(r"<td class=.*?</td>", page, flags=re.DOTALL)
+    marked = [cell for cell in cells if 'class="mark' in cell]
+    assert len(marked) == 6, f"six clauses and configurations were executed, got {marked}"
+    silent = [cell for cell in marked if '<span class="hidden">' not in cell]
+    assert not silent, f"cells without a word: {silent}"
+
+
+def test_without_a_passed_test_the_verdict_is_not_a_pass(tmp_path: Path) -> None:
+    page = write_report(record(execution("KEY-1", outcome=Outcome.SKIPPED, reason="x")), tmp_path)
+    text = Reader(page.read_text(encoding="utf-8")).text
+    assert "No test passed, so nothing was verified" in text, "a run without a passed test must say so"
+
+
+def test_an_empty_run_can_be_reported(tmp_path: Path) -> None:
+    page = Reader(write_report(record(), tmp_path).read_text(encoding="utf-8"))
+    assert not page.mismatches, f"tags that do not match: {page.mismatches}"
+
+
+def test_the_replays_beside_the_report_become_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "replay.svg").write_text("<svg/>")
+    (tmp_path / "replay-host.svg").write_text("<svg></svg>")
+    page = Reader(write_report(record(execution("KEY-1")), tmp_path).read_text(encoding="utf-8"))
+    images = [attributes["src"] for tag, attributes in page.elements if tag == "img"]
+    expected = [f"data:image/svg+xml;base64,{picture}" for picture in ("PHN2Zy8+", "PHN2Zz48L3N2Zz4=")]
+    assert images == expected, f"expected both pictures, got {images}"
+
+
+def test_junit_is_well_formed_and_complete(report: Path) -> None:
+    root = ET.parse(report / "junit.xml").getroot()  # noqa: S314 - a file of our own
+    counts = {name: root.get(name) for name in ("tests", "failures", "skipped", "errors")}
+    expected = {"tests": "6", "failures": "1", "skipped": "3", "errors": "0"}
+    assert counts == expected, f"expected {expected}, got {counts}"
+    case = next(case for case in root.iter("testcase") if case.find("failure") is not None)
+    assert case.get("classname") == "conformance/test_file.py", f"got {case.attrib}"
+    assert case.get("name") == "test_<three>$[full/page16/lru]", f"got {case.attrib}"
+    properties = {one.get("name"): one.get("value") for one in case.iter("property")}
+    assert properties == {"clause": "LOCK-2", "configuration": "full/page16/lru", "operations": "7"}
+    text = case.findtext("failure") or ""
+    for part in ('<b>1</b> & "2"', r"\x00red", r"\ud800", "]]>", "é", r"\ufffe", "replay: pytest"):
+        assert part in text, f"{part!r} is not in {text!r}"
+
+
+def test_markdown_shows_messages_as_text(report: Path) -> None:
+    text = (report / "report.md").read_text(encoding="utf-8")
+    fenced = re.findall(r"^(`{4,})\n(.*?)^\1$", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(fenced) == 1, f"the message's own ``` needs a longer fence, got {len(fenced)} of those"
+    outside = re.sub(r"^(`{3,})\n.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"(?<!\\)<", outside), f"markup outside of a fence: {outside}"
+    for expected in (
+        "## Failed: conformance/test\\_file.py::test\\_\\<three\\>$",
+        "| KEY | 1 |",
+        "| no SWA | MATCH-3 MATCH-4 | 2 |",
+    ):
+        assert expected in text, f"{expected!r} is not in {text}"
+
+
+def test_the_same_run_gives_the_same_bytes(report: Path, tmp_path: Path) -> None:
+    again = write_report(mixed_run(), tmp_path).parent
+    for name in ("run.json", "report.html", "report.md", "junit.xml"):
+        assert (again / name).read_bytes() == (report / name).read_bytes(), f"{name} differs from run to run"
+
+
+SOUND = record(
+    execution("KEY-1"),
+    execution("KEY-1", configuration="full/page1/lru"),
+    execution("LOCK-2"),
+    execution("LOCK-3", outcome=Outcome.FAILED, reason="expected 1, got 2", name="test_four"),
+    implementation="package.cache:Sound",
+)
+BROKEN = record(
+    execution("KEY-1"),
+    execution("KEY-1", configuration="full/page1/lru", outcome=Outcome.FAILED, reason=f"long\nstory\n{HOSTILE}"),
+    execution("KEY-1", configuration="full/page3/lru", outcome=Outcome.FAILED, reason=f"brief {HOSTILE}"),
+    execution("LOCK-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: a lock is lost\nexpected 1", name="test_two"),
+    execution(
+        "LOCK-2", "LOCK-3", outcome=Outcome.KNOWN_FAILURE, reason="future: no locks\nexpected 2", name="test_two"
+    ),
+    execution("MATCH-3", outcome=Outcome.SKIPPED, reason=f"no SWA {HOSTILE}", name="test_three"),
+    implementation=f"package.cache:Broken{HOSTILE}",
+)
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    return compare({"sound/run.json": SOUND, "broken/run.json": BROKEN}, CONTRACT)
+
+
+def clause_of(comparison: Comparison, name: str) -> ComparedClause:
+    """The row of a clause."""
+    return next(one for one in comparison.clauses if one.clause.id == name)
+
+
+def statuses(comparison: Comparison) -> Iterator[tuple[str, list[Status]]]:
+    """How each clause stands with each implementation."""
+    return ((one.clause.id, [result.cell.status for result in one.results]) for one in comparison.clauses)
+
+
+def test_each_clause_stands_as_it_does_with_each_implementation(comparison: Comparison) -> None:
+    found = dict(statuses(comparison))
+    expected = {
+        "KEY-1": [Status.PASSED, Status.FAILED],
+        "LOCK-2": [Status.PASSED, Status.KNOWN_FAILURE],
+        "LOCK-3": [Status.FAILED, Status.KNOWN_FAILURE],
+        "MATCH-3": [Status.NOT_EXECUTED, Status.SKIPPED],
+    }
+    assert found == expected, f"expected {expected}, got {found}"
+
+
+def test_tests_are_counted_over_all_configurations(comparison: Comparison) -> None:
+    sound, broken = (dict(result.cell.executions) for result in clause_of(comparison, "KEY-1").results)
+    assert sound == {"passed": 2}, f"two configurations, got {sound}"
+    assert broken == {"passed": 1, "failed": 2}, f"three configurations, got {broken}"
+
+
+def test_a_clause_differs_where_it_holds_for_one_and_fails_for_another(comparison: Comparison) -> None:
+    differing = [one.clause.id for one in comparison.clauses if one.differs]
+    assert differing == ["KEY-1", "LOCK-2"], f"what was skipped or never ran differs from nothing, got {differing}"
+    assert difference(comparison).endswith("2 of 4"), f"got {difference(comparison)!r}"
+
+
+def test_a_test_that_fails_is_told_once_by_its_shortest_failure(comparison: Comparison) -> None:
+    findings = [one for one in comparison.implementations[1].findings if one.status is Status.FAILED]
+    assert len(findings) == 1, f"one test failed in two configurations, got {findings}"
+    assert findings[0].test == "conformance/test_file.py::test_one", f"got {findings[0].test}"
+    assert findings[0].shortest.configuration == "full/page3/lru", f"the brief one, got {findings[0].shortest}"
+    assert findings[0].configurations == ("full/page1/lru", "full/page3/lru"), f"got {findings[0].configurations}"
+    numbers = [result.finding for result in clause_of(comparison, "KEY-1").results]
+    assert numbers == [0, 1], f"the clause leads to the finding of the second, got {numbers}"
+
+
+def test_what_is_known_to_fail_is_told_once_for_each_reason(comparison: Comparison) -> None:
+    findings = [one for one in comparison.implementations[1].findings if one.status is Status.KNOWN_FAILURE]
+    reasons = [one.shortest.reason for one in findings]
+    assert reasons == ["bug: a lock is lost\nexpected 1", "future: no locks\nexpected 2"], f"got {reasons}"
+    statuses = [one.status for one in comparison.implementations]
+    assert statuses == [Status.FAILED, Status.FAILED], f"what is known does not hide what is not, got {statuses}"
+
+
+def test_a_run_in_which_only_what_is_known_fails_has_not_passed() -> None:
+    known = record(execution("KEY-1"), execution("KEY-2", outcome=Outcome.KNOWN_FAILURE, reason="bug: x"))
+    statuses = [one.status for one in compare({"known.json": known}, CONTRACT).implementations]
+    assert statuses == [Status.KNOWN_FAILURE], f"got {statuses}"
+
+
+@pytest.mark.parametrize(
+    ("files", "names", "expected"),
+    [
+        (("x/run.json", "y/run.json"), ("m:A", "m:B"), ["A", "B"]),
+        (("x/run.json", "y/run.json"), ("m:A", "n:A"), ["A (x)", "A (y)"]),
+        (("x/one.json", "x/two.json"), ("m:A", "m:A"), ["A (x/one.json)", "A (x/two.json)"]),
+    ],
+)
+def test_no_two_implementations_have_one_name(
+    files: tuple[str, ...], names: tuple[str, ...], expected: list[str]
+) -> None:
+    runs = {file: record(implementation=name) for file, name in zip(files, names, strict=True)}
+    found = [one.name for one in compare(runs, CONTRACT).implementations]
+    assert found == expected, f"expected {expected}, got {found}"
+
+
+def test_an_unknown_clause_is_refused_with_the_file() -> None:
+    with pytest.raises(ConfigurationError, match=r"^old\.json: .*'KEY-99'"):
+        compare({"new.json": SOUND, "old.json": record(execution("KEY-99"))}, CONTRACT)
+
+
+def test_the_page_is_well_formed_and_its_links_lead_to_what_failed(comparison: Comparison) -> None:
+    page = Reader(render_comparison(comparison, CONTRACT))
+    assert not page.mismatches, f"tags that do not match: {page.mismatches}"
+    assert "script" not in {tag for tag, _ in page.elements}, "a message became a script"
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)), f"an id stands twice in {sorted(filter(None, ids))}"
+    links = {attributes["href"] for tag, attributes in page.elements if tag == "a" and "href" in attributes}
+    expected = {"#failure-1-1", "#failure-2-1", "#failure-2-2", "#failure-2-3"}
+    assert links == expected, f"each failed cell leads to a failure: expected {expected}, got {links}"
+    assert {str(link)[1:] for link in links}.issubset(ids), f"{links} lead to none of {ids}"
+
+
+def test_the_page_tells_what_each_fails_and_did_not_run(comparison: Comparison) -> None:
+    text = " ".join(Reader(render_comparison(comparison, CONTRACT)).text.split())
+    for expected in (
+        "2 failed, 1 passed",
+        "passes for one implementation and fails for another",
+        "Failures of Sound 1 failure, 0 known failures",
+        "2 failures, 2 known failures; each test is shown once, with its shortest message",
+        "pytest 'conformance/test_file.py::test_one[full/page3/lru]'",
+        CONTRACT["KEY-1"].sentence,
+        "bug: a lock is lost",
+        "bug: a lock is lost expected 1",
+        "Not run by Sound 0 tests skipped",
+        "1 test skipped",
+        "MATCH-3 1",
+        "clauses not executed",
+        "python 3.10.1 3.10.1",
+    ):
+        assert expected in text, f"the page does not say {expected!r}: {text}"
+    assert "story" not in text, "of two failures of one test the longer is told"
+
+
+def test_one_run_can_be_shown_alone() -> None:
+    page = Reader(render_comparison(compare({"run.json": SOUND}, CONTRACT), CONTRACT))
+    assert not page.mismatches, f"tags that do not match: {page.mismatches}"
+
+
+def test_the_same_runs_give_the_same_page(comparison: Comparison) -> None:
+    pages = {render_comparison(comparison, CONTRACT) for _ in range(2)}
+    assert len(pages) == 1, "the page differs from time to time"
+
+
+TWO_PASSED = record(execution("KEY-1"), execution("KEY-2"), implementation="package.cache:Sound")
+SEVEN_FAILED = record(
+    *(
+        execution("KEY-1", outcome=Outcome.FAILED, reason=f"expected 1\n{HOSTILE}", name=f"test_{number}")
+        for number in range(7)
+    ),
+    execution("KEY-2", outcome=Outcome.SKIPPED, reason="no namespaces"),
+    implementation="package.cache:Broken[red]",
+)
+
+
+def written(directory: Path, run: RunRecord) -> Path:
+    """The file of a run in a folder of its own."""
+    directory.mkdir()
+    write_run(run, directory / "run.json")
+    return directory / "run.json"
+
+
+def run_app(*arguments: object) -> tuple[int, str]:
+    """The exit code and the output of `hicache report compare`, with single spaces."""
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["report", "compare", *map(str, arguments)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_runs_are_laid_side_by_side(tmp_path: Path) -> None:
+    sound, broken = written(tmp_path / "sound", TWO_PASSED), written(tmp_path / "broken", SEVEN_FAILED)
+    code, output = run_app(sound, broken)
+    assert code == 0, f"a failure in a report is no failure of the command: expected 0, got {code}: {output}"
+    for expected in (
+        "┃ Sound ┃ Broken[red] ┃",
+        "│ tests failed │ 0 │ 7 │",
+        "│ clauses passed │ 2 │ 0 │",
+        "│ KEY-1 │ passed │ failed │",
+        "Broken[red] fails 7 tests; these are the first 5",
+        "pytest 'conformance/test_file.py::test_0[full/page16/lru]'",
+        "pass for one implementation and fail for another: 1 of 2",
+    ):
+        assert expected in output, f"it does not say {expected!r}: {output}"
+    assert "KEY-2" not in output, f"what nobody fails is left to the page: {output}"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "broken", tmp_path / "sound"], "no page was asked for"
+
+
+def test_the_page_goes_where_it_is_told_to(tmp_path: Path) -> None:
+    sound, broken = written(tmp_path / "sound", TWO_PASSED), written(tmp_path / "broken", SEVEN_FAILED)
+    page = tmp_path / "a folder" / "comparison.html"
+    code, output = run_app(sound.parent, broken.parent, "--html", page)
+    assert code == 0, f"the folders of reports are as good as their files: expected 0, got {code}: {output}"
+    assert f"page: {page}" in output, f"the last line names the page: {output}"
+    assert page.read_text(encoding="utf-8").count('id="failure-2-') == 7, "all failures stand in the page"
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"schema_version": 99}'])
+def test_a_report_that_cannot_be_read_is_named(tmp_path: Path, text: str | None) -> None:
+    sound, other = written(tmp_path / "sound", TWO_PASSED), tmp_path / "other.json"
+    if text is not None:
+        other.write_text(text)
+    code, output = run_app(sound, other, "--html", tmp_path / "comparison.html")
+    assert code == 2, f"expected 2, got {code}: {output}"
+    assert "other.json" in output, f"the file is named: {output}"
+    assert not (tmp_path / "comparison.html").exists(), "no page of half of the runs"
+
+
+def test_a_report_of_another_catalogue_is_named(tmp_path: Path) -> None:
+    other = written(tmp_path / "other", record(execution("KEY-99")))
+    code, output = run_app(other)
+    assert code == 2, f"expected 2, got {code}: {output}"
+    assert f"{other}: " in output, f"the file is named: {output}"
+    assert "KEY-99" in output, f"the clause is named: {output}"
+
+
+def test_without_runs_it_is_a_usage_error() -> None:
+    code, output = run_app()
+    assert code == 2, f"expected 2, got {code}: {output}"
