@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.team import Team
+from hicache.testing.ranks.world import Mesh, Team
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.world import Mesh
 from hicache.testing.replay.configuration import HostSettings, ReplaySettings, cache_config
 from hicache.testing.replay.epoch import Epoch
 from hicache.testing.replay.latency import Stopwatch

@@ -18,7 +18,7 @@ from hicache.testing.plugin.devices import gpu_count
 from hicache.testing.plugin.profiles import register_profiles
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.world import Mesh
 
 register_profiles()
 

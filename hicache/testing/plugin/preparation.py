@@ -15,7 +15,7 @@ from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.plugin.selection import Selection, select_clauses
 from hicache.testing.plugin.subject import subject_of
 from hicache.testing.plugin.tags import Tags, place_in_suite, suite_of
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.world import Mesh
 from hicache.testing.storage.subject import BackendSubject
 
 NO_SELECTION = Selection((), (), "")

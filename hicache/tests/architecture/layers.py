@@ -25,10 +25,7 @@ CORE = (
 )
 
 REFERENCE = ("hicache.testing.adapters.reference", "hicache.testing.adapters.reference_view")
-RANKS = tuple(
-    f"hicache.testing.ranks.{name}"
-    for name in ("device_recorder", "interposer", "launch", "new_groups", "process_world", "torchrun_world", "worker")
-)
+RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
 SGLANG = (
     "hicache.testing.adapters.sglang",
     *(

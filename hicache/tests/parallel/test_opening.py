@@ -16,8 +16,7 @@ from hicache.errors import ConfigurationError, RankError
 from hicache.parallel.agree import Agreement
 from hicache.runtime import Runtime
 from hicache.storage.registry import open_backend
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.team import Team
+from hicache.testing.ranks.world import Mesh, Team
 from hicache.tests.tiers.stored_cache import stored_config
 from hicache.transfer.executors import ThreadExecutor
 from hicache.transfer.job import CopyWorker

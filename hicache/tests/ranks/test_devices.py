@@ -9,9 +9,8 @@ import torch
 from torch import distributed
 
 from hicache.errors import InvariantError
-from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.device_recorder import VERBS, DeviceRecorder
-from hicache.testing.ranks.interposer import Interposer
+from hicache.testing.ranks.calls import ComparedCalls
+from hicache.testing.ranks.interposer import VERBS, DeviceRecorder, Interposer
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ import pytest
 
 from hicache.errors import RankError
 from hicache.parallel.group import Group, Reduction
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.team import Team
+from hicache.testing.ranks.world import Mesh, Team
 from hicache.tests.ranks.divergences import DIVERGENCES, Divergence, usual
 
 OpenTeam = Callable[..., Team]

@@ -11,11 +11,8 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from hicache.errors import RankError
 from hicache.parallel.group import Group
-from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.local_world import local_worlds
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.recorded_group import RecordedGroup
-from hicache.testing.ranks.store_side_channel import StoreSideChannel
+from hicache.testing.ranks.calls import ComparedCalls, RecordedGroup, StoreSideChannel
+from hicache.testing.ranks.world import Mesh, local_worlds
 from hicache.tests.ranks.divergences import DIVERGENCES, Divergence, usual
 
 PATIENCE_S = 60.0
