@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from hicache.testing.adapter import Admission, CacheAdapter
 from hicache.testing.ranks.driver import RankDriver, config_on
 from hicache.testing.ranks.world import Mesh, Team
-from hicache.testing.storage.store import Faults
+from hicache.testing.storage.scripted import Faults
 from hicache.types import Component, Handle, StorageKind, Tier
 
 from .rank_actions import advance_jobs, evict_both_tiers, evict_on, key_of, own_store, require_empty

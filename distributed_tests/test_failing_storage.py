@@ -10,7 +10,7 @@ from hicache.testing.contract import clause
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import RankWorld, mesh_of
-from hicache.testing.storage.store import Faults
+from hicache.testing.storage.scripted import Faults
 from hicache.types import Pool
 
 from .configurations import configuration

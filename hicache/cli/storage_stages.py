@@ -16,9 +16,9 @@ from hicache.cli.stage import Progress, StageResult
 from hicache.errors import InvariantError
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
-from hicache.testing.storage.kills import KillRuns
 from hicache.testing.storage.subject import BackendSubject
 from hicache.testing.storage.throughput import PAGE_SIZES, Throughput, measure
+from hicache.testing.storage.writers import KillRuns
 
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - only folders with random names are made in it
 

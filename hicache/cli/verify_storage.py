@@ -18,8 +18,7 @@ from hicache.cli.storage_stages import SeededStage, StorageVerification, Through
 from hicache.cli.suite_stage import SuiteStage
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError
-from hicache.testing.storage.shipped import SHIPPED, read_subject
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
 
 STAGES = ("conformance", "properties", "faults", "kills", "throughput")
 
@@ -106,7 +105,7 @@ def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console
     from hicache.cli.verify_storage_view import show_storage
     from hicache.cli.verify_view import run_with_progress, show_results
     from hicache.testing.report import merge_runs, write_report
-    from hicache.testing.storage.clauses import BACKEND_CLAUSES
+    from hicache.testing.storage.subject import BACKEND_CLAUSES
 
     directory.mkdir(parents=True, exist_ok=True)
     # A backend logs the faults that are injected here. These lines are expected and are not shown.

@@ -9,7 +9,7 @@ from hicache.testing.report.matrix import Status
 from hicache.testing.report.overview import Overview, overview
 from hicache.testing.report.run import RunRecord
 from hicache.testing.report.text import counted
-from hicache.testing.storage.clauses import BACKEND_CLAUSES
+from hicache.testing.storage.subject import BACKEND_CLAUSES
 
 STYLES = {
     Status.PASSED: "green",

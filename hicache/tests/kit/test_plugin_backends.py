@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.testing.report import Outcome
-from hicache.testing.storage.shipped import SHIPPED
+from hicache.testing.storage.subject import SHIPPED
 from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
 
 DEFAULT = "hicache.testing.adapters.reference:ReferenceAdapter"

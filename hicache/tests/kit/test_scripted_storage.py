@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import usable_pages
-from hicache.testing.storage.scripted import ScriptedStorage, store_named
-from hicache.testing.storage.store import Store
+from hicache.testing.storage.scripted import ScriptedStorage, Store, store_named
 from hicache.testing.stored import restorable_pages
 from hicache.types import HitPolicy, Pool
 

@@ -12,13 +12,9 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.testing.plugin.gate import clauses_named_in
-from hicache.testing.storage.clauses import BACKEND_CLAUSES
-from hicache.testing.storage.damage import DAMAGES, Found, find_page
-from hicache.testing.storage.disk_faults import DiskFaults
+from hicache.testing.storage.faults import DAMAGES, DiskFaults, Found, find_page
 from hicache.testing.storage.page_bytes import BLANK, Sheet, cut_evenly, page_bytes
-from hicache.testing.storage.place import Place
-from hicache.testing.storage.shipped import SHIPPED, read_subject
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.subject import BACKEND_CLAUSES, SHIPPED, BackendSubject, Place, read_subject
 
 
 def test_every_clause_of_a_backend_has_a_test_in_its_suite() -> None:
