@@ -13,11 +13,14 @@ import pytest
 from hicache.parallel.group import Reduction
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.testing.mutants.axes import StagesOnTheirOwn
-from hicache.testing.mutants.fetching import PoolByPool, SidecarsOnTheirOwn
-from hicache.testing.mutants.opening import NumbersAnywhere, OwnCapacities
-from hicache.testing.mutants.row import Row
-from hicache.testing.mutants.rows import ROWS
+from hicache.testing.mutants.ranks import (
+    NumbersAnywhere,
+    OwnCapacities,
+    PoolByPool,
+    SidecarsOnTheirOwn,
+    StagesOnTheirOwn,
+)
+from hicache.testing.mutants.rows import ROWS, Row
 from hicache.tests.parallel import test_torch_group
 
 ROOT = Path(__file__).parents[3]

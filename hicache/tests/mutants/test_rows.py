@@ -10,8 +10,7 @@ import pytest
 from hicache.testing.contract import CONTRACT
 from hicache.testing.mutants.accuracy import rows as accuracy
 from hicache.testing.mutants.accuracy.unseen import UNSEEN, Unseen
-from hicache.testing.mutants.row import Row
-from hicache.testing.mutants.rows import ROWS
+from hicache.testing.mutants.rows import ROWS, Row
 
 ROOT = Path(__file__).parents[3]
 
