@@ -24,7 +24,7 @@ CORE = (
     *CACHE,
 )
 
-REFERENCE = ("hicache.testing.adapters.reference", "hicache.testing.adapters.reference_view")
+REFERENCE = "hicache.testing.adapters.reference"
 RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
 SGLANG = (
     "hicache.testing.adapters.sglang",
@@ -79,7 +79,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.plugin.devices": ("torch",),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
-    **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
+    REFERENCE: (*CORE, "hicache.testing", "numpy"),
     "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
     **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
     **dict.fromkeys(
