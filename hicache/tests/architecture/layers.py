@@ -28,10 +28,7 @@ REFERENCE = "hicache.testing.adapters.reference"
 RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
 SGLANG = (
     "hicache.testing.adapters.sglang",
-    *(
-        f"hicache.testing.adapters.sglang_{name}"
-        for name in ("cache", "host", "host_pools", "locks", "pool_verbs", "pools", "prefetches", "view", "workers")
-    ),
+    *(f"hicache.testing.adapters.sglang_{name}" for name in ("host", "pools", "view", "workers")),
 )
 
 MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
