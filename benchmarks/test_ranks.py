@@ -18,9 +18,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.team import Team
-from hicache.testing.ranks.world import RankWorld
+from hicache.testing.ranks.world import Mesh, RankWorld, Team
 from hicache.testing.replay.configuration import HostSettings, ReplaySettings, cache_config
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.replay.limits import survey

@@ -11,8 +11,7 @@ from hicache.config import StorageConfig
 from hicache.testing.adapter import Capability, PendingStorage
 from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import StorageView
-from hicache.testing.storage.scripted import store_of
-from hicache.testing.storage.store import Store
+from hicache.testing.storage.scripted import Store, store_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import SHARED, Handle, Namespace, Pool, StopPolicy, StorageKind
 

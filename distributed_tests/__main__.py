@@ -13,9 +13,9 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import load_adapter
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.rank_driver import RankDriver
-from hicache.testing.ranks.torchrun_world import join_torchrun
+from hicache.testing.ranks.driver import RankDriver
+from hicache.testing.ranks.process_world import join_torchrun
+from hicache.testing.ranks.world import Mesh
 
 from .configurations import configuration
 from .random_workload import RandomWorkload

@@ -18,7 +18,7 @@ from hicache.testing.plugin.devices import gpu_count
 from hicache.testing.plugin.fixtures import register_profiles
 from hicache.testing.plugin.selection import subject_of
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.world import Mesh
 
 register_profiles()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.world import Mesh
 
 TP1 = Mesh(tp_size=1, cp_size=1, pp_size=1)
 TP2 = Mesh(tp_size=2, cp_size=1, pp_size=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.driver import RankDriver
 from hicache.types import Handle, Key
 
 from .skew import KINDS

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hicache.config import CacheConfig
-from hicache.testing.ranks.rank_driver import RankDriver
-from hicache.testing.storage.scripted import store_of
-from hicache.testing.storage.store import Store
+from hicache.testing.ranks.driver import RankDriver
+from hicache.testing.storage.scripted import Store, store_of
 from hicache.types import Key, Tier
 
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from hicache.testing.adapter import Admission, CacheAdapter
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.rank_driver import RankDriver, config_on
-from hicache.testing.ranks.team import Team
-from hicache.testing.storage.store import Faults
+from hicache.testing.ranks.driver import RankDriver, config_on
+from hicache.testing.ranks.world import Mesh, Team
+from hicache.testing.storage.scripted import Faults
 from hicache.types import Component, Handle, StorageKind, Tier
 
 from .rank_actions import advance_jobs, evict_both_tiers, evict_on, key_of, own_store, require_empty

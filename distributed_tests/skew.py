@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hicache.testing.adapter import Capability
-from hicache.testing.ranks.rank_driver import RankDriver
+from hicache.testing.ranks.driver import RankDriver
 from hicache.types import Component, StorageKind, TransferKind
 
 Kind = TransferKind | StorageKind

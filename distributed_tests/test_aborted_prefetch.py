@@ -5,10 +5,9 @@ from __future__ import annotations
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
+from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.mesh import mesh_of
-from hicache.testing.ranks.rank_driver import RankDriver
-from hicache.testing.ranks.world import RankWorld
+from hicache.testing.ranks.world import RankWorld, mesh_of
 from hicache.types import StorageKind
 
 from .configurations import configuration

@@ -8,8 +8,8 @@ from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.ranks.digest import digest_of
+from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
+from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Pool, TransferKind
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.world import Mesh
 
 from .meshes import CP2_TP2, PP2_TP2, TP2
 from .rank_machine import RankMachine

@@ -10,10 +10,9 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
 from hicache.testing.hybrid_model import HybridModel, reshaped
+from hicache.testing.ranks.driver import RankDriver, config_on
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.mesh import mesh_of
-from hicache.testing.ranks.rank_driver import RankDriver, config_on
-from hicache.testing.ranks.world import RankWorld
+from hicache.testing.ranks.world import RankWorld, mesh_of
 from hicache.types import Component, StopPolicy
 
 from .configurations import configuration

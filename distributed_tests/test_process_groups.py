@@ -11,8 +11,8 @@ from torch import distributed
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import clause
+from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 
 from .configurations import configuration

@@ -11,8 +11,8 @@ from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.hybrid_model import reshaped
+from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.storage.scripted import store_of
 from hicache.types import Component, Pool

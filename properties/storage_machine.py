@@ -10,8 +10,7 @@ from hypothesis.stateful import rule
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.snapshot import Snapshot
-from hicache.testing.storage.scripted import store_of
-from hicache.testing.storage.store import Faults
+from hicache.testing.storage.scripted import Faults, store_of
 from hicache.types import Key, StopPolicy, Tier
 
 from .event_replay import EventReplay

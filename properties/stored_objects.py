@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hicache.testing.driving.driver import Driver
-from hicache.testing.storage.store import Store
+from hicache.testing.storage.scripted import Store
 from hicache.testing.stored import restorable_pages
 from hicache.types import COMPONENT_POOL, Component, Handle, Key, Pool
 

@@ -12,8 +12,7 @@ import torch
 
 from hicache.testing.adapter import load_adapter
 from hicache.testing.ranks.launch import Launch
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.world import RankWorld
+from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.types import Pool, Tier
 
 from ..engine.cache_config import on_replica

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 
 from .metadata import Metadata
 

@@ -11,10 +11,10 @@ import pytest
 
 from hicache.storage.base import Pieces, StorageBackend
 from hicache.testing.contract import clause
-from hicache.testing.storage.damage import disk_bytes
 from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.faults import disk_bytes
 from hicache.testing.storage.page_bytes import Sheet, cut_evenly
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 
 from .names import page_keys
 

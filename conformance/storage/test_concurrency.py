@@ -16,7 +16,7 @@ import pytest
 from hicache.storage.base import StorageBackend
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 from hicache.testing.storage.writers import Writers, reaches_others, task_of
 
 from .names import page_keys

@@ -13,12 +13,10 @@ import pytest
 
 from hicache.testing.contract import clause
 from hicache.testing.plugin.tags import OPERATIONS
-from hicache.testing.storage.damage import disk_bytes
 from hicache.testing.storage.driver import StorageDriver
-from hicache.testing.storage.kills import KillRuns
-from hicache.testing.storage.place import Place
-from hicache.testing.storage.subject import BackendSubject
-from hicache.testing.storage.writers import Writers, reaches_others, task_of
+from hicache.testing.storage.faults import disk_bytes
+from hicache.testing.storage.subject import BackendSubject, Place
+from hicache.testing.storage.writers import KillRuns, Writers, reaches_others, task_of
 
 from .names import page_keys
 

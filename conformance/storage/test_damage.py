@@ -8,8 +8,8 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import clause
-from hicache.testing.storage.damage import DAMAGES, Found, files_of, find_page
 from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.faults import DAMAGES, Found, files_of, find_page
 
 from .names import page_keys
 

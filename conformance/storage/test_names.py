@@ -10,7 +10,7 @@ from hicache.errors import KeyFormError
 from hicache.storage.registry import backend_class, open_backend
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 
 from .names import LONGEST, MALFORMED, NEIGHBOURS, TRAVERSALS, page_keys
 

@@ -10,7 +10,7 @@ from hicache.storage.base import BATCH_PAGES
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.page_bytes import Sheet, cut_evenly
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 
 from .names import LAYERED, page_keys
 

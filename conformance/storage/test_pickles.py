@@ -11,8 +11,8 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import clause
-from hicache.testing.storage.damage import files_of
 from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.faults import files_of
 from hicache.testing.storage.page_bytes import Sheet
 
 from .names import page_keys

@@ -11,7 +11,7 @@ import pytest
 
 from hicache.storage.hf3fs.service import MAX_BODY_BYTES
 from hicache.testing.contract import clause
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 
 from .metadata import Metadata
 

@@ -6,7 +6,7 @@ import pytest
 
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 
 from .names import page_keys
 

@@ -24,10 +24,9 @@ from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
-from hicache.testing.storage.kills import KillRuns
-from hicache.testing.storage.shipped import SHIPPED, read_subject
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
 from hicache.testing.storage.throughput import PAGE_SIZES, Throughput, measure
+from hicache.testing.storage.writers import KillRuns
 
 STAGES = ("conformance", "properties", "faults", "kills", "throughput")
 
@@ -114,7 +113,7 @@ def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console
     """Run the stages one after the other, write one report of all of them, and show the results."""
     from hicache.cli.verify_view import run_with_progress, show_results, show_storage
     from hicache.testing.report import merge_runs, write_report
-    from hicache.testing.storage.clauses import BACKEND_CLAUSES
+    from hicache.testing.storage.subject import BACKEND_CLAUSES
 
     directory.mkdir(parents=True, exist_ok=True)
     # A backend logs the faults that are injected here. These lines are expected and are not shown.

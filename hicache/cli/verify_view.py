@@ -15,7 +15,7 @@ from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.matrix import Overview, Status, overview
 from hicache.testing.report.run import RunRecord, first_line
 from hicache.testing.report.text import counted, legible
-from hicache.testing.storage.clauses import BACKEND_CLAUSES
+from hicache.testing.storage.subject import BACKEND_CLAUSES
 
 _MAX_FAILURES = 5
 

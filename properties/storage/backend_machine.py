@@ -10,11 +10,10 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hicache.testing.storage.disk_faults import DiskFaults
 from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.faults import DiskFaults
 from hicache.testing.storage.page_bytes import cut_evenly
-from hicache.testing.storage.place import Place
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.types import HitPolicy
 
 PAGE = 512

@@ -1,14 +1,19 @@
-"""DictionaryAdapter: the smallest adapter, for a cache that is a dictionary; a template for other adapters."""
+"""DictionaryAdapter: the smallest adapter, a template for others; PrefixDictionary: the cache that it adapts."""
 
 from __future__ import annotations
 
+from itertools import islice, takewhile
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.adapters.prefix_dictionary import PrefixDictionary
 from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Slots
+
+Array = npt.NDArray[np.int64]
 
 
 class DictionaryAdapter(CacheAdapter):
@@ -46,3 +51,82 @@ class DictionaryAdapter(CacheAdapter):
 
     def reset(self) -> None:
         self.cache.clear()
+
+
+class PrefixDictionary:
+    """A prefix cache that was written without any knowledge of these suites.
+
+    It has one slot per prefix, in a dictionary, the least recently used first and a prefix after its extensions.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.free = set(range(1, capacity + 1))
+        self.taken: set[int] = set()
+        self.slots: dict[bytes, int] = {}
+        self.pins: dict[object, bytes] = {}
+
+    def take(self, count: int) -> Array | None:
+        """Take `count` free slots, dropping prefixes if needed; None when there are too few."""
+        missing = max(0, count - len(self.free))
+        if len(self._unpinned(missing)) < missing:
+            return None
+        self.drop(missing)
+        taken = [self.free.pop() for _ in range(count)]
+        self.taken.update(taken)
+        return np.array(taken, dtype=np.int64)
+
+    def give(self, slots: Array) -> None:
+        """Give slots back. Raises ValueError on a slot that is not taken."""
+        given = self.taken.intersection(slots.tolist())
+        if len(given) != len(slots):
+            raise ValueError(f"of the slots {slots} only {sorted(given)} are taken")
+        self.taken -= given
+        self.free |= given
+
+    def find(self, tokens: npt.NDArray[np.int32]) -> tuple[bytes, Array]:
+        """The longest cached prefix, and the slot of each of its tokens."""
+        found = list(takewhile(self.slots.__contains__, _prefixes(tokens)))
+        self._use(found)
+        return found[-1] if found else b"", np.array([self.slots[prefix] for prefix in found], dtype=np.int64)
+
+    def keep(self, tokens: npt.NDArray[np.int32], slots: Array) -> int:
+        """Cache these tokens with these slots. Returns how many of them were cached before, with other slots."""
+        prefixes = _prefixes(tokens)
+        known = sum(prefix in self.slots for prefix in prefixes)
+        self.slots.update(zip(prefixes[known:], slots[known:].tolist(), strict=True))
+        self.taken.difference_update(slots[known:].tolist())
+        self._use(prefixes)
+        return known
+
+    def pin(self, prefix: bytes) -> object:
+        """Protect a prefix from `drop` until it is unpinned."""
+        pin = object()
+        self.pins[pin] = prefix
+        return pin
+
+    def unpin(self, pin: object) -> None:
+        """Remove a pin. Raises KeyError when there is none."""
+        del self.pins[pin]
+
+    def drop(self, count: int) -> int:
+        """Remove `count` prefixes, or all that are not pinned; returns how many."""
+        victims = self._unpinned(count)
+        self.free.update(self.slots.pop(prefix) for prefix in victims)
+        return len(victims)
+
+    def clear(self) -> None:
+        """Remove all prefixes and pins."""
+        self.pins.clear()
+        self.drop(len(self.slots))
+
+    def _unpinned(self, limit: int) -> list[bytes]:
+        unpinned = (prefix for prefix in self.slots if not any(pin.startswith(prefix) for pin in self.pins.values()))
+        return list(islice(unpinned, limit))
+
+    def _use(self, prefixes: list[bytes]) -> None:
+        for prefix in reversed(prefixes):
+            self.slots[prefix] = self.slots.pop(prefix)
+
+
+def _prefixes(tokens: npt.NDArray[np.int32]) -> list[bytes]:
+    return [tokens[:end].tobytes() for end in range(1, len(tokens) + 1)]

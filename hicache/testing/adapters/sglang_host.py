@@ -12,10 +12,8 @@ import numpy as np
 
 from hicache.config import CacheConfig, HostConfig, WritePolicy
 from hicache.testing.adapter import HostVerbs, PageBytes, PendingTransfer
-from hicache.testing.adapters.sglang_host_pools import SglangHostPools, replace_kernels, server_options
-from hicache.testing.adapters.sglang_locks import Locked
-from hicache.testing.adapters.sglang_pools import FULL
-from hicache.testing.adapters.sglang_view import INDEX, own, walk
+from hicache.testing.adapters.sglang_pools import FULL, SglangHostPools, replace_kernels, server_options
+from hicache.testing.adapters.sglang_view import INDEX, Locked, own, walk
 from hicache.testing.snapshot import HostNodeView, HostView, TransferView
 from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
 

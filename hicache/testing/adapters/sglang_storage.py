@@ -9,24 +9,32 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import torch
 
 from hicache.config import ExecutorKind, HostConfig, StorageConfig, Topology
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES
 from hicache.testing.adapter import PendingStorage, StorageVerbs
 from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
-from hicache.testing.adapters.sglang_host_pools import NAMES
 from hicache.testing.adapters.sglang_import import import_from
 from hicache.testing.adapters.sglang_pages import backend_options, page_names, scope_of, shard_of
-from hicache.testing.adapters.sglang_prefetches import held_by_thread, held_for_caller, held_until_next_step, view_of
+from hicache.testing.adapters.sglang_pools import FULL, NAMES, SglangHostPools
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
-from hicache.testing.snapshot import StorageView
+from hicache.testing.snapshot import FetchView, StorageView
 from hicache.types import COMPONENT_POOL, Handle, Key, Pool, Slots, StorageKind
 
 CONTROLLER = "sglang.srt.managers.cache_controller"
+
+COMPONENT = {pool: component for component, pool in NAMES.items()}
+"""The component of each of SGLang's host pools, by the pool's name."""
+
+Held = list[tuple[str, torch.Tensor]]
+"""Names of SGLang's host pools, with slots in them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -280,3 +288,46 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
     def _require_open(self, ticket: PrefetchTicket) -> None:
         if ticket not in self.prefetches:
             raise ValueError(f"the prefetch {ticket.request} was checked to its end or aborted before")
+
+
+def held_for_caller(operation: Any, transfers: Iterable[Any], *, is_worked_on: bool) -> Held:
+    """The slots of an operation that a request waits for. `transfers`: those of its other pools.
+
+    Slots that are not completed belong to the thread that works on the operation, which frees them at its end.
+    """
+    indices = operation.host_indices
+    if indices is None:
+        return held_by(transfers)
+    end = len(indices) if is_worked_on else operation.completed_tokens
+    return [(NAMES[FULL], indices[:end]), *held_by(transfers)]
+
+
+def held_by_thread(operation: Any, transfers: Iterable[Any]) -> Held:
+    """The slots that a thread holds of an operation without a waiting request. `transfers`: it frees them too."""
+    indices = operation.host_indices
+    if indices is None:
+        return []
+    return [(NAMES[FULL], indices[operation.completed_tokens :]), *held_by(transfers)]
+
+
+def held_by(transfers: Iterable[Any]) -> Held:
+    """The host slots of transfers that have their own."""
+    own = [one for one in transfers if one.host_indices is not None and one.indices_from_pool is None]
+    return [(one.name.value, one.host_indices) for one in own]
+
+
+def held_until_next_step(controller: Any) -> Held:
+    """The slots that were given back and will be freed by the next step."""
+    extra = {name.value: several for name, several in controller.extra_host_mem_release_queues.items()}
+    queues = {NAMES[FULL]: controller.host_mem_release_queue, **extra}
+    return [(name, slots) for name, several in queues.items() for slots in several.queue]
+
+
+def view_of(held: Held, pools: SglangHostPools) -> FetchView | None:
+    """The view of these slots for a snapshot, or None when there are none."""
+    parts: dict[str, list[Slots]] = {}
+    for name, slots in held:
+        if len(slots):
+            parts.setdefault(COMPONENT[name], []).append(pools.shown(COMPONENT[name], slots))
+    host: Mapping[str, Slots] = {component: np.concatenate(several) for component, several in parts.items()}
+    return FetchView(host) if host else None

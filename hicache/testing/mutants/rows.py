@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from hicache.testing.mutants.axes import StagesOnTheirOwn, TensorParallelAlone
-from hicache.testing.mutants.fetching import NothingMissing, OwnClock, PoolByPool, SidecarsOnTheirOwn
-from hicache.testing.mutants.layers import LayersOfTheModel
-from hicache.testing.mutants.opening import NoDevice, OwnCapacities, OwnGroups
-from hicache.testing.mutants.row import Row
-from hicache.testing.mutants.shards import EveryRankWrites
-from hicache.testing.mutants.skipping import BreaksEarly, SkipsIdleSteps
+from dataclasses import dataclass
+
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.mutants.ranks import (
+    BreaksEarly,
+    EveryRankWrites,
+    LayersOfTheModel,
+    NoDevice,
+    NothingMissing,
+    OwnCapacities,
+    OwnClock,
+    OwnGroups,
+    PoolByPool,
+    SidecarsOnTheirOwn,
+    SkipsIdleSteps,
+    StagesOnTheirOwn,
+    TensorParallelAlone,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One defect. `source`: an issue or pull request in which it was seen, or ours.
+
+    `clauses`: those that it breaks. `test`: of the suite that the table is for, which finds it. `told`: a regular
+    expression for what the failure says, which names the clause, and the rank and the call where a collective is
+    concerned.
+    """
+
+    slug: str
+    source: str
+    clauses: tuple[str, ...]
+    adapter: type[CacheAdapter]
+    test: str
+    told: str
+
 
 CUT = "test_cut_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
 

@@ -16,11 +16,8 @@ from hicache.testing.contract import CONTRACT, Clause
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.testing.report.run import Execution
-from hicache.testing.storage.clauses import BACKEND_CLAUSES
 from hicache.testing.storage.driver import StorageDriver
-from hicache.testing.storage.place import Place
-from hicache.testing.storage.shipped import SHIPPED, read_subject
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.subject import BACKEND_CLAUSES, SHIPPED, BackendSubject, Place, read_subject
 from hicache.testing.storage.writers import Writers
 
 __all__ = ["place", "pytest_generate_tests", "store", "writers"]

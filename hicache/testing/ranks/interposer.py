@@ -1,9 +1,10 @@
-"""Interposer: wraps the functions of torch.distributed, for a cache that does not use the kit's groups."""
+"""The functions of torch.distributed, wrapped in this process: their calls are compared, their devices recorded."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
 from typing import Any
@@ -11,12 +12,17 @@ from typing import Any
 import torch
 from torch import distributed
 
-from hicache.testing.ranks.call import Call
-from hicache.testing.ranks.compared_calls import ComparedCalls
+from hicache.testing.ranks.calls import Call, ComparedCalls
 from hicache.testing.violation import violation
 
 ComparedCallsOf = Callable[[Sequence[int], int], ComparedCalls]
 """Returns the compared calls of a group, given its ranks and this rank's index among them."""
+
+
+VERBS = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "send", "recv")
+
+NO_DATA = "meta"
+"""The device of a tensor without data: a collective on it may hang."""
 
 
 class Interposer:
@@ -62,3 +68,55 @@ def _broadcast(given: Mapping[str, Any]) -> str:
 
 def _barrier(_: Mapping[str, Any]) -> str:
     return "barrier"
+
+
+class DeviceRecorder:
+    """Wraps the functions of torch.distributed in this process. `seen`: device types, such as `cuda`.
+
+    A tensor without data is refused with InvariantError.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def install(self) -> None:
+        """Record every call from now on, until this process ends."""
+        for verb in VERBS:
+            setattr(distributed, verb, self._before(getattr(distributed, verb)))
+
+    def _before(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(verb)
+        def watched(*arguments: Any, **options: Any) -> Any:
+            devices = {tensor.device.type for tensor in _tensors((*arguments, *options.values()))}
+            self.seen |= devices
+            if NO_DATA in devices:
+                raise violation("RANK-3", verb.__name__, "a tensor on the device of the group", f"one on {NO_DATA}")
+            return verb(*arguments, **options)
+
+        return watched
+
+
+def _tensors(given: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for one in given:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, list | tuple):
+            yield from _tensors(one)
+
+
+@contextmanager
+def compare_new_groups(all_ranks: ComparedCalls) -> Iterator[None]:
+    """Inside the block, a rank that makes another group than the others, or none, is named on every rank (RANK-6)."""
+    new_group = distributed.new_group
+
+    @wraps(new_group)
+    def compared(ranks: Sequence[int] | None = None, *arguments: Any, **options: Any) -> Any:
+        members = "all ranks" if ranks is None else f"ranks {', '.join(map(str, ranks))}"
+        all_ranks.compare(Call("new_group", members, 0), "")
+        return new_group(ranks, *arguments, **options)
+
+    distributed.new_group = compared
+    try:
+        yield
+    finally:
+        distributed.new_group = new_group

@@ -17,9 +17,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.worker import Task, work
+from hicache.testing.ranks.world import Mesh
 
 START_METHOD = "forkserver"
 """The fork server has torch imported, so that a process costs a fork; it does not initialise CUDA, so children can."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+import torch
+from torch import distributed
+from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from hicache.config import Topology
+from hicache.errors import ConfigurationError
 from hicache.parallel.group import Group
-from hicache.testing.ranks.call import GATHER, Call
-from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.device_recorder import DeviceRecorder
-from hicache.testing.ranks.interposer import Interposer
-from hicache.testing.ranks.mesh import axes_of, mesh_of
-from hicache.testing.ranks.new_groups import compare_new_groups
-from hicache.testing.ranks.recorded_group import RecordedGroup
-from hicache.testing.ranks.store_side_channel import StoreSideChannel
-from hicache.testing.ranks.world import RankWorld
+from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, RecordedGroup, StoreSideChannel
+from hicache.testing.ranks.interposer import DeviceRecorder, Interposer, compare_new_groups
+from hicache.testing.ranks.world import Mesh, RankWorld, axes_of, mesh_of
 
 
 class ProcessWorld(RankWorld):
@@ -94,3 +93,21 @@ class ProcessWorld(RankWorld):
 
     def _open(self, key: str, name: str, place: int, size: int) -> ComparedCalls:
         return ComparedCalls(place, StoreSideChannel(self._side_store, key, name, size, self.timeout_s), self._note)
+
+
+def join_torchrun(mesh: Mesh, backend: str, timeout_s: float) -> ProcessWorld:
+    """Connect to the other processes over torchrun's own store, and initialise torch.distributed.
+
+    Raises ConfigurationError when torchrun has not started as many processes as the mesh has ranks.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "0"))
+    if started != mesh.ranks:
+        raise ConfigurationError(f"{mesh.name} needs {mesh.ranks} processes of torchrun, and {started} were started")
+    device = "cpu"
+    if backend == "nccl":
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=timeout_s)
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    return ProcessWorld(mesh.topology(rank), store, device, timeout_s, is_recorded=True, note=lambda _: None)

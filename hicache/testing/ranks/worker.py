@@ -19,12 +19,10 @@ from torch import distributed
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.errors import RankError
-from hicache.testing.ranks.call import GATHER, Call
-from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import Outcome, RankFiles
 from hicache.testing.ranks.process_world import ProcessWorld
-from hicache.testing.ranks.store_side_channel import StoreSideChannel
+from hicache.testing.ranks.world import Mesh
 
 STACK_MARGIN_S = 0.5
 """How long before its deadline a process writes down its stack."""

@@ -1,16 +1,77 @@
-"""RankWorld: what an adapter receives on one rank: its position, and the connection to the other ranks."""
+"""RankWorld: one rank's view of the ranks that share a tree, which form a Mesh; LocalWorld: ranks that are threads."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from hicache.config import Topology
+from hicache.errors import RankError
 from hicache.parallel.group import Group
-from hicache.testing.ranks.call import GATHER, Call
-from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.mesh import mesh_of
+from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, LocalGroup, LocalSideChannel
+
+Result = TypeVar("Result")
+
+AXES = ("tp", "cp", "pp")
+"""The axes along which ranks share a tree, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The ranks of one replica: `tp_size` * `cp_size` * `pp_size`, numbered with tp innermost and pp outermost."""
+
+    tp_size: int
+    cp_size: int
+    pp_size: int
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.tp_size * self.cp_size * self.pp_size
+
+    @property
+    def name(self) -> str:
+        """The axes with several ranks, outermost first, such as `pp2-tp2`."""
+        sizes = {"pp": self.pp_size, "cp": self.cp_size, "tp": self.tp_size}
+        return "-".join(f"{axis}{size}" for axis, size in sizes.items() if size > 1) or "tp1"
+
+    def topology(self, rank: int) -> Topology:
+        """The position of a rank on all axes."""
+        rest, tp_rank = divmod(rank, self.tp_size)
+        pp_rank, cp_rank = divmod(rest, self.cp_size)
+        return Topology(
+            tp_rank=tp_rank,
+            tp_size=self.tp_size,
+            cp_rank=cp_rank,
+            cp_size=self.cp_size,
+            pp_rank=pp_rank,
+            pp_size=self.pp_size,
+            dp_rank=0,
+            dp_size=1,
+        )
+
+    def rank_of(self, topology: Topology) -> int:
+        """The rank at a position."""
+        return (topology.pp_rank * self.cp_size + topology.cp_rank) * self.tp_size + topology.tp_rank
+
+
+def mesh_of(topology: Topology) -> Mesh:
+    """The mesh of a topology."""
+    return Mesh(topology.tp_size, topology.cp_size, topology.pp_size)
+
+
+def axes_of(topology: Topology) -> dict[str, tuple[int, int, str]]:
+    """By axis with several ranks: this rank's index on it, the number of ranks, and a unique name of the group."""
+    sizes = {axis: getattr(topology, f"{axis}_size") for axis in AXES}
+    places = {axis: getattr(topology, f"{axis}_rank") for axis in AXES}
+    return {
+        axis: (places[axis], size, "/".join([axis, *(f"{other}{places[other]}" for other in AXES if other != axis)]))
+        for axis, size in sizes.items()
+        if size > 1
+    }
 
 
 class RankWorld(ABC):
@@ -73,3 +134,85 @@ class RankWorld(ABC):
     @abstractmethod
     def leave(self, how: str) -> None:
         """Record that this rank makes no more calls: `had ended`, or `had raised` and the error."""
+
+
+class LocalWorld(RankWorld):
+    """One thread's view of all ranks."""
+
+    def __init__(
+        self, topology: Topology, groups: Mapping[str, LocalGroup], compared_calls: ComparedCalls, timeout_s: float
+    ) -> None:
+        super().__init__(topology, None, "cpu", timeout_s, compared_calls)
+        self._groups = groups
+        self._world_calls = compared_calls
+
+    def groups(self, open_groups: Callable[[], Mapping[str, Group]]) -> Mapping[str, Group]:
+        return self._groups
+
+    def interpose(self) -> None:
+        raise NotImplementedError("ranks that are threads share one torch.distributed: start processes for this cache")
+
+    @property
+    def calls(self) -> Mapping[str, Sequence[Call]]:
+        return {axis: group.calls for axis, group in self._groups.items()}
+
+    def _compared_of_groups(self) -> Iterable[ComparedCalls]:
+        return [group.compared_calls for group in self._groups.values()]
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset()
+
+    def leave(self, how: str) -> None:
+        for group in self._groups.values():
+            group.leave(how)
+        self._world_calls.leave(how)
+
+
+def local_worlds(mesh: Mesh, timeout_s: float) -> list[LocalWorld]:
+    """A world for each rank of a mesh, by rank; their groups use side channels of this process."""
+    channels = dict[str, LocalSideChannel]()
+    all_ranks = LocalSideChannel("world", mesh.ranks, timeout_s)
+    worlds = []
+    for rank in range(mesh.ranks):
+        groups = {}
+        for axis, (place, size, key) in axes_of(mesh.topology(rank)).items():
+            channel = channels.setdefault(key, LocalSideChannel(axis, size, timeout_s))
+            groups[axis] = LocalGroup(ComparedCalls(place, channel, _ignore))
+        worlds.append(LocalWorld(mesh.topology(rank), groups, ComparedCalls(rank, all_ranks, _ignore), timeout_s))
+    return worlds
+
+
+def _ignore(_: str) -> None:
+    """A thread needs no note of where it hangs, as its calls time out."""
+
+
+class Team:
+    """A thread for each rank of a mesh. `worlds`: by rank. Must be closed."""
+
+    def __init__(self, mesh: Mesh, timeout_s: float) -> None:
+        self.worlds = local_worlds(mesh, timeout_s)
+        self._threads = ThreadPoolExecutor(mesh.ranks, thread_name_prefix="rank")
+
+    def each(self, act: Callable[[int], Result]) -> list[Result]:
+        """Run a function on every rank at the same time, and return the results by rank.
+
+        Raises a rank's first error that is not a RankError, or else the first RankError. When one rank raises, the
+        ranks that wait for it get a RankError at once.
+        """
+        futures = [self._threads.submit(self._guarded, act, rank) for rank in range(len(self.worlds))]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, RankError)), errors[0])
+        return [future.result() for future in futures]
+
+    def _guarded(self, act: Callable[[int], Result], rank: int) -> Result:
+        try:
+            return act(rank)
+        except Exception as error:
+            self.worlds[rank].leave(f"had raised {type(error).__name__}: {error}")
+            raise
+
+    def close(self) -> None:
+        """Shut down the threads."""
+        self._threads.shutdown()

@@ -8,7 +8,7 @@ from typing import TypeVar
 from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
 from hicache.testing.storage.model import Need, StorageModel
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
-from hicache.testing.storage.place import Place
+from hicache.testing.storage.subject import Place
 from hicache.testing.violation import violation
 
 Answer = TypeVar("Answer")

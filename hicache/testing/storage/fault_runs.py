@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hicache.errors import InvariantError
-from hicache.testing.storage.disk_faults import DiskFaults
 from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.faults import DiskFaults
 from hicache.testing.storage.page_bytes import cut_evenly
-from hicache.testing.storage.place import Place
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.types import HitPolicy
 
 FAULT_PAGE = 256

@@ -11,8 +11,7 @@ from time import perf_counter
 
 from hicache.storage.base import BATCH_PAGES, StorageBackend
 from hicache.testing.storage.page_bytes import Sheet
-from hicache.testing.storage.place import Place
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.testing.violation import violation
 
 PAGE_SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)

@@ -26,17 +26,11 @@ CORE = (
     *CACHE,
 )
 
-REFERENCE = ("hicache.testing.adapters.reference", "hicache.testing.adapters.reference_view")
-RANKS = tuple(
-    f"hicache.testing.ranks.{name}"
-    for name in ("device_recorder", "interposer", "launch", "new_groups", "process_world", "torchrun_world", "worker")
-)
+REFERENCE = "hicache.testing.adapters.reference"
+RANKS = tuple(f"hicache.testing.ranks.{name}" for name in ("interposer", "launch", "process_world", "worker"))
 SGLANG = (
     "hicache.testing.adapters.sglang",
-    *(
-        f"hicache.testing.adapters.sglang_{name}"
-        for name in ("cache", "host", "host_pools", "locks", "pool_verbs", "pools", "prefetches", "view", "workers")
-    ),
+    *(f"hicache.testing.adapters.sglang_{name}" for name in ("host", "pools", "view", "workers")),
 )
 
 MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
@@ -84,7 +78,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.model": ("hicache.types", "hicache.errors", "hicache.testing.snapshot", "numpy"),
     "hicache.testing.plugin.devices": ("torch",),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
-    **dict.fromkeys(REFERENCE, (*CORE, "hicache.testing", "numpy")),
+    REFERENCE: (*CORE, "hicache.testing", "numpy"),
     "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
     **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
     **dict.fromkeys(

@@ -9,7 +9,7 @@ import pytest
 
 from hicache.errors import InvariantError
 from hicache.testing.patterns import check_fill, fill, of_shard, prefix_digests, shard_of, state_digest
-from hicache.testing.ranks.mesh import Mesh
+from hicache.testing.ranks.world import Mesh
 from hicache.types import SHARED, Key, Namespace, Pool
 
 NAMESPACES = [

@@ -12,7 +12,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.report import Outcome
-from hicache.testing.storage.shipped import SHIPPED
+from hicache.testing.storage.subject import SHIPPED
 from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
 

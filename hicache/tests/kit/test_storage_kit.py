@@ -15,16 +15,11 @@ from hypothesis import strategies as st
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.storage.base import usable_pages
 from hicache.testing.plugin.gate import clauses_named_in
-from hicache.testing.storage.clauses import BACKEND_CLAUSES
-from hicache.testing.storage.damage import DAMAGES, Found, find_page
-from hicache.testing.storage.disk_faults import DiskFaults
+from hicache.testing.storage.faults import DAMAGES, DiskFaults, Found, find_page
 from hicache.testing.storage.model import StorageModel, usable
 from hicache.testing.storage.page_bytes import BLANK, Sheet, cut_evenly, page_bytes
-from hicache.testing.storage.place import Place
-from hicache.testing.storage.scripted import ScriptedStorage, store_named
-from hicache.testing.storage.shipped import SHIPPED, read_subject
-from hicache.testing.storage.store import Store
-from hicache.testing.storage.subject import BackendSubject
+from hicache.testing.storage.scripted import ScriptedStorage, Store, store_named
+from hicache.testing.storage.subject import BACKEND_CLAUSES, SHIPPED, BackendSubject, Place, read_subject
 from hicache.testing.stored import restorable_pages
 from hicache.types import HitPolicy, Pool
 

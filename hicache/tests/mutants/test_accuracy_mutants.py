@@ -12,7 +12,7 @@ import pytest
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.rows import ROWS
-from hicache.testing.mutants.row import Row
+from hicache.testing.mutants.rows import Row
 
 ROOT = Path(__file__).parents[3]
 SUITE = "accuracy"

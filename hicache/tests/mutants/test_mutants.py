@@ -16,11 +16,14 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
 from hicache.testing.mutants.accuracy import rows as accuracy
 from hicache.testing.mutants.accuracy.unseen import UNSEEN, Unseen
-from hicache.testing.mutants.axes import StagesOnTheirOwn
-from hicache.testing.mutants.fetching import PoolByPool, SidecarsOnTheirOwn
-from hicache.testing.mutants.opening import NumbersAnywhere, OwnCapacities
-from hicache.testing.mutants.row import Row
-from hicache.testing.mutants.rows import ROWS
+from hicache.testing.mutants.ranks import (
+    NumbersAnywhere,
+    OwnCapacities,
+    PoolByPool,
+    SidecarsOnTheirOwn,
+    StagesOnTheirOwn,
+)
+from hicache.testing.mutants.rows import ROWS, Row
 from hicache.tests.parallel import test_torch_group
 
 ROOT = Path(__file__).parents[3]

@@ -21,8 +21,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.team import Team
+from hicache.testing.ranks.world import Mesh, Team
 from hicache.tests.pools.two_tiers import stored_config
 from hicache.transfer.executors import ThreadExecutor
 from hicache.transfer.job import CopyWorker

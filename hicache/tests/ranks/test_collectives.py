@@ -17,14 +17,9 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from hicache.errors import InvariantError, RankError
 from hicache.parallel.group import Group, Reduction
-from hicache.testing.ranks.compared_calls import ComparedCalls
-from hicache.testing.ranks.device_recorder import VERBS, DeviceRecorder
-from hicache.testing.ranks.interposer import Interposer
-from hicache.testing.ranks.local_world import local_worlds
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.recorded_group import RecordedGroup
-from hicache.testing.ranks.store_side_channel import StoreSideChannel
-from hicache.testing.ranks.team import Team
+from hicache.testing.ranks.calls import ComparedCalls, RecordedGroup, StoreSideChannel
+from hicache.testing.ranks.interposer import VERBS, DeviceRecorder, Interposer
+from hicache.testing.ranks.world import Mesh, Team, local_worlds
 from hicache.tests.ranks.divergences import DIVERGENCES, Divergence, usual
 
 # LocalGroup, between threads.

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hicache.testing.ranks.launch import HANDLED, Launch
-from hicache.testing.ranks.mesh import Mesh
 from hicache.testing.ranks.outcome import RanksFailedError
+from hicache.testing.ranks.world import Mesh
 from hicache.tests.ranks import divergences
 from hicache.tests.ranks.divergences import DIVERGENCES
 

@@ -13,9 +13,8 @@ from hicache.errors import InvariantError, RankError
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.ranks.digest import digest_of, tree_differences
-from hicache.testing.ranks.mesh import Mesh
-from hicache.testing.ranks.rank_driver import RankDriver, config_on
-from hicache.testing.ranks.team import Team
+from hicache.testing.ranks.driver import RankDriver, config_on
+from hicache.testing.ranks.world import Mesh, Team
 from hicache.testing.snapshot import FetchView, HostNodeView, HostView, NodeView, PoolView, Snapshot, StorageView
 from hicache.testing.snapshot import TransferView as Transfer
 from hicache.testing.storage.scripted import store_of

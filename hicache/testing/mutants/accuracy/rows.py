@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from hicache.testing.mutants.accuracy.addresses import BlockIds, OnePageSize, TargetLayers
-from hicache.testing.mutants.accuracy.arriving import CountsFirst, DamageUnseen, IndexNotAwaited, WindowInPart
-from hicache.testing.mutants.accuracy.counting import OneCounter
-from hicache.testing.mutants.accuracy.fence import NoFence
-from hicache.testing.mutants.accuracy.late import LateBackups, LateIndex, LateLoads, LateSidecars
-from hicache.testing.mutants.accuracy.names import DtypeUnnamed, HashesOfTokensAlone, OneNamespace
-from hicache.testing.mutants.accuracy.outcomes import FailedBackupTaken, FailedLoadTaken
-from hicache.testing.mutants.accuracy.staging import OneBuffer
-from hicache.testing.mutants.accuracy.states import NoCopy, StateBefore
-from hicache.testing.mutants.accuracy.tree import FreesWhatIsKept, HostAsDevice, NoWindowLock, SplitForgotten
-from hicache.testing.mutants.row import Row
+from hicache.testing.mutants.accuracy.prefixes import (
+    DtypeUnnamed,
+    FreesWhatIsKept,
+    HashesOfTokensAlone,
+    HostAsDevice,
+    NoCopy,
+    NoWindowLock,
+    OneNamespace,
+    StateBefore,
+)
+from hicache.testing.mutants.accuracy.transfers import (
+    BlockIds,
+    CountsFirst,
+    DamageUnseen,
+    FailedBackupTaken,
+    FailedLoadTaken,
+    IndexNotAwaited,
+    LateBackups,
+    LateIndex,
+    LateLoads,
+    LateSidecars,
+    NoFence,
+    OneBuffer,
+    OneCounter,
+    OnePageSize,
+    SplitForgotten,
+    TargetLayers,
+    WindowInPart,
+)
+from hicache.testing.mutants.rows import Row
 
 DEVICE = "test_families.py::test_the_device_answers_as_no_cache_would"
 HOST = "test_families.py::test_the_host_answers_as_no_cache_would"
