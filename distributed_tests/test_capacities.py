@@ -13,10 +13,9 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, on_meshes
+from .configurations import ALL_MESHES, configuration, on_meshes
 from .random_workload import RandomWorkload
-from .skew import NEEDS
+from .rank_actions import NEEDS
 
 
 def smaller(config: CacheConfig) -> CacheConfig:

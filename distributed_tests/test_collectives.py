@@ -14,9 +14,8 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, PP2_TP2, TP2, on_meshes
-from .skew import KINDS, NEEDS, STORAGE_NEEDS, catch_up
+from .configurations import ALL_MESHES, PP2_TP2, TP2, configuration, on_meshes
+from .rank_actions import KINDS, NEEDS, STORAGE_NEEDS, catch_up
 
 COLLECTIVE_TIMEOUT_S = 2.0
 """The timeout of a collective in tests where a rank does not join."""

@@ -13,9 +13,8 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy, StorageKind
 
-from .configurations import configuration, full_alone
-from .meshes import ALL_MESHES, CP2_TP2, TP2, on_meshes
-from .skew import STORAGE_NEEDS
+from .configurations import ALL_MESHES, CP2_TP2, TP2, configuration, full_alone, on_meshes
+from .rank_actions import STORAGE_NEEDS
 from .stored_prompt import (
     PROMPT,
     advance_batches,

@@ -12,9 +12,8 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import TransferKind, TransferPhase
 
-from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
-from .skew import NEEDS, elements_on_host, evict_all
+from .configurations import CP2_TP2, PP2_TP2, TP2, configuration, on_meshes
+from .rank_actions import NEEDS, elements_on_host, evict_all
 from .stored_prompt import prompt_key
 
 SEVERAL = ((1, 2), (3, 4), (5, 6))

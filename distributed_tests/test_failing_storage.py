@@ -14,9 +14,8 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.testing.storage.store import Faults
 from hicache.types import Pool
 
-from .configurations import configuration
-from .meshes import PP2_TP2, TP2, on_meshes
-from .skew import MARKS_NEEDS, STORAGE_NEEDS, marks
+from .configurations import PP2_TP2, TP2, configuration, on_meshes
+from .rank_actions import MARKS_NEEDS, STORAGE_NEEDS, marks
 from .stored_prompt import PROMPT, begin, brought, objects, prompt_key, put_in_storage, store
 
 Fault = Callable[[RankDriver], None]

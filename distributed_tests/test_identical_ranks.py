@@ -13,10 +13,9 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, TP1, TP2, on_meshes
+from .configurations import ALL_MESHES, TP1, TP2, configuration, on_meshes
 from .random_workload import RandomWorkload
-from .skew import NEEDS, STORAGE_NEEDS
+from .rank_actions import NEEDS, STORAGE_NEEDS
 
 ROUNDS = 25
 

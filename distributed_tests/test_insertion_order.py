@@ -14,10 +14,9 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import StopPolicy
 
-from .configurations import configuration
-from .meshes import CP2_TP2, TP2, on_meshes
+from .configurations import CP2_TP2, TP2, configuration, on_meshes
 from .random_workload import RandomWorkload
-from .skew import STORAGE_NEEDS
+from .rank_actions import STORAGE_NEEDS
 from .stored_prompt import advance_batches, ask_for_pages, brought, put_in_storage
 
 ROUNDS = 15

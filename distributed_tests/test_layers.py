@@ -12,9 +12,8 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Pool, TransferKind
 
-from .configurations import configuration
-from .meshes import PP2_TP2, on_meshes
-from .skew import NEEDS, catch_up, evict_all
+from .configurations import PP2_TP2, configuration, on_meshes
+from .rank_actions import NEEDS, catch_up, evict_all
 
 Readable = Mapping[Pool, int]
 """The number of ready layers of each pool."""

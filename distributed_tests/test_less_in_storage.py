@@ -15,9 +15,8 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.testing.stored import restorable_pages
 from hicache.types import Pool
 
-from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
-from .skew import STORAGE_NEEDS
+from .configurations import CP2_TP2, PP2_TP2, TP2, configuration, on_meshes
+from .rank_actions import STORAGE_NEEDS
 from .stored_prompt import (
     PROMPT,
     Presence,

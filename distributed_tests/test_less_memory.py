@@ -14,10 +14,9 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
-from .configurations import configuration
-from .meshes import CP2_TP2, TP2, on_meshes
+from .configurations import CP2_TP2, TP2, configuration, on_meshes
 from .random_workload import RandomWorkload
-from .skew import NEEDS
+from .rank_actions import NEEDS
 
 ROUNDS = 30
 SMALL_PAGES = 10

@@ -15,9 +15,8 @@ from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, on_meshes
-from .skew import KINDS, NEEDS
+from .configurations import ALL_MESHES, configuration, on_meshes
+from .rank_actions import KINDS, NEEDS
 
 COLLECTIVE_TIMEOUT_S = 3.0
 BOUND_S = 60.0

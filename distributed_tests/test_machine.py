@@ -10,9 +10,9 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.ranks.mesh import Mesh
 
-from .meshes import CP2_TP2, PP2_TP2, TP2
+from .configurations import CP2_TP2, PP2_TP2, TP2
+from .rank_actions import STORAGE_NEEDS
 from .rank_machine import RankMachine
-from .skew import STORAGE_NEEDS
 
 SHARE = 10
 """Divides the number of examples of a profile, since each step runs on every rank."""

@@ -15,9 +15,8 @@ from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, CP2_TP2, TP2, on_meshes
-from .skew import NEEDS
+from .configurations import ALL_MESHES, CP2_TP2, TP2, configuration, on_meshes
+from .rank_actions import NEEDS
 
 VERBS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
 

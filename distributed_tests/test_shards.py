@@ -17,9 +17,8 @@ from hicache.testing.ranks.world import RankWorld
 from hicache.testing.storage.scripted import store_of
 from hicache.types import Component, Pool
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, on_meshes
-from .skew import NEEDS, STORAGE_NEEDS
+from .configurations import ALL_MESHES, configuration, on_meshes
+from .rank_actions import NEEDS, STORAGE_NEEDS
 
 PROMPT = (1, 2, 3)
 

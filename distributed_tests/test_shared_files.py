@@ -15,10 +15,9 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Pool
 
-from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
+from .configurations import CP2_TP2, PP2_TP2, TP2, configuration, on_meshes
+from .rank_actions import STORAGE_NEEDS
 from .shared_files import BACKEND, given
-from .skew import STORAGE_NEEDS
 from .stored_prompt import PROMPT, begin, brought, objects, pools, prompt_key
 
 Stored = tuple[dict[str, int], dict[Pool, list[str]], int]

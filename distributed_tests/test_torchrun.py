@@ -11,7 +11,7 @@ import pytest
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 
-from .skew import STORAGE_NEEDS
+from .rank_actions import STORAGE_NEEDS
 
 
 @clause("RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))

@@ -18,9 +18,8 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StopPolicy
 
-from .configurations import configuration, full_alone
-from .meshes import PP2_TP2, TP2, on_meshes
-from .skew import NEEDS, STORAGE_NEEDS
+from .configurations import PP2_TP2, TP2, configuration, full_alone, on_meshes
+from .rank_actions import NEEDS, STORAGE_NEEDS
 from .stored_prompt import ask_for_pages, prompt_key, put_in_storage
 
 UNRESPONSIVE = 1

@@ -12,10 +12,9 @@ from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component
 
-from .configurations import configuration
-from .meshes import CP2_TP2, PP2_TP2, TP2, on_meshes
+from .configurations import CP2_TP2, PP2_TP2, TP2, configuration, on_meshes
 from .random_workload import RandomWorkload
-from .skew import NEEDS, elements_on_host
+from .rank_actions import NEEDS, elements_on_host
 from .stored_prompt import prompt_key
 
 ROUNDS = 25
