@@ -18,7 +18,7 @@ ROWS = (
         source="sglang#30760",
         clauses=("RANK-2",),
         adapter=BreaksEarly,
-        test="test_identical_ranks.py::test_ranks_that_do_not_wait_hold_one_tree[gloo-tp2-timeout]",
+        test="test_one_tree.py::test_ranks_that_do_not_wait_hold_one_tree[gloo-tp2-timeout]",
         told=r"rank \d of tp skipped call \d+ \(MIN progress\): it called MAX prefetch end instead",
     ),
     Row(
@@ -74,7 +74,7 @@ ROWS = (
         source="sglang#27264",
         clauses=("FETCH-7", "RANK-2"),
         adapter=PoolByPool,
-        test="test_insertion_order.py::test_the_order_of_mappings_changes_nothing[gloo-tp2]",
+        test="test_one_tree.py::test_the_order_of_mappings_changes_nothing[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed \w+\)",
     ),
     Row(
