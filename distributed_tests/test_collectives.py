@@ -12,10 +12,9 @@ from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.mesh import mesh_of
 from hicache.testing.ranks.rank_driver import RankDriver
 from hicache.testing.ranks.world import RankWorld
-from hicache.types import StopPolicy
 
-from .configurations import ALL_MESHES, PP2_TP2, TP2, configuration, on_meshes
-from .rank_actions import KINDS, NEEDS, STORAGE_NEEDS, catch_up
+from .configurations import ALL_MESHES, TP2, configuration, on_meshes
+from .rank_actions import KINDS, NEEDS
 
 COLLECTIVE_TIMEOUT_S = 2.0
 """The timeout of a collective in tests where a rank does not join."""
@@ -50,25 +49,6 @@ def skips_a_step(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
     return "nothing"
 
 
-def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int | None]:
-    """The results of check_prefetch when the timeout has passed on no rank, on the last stage, and on the first one."""
-    driver = RankDriver(adapter_type, config, world)
-    key = driver.key(driver.prompt([1, 2, 3]))
-    driver.put(key)
-    catch_up(driver)
-    driver.reset()
-    ticket = driver.prefetch(key)
-    assert ticket is not None, "FETCH-1: expected a prefetch of a prompt that is in storage alone, got None"
-    driver.step()
-    said = [driver.check_prefetch(ticket)]
-    for stage in (world.topology.pp_size - 1, 0):
-        if world.topology.pp_rank == stage:
-            driver.advance_clock(60.0)
-        said.append(driver.check_prefetch(ticket))
-    driver.end()
-    return said
-
-
 @clause("RANK-2", needs=NEEDS)
 @on_meshes(*ALL_MESHES)
 def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
@@ -82,17 +62,6 @@ def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[Ca
         f"RANK-2: expected a waiting rank to name the last one, as in {named}; got {errors}"
     )
     assert "nothing" not in errors[:-1], f"RANK-8: expected an error on each rank but the last, got {errors}"
-
-
-@clause("RANK-4", needs=STORAGE_NEEDS)
-@on_meshes(PP2_TP2)
-def test_the_first_stage_decides_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    config = configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT)
-    results = launch.values(waits, adapter_type, config)
-    assert results == [[None, None, 0]] * len(results), (
-        f"RANK-4: a prefetch before any clock, after the last stage's and after the first stage's: "
-        f"expected [None, None, 0] on each rank, got {results}"
-    )
 
 
 @clause("RANK-2", needs=NEEDS)

@@ -10,7 +10,7 @@ from hicache.testing.mutants.row import Row
 from hicache.testing.mutants.shards import EveryRankWrites
 from hicache.testing.mutants.skipping import BreaksEarly, SkipsIdleSteps
 
-CUT = "test_cut_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
+CUT = "test_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
 
 ROWS = (
     Row(
@@ -114,7 +114,7 @@ ROWS = (
         source="sglang#27010",
         clauses=("RANK-2", "RANK-4"),
         adapter=OwnClock,
-        test="test_cut_prefetch.py::test_the_first_stage_decides_when_a_prefetch_times_out[gloo-tp2]",
+        test="test_prefetch.py::test_the_first_stage_decides_when_a_prefetch_times_out[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed\)",
     ),
 )
