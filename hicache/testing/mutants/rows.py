@@ -66,7 +66,7 @@ ROWS = (
         source="sglang#38866",
         clauses=("HOST-6",),
         adapter=LayersOfTheModel,
-        test="test_layers.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage[gloo-pp2-tp2]",
+        test="test_shards.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage[gloo-pp2-tp2]",
         told=r"HOST-6",
     ),
     Row(
