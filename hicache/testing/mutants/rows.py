@@ -34,7 +34,7 @@ ROWS = (
         source="sglang#26062",
         clauses=("RANK-3",),
         adapter=NoDevice,
-        test="test_process_groups.py::test_a_collective_names_the_device_of_its_tensor[gloo-tp2]",
+        test="test_collectives.py::test_a_collective_names_the_device_of_its_tensor[gloo-tp2]",
         told=r"RANK-3: all_reduce",
     ),
     Row(
