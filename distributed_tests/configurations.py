@@ -1,4 +1,4 @@
-"""The configuration of the ranks: the richest one of the adapter, with a model that divides over four ranks."""
+"""The configurations and the meshes of the ranks: the richest one of the adapter, on two to four ranks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.plugin.selection import configurations_of
+from hicache.testing.ranks.world import Mesh
 from hicache.types import Component, StopPolicy
 
 RANKED: Mapping[str, int] = {"kv_heads": 4, "conv_elements": 4, "state_elements": 8}
@@ -59,3 +60,18 @@ def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
         host=replace(config.host, capacity_tokens=room),
         storage=config.storage and replace(config.storage, limit_tokens=room[full]),
     )
+
+
+TP1 = Mesh(tp_size=1, cp_size=1, pp_size=1)
+TP2 = Mesh(tp_size=2, cp_size=1, pp_size=1)
+TP4 = Mesh(tp_size=4, cp_size=1, pp_size=1)
+CP2_TP2 = Mesh(tp_size=2, cp_size=2, pp_size=1)
+PP2_TP2 = Mesh(tp_size=2, cp_size=1, pp_size=2)
+
+ALL_MESHES = (TP2, TP4, CP2_TP2, PP2_TP2)
+"""The meshes of several ranks. TP1 is for machines with one GPU."""
+
+
+def on_meshes(*meshes: Mesh) -> pytest.MarkDecorator:
+    """Run a test on each of these meshes; it takes `launch`."""
+    return pytest.mark.parametrize("mesh", meshes, ids=[mesh.name for mesh in meshes])

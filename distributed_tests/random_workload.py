@@ -7,7 +7,7 @@ import random
 from hicache.testing.ranks.driver import RankDriver
 from hicache.types import Handle, Key
 
-from .skew import KINDS
+from .rank_actions import KINDS
 
 BRANCHES = 3
 LONGEST_PAGES = 5

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar, TypeVar
 
@@ -11,14 +12,16 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import Admission, CacheAdapter
 from hicache.testing.ranks.driver import RankDriver, config_on
 from hicache.testing.ranks.world import Mesh, Team
 from hicache.testing.storage.scripted import Faults
-from hicache.types import Component, Handle, StorageKind, Tier
+from hicache.types import Component, Handle, StopPolicy, StorageKind, Tier
 
-from .rank_actions import advance_jobs, evict_both_tiers, evict_on, key_of, own_store, require_empty
-from .small_caches import small_caches
+from .configurations import configuration
+from .rank_actions import advance_jobs, evict_both_tiers, evict_on, own_store, require_empty
+from .stored_prompt import prompt_key
 
 T = TypeVar("T")
 
@@ -30,6 +33,9 @@ LATE_S = 60.0
 
 ROUNDS = 6
 """Evictions of both tiers after which the cache must be empty."""
+
+PAGE = 2
+WINDOW_TOKENS = 3
 
 PLACE = st.integers(0, 7)
 """Selects a rank, a transfer or a waiting request, modulo their number."""
@@ -60,6 +66,53 @@ class RankFault(str, Enum):
 MOVES = st.lists(st.tuples(PLACE, PLACE, st.sampled_from([*Move, Move.COMPLETE])), min_size=1, max_size=6)
 
 
+@dataclass(frozen=True, slots=True)
+class RankVariant:
+    """How a rank's configuration differs: `less` pages fewer, and perhaps the opposite order of its mappings."""
+
+    less: int
+    is_turned: bool
+
+    def tokens(self, pages: Mapping[str, int]) -> dict[str, int]:
+        """The capacities of this rank. `pages`: the largest number of pages of each component."""
+        tokens = {name: (count - self.less) * _unit(name) for name, count in pages.items()}
+        return dict(reversed(list(tokens.items()))) if self.is_turned else tokens
+
+
+RANK_VARIANT = st.builds(RankVariant, less=st.sampled_from([0, 0, 1]), is_turned=st.booleans())
+
+
+@st.composite
+def small_caches(draw: st.DrawFn, adapter_type: type[CacheAdapter], ranks: int) -> list[CacheConfig]:
+    """A configuration for each rank; they differ in their capacities, and in the order of their mappings."""
+    config = configuration(adapter_type)
+    assert config.host is not None, f"{config.name} has a host tier"
+    assert config.storage is not None, f"{config.name} has storage"
+    names = config.components
+    device = {name: draw(st.integers(3, 8), label=f"{name} pages") for name in names}
+    below = {name: draw(st.integers(3, 10), label=f"{name} pages on the host") for name in names}
+    write_policy = draw(st.sampled_from([WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_BACK]))
+    stop_policy = draw(st.sampled_from([StopPolicy.TIMEOUT, StopPolicy.BEST_EFFORT, StopPolicy.WAIT_COMPLETE]))
+    storage = replace(config.storage, stop_policy=stop_policy, limit_tokens=12 * PAGE)
+    owns = draw(st.lists(RANK_VARIANT, min_size=ranks, max_size=ranks), label="by rank")
+    return [
+        replace(
+            config,
+            page_size=PAGE,
+            sliding_window_size=WINDOW_TOKENS if Component.SWA in names else None,
+            mamba_chunk_size=PAGE if Component.MAMBA in names else None,
+            capacity_tokens=own.tokens(device),
+            host=replace(config.host, write_policy=write_policy, capacity_tokens=own.tokens(below)),
+            storage=storage,
+        )
+        for own in owns
+    ]
+
+
+def _unit(name: str) -> int:
+    return 1 if name == Component.MAMBA else PAGE
+
+
 class RankMachine(RuleBasedStateMachine):
     """One thread for each rank. Each driver checks its rank against the laws; `step` compares the trees of all ranks.
 
@@ -85,7 +138,7 @@ class RankMachine(RuleBasedStateMachine):
     @rule(pages=PAGES)
     def ask(self, pages: list[int]) -> None:
         """Admit a request; it finishes at once, or waits for its load."""
-        admissions = self._each(lambda driver: driver.admit(key_of(driver, pages)))
+        admissions = self._each(lambda driver: driver.admit(prompt_key(driver, pages)))
         self._same("admit", [one and (one.cached_tokens, one.loading) for one in admissions])
         granted = [one for one in admissions if one is not None]
         if granted and granted[0].loading:
@@ -242,7 +295,7 @@ class RankMachine(RuleBasedStateMachine):
         self._each(lambda driver: driver.finish(admissions[driver.rank].request))
 
     def _fetch(self, pages: list[int]) -> bool:
-        tickets = self._each(lambda driver: driver.prefetch(key_of(driver, pages)))
+        tickets = self._each(lambda driver: driver.prefetch(prompt_key(driver, pages)))
         self._same("prefetch", [ticket is None for ticket in tickets])
         if tickets[0] is not None:
             self.fetching.append((tickets, pages))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hicache.testing.ranks.driver import RankDriver
-from hicache.testing.storage.scripted import Store, store_of
+from hicache.testing.storage.scripted import Store
 from hicache.types import Component, Handle, Key, Pool, StorageKind
+
+from .rank_actions import own_store
 
 PROMPT = (1, 2, 3, 4)
 """The pages of the prompt: more than a window."""
@@ -17,9 +19,7 @@ Presence = Mapping[Pool, Sequence[bool]]
 
 def store(driver: RankDriver) -> Store:
     """The scripted store of this rank."""
-    found = store_of(driver.config)
-    assert found is not None, f"{driver.config.name} keeps its pages where a test can see them"
-    return found
+    return own_store(driver.config)
 
 
 def pools(driver: RankDriver) -> list[Pool]:

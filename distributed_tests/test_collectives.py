@@ -1,8 +1,13 @@
-"""Every rank makes the same collectives, and a rank that does not take part is named instead of a hang."""
+"""Every rank creates the same groups and makes the same collectives; a rank that skips one is named."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import distributed
 
 from hicache.config import CacheConfig
 from hicache.errors import RankError
@@ -11,14 +16,66 @@ from hicache.testing.contract import clause
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import RankWorld, mesh_of
-from hicache.types import StopPolicy
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, PP2_TP2, TP2, on_meshes
-from .skew import KINDS, NEEDS, STORAGE_NEEDS, catch_up
+from .configurations import ALL_MESHES, CP2_TP2, TP2, configuration, on_meshes
+from .rank_actions import KINDS, NEEDS
+
+VERBS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
+
 
 COLLECTIVE_TIMEOUT_S = 2.0
 """The timeout of a collective in tests where a rank does not join."""
+
+
+def asked_for() -> list[str]:
+    """Record from now on the calls of torch.distributed that create groups, with their arguments."""
+    heard: list[str] = []
+    for verb in VERBS:
+        setattr(distributed, verb, _heard(getattr(distributed, verb), heard))
+    return heard
+
+
+def _heard(verb: Any, heard: list[str]) -> Any:
+    @wraps(verb)
+    def listening(*arguments: Any, **options: Any) -> Any:
+        heard.append(f"{verb.__name__}{arguments} {sorted(options.items(), key=str)}")
+        return verb(*arguments, **options)
+
+    return listening
+
+
+def opens(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[str]:
+    """The groups that this rank creates when a cache is opened."""
+    heard = asked_for()
+    RankDriver(adapter_type, config, world).end()
+    return heard
+
+
+def steps_elsewhere(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[str]:
+    """The devices of a step's tensors, while the default device is `meta`."""
+    driver = RankDriver(adapter_type, config, world)
+    before = set(world.devices)
+    with torch.device("meta"):
+        driver.adapter.step()
+    driver.end()
+    return sorted(world.devices | before)
+
+
+@clause("RANK-6", needs=NEEDS)
+@on_meshes(*ALL_MESHES)
+def test_all_ranks_create_the_same_groups_in_the_same_order(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    results = launch.values(opens, adapter_type, configuration(adapter_type, stop_policy=None))
+    for rank, heard in enumerate(results):
+        assert heard == results[0], f"RANK-6: expected the groups of rank 0 {results[0]}, got on rank {rank} {heard}"
+
+
+@clause("RANK-3", needs=NEEDS)
+@on_meshes(TP2, CP2_TP2)
+def test_a_collective_names_the_device_of_its_tensor(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    results = launch.values(steps_elsewhere, adapter_type, configuration(adapter_type, stop_policy=None))
+    expected = [{"gloo": "cpu", "nccl": "cuda"}[launch.backend]]
+    for rank, devices in enumerate(results):
+        assert devices == expected, f"RANK-3: expected the tensors of rank {rank} on {expected}, got {devices}"
 
 
 def steps_idle(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int]:
@@ -50,25 +107,6 @@ def skips_a_step(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
     return "nothing"
 
 
-def waits(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[int | None]:
-    """The results of check_prefetch when the timeout has passed on no rank, on the last stage, and on the first one."""
-    driver = RankDriver(adapter_type, config, world)
-    key = driver.key(driver.prompt([1, 2, 3]))
-    driver.put(key)
-    catch_up(driver)
-    driver.reset()
-    ticket = driver.prefetch(key)
-    assert ticket is not None, "FETCH-1: expected a prefetch of a prompt that is in storage alone, got None"
-    driver.step()
-    said = [driver.check_prefetch(ticket)]
-    for stage in (world.topology.pp_size - 1, 0):
-        if world.topology.pp_rank == stage:
-            driver.advance_clock(60.0)
-        said.append(driver.check_prefetch(ticket))
-    driver.end()
-    return said
-
-
 @clause("RANK-2", needs=NEEDS)
 @on_meshes(*ALL_MESHES)
 def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
@@ -82,17 +120,6 @@ def test_a_rank_that_skips_a_step_is_named(launch: Launch, adapter_type: type[Ca
         f"RANK-2: expected a waiting rank to name the last one, as in {named}; got {errors}"
     )
     assert "nothing" not in errors[:-1], f"RANK-8: expected an error on each rank but the last, got {errors}"
-
-
-@clause("RANK-4", needs=STORAGE_NEEDS)
-@on_meshes(PP2_TP2)
-def test_the_first_stage_decides_when_a_prefetch_is_over(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
-    config = configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT)
-    results = launch.values(waits, adapter_type, config)
-    assert results == [[None, None, 0]] * len(results), (
-        f"RANK-4: a prefetch before any clock, after the last stage's and after the first stage's: "
-        f"expected [None, None, 0] on each rank, got {results}"
-    )
 
 
 @clause("RANK-2", needs=NEEDS)

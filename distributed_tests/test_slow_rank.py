@@ -12,9 +12,17 @@ from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import RankWorld, mesh_of
 from hicache.types import Component, StorageKind, TransferKind, TransferPhase
 
-from .configurations import configuration
-from .meshes import ALL_MESHES, on_meshes
-from .skew import MARKS_NEEDS, NEEDS, STORAGE_NEEDS, catch_up, elements_on_host, evict_all, finish_all_but, marks
+from .configurations import ALL_MESHES, configuration, on_meshes
+from .rank_actions import (
+    MARKS_NEEDS,
+    NEEDS,
+    STORAGE_NEEDS,
+    catch_up,
+    elements_on_host,
+    evict_all,
+    finish_all_but,
+    marks,
+)
 
 PAIR = (1, 2)
 PROMPT = (1, 2, 3, 4)

@@ -1,7 +1,9 @@
-"""A rank does not respond during a verb of the others: they raise an error that names it, and keep every law."""
+"""A rank is killed, or does not respond: the others raise an error that names it, and keep every law."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,9 +20,8 @@ from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import RankWorld
 from hicache.types import Component, StopPolicy
 
-from .configurations import configuration, full_alone
-from .meshes import PP2_TP2, TP2, on_meshes
-from .skew import NEEDS, STORAGE_NEEDS
+from .configurations import ALL_MESHES, PP2_TP2, TP2, configuration, full_alone, on_meshes
+from .rank_actions import KINDS, NEEDS, STORAGE_NEEDS
 from .stored_prompt import ask_for_pages, prompt_key, put_in_storage
 
 UNRESPONSIVE = 1
@@ -28,8 +29,13 @@ OLDEST = 10
 """The number of the page that is cached first."""
 
 COLLECTIVE_TIMEOUT_S = 2.0
+"""The timeout of a collective, when a rank does not respond."""
+
 BOUND_S = 60.0
 """The limit until the other ranks raise, on a busy machine."""
+
+LOST_TIMEOUT_S = 3.0
+"""The timeout of a collective, when a rank is killed."""
 
 Outcome = tuple[str, float, float]
 """The error of a rank, after how many seconds, and the seconds until the error of its next step."""
@@ -170,3 +176,36 @@ def test_an_eviction_names_the_unresponsive_rank(
 @on_meshes(TP2)
 def test_a_prefetch_check_names_the_unresponsive_rank(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     require_named(launch, adapter_type, configuration(adapter_type, stop_policy=StopPolicy.TIMEOUT), in_check)
+
+
+def loses_one(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> tuple[str, float]:
+    """Rank 1 is killed between two steps; the error of another rank, and after how long. Then all laws are checked."""
+    driver = RankDriver(adapter_type, config, world)
+    driver.put(driver.key(driver.prompt([1, 2])))
+    driver.step()
+    driver.let_end(*KINDS)
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error_text, took_s = error_of(driver.adapter.step)
+    driver.check()
+    driver.adapter.close()
+    return error_text, took_s
+
+
+@clause("RANK-8", needs=NEEDS)
+@on_meshes(*ALL_MESHES)
+def test_the_other_ranks_name_a_killed_rank_and_lose_no_slot(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    config = configuration(adapter_type, stop_policy=None)
+    # Not recorded: the error comes from the cache itself, not from the recorder.
+    outcomes = replace(launch, timeout_s=LOST_TIMEOUT_S, is_recorded=False).outcomes(loses_one, adapter_type, config)
+    others = [outcome for outcome in outcomes if outcome.rank != 1]
+    failed = [outcome for outcome in others if outcome.failure]
+    assert not failed, "RANK-8: expected each other rank to end cleanly, got:\n" + "\n".join(
+        one.failure for one in failed
+    )
+    for outcome in others:
+        error_text, took_s = outcome.value
+        assert "rank 1" in error_text, (
+            f"RANK-8: expected the error of rank {outcome.rank} to name rank 1, got {error_text!r}"
+        )
+        assert took_s < BOUND_S, f"RANK-8: expected the error within {BOUND_S:g} s, it took {took_s:.1f} s"

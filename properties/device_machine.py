@@ -12,9 +12,9 @@ from hicache.config import EvictionPolicy
 from hicache.testing.model import ExpectedInsert
 from hicache.types import SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
 
-from .eviction_order import UseLog
 from .machine import CacheMachine
 from .small_caches import NAMESPACE, PAGES, TAIL, USED
+from .uses import UseLog
 
 Prompt = tuple[list[int], Namespace, int, int, bool]
 

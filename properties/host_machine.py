@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 
+import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from hicache.types import Component, Handle, Key, Tier
+from hicache.config import EvictionPolicy, WritePolicy
+from hicache.testing.adapter import PendingTransfer
+from hicache.testing.driving.prompts import cut
+from hicache.testing.model import ExpectedInsert, ExpectedMatch
+from hicache.testing.snapshot import Snapshot
+from hicache.types import (
+    SHARED,
+    Component,
+    Handle,
+    Key,
+    MatchResult,
+    Namespace,
+    Slots,
+    Tier,
+    TransferKind,
+    TransferPhase,
+)
 
-from .load_machine import LoadMachine
-from .load_tickets import LoadTickets
-from .prompt_machine import FULL, Prompt
+from .loads import ExpectedLoad, LoadTickets, loads_of, new_targets, require_answer
 from .situation import Situation
-from .small_caches import USED
-from .tier_machine import PLACE, pick
+from .small_caches import NAMESPACE, PAGES, TAIL, USED
+from .tier_machine import (
+    ACTIONS,
+    COMPONENT,
+    EVICTED_PAGES,
+    FAILING,
+    PLACE,
+    SOON,
+    TIER,
+    DrawnAction,
+    TierMachine,
+    pick,
+)
+from .uses import UseLog, hits_by_page, require_hits
+
+FULL = Component.FULL.value
+
+Prompt = tuple[list[int], Namespace]
+"""The whole pages of a prompt by number, and its namespace."""
+
+FIRST_PAGES = st.integers(1, 6)
+"""How many pages of an earlier prompt."""
+
+PASSED = st.integers(0, 6)
+"""Pages before the window of a request."""
+
+QUOTA = st.sampled_from([None, None, None, 1, 0])
+"""The most pages that a load may bring; None: any number."""
 
 
 class Hold(str, Enum):
@@ -28,15 +69,209 @@ class Hold(str, Enum):
     STATE = "a slot for a state"
 
 
-class HostMachine(LoadMachine):
-    """Adds locks on both tiers, allocations that callers hold, and resets."""
+HOLD = st.sampled_from(Hold)
+
+
+class HostVerbs(TierMachine):
+    """The verbs of a scheduler over two tiers, each compared with the oracle. A subclass has the rules.
+
+    The cache is used before the first rule. `prompts`: the prompts so far. `tickets`: of loads. `readers`,
+    `host_receipts`: receipts of locks. `held`: frees what a caller allocated. `outdated`: calls that must be refused.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.prompts: list[Prompt] = []
+        self.tickets = LoadTickets()
+        self.readers: list[Handle] = []
         self.host_receipts: list[Handle] = []
         self.held: list[Callable[[], None]] = []
+        self.outdated: list[Callable[[], object]] = []
 
-    @rule(hold=st.sampled_from(Hold), place=PLACE, pages=st.integers(1, 6))
+    def opened(self, data: st.DataObject) -> None:
+        super().opened(data)
+        self.use(data.draw(USED, label="prompts that came before"))
+        self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
+
+    # Match and insert.
+
+    def match(self, place: int, pages: int, chunked: bool, stepping: bool) -> None:
+        """A match finds what the oracle expects on each tier. The next step may queue backups of what it used."""
+        key = self.earlier(place, pages)
+        found, _ = self.find(key, chunked=chunked)
+        if stepping:
+            self.step()
+        if stepping and not chunked:
+            anchor = self.prefix(key, len(found.device_indices))
+            self.write_policy.used(key.namespace, anchor, self.driver.snapshot())
+
+    def put(
+        self,
+        pages: list[int],
+        tail: int,
+        namespace: Namespace,
+        passed: int,
+        with_state: bool,
+        soon: list[DrawnAction],
+    ) -> None:
+        """A prompt is computed and inserted, if there is room for it. `passed`: pages before the request's window."""
+        self.prompts.append((pages, namespace))
+        self._put(self.key(pages, tail, namespace), passed, with_state)
+        self.pass_time(soon)
+
+    def put_again(self, place: int, pages: int, passed: int, with_state: bool) -> None:
+        """An earlier prompt is computed and inserted again."""
+        self._put(self.earlier(place, pages), passed, with_state)
+
+    def use(self, prompts: Sequence[Prompt]) -> None:
+        """Insert prompts, match them as often as the write policy needs for a backup, and drain."""
+        is_selective = self.host.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
+        for pages, namespace in prompts:
+            self.prompts.append((pages, namespace))
+            key = self.key(pages, 0, namespace)
+            self._put(key, 0, with_state=True)
+            for _ in range(self.host.selective_hits if is_selective else 0):
+                self.find(key)
+        self.drain()
+
+    def earlier(self, place: int, pages: int) -> Key:
+        """The key of an earlier prompt, cut to so many pages."""
+        earlier, namespace = pick(self.prompts, place) or ([], SHARED)
+        return self.key(earlier[:pages], 0, namespace)
+
+    def find(self, key: Key, *, chunked: bool = False) -> tuple[MatchResult, ExpectedMatch]:
+        """Match a key. The match finds what the oracle expects, and changes only recency and hits."""
+        expected = self.model.expected_match(key)
+        before = hits_by_page(self.driver.snapshot(), self.config.page_size)
+        found = self.driver.match(key, chunked=chunked)
+        after = self.driver.snapshot()
+        anchor = len(found.device_indices)
+        hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
+        assert anchor == expected.anchor, f"MATCH-5: expected the anchor at {expected.anchor} elements, got {anchor}"
+        assert hits == expected.host_hits or self.departs("MATCH-12"), (
+            f"MATCH-12: expected host hits {expected.host_hits}, got {hits}"
+        )
+        assert found.branching_seqlen is None, f"MATCH-13: expected None with a host tier, got {found.branching_seqlen}"
+        assert self.model.agrees(after), (
+            f"MATCH-9: expected no data to move in a match, got {self.model.differences(after)}"
+        )
+        best = (key.namespace, self.prefix(key, expected.best))
+        require_hits(before, hits_by_page(after, self.config.page_size), None if chunked else best)
+        self.uses.used(*best)
+        return found, expected
+
+    def _put(self, key: Key, passed: int, with_state: bool) -> None:
+        found, _ = self.find(key)
+        shared = len(found.device_indices)
+        receipt = self.driver.lock(found.device_anchor)
+        fresh = self.take_slots(self.driver.aligned(key) - shared)
+        if fresh is not None:
+            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
+        self.driver.unlock(receipt)
+        self.sync()
+
+    def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
+        self.driver.write(key, fresh, len(shared))
+        state = self.state_of(key) if with_state else None
+        expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
+        slots = np.concatenate((shared, fresh))
+        result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
+        if state is None and Component.MAMBA in self.components and self.departs("INS-3"):
+            self.sync()
+            return
+        actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
+        assert actual == expected, f"INS-1: expected the answer {expected}, got {actual}"
+        snapshot = self.driver.snapshot()
+        lacking = self.model.lacking(snapshot, key)
+        assert not lacking, f"INS-3: expected all data of the insert to be cached, lacking: {lacking}"
+        self.sync()
+        prefix = self.prefix(key, self.driver.aligned(key))
+        self.uses.inserted(key.namespace, prefix, snapshot)
+        self.write_policy.used(key.namespace, prefix, snapshot)
+        if state is not None and not result.state_adopted:
+            self.driver.free_state(state)
+
+    # Load. Each load delivers what its match found, once, whatever happens meanwhile.
+
+    def load_back(self, place: int, pages: int, quota: int | None, pressure: bool, soon: list[DrawnAction]) -> None:
+        """A caller requests a load of a prompt. `pressure`: the device evicts first."""
+        if pressure:
+            self.evict(Tier.DEVICE, FULL, 8, 0)
+        if not self._loadable(pages):
+            self.drop_device_copy()
+        key = pick(self._loadable(pages), place) or self.earlier(place, pages)
+        found, expected = self.find(key)
+        tokens = None if quota is None else quota * self.config.page_size
+        before = self.driver.snapshot()
+        load = self.driver.load_back(key, found, quota=tokens)
+        self.sync()
+        require_answer(load, expected, tokens, before, self.host)
+        if load is None:
+            self.record(Situation.LOAD_REFUSED)
+            return
+        self.tickets.granted(load.ticket, found.best_match, cut(key, expected.best, self.config), load.indices)
+        self._overwrite_targets(before, expected)
+        self.pass_time(soon)
+
+    def claim(self, ticket: ExpectedLoad) -> None:
+        """Claim a load that has ended. A load fails only if a transfer was made to fail."""
+        if self.driver.load_phase(ticket.ticket) is TransferPhase.DONE:
+            self._take_over(ticket)
+            self.record(Situation.LOAD_DELIVERED)
+        else:
+            assert ticket.may_fail, (
+                f"FLOW-10: no transfer failed: expected the load of {ticket.key} to be done, but it failed"
+            )
+            self.driver.claim(ticket.ticket)
+            self.record(Situation.LOAD_FAILED)
+        self.sync()
+        self.forget(ticket)
+
+    def abandon(self, ticket: ExpectedLoad) -> None:
+        """Abandon a load."""
+        if not self.driver.load_phase(ticket.ticket).has_ended:
+            self.record(Situation.LOAD_ABANDONED)
+        self.driver.abandon(ticket.ticket)
+        self.sync()
+        self.forget(ticket)
+
+    def forget(self, ticket: ExpectedLoad) -> None:
+        """The ticket was claimed or abandoned, or a reset came: from now on it is refused (FLOW-4)."""
+        self.tickets.waiting.remove(ticket)
+        verbs = (self.adapter.claim, self.adapter.abandon, self.adapter.load_phase)
+        self.outdated += [partial(verb, ticket.ticket) for verb in verbs]
+
+    def _loadable(self, pages: int) -> list[Key]:
+        """The earlier prompts that have data on the host alone."""
+        keys = [self.earlier(other, pages) for other in range(len(self.prompts))]
+        return [key for key in keys if any(self.model.expected_match(key).host_hits.values())]
+
+    def _overwrite_targets(self, before: Snapshot, expected: ExpectedMatch) -> None:
+        """Corrupt the slots that the load will fill: only a copy makes them valid."""
+        self.record(Situation.LOAD if expected.host_hits[FULL] else Situation.LOAD_OF_OTHERS)
+        after = self.driver.snapshot()
+        for component in self.components:
+            begun = new_targets(before, after, component)
+            self.driver.contents.overwrite(component, begun)
+            if len(begun) < expected.host_hits[component]:
+                self.record(Situation.LOAD_SHARED)
+
+    def _take_over(self, ticket: ExpectedLoad) -> None:
+        """FLOW-10: the promised data is protected until it is locked, and is at the slots that the claim returns."""
+        self.readers.append(self.driver.lock(ticket.node))
+        found, _ = self.find(ticket.key)
+        promised = self.driver.aligned(ticket.key)
+        matched = len(found.device_indices)
+        assert matched == promised, f"FLOW-10: expected the {promised} promised elements on the device, got {matched}"
+        claimed = self.driver.claim(ticket.ticket)
+        expected = found.device_indices[promised - len(ticket.indices) :]
+        assert claimed is not None, "FLOW-4: the load is done: expected slots from its claim, got None"
+        assert claimed.tolist() == expected.tolist(), (
+            f"FLOW-10: expected the claim to return the tree's slots {expected}, got {claimed}"
+        )
+
+    # Lock, allocate, reset.
+
     def hold(self, hold: Hold, place: int, pages: int) -> None:
         """A caller locks what it found on a tier, or allocates slots or a state."""
         if hold is Hold.READER:
@@ -50,7 +285,6 @@ class HostMachine(LoadMachine):
             self.held.append(partial(self.driver.free_state, state))
         self.sync()
 
-    @rule(hold=st.sampled_from(Hold), place=PLACE)
     def let_go(self, hold: Hold, place: int) -> None:
         """A caller releases a lock, or frees what it allocated."""
         if hold is Hold.READER and self.readers:
@@ -60,7 +294,6 @@ class HostMachine(LoadMachine):
         elif hold in (Hold.SLOTS, Hold.STATE) and self.held:
             self.held.pop(place % len(self.held))()
 
-    @rule(prompts=USED)
     def reset(self, prompts: list[Prompt]) -> None:
         """Both tiers are emptied, and the cache is used anew. Receipts, tickets and handles from before are refused."""
         snapshot = self.driver.snapshot()
@@ -79,12 +312,69 @@ class HostMachine(LoadMachine):
         assert not self.driver.snapshot().nodes, "EVICT-9: nothing is left after a reset"
         self.use(prompts)
 
-    @rule(place=PLACE)
     def repeat(self, place: int) -> None:
         """A caller uses a receipt, ticket or handle that is no longer valid."""
         call = pick(self.outdated, place)
         if call is not None:
             self.refuses(call)
+
+    def _read(self, key: Key) -> None:
+        """Lock a key on the device. A node on the host alone cannot be locked there."""
+        found, expected = self.find(key)
+        self.readers.append(self.driver.lock(found.device_anchor))
+        if expected.host_hits[FULL]:
+            self.refuses(partial(self.adapter.lock, found.best_match))
+
+    def _unlock(self, receipt: Handle, tier: Tier) -> None:
+        if tier is Tier.DEVICE:
+            self.driver.unlock(receipt)
+        else:
+            self.driver.unlock_host(receipt)
+        self.sync()
+        self.outdated += [partial(verb, receipt) for verb in (self.adapter.unlock, self.adapter.unlock_host)]
+
+    # Overridden hooks.
+
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        self.uses = UseLog()
+
+    def sync(self) -> None:
+        super().sync()
+        self.tickets.observe(bool(loads_of(self.driver.snapshot())))
+
+    def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
+        goes_by_use = self.config.policy is EvictionPolicy.LRU and not self.departs("EVICT-2")
+        is_copied_first = self.host.write_policy is WritePolicy.WRITE_BACK
+        if component == Component.FULL and goes_by_use and not is_copied_first:
+            self.uses.require_victims(before, after, tokens)
+
+    def evicted_from_host(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
+        if component == Component.FULL and not self.departs("EVICT-8"):
+            self.uses.require_host_victims(before, after, tokens)
+
+    def moved(self, one: PendingTransfer) -> None:
+        for ticket in self.tickets.waiting if one.kind is TransferKind.LOAD else ():
+            ready = self.driver.read_ready_layers(ticket.ticket)
+            if any(0 < count < self.adapter.layers(pool) for pool, count in ready.items()):
+                self.record(Situation.LAYERS_READ)
+
+    def check_waiting(self, place: int) -> None:
+        ticket = pick(self.tickets.waiting, place)
+        if ticket is None:
+            return
+        if self.driver.load_phase(ticket.ticket).has_ended:
+            self.claim(ticket)
+        else:
+            self.refuses(partial(self.adapter.claim, ticket.ticket))
+
+    def abandon_waiting(self, place: int) -> None:
+        ticket = pick(self.tickets.waiting, place)
+        if ticket is not None:
+            self.abandon(ticket)
+
+    def load_failed(self) -> None:
+        self.tickets.failed()
 
     def give_back(self) -> None:
         """Abandon every second load, claim the others after a drain, and release everything that is held."""
@@ -101,17 +391,21 @@ class HostMachine(LoadMachine):
             give_back()
         self.require_nothing_held()
 
-    def _read(self, key: Key) -> None:
-        """Lock a key on the device. A node on the host alone cannot be locked there."""
-        found, expected = self.find(key)
-        self.readers.append(self.driver.lock(found.device_anchor))
-        if expected.host_hits[FULL]:
-            self.refuses(partial(self.adapter.lock, found.best_match))
 
-    def _unlock(self, receipt: Handle, tier: Tier) -> None:
-        if tier is Tier.DEVICE:
-            self.driver.unlock(receipt)
-        else:
-            self.driver.unlock_host(receipt)
-        self.sync()
-        self.outdated += [partial(verb, receipt) for verb in (self.adapter.unlock, self.adapter.unlock_host)]
+class HostMachine(HostVerbs):
+    """The rules over two tiers: each is a verb, with the strategies of its arguments."""
+
+    pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
+    evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
+    match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
+    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON)(
+        HostVerbs.put
+    )
+    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans())(HostVerbs.put_again)
+    load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
+        HostVerbs.load_back
+    )
+    hold = rule(hold=HOLD, place=PLACE, pages=FIRST_PAGES)(HostVerbs.hold)
+    let_go = rule(hold=HOLD, place=PLACE)(HostVerbs.let_go)
+    reset = rule(prompts=USED)(HostVerbs.reset)
+    repeat = rule(place=PLACE)(HostVerbs.repeat)

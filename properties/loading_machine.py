@@ -5,22 +5,39 @@ from __future__ import annotations
 from functools import partial
 
 from hypothesis import strategies as st
-from hypothesis.stateful import multiple, rule
+from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.testing.adapter import Admission
 from hicache.testing.model import ExpectedMatch
-from hicache.types import Key, Tier
+from hicache.types import Component, Key, Namespace, Tier
 
-from .load_machine import loads_of
-from .prompt_machine import FULL, Prompt
-from .request_machine import RequestMachine
+from .loads import loads_of
+from .request_machine import CHUNK, DECODED, REQUEST_TAIL, RequestVerbs
 from .situation import Situation
-from .small_caches import USED
-from .tier_machine import PLACE, SOON, DrawnAction, TierMachine, pick
+from .small_caches import NAMESPACE, PAGES, USED
+from .tier_machine import (
+    ACTIONS,
+    COMPONENT,
+    EVICTED_PAGES,
+    FAILING,
+    PLACE,
+    SOON,
+    TIER,
+    DrawnAction,
+    TierMachine,
+    pick,
+)
+
+FULL = Component.FULL.value
 
 
-class LoadingMachine(TierMachine, RequestMachine):
-    """`anchors`: the device hit of each waiting request. `maybe_failed`: the requests whose load may fail."""
+class LoadingMachine(TierMachine, RequestVerbs):
+    """The verbs of requests and of transfers. `anchors`: the device hit of each waiting request.
+
+    `maybe_failed`: the requests whose load may fail.
+    """
+
+    requests = Bundle("requests")
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +47,7 @@ class LoadingMachine(TierMachine, RequestMachine):
 
     def opened(self, data: st.DataObject) -> None:
         super().opened(data)
-        prompts: list[Prompt] = data.draw(USED, label="prompts that came before")
+        prompts: list[tuple[list[int], Namespace]] = data.draw(USED, label="prompts that came before")
         for pages, namespace in prompts * (1 + self.host.selective_hits):
             number = self.start(self.key(pages, 0, namespace))
             if number is not None and self.is_ready(number):
@@ -38,13 +55,17 @@ class LoadingMachine(TierMachine, RequestMachine):
         self.drain()
         self.evict(Tier.DEVICE, FULL, data.draw(st.sampled_from([8, 1, 2, 0]), label="pages evicted since"), 0)
 
-    @rule(
-        target=RequestMachine.requests,
-        place=PLACE,
-        tail=st.integers(1, 2),
-        pressure=st.booleans(),
-        soon=SOON,
-    )
+    # Rules. The first five are those of RequestMachine.
+
+    admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
+    checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
+    extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
+    finish = rule(number=consumes(requests))(RequestVerbs.finish)
+    abort = rule(number=consumes(requests))(RequestVerbs.abort)
+    pass_time = rule(actions=ACTIONS)(TierMachine.pass_time)
+    evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(TierMachine.evict)
+
+    @rule(target=requests, place=PLACE, tail=REQUEST_TAIL, pressure=st.booleans(), soon=SOON)
     def admit_again(self, place: int, tail: int, pressure: bool, soon: list[DrawnAction]) -> object:
         """A request repeats an earlier prompt and extends it. `pressure`: the device evicts first."""
         if pressure:
@@ -58,7 +79,7 @@ class LoadingMachine(TierMachine, RequestMachine):
         self.pass_time(soon)
         return multiple() if number is None else number
 
-    # For those who inherit.
+    # Overridden hooks.
 
     def sync(self) -> None:
         super().sync()
@@ -133,7 +154,7 @@ class LoadingMachine(TierMachine, RequestMachine):
         super().give_back()
         self.require_nothing_held()
 
-    # Inside.
+    # Internal.
 
     def _went_on(self, number: int, admission: Admission) -> None:
         expected, least = self.computed[number], self.anchors.pop(number)

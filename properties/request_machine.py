@@ -12,11 +12,21 @@ from hicache.types import Component, Handle, Key, Namespace
 from .machine import CacheMachine
 from .small_caches import NAMESPACE, PAGES
 
+REQUEST_TAIL = st.integers(1, 2)
+"""Tokens after the last whole page of a prompt."""
 
-class RequestMachine(CacheMachine):
-    """Calls the verbs of requests. The oracle allows the cache to cache anything that some request computed."""
+CHUNK = st.integers(1, 6)
+"""Tokens that are computed until the next checkpoint."""
 
-    requests = Bundle("requests")
+DECODED = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+
+
+class RequestVerbs(CacheMachine):
+    """The verbs of requests. The oracle allows the cache to cache anything that some request computed.
+
+    A subclass has the rules. By the number of a request: `keys`, how many tokens are `computed`, and the `handles` of
+    those that run.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,13 +34,11 @@ class RequestMachine(CacheMachine):
         self.computed: dict[int, int] = {}
         self.handles: dict[int, Handle] = {}
 
-    @rule(target=requests, pages=PAGES, tail=st.integers(1, 2), namespace=NAMESPACE)
     def admit(self, pages: list[int], tail: int, namespace: Namespace) -> object:
         """Admit a prompt. It must be admitted if nothing else runs and it fits an empty cache."""
         number = self.start(self.key(pages, tail, namespace))
         return multiple() if number is None else number
 
-    @rule(number=requests, tokens=st.integers(1, 6))
     def checkpoint(self, number: int, tokens: int) -> None:
         """Compute and cache the next chunk of a prompt."""
         if not self.is_ready(number):
@@ -39,7 +47,6 @@ class RequestMachine(CacheMachine):
         self.driver.checkpoint(self.handles[number], self.computed[number])
         self._cached(number)
 
-    @rule(number=requests, tokens=st.lists(st.integers(0, 9), min_size=1, max_size=4))
     def extend(self, number: int, tokens: list[int]) -> None:
         """Decode tokens. Without room the request is unchanged."""
         if not self.is_ready(number):
@@ -50,24 +57,15 @@ class RequestMachine(CacheMachine):
             self.keys[number] = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
         self.sync()
 
-    @rule(number=consumes(requests))
     def finish(self, number: int) -> None:
         """Finish a request that is computed in full."""
         if self.is_ready(number):
             self.end(number, is_finished=True)
 
-    @rule(number=consumes(requests))
     def abort(self, number: int) -> None:
         """Abort a request."""
         if number in self.handles:
             self.end(number, is_finished=False)
-
-    @rule(data=st.data(), pages=st.integers(1, 8))
-    def evict(self, data: st.DataObject, pages: int) -> None:
-        """Evict pages of one component."""
-        component = data.draw(st.sampled_from(self.components), label="component")
-        self.driver.evict(component, self.slots_of(component, pages))
-        self.sync()
 
     # Hooks for subclasses.
 
@@ -129,3 +127,22 @@ class RequestMachine(CacheMachine):
         page = self.config.page_size
         needed = -(-len(key.tokens) // page) * page
         return all(size >= needed for c, size in self.config.capacity_tokens.items() if c != Component.MAMBA)
+
+
+class RequestMachine(RequestVerbs):
+    """The rules of requests on one tier: each is a verb, with the strategies of its arguments."""
+
+    requests = Bundle("requests")
+
+    admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
+    checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
+    extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
+    finish = rule(number=consumes(requests))(RequestVerbs.finish)
+    abort = rule(number=consumes(requests))(RequestVerbs.abort)
+
+    @rule(data=st.data(), pages=st.integers(1, 8))
+    def evict(self, data: st.DataObject, pages: int) -> None:
+        """Evict pages of one component."""
+        component = data.draw(st.sampled_from(self.components), label="component")
+        self.driver.evict(component, self.slots_of(component, pages))
+        self.sync()

@@ -1,8 +1,8 @@
-"""Configurations with pools of a few pages, unequal by component and by tier, so that every pool soon runs out."""
+"""Small caches: drawn and fixed configurations with pools of a few pages that soon run out, and drawn prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from hicache.config import (
     WritePolicy,
 )
 from hicache.testing.adapter import Capability
-from hicache.testing.hybrid_model import tiny_model
+from hicache.testing.hybrid_model import TINY_MODEL, tiny_model
 from hicache.testing.storage.scripted import BACKEND
 from hicache.types import SHARED, Component, Namespace, StopPolicy
 
@@ -91,6 +91,37 @@ def with_storage(draw: st.DrawFn, hosts: st.SearchStrategy[CacheConfig], executo
         executor=executor,
     )
     return replace(config, host=replace(config.host, capacity_tokens=capacity), storage=storage)
+
+
+def fixed_config(
+    device: Mapping[str, int], host: Mapping[str, int], write_policy: WritePolicy, *, events: bool
+) -> CacheConfig:
+    """A fixed configuration of two tiers: pages of one token, a window of one page, stepped transfers.
+
+    `device`, `host`: the pages of each component's pool.
+    """
+    return CacheConfig(
+        components=tuple(device),
+        page_size=1,
+        capacity_tokens=device,
+        sliding_window_size=1 if Component.SWA in device else None,
+        mamba_chunk_size=1 if Component.MAMBA in device else None,
+        policy=EvictionPolicy.LRU,
+        bigram=False,
+        events=events,
+        layout=Layout.LAYER_FIRST,
+        device="cpu",
+        model=TINY_MODEL,
+        topology=SINGLE_RANK,
+        host=HostConfig(
+            capacity_tokens=host,
+            layout=Layout.LAYER_FIRST,
+            write_policy=write_policy,
+            selective_hits=1,
+            load_back_threshold_tokens=0,
+            executor=ExecutorKind.STEPPED,
+        ),
+    )
 
 
 PAGES = st.lists(st.integers(1, 3), max_size=6)

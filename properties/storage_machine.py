@@ -2,30 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
+from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import Snapshot
-from hicache.testing.storage.scripted import Faults, store_of
-from hicache.types import Key, StopPolicy, Tier
+from hicache.testing.storage.scripted import Faults, Store, store_of
+from hicache.testing.stored import restorable_pages
+from hicache.types import COMPONENT_POOL, Component, Handle, Key, Pool, StopPolicy, Tier
 
-from .event_replay import EventReplay
-from .host_machine import HostMachine
-from .load_tickets import LoadTickets
-from .prompt_machine import FULL
+from .host_machine import FIRST_PAGES, HOLD, PASSED, QUOTA, HostVerbs
+from .loads import LoadTickets
 from .situation import Situation
-from .small_caches import with_storage
-from .storage_choices import ANSWER, ENDING, MOVES, PRESSURE, Answer, OperatorAction, StorageFault
-from .stored_objects import GrantedPrefetch, StoredObjects
-from .tier_machine import PLACE, pick
+from .small_caches import NAMESPACE, PAGES, TAIL, USED, with_storage
+from .tier_machine import ACTIONS, COMPONENT, EVICTED_PAGES, FAILING, PLACE, SOON, TIER, EventReplay, pick
+
+FULL = Component.FULL.value
 
 
-class StorageMachine(HostMachine):
-    """Adds prefetches, faults of storage, calls of an operator and restarts to the verbs over two tiers."""
+class Answer(str, Enum):
+    """What happens to a storage job, or to a prefetch that a request waits for."""
+
+    ADVANCE = "a job does one batch"
+    COMPLETE = "a job completes"
+    CHECK = "a waiting request checks its prefetch"
+    ABORT = "a waiting request aborts its prefetch"
+    TIME = "the clock advances"
+    COMPUTE = "another request computes the pages of a prefetch"
+
+
+ANSWER = st.sampled_from(Answer)
+
+ENDING = st.sampled_from([Answer.CHECK, Answer.CHECK, Answer.ABORT, Answer.COMPUTE, Answer.TIME])
+
+MOVES = st.sampled_from([0, 1, 3, 3, 3, 5])
+"""Alternating steps of the cache and answers of storage. After three of them storage is asked for pages."""
+
+PRESSURE = st.sampled_from([True, True, False])
+"""Whether both tiers are evicted first. Without that there is little to prefetch."""
+
+
+class StorageFault(str, Enum):
+    """A fault in storage."""
+
+    LOST = "an object cannot be read, and storage still says it has it"
+    DAMAGED = "an object is corrupt, and storage still says it has it"
+    GONE = "an object is removed"
+    READS = "the next pages cannot be read"
+    WRITES = "the next pages are not stored"
+    RAISING = "a verb raises"
+    NOTHING = "all faults end"
+
+
+class OperatorAction(str, Enum):
+    """A call of an operator."""
+
+    DETACH = "detach"
+    ATTACH = "attach"
+    CLEAR = "clear"
+    RESTART = "restart"
+
+
+class StorageMachine(HostVerbs):
+    """The verbs over two tiers, prefetches, answers and faults of storage, calls of an operator, and restarts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +92,23 @@ class StorageMachine(HostMachine):
             FULL, self.slots_of(FULL, data.draw(st.sampled_from([12, 12, 1, 0]), label="host pages evicted since"))
         )
 
+    # Rules. The first ten are those of HostMachine.
+
+    pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
+    evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
+    match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
+    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON)(
+        HostVerbs.put
+    )
+    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans())(HostVerbs.put_again)
+    load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
+        HostVerbs.load_back
+    )
+    hold = rule(hold=HOLD, place=PLACE, pages=FIRST_PAGES)(HostVerbs.hold)
+    let_go = rule(hold=HOLD, place=PLACE)(HostVerbs.let_go)
+    reset = rule(prompts=USED)(HostVerbs.reset)
+    repeat = rule(place=PLACE)(HostVerbs.repeat)
+
     @rule(answer=ANSWER, place=PLACE)
     def answer(self, answer: Answer, place: int) -> None:
         """A storage job moves, or something happens to a prefetch that a request waits for."""
@@ -63,7 +124,7 @@ class StorageMachine(HostMachine):
             move = self.driver.advance_storage if answer is Answer.ADVANCE else self.driver.complete_storage
             move(asked.ticket)
 
-    @rule(place=PLACE, pages=st.integers(1, 6), pressure=PRESSURE, moves=MOVES, then=ENDING)
+    @rule(place=PLACE, pages=FIRST_PAGES, pressure=PRESSURE, moves=MOVES, then=ENDING)
     def prefetch(self, place: int, pages: int, pressure: bool, moves: int, then: Answer) -> None:
         """Start a prefetch, and move it by some steps and answers. `pressure`: both tiers evict first."""
         if pressure:
@@ -73,7 +134,7 @@ class StorageMachine(HostMachine):
                 self.step() if move % 2 == 0 else self.answer(Answer.COMPLETE, -1)
             self.answer(then, -1)
 
-    @rule(place=PLACE, pages=st.integers(1, 6), pressure=PRESSURE, lost=st.lists(st.integers(0, 5), max_size=2))
+    @rule(place=PLACE, pages=FIRST_PAGES, pressure=PRESSURE, lost=st.lists(st.integers(0, 5), max_size=2))
     def fetch(self, place: int, pages: int, pressure: bool, lost: list[int]) -> None:
         """With nothing else under way a prefetch brings what storage has of a prompt. `lost`: objects lost before."""
         self.store.faults = Faults()
@@ -288,6 +349,63 @@ class StorageMachine(HostMachine):
         """The number of prefetches that hold host slots."""
         assert snapshot.storage is not None, "a machine of three tiers sees storage"
         return len(snapshot.storage.fetches)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrantedPrefetch:
+    """A prefetch that was granted. `before`: pages that a match found at its start; `wanted`: the pages past them."""
+
+    ticket: Handle
+    key: Key
+    before: int
+    wanted: int
+
+
+class StoredObjects:
+    """The objects of one cache in its scripted store."""
+
+    def __init__(self, driver: Driver, store: Store) -> None:
+        self._driver = driver
+        self._store = store
+        config = driver.config
+        self._pools = [COMPONENT_POOL[component] for component in config.components]
+        self._pools += [Pool.INDEXER] if Pool.INDEXER in config.sidecars else []
+        self._window = -(-(config.sliding_window_size or 0) // config.page_size)
+
+    def objects(self, key: Key) -> dict[Pool, list[str]]:
+        """The object key of each page in each pool."""
+        return {pool: self._driver.storage_keys(pool, key) for pool in self._pools}
+
+    def object_of(self, key: Key, page: int) -> str | None:
+        """The key of one object. `page`: selects the pool, and the page counted from the end. None without pages."""
+        names = self.objects(key)[self._pools[page % len(self._pools)]]
+        return names[-1 - page // 2 % len(names)] if names else None
+
+    def written(self, key: Key) -> dict[str, list[bool]]:
+        """By component, which pages ever had an object."""
+        objects = self.objects(key)
+        found = {pool: [self._store.was_written(name) for name in names] for pool, names in objects.items()}
+        return {c.value: found[COMPONENT_POOL[c]] for c in Component if COMPONENT_POOL[c] in found}
+
+    def expected_pages(self, key: Key, before: int) -> int:
+        """The number of pages past a match that can be read."""
+        present = {pool: self._store.readable(names)[before:] for pool, names in self.objects(key).items()}
+        return restorable_pages(present, self._window)
+
+    def pages_said_to_exist(self, key: Key, before: int) -> int:
+        """The number of pages past a match that storage says it has."""
+        seeming = {pool: list(map(self._store.has, names))[before:] for pool, names in self.objects(key).items()}
+        return restorable_pages(seeming, self._window)
+
+    def needed_pages(self, pages: int) -> dict[str, int]:
+        """By component, the host pages that a prefix of so many pages needs."""
+        needed = {Component.FULL.value: pages, Component.SWA.value: min(pages, self._window), Component.MAMBA.value: 1}
+        return {component: count for component, count in needed.items() if COMPONENT_POOL[component] in self._pools}
+
+    def unreadable(self, key: Key) -> int:
+        """The number of objects that storage says it has, and that cannot be read."""
+        names = [name for names in self.objects(key).values() for name in names]
+        return sum(map(self._store.has, names)) - sum(self._store.readable(names))
 
 
 def _without_selection(config: CacheConfig) -> CacheConfig:

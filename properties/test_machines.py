@@ -21,6 +21,7 @@ from .loading_machine import LoadingMachine
 from .machine import CacheMachine
 from .request_machine import RequestMachine
 from .situation import Situation
+from .storage_machine import StorageMachine
 
 NEEDS = {
     Component.FULL.value: frozenset[Capability](),
@@ -141,6 +142,25 @@ def test_any_mix_of_requests_that_load(
     """Requests that wait for loads resume with them, resume without them, or abort; in the end nothing is held."""
     stepped, met = ExecutorKind.STEPPED, Counter[Situation]()
     operations = search(LoadingMachine, adapter_type, components, sidecars, share=5, executor=stepped, met=met)
+    record_property(OPERATIONS, operations)
+
+
+@pytest.mark.parametrize("executor", [ExecutorKind.STEPPED, ExecutorKind.THREADED], ids=["stepped", "threaded"])
+@clause(
+    *("FETCH-1", "FETCH-4", "FETCH-6", "FETCH-8", "FETCH-9", "FLOW-9", "FLOW-12", "EVICT-9", "POOL-1", "STORE-3"),
+    needs=(*LOOKING, Capability.EVENTS, Capability.HOST, Capability.STORAGE, Capability.STEPPED),
+)
+@COMBINED
+def test_any_order_of_verbs_and_answers_of_storage(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    executor: ExecutorKind,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In any order of verbs, faults and answers of storage a prefetch brings exactly what was stored."""
+    met = Counter[Situation]()
+    operations = search(StorageMachine, adapter_type, components, sidecars, share=5, executor=executor, met=met)
     record_property(OPERATIONS, operations)
 
 

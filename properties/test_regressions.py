@@ -12,7 +12,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Component, Pool
 
-from .fixed_config import fixed_config
+from .small_caches import fixed_config
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 

@@ -1,4 +1,4 @@
-"""TierMachine: the base of the machines of two tiers: transfers that advance, end or fail, and evictions."""
+"""TierMachine: the base of the machines of two tiers: transfers that advance, end or fail, evictions, and events."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import ClassVar, TypeVar
 
 from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability, PendingTransfer
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
-from hicache.types import Component, Tier, TransferKind
+from hicache.types import Component, Event, EventKind, Namespace, Tier, TransferKind
 
-from .event_replay import EventReplay
 from .machine import CacheMachine
 from .situation import Situation, situations_of
 from .small_caches import with_hosts
@@ -30,6 +28,11 @@ PLACE = st.integers(0, 5)
 TIER = st.sampled_from([Tier.DEVICE, Tier.HOST])
 
 COMPONENT = st.sampled_from([component.value for component in Component])
+
+EVICTED_PAGES = st.sampled_from([1, 2, 3, 8])
+
+FAILING = st.sampled_from([0, 0, 0, 1, 2])
+"""How many of the transfers that an eviction waits for fail."""
 
 ROUNDS = 12
 """Evictions of both tiers after which the cache must be empty."""
@@ -53,12 +56,17 @@ DrawnAction = tuple[Action, int, int]
 
 DRAWN_ACTION = st.tuples(st.sampled_from([*Action, Action.STEP, Action.STEP]), PLACE, st.integers(0, 3))
 
+ACTIONS = st.lists(DRAWN_ACTION, min_size=1, max_size=4)
+
 SOON = st.lists(DRAWN_ACTION, max_size=3)
 """Actions right after a verb: left to the other rules, most transfers would not move before the run ends."""
 
 
 class TierMachine(CacheMachine):
-    """Moves transfers, and evicts on both tiers. `met`: the situations that the examples of a run reached."""
+    """Moves transfers, and evicts on both tiers, each checked by the oracles. A subclass has the rules.
+
+    `met`: the situations that the examples of a run reached.
+    """
 
     executor: ClassVar[ExecutorKind]
     met: ClassVar[Counter[Situation]]
@@ -72,16 +80,14 @@ class TierMachine(CacheMachine):
         self.events = EventReplay(self.config.page_size)
         self.begin_epoch()
 
-    # Few rules with many arguments: Hypothesis leaves some rules out of each run, and the situations that a run must
-    # reach need several of them.
+    # Verbs. They are few, with many arguments: Hypothesis leaves some rules out of each run, and the situations that a
+    # run must reach need several of them.
 
-    @rule(actions=st.lists(DRAWN_ACTION, min_size=1, max_size=4))
     def pass_time(self, actions: list[DrawnAction]) -> None:
         """Transfers advance, complete or fail, and callers that wait for loads claim or abandon them."""
         for action, place, parts in actions:
             self._pass(action, place, parts)
 
-    @rule(tier=TIER, component=COMPONENT, pages=st.sampled_from([1, 2, 3, 8]), failing=st.sampled_from([0, 0, 0, 1, 2]))
     def evict(self, tier: Tier, component: str, pages: int, failing: int) -> None:
         """Evict on a tier. `failing`: so many of the transfers that the eviction waits for fail."""
         name = component if component in self.components else Component.FULL.value
@@ -277,3 +283,48 @@ class TierMachine(CacheMachine):
 def pick(items: Sequence[Item], place: int) -> Item | None:
     """The item at a place, modulo the number of items; None if there are none."""
     return items[place % len(items)] if items else None
+
+
+Holder = tuple[Tier, str]
+"""A component on a tier."""
+
+
+class EventReplay:
+    """The blocks on each tier, by the events so far."""
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._present: set[tuple[Holder, Namespace, str]] = set()
+        self._seen = 0
+
+    def observe(self, events: Sequence[Event], snapshot: Snapshot) -> None:
+        """Apply the new events. No block is stored twice, and the log adds up to what the snapshot shows (EVENT-1)."""
+        for change in events[self._seen :]:
+            # Storage keeps blocks that are no longer in the tree: a snapshot cannot confirm them.
+            if change.tier is not Tier.STORAGE:
+                self._apply(change)
+        self._seen = len(events)
+        replayed = Counter(holder for holder, _, _ in self._present)
+        held = self._held(snapshot)
+        assert replayed == held, f"EVENT-1: expected the events to add up to {dict(held)} pages, got {dict(replayed)}"
+
+    def _apply(self, change: Event) -> None:
+        blocks = {((change.tier, change.component), change.namespace, block) for block in change.blocks}
+        if change.kind is EventKind.STORED:
+            assert not blocks & self._present, f"EVENT-1: stored twice: {change}"
+            self._present |= blocks
+        else:
+            assert blocks <= self._present, f"EVENT-1: removed before it was stored: {change}"
+            self._present -= blocks
+
+    def _held(self, snapshot: Snapshot) -> Counter[Holder]:
+        """The pages of each component on each tier."""
+        held: Counter[Holder] = Counter()
+        views: dict[Tier, Sequence[NodeView | HostNodeView]] = {Tier.DEVICE: snapshot.nodes}
+        if snapshot.host is not None:
+            views[Tier.HOST] = snapshot.host.nodes
+        for tier, nodes in views.items():
+            for component, slots in [pair for node in nodes for pair in node.slots.items()]:
+                if slots is not None:
+                    held[tier, component] += 1 if component == Component.MAMBA else len(slots) // self._page_size
+        return held

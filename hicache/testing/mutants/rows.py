@@ -39,7 +39,7 @@ class Row:
     told: str
 
 
-CUT = "test_cut_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
+CUT = "test_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
 
 ROWS = (
     Row(
@@ -47,7 +47,7 @@ ROWS = (
         source="sglang#30760",
         clauses=("RANK-2",),
         adapter=BreaksEarly,
-        test="test_identical_ranks.py::test_ranks_that_do_not_wait_hold_one_tree[gloo-tp2-timeout]",
+        test="test_one_tree.py::test_ranks_that_do_not_wait_hold_one_tree[gloo-tp2-timeout]",
         told=r"rank \d of tp skipped call \d+ \(MIN progress\): it called MAX prefetch end instead",
     ),
     Row(
@@ -63,7 +63,7 @@ ROWS = (
         source="sglang#26062",
         clauses=("RANK-3",),
         adapter=NoDevice,
-        test="test_process_groups.py::test_a_collective_names_the_device_of_its_tensor[gloo-tp2]",
+        test="test_collectives.py::test_a_collective_names_the_device_of_its_tensor[gloo-tp2]",
         told=r"RANK-3: all_reduce",
     ),
     Row(
@@ -95,7 +95,7 @@ ROWS = (
         source="sglang#38866",
         clauses=("HOST-6",),
         adapter=LayersOfTheModel,
-        test="test_layers.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage[gloo-pp2-tp2]",
+        test="test_shards.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage[gloo-pp2-tp2]",
         told=r"HOST-6",
     ),
     Row(
@@ -103,7 +103,7 @@ ROWS = (
         source="sglang#27264",
         clauses=("FETCH-7", "RANK-2"),
         adapter=PoolByPool,
-        test="test_insertion_order.py::test_the_order_of_mappings_changes_nothing[gloo-tp2]",
+        test="test_one_tree.py::test_the_order_of_mappings_changes_nothing[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed \w+\)",
     ),
     Row(
@@ -143,7 +143,7 @@ ROWS = (
         source="sglang#27010",
         clauses=("RANK-2", "RANK-4"),
         adapter=OwnClock,
-        test="test_cut_prefetch.py::test_the_first_stage_decides_when_a_prefetch_times_out[gloo-tp2]",
+        test="test_prefetch.py::test_the_first_stage_decides_when_a_prefetch_times_out[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed\)",
     ),
 )

@@ -92,7 +92,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         *("numpy", "pytest", "hypothesis"),
     ),
     **dict.fromkeys(SUITES, (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "hypothesis")),
-    "distributed_tests.test_process_groups": (*SHARED, "hicache.testing", "distributed_tests", "pytest", "torch"),
+    "distributed_tests.test_collectives": (*SHARED, "hicache.testing", "distributed_tests", "pytest", "torch"),
     "accuracy": (*SHARED, "hicache.testing", "numpy", "pytest", *MODELS),
     "benchmarks": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
 }

@@ -32,7 +32,7 @@ UNSEEN = (
         "sglang#38866",
         "a later pipeline stage counts layers from another end than its readers",
         "the engine reads a load when it is over, and runs on one stage",
-        "distributed_tests/test_layers.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage",
+        "distributed_tests/test_shards.py::test_a_layer_is_ready_when_it_has_moved_on_its_own_stage",
     ),
     Unseen(
         "sglang#36909",

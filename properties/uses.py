@@ -1,4 +1,4 @@
-"""The victims that LRU must choose: the least recently used leaves, worked out from a log of uses."""
+"""The uses of prefixes: the hits that a match adds to nodes, and the victims that LRU must choose."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ Place = tuple[Namespace, bytes]
 """A prefix in its namespace."""
 
 
-@dataclass(slots=True)
-class NodeState:
-    """A node of the simulated eviction: how many slots of each component it has on each tier."""
+def hits_by_page(snapshot: Snapshot, page_size: int) -> dict[Place, int]:
+    """For each page of the tree the hits of its node, if the cache counts them."""
+    hits: dict[Place, int] = {}
+    for number, node in enumerate(snapshot.nodes):
+        if node.hits is None:
+            continue
+        prefix = snapshot.prefix(number)
+        page_bytes = len(node.segment) // (node.end - node.start) * page_size
+        for end in range(len(prefix) - len(node.segment) + page_bytes, len(prefix) + 1, page_bytes):
+            hits[node.namespace, prefix[:end]] = node.hits
+    return hits
 
-    parent: Place | None
-    held: dict[Tier, dict[str, int]]
-    is_locked: dict[Tier, bool]
 
-    def is_on(self, tier: Tier) -> bool:
-        """Whether a tier has its FULL data."""
-        return FULL in self.held.get(tier, {})
-
-    def drop(self, tier: Tier) -> int:
-        """Drop all data on a tier; returns the number of FULL slots that this frees."""
-        freed = self.held[tier].get(FULL, 0)
-        self.held[tier] = {}
-        return freed
+def require_hits(before: dict[Place, int], after: dict[Place, int], used: Place | None) -> None:
+    """HOST-1, EVICT-2: a match is one hit of every page up to its end; a chunked match (`used` is None) is none."""
+    expected = {
+        place: count + (used is not None and place[0] == used[0] and used[1].startswith(place[1]))
+        for place, count in before.items()
+    }
+    wrong = {place: (count, after.get(place)) for place, count in expected.items() if after.get(place) != count}
+    assert not wrong, f"HOST-1: hits after a match differ, (expected, actual) by place: {wrong}"
 
 
 class UseLog:
@@ -73,6 +77,25 @@ class UseLog:
         while eviction.freed < tokens and (candidates := eviction.candidates()):
             eviction.take(min(candidates, key=self.last_use))
         return eviction.taken, eviction.freed >= tokens
+
+
+@dataclass(slots=True)
+class NodeState:
+    """A node of the simulated eviction: how many slots of each component it has on each tier."""
+
+    parent: Place | None
+    held: dict[Tier, dict[str, int]]
+    is_locked: dict[Tier, bool]
+
+    def is_on(self, tier: Tier) -> bool:
+        """Whether a tier has its FULL data."""
+        return FULL in self.held.get(tier, {})
+
+    def drop(self, tier: Tier) -> int:
+        """Drop all data on a tier; returns the number of FULL slots that this frees."""
+        freed = self.held[tier].get(FULL, 0)
+        self.held[tier] = {}
+        return freed
 
 
 class SimulatedEviction:
