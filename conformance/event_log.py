@@ -8,7 +8,7 @@ from typing import TypeAlias
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Component, Event, EventKind, Namespace, Tier
 
-from .page_hashes import page_hash_chain, tokens_of_prefix
+from .tree_view import page_hash_chain, tokens_of_prefix
 
 Blocks: TypeAlias = set[tuple[str, str, Namespace, str]]
 """Tier, component, namespace and block of everything that is cached."""

@@ -9,7 +9,7 @@ import pytest
 
 from hicache.testing.driving.driver import Driver
 
-from .snapshot_values import snapshot_values
+from .tree_view import snapshot_values
 
 REFUSALS = (ValueError, LookupError, AssertionError)
 """The errors that count as a refusal. Those of this package are among them."""

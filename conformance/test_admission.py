@@ -13,7 +13,7 @@ from .checks import require_requests_released
 from .hits import hit_pages
 from .request_steps import admit, allocate_all, decode, longest_prompt_tokens, run_request, tokens_in_pages
 from .scenario import MAMBA, find, has, key_of, put
-from .snapshot_values import snapshot_values
+from .tree_view import snapshot_values
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)
 

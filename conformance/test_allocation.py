@@ -9,8 +9,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .scenario import FULL, MAMBA, SWA, key_of, lock, put
-from .snapshot_values import device_ownership
-from .tree_view import free_slots
+from .tree_view import device_ownership, free_slots
 
 
 @clause("POOL-3", needs=[Capability.SNAPSHOT], bigram=True)

@@ -9,8 +9,7 @@ from hicache.testing.driving.driver import Driver
 from .backups import backed_up, match_prompt, queued_backups
 from .cache_variants import host_variant
 from .scenario import FULL, MAMBA, evict_all, find, has, insert_fresh, put
-from .test_hit_counts import hits
-from .tree_view import device_slots, host_slots, prefixes
+from .tree_view import device_slots, hits, host_slots, prefixes
 
 STEPPED = [ExecutorKind.STEPPED]
 THROUGH = [WritePolicy.WRITE_THROUGH]

@@ -20,7 +20,7 @@ from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 from .cache_variants import open_variant
 from .hits import hit_pages
 from .scenario import FULL, evict_all, insert_fresh, key_of, lock, put
-from .snapshot_values import snapshot_values
+from .tree_view import snapshot_values
 
 CACHE: Mapping[str, Any] = {
     "components": ("full", "swa", "mamba"),

@@ -9,8 +9,7 @@ from hicache.types import Component
 
 from .hits import hit_pages
 from .scenario import FULL, MAMBA, evict_all, find, insert_fresh, key_of, lock, put, unit
-from .snapshot_values import snapshot_values
-from .tree_view import nodes
+from .tree_view import nodes, snapshot_values
 
 LEAVES = (1, 2, 3, 4)
 

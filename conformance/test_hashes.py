@@ -16,8 +16,8 @@ from hicache.testing.hybrid_model import HybridModel
 from hicache.types import SHARED, EventKind, Key, Namespace
 
 from .cache_variants import open_standard
-from .page_hashes import page_hash_chain
 from .scenario import FULL, evict_all, key_of, put
+from .tree_view import page_hash_chain
 
 WIDE = (0, 1, 255, 256, 65_535, 65_536, 16_777_216, 2**31 - 1)
 """Token ids that need one to four bytes."""

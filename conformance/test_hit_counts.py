@@ -7,12 +7,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .scenario import FULL, MAMBA, find, has, insert_fresh, key_of, put
-from .tree_view import Pages, nodes
-
-
-def hits(driver: Driver) -> dict[Pages, int | None]:
-    """Requests that matched each node."""
-    return {pages: node.hits for pages, node in nodes(driver).items()}
+from .tree_view import hits
 
 
 @clause("EVICT-2", page_sizes=[1, 16], needs=[Capability.SNAPSHOT, Capability.HITS], bigram=True)

@@ -13,7 +13,7 @@ from hicache.types import SHARED, Namespace
 
 from .cache_variants import open_standard
 from .scenario import FULL, put
-from .snapshot_values import snapshot_values
+from .tree_view import snapshot_values
 
 LENGTH_OF_ONE = (1).to_bytes(8, "little").decode("ascii")
 

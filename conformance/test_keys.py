@@ -13,8 +13,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import NO_SLOTS, SHARED, Namespace
 
 from .scenario import FULL, evict_all
-from .snapshot_values import snapshot_values
-from .tree_view import residency
+from .tree_view import residency, snapshot_values
 
 OTHER = Namespace(lora="adapter", salt=None, tenant=None)
 

@@ -8,15 +8,15 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import TransferPhase
+from hicache.types import TransferKind, TransferPhase
 
 from .cache_variants import host_config, host_variant, window_tokens
 from .hits import TierHits, best_match, tier_hits
 from .residency_cases import Residency, build_residency, prompt_pages
 from .scenario import FULL, MAMBA, SWA, key_of, lock, put, put_on_host, unit, window_pages
 from .shortages import leave_only
-from .snapshot_values import tier_ownership
-from .tree_view import host_slots
+from .transfers import slots_under_way
+from .tree_view import device_ownership, free_host_slots, host_locks, host_slots
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)
 WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)
@@ -203,3 +203,11 @@ def require_not_loaded_without(driver: Driver, component: str) -> None:
         assert load is None, f"HOST-5: {component} of (1, 2) is on no tier, yet it is loaded"
         assert tier_ownership(two_tiers) == before, f"HOST-5: a refused load changed {before}"
         two_tiers.unlock_host(receipt)
+
+
+def tier_ownership(driver: Driver) -> tuple[object, ...]:
+    """What is cached, locked and free on both tiers, and the slots of transfers under way."""
+    on_host = {component: host_slots(driver, component) for component in driver.config.components}
+    moving = [slots_under_way(driver, kind) for kind in TransferKind]
+    on_device = device_ownership(driver.snapshot(), driver.config)
+    return *on_device, on_host, host_locks(driver), free_host_slots(driver), moving

@@ -9,8 +9,7 @@ from hicache.types import Key, Namespace
 
 from .hits import hit_pages
 from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, put
-from .snapshot_values import device_ownership
-from .tree_view import free_slots, lock_counts, nodes
+from .tree_view import device_ownership, free_slots, lock_counts, nodes
 
 PROBES: dict[tuple[int, ...], tuple[int, int]] = {
     (1, 2, 3): (3, 3),

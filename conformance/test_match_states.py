@@ -14,9 +14,8 @@ from hicache.types import Handle, Pool
 from .cache_variants import open_variant
 from .hits import hit_pages
 from .scenario import MAMBA, find, key_of, put
-from .snapshot_values import device_ownership
 from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
-from .tree_view import device_slots
+from .tree_view import device_ownership, device_slots
 
 
 @clause("MATCH-4")

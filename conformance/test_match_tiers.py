@@ -18,7 +18,7 @@ from .match_oracle import oracle_of, require_match
 from .refusals import refused
 from .residency_cases import WINDOW_PAGES, build_residency, prompt_pages, random_residency, residency_cases
 from .scenario import FULL, key_of, put, put_on_host
-from .snapshot_values import snapshot_values
+from .tree_view import snapshot_values
 
 LOOKING = (Capability.HOST, Capability.SNAPSHOT)
 WRITE_THROUGH = (WritePolicy.WRITE_THROUGH,)

@@ -16,8 +16,7 @@ from .checks import require_all_evictable
 from .request_steps import tokens_in_pages
 from .scenario import FULL, SWA, evict_all
 from .shortages import leave_only
-from .snapshot_values import snapshot_values
-from .tree_view import device_slots
+from .tree_view import device_slots, snapshot_values
 from .waiting_request import BEFORE_RESUME, CACHED, ON_DEVICE, PROMPT, Stage, admit_waiting, failed, queued, running
 
 LOOKING = (Capability.REQUESTS, Capability.HOST, Capability.SNAPSHOT, Capability.SIZES)

@@ -11,8 +11,7 @@ from hicache.types import PADDING_SLOT, Slots
 
 from .refusals import refused
 from .scenario import FULL, SWA, evict_all, key_of, lock, put, window_pages
-from .snapshot_values import snapshot_values
-from .tree_view import free_slots
+from .tree_view import free_slots, snapshot_values
 
 
 @clause("POOL-5", needs=[Capability.SNAPSHOT], bigram=True)
