@@ -7,9 +7,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.driving.driver import Driver
 from hicache.types import Tier
 
-from .cache_variants import host_config
-from .host_eviction import evict_host
-from .scenario import FULL
+from .scenario import FULL, evict_host, host_config
 from .tree_view import device_locks, free_device_slots, free_host_slots, host_locks, locks, nodes, pins
 
 

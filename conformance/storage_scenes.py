@@ -17,9 +17,7 @@ from hicache.testing.storage_verbs import PendingStorage
 from hicache.testing.stored import restorable_pages
 from hicache.types import SHARED, Handle, Namespace, Pool, StopPolicy, StorageKind
 
-from .cache_variants import host_config, open_variant
-from .host_eviction import evict_host
-from .scenario import MAMBA, SWA, evict_all, has, put_and_back_up, window_pages
+from .scenario import MAMBA, SWA, evict_all, evict_host, has, host_config, open_variant, put_and_back_up, window_pages
 from .tree_view import Pages, nodes, tier_views
 
 PROMPT = (1, 2, 3, 4)

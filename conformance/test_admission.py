@@ -8,11 +8,22 @@ from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import open_variant
 from .checks import require_requests_released
-from .hits import hit_pages
-from .request_steps import admit, allocate_all, decode, longest_prompt_tokens, run_request, tokens_in_pages
-from .scenario import MAMBA, find, has, key_of, put
+from .scenario import (
+    MAMBA,
+    admit,
+    allocate_all,
+    decode,
+    find,
+    has,
+    hit_pages,
+    key_of,
+    longest_prompt_tokens,
+    open_variant,
+    put,
+    run_request,
+    tokens_in_pages,
+)
 from .tree_view import snapshot_values
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)

@@ -9,9 +9,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Tier, TransferKind
 
 from .backups import fail_pending, match_prompt, queued_backups
-from .cache_variants import host_variant
-from .hits import tier_hits
-from .scenario import FULL, MAMBA, evict_all, insert_fresh, put
+from .scenario import FULL, MAMBA, evict_all, host_variant, insert_fresh, put, tier_hits
 from .transfers import pending_transfer
 from .tree_view import device_slots, free_host_slots, host_slots, pins, prefixes
 

@@ -12,11 +12,19 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind
 
 from .backups import backed_up, fail_pending, match_prompt, queued_backups
-from .cache_variants import capacity_for, host_variant
-from .hits import best_match
-from .host_eviction import evict_host
-from .scenario import FULL, MAMBA, SWA, insert_fresh, put
-from .tombstones import TOMBSTONE, longer_prompt
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    best_match,
+    capacity_for,
+    evict_host,
+    host_variant,
+    insert_fresh,
+    longer_prompt,
+    put,
+)
 from .transfers import pending_transfer, slots_under_way, transfer_views
 from .tree_view import device_slots, free_host_slots, host_slots, prefixes
 

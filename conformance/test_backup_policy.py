@@ -7,8 +7,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .backups import backed_up, match_prompt, queued_backups
-from .cache_variants import host_variant
-from .scenario import FULL, MAMBA, evict_all, find, has, insert_fresh, put
+from .scenario import FULL, MAMBA, evict_all, find, has, host_variant, insert_fresh, put
 from .tree_view import device_slots, hits, host_slots, prefixes
 
 STEPPED = [ExecutorKind.STEPPED]

@@ -6,9 +6,21 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import hit_pages
-from .scenario import FULL, MAMBA, SWA, evict_all, find, lock, put, unit
-from .tombstones import TOMBSTONE, evicted_with, longer_prompt, make_tombstone
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    evict_all,
+    evicted_with,
+    find,
+    hit_pages,
+    lock,
+    longer_prompt,
+    make_tombstone,
+    put,
+    unit,
+)
 from .tree_view import device_slots, nodes, prefixes
 
 

@@ -9,9 +9,21 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
-from .hits import hit_pages
-from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, lock, put
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    evict_all,
+    hit_pages,
+    insert_fresh,
+    key_of,
+    lock,
+    longer_prompt,
+    make_tombstone,
+    put,
+    recompute,
+)
 from .tree_view import device_slots, locks, nodes, prefixes
 
 

@@ -11,8 +11,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
-from .hits import hit_pages
-from .scenario import key_of, put
+from .scenario import hit_pages, key_of, put
 
 MULTIPLIERS = (1, 31, 33, 131, 256, 257, 65_536, 65_599, 1_000_003)
 """Multipliers of polynomial hashes, and of hashes that join tokens without a fixed width."""

@@ -11,9 +11,19 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Event, EventKind, Namespace, Tier, TransferKind
 
 from .event_log import cached_blocks, replay
-from .hits import best_match
-from .host_eviction import evict_host
-from .scenario import FULL, evict_all, insert_fresh, key_of, lock, put, put_on_both, put_on_host, window_pages
+from .scenario import (
+    FULL,
+    best_match,
+    evict_all,
+    evict_host,
+    insert_fresh,
+    key_of,
+    lock,
+    put,
+    put_on_both,
+    put_on_host,
+    window_pages,
+)
 from .transfer_stages import STAGES, Stage
 from .transfers import pending_transfer, queue_load
 

@@ -9,8 +9,19 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
 from .byte_counts import bytes_moved, bytes_on_host, slot_bytes
-from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, put, put_and_back_up, put_on_host
-from .tombstones import TOMBSTONE, drop_on_device
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    drop_on_device,
+    evict_all,
+    has,
+    key_of,
+    put,
+    put_and_back_up,
+    put_on_host,
+)
 from .transfers import queue_load, transfer_views
 from .tree_view import free_device_slots, free_host_slots
 

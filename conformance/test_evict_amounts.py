@@ -7,8 +7,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Component
 
-from .hits import hit_pages
-from .scenario import FULL, MAMBA, evict_all, find, insert_fresh, key_of, lock, put, unit
+from .scenario import FULL, MAMBA, evict_all, find, hit_pages, insert_fresh, key_of, lock, put, unit
 from .tree_view import nodes, snapshot_values
 
 LEAVES = (1, 2, 3, 4)

@@ -8,10 +8,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, StopPolicy, StorageKind, Tier, TransferKind
 
-from .hits import tier_hits
-from .host_eviction import evict_host
 from .prefetch_stages import STAGES, Stage
-from .scenario import FULL, evict_all, put
+from .scenario import FULL, evict_all, evict_host, put, tier_hits
 from .storage_scenes import (
     PAIR,
     PROMPT,

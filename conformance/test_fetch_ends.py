@@ -12,12 +12,10 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Pool, StorageKind, Tier
 
-from .cache_variants import host_config
 from .checks import require_all_evictable
-from .hits import tier_hits
 from .prefetch_stages import STAGES, Stage
 from .refusals import refused
-from .scenario import MAMBA, SWA, put
+from .scenario import MAMBA, SWA, host_config, put, tier_hits
 from .storage_scenes import (
     OTHER,
     PAIR,

@@ -9,10 +9,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind
 
-from .cache_variants import capacity_for
-from .hits import tier_hits
 from .prefetch_stages import STAGES, Stage
-from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, put, window_pages
+from .scenario import FULL, MAMBA, SWA, capacity_for, evict_all, has, key_of, put, tier_hits, window_pages
 from .storage_scenes import (
     OTHER,
     PREFIXES,

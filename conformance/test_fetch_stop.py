@@ -8,8 +8,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import StopPolicy, StorageKind
 
-from .hits import tier_hits
-from .scenario import MAMBA, SWA
+from .scenario import MAMBA, SWA, tier_hits
 from .storage_scenes import (
     LONG,
     PREFIXES,

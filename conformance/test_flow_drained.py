@@ -14,8 +14,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
 from .checks import require_all_evictable, require_all_free, require_idle
-from .request_steps import admit
-from .scenario import evict_all, find, insert_fresh, key_of, put, put_on_host
+from .scenario import admit, evict_all, find, insert_fresh, key_of, put, put_on_host
 from .transfer_stages import STAGES, Stage
 from .transfers import pending_transfer, queue_load
 from .tree_view import free_device_slots, free_host_slots

@@ -8,9 +8,21 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .hits import best_match, tier_hits
-from .request_steps import admit, allocate_all, decode
-from .scenario import FULL, MAMBA, evict_all, key_of, lock, put, put_on_both, put_on_host
+from .scenario import (
+    FULL,
+    MAMBA,
+    admit,
+    allocate_all,
+    best_match,
+    decode,
+    evict_all,
+    key_of,
+    lock,
+    put,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+)
 from .transfers import pending_transfer
 from .tree_view import device_slots, host_slots, prefixes
 

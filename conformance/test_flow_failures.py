@@ -8,9 +8,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
 from hicache.types import TransferKind, TransferPhase
 
-from .hits import tier_hits
-from .scenario import FULL, MAMBA, SWA, key_of, put, put_on_host
-from .tombstones import TOMBSTONE, drop_on_device
+from .scenario import FULL, MAMBA, SWA, TOMBSTONE, drop_on_device, key_of, put, put_on_host, tier_hits
 from .transfers import pending_transfer, queue_load, start_load, transfer_views
 from .tree_view import Pages, device_slots, free_device_slots, host_slots, prefixes
 

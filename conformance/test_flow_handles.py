@@ -10,10 +10,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind
 
-from .hits import tier_hits
-from .host_eviction import evict_host
 from .refusals import refused
-from .scenario import FULL, evict_all, insert_fresh, key_of, put, put_on_both, put_on_host
+from .scenario import FULL, evict_all, evict_host, insert_fresh, key_of, put, put_on_both, put_on_host, tier_hits
 from .transfer_stages import STAGES, Stage
 from .transfers import queue_load, transfer_views
 from .tree_view import device_slots

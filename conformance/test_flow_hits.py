@@ -9,11 +9,19 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import best_match, tier_hits
-from .host_eviction import evict_host
 from .refusals import REFUSALS
-from .request_steps import allocate_all
-from .scenario import evict_all, key_of, put, put_and_back_up, put_on_both, put_on_host
+from .scenario import (
+    allocate_all,
+    best_match,
+    evict_all,
+    evict_host,
+    key_of,
+    put,
+    put_and_back_up,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+)
 from .tree_view import device_slots, host_slots, prefixes
 
 PROMPTS = ((1, 2), (1, 2, 3, 4), (1, 2, 9))

@@ -9,9 +9,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import LoadBack, TransferKind, TransferPhase
 
 from .byte_counts import bytes_moved, bytes_on_host
-from .hits import tier_hits
-from .scenario import FULL, MAMBA, SWA, insert_fresh, key_of, put, put_on_host
-from .tombstones import TOMBSTONE, drop_on_device
+from .scenario import FULL, MAMBA, SWA, TOMBSTONE, drop_on_device, insert_fresh, key_of, put, put_on_host, tier_hits
 from .transfer_stages import STAGES, Stage
 from .transfers import pending_transfer, queue_load, start_load, transfer_views
 from .tree_view import device_slots, free_device_slots, host_slots

@@ -6,9 +6,21 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import best_match, tier_hits
-from .scenario import FULL, MAMBA, SWA, evict_all, key_of, lock, put_on_both
-from .tombstones import TOMBSTONE, drop_on_device, evicted_with, longer_prompt
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    best_match,
+    drop_on_device,
+    evict_all,
+    evicted_with,
+    key_of,
+    lock,
+    longer_prompt,
+    put_on_both,
+    tier_hits,
+)
 from .tree_view import device_locks, device_slots
 
 HOST = [Capability.HOST]

@@ -13,10 +13,19 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
 from .checks import require_all_evictable, require_idle
-from .hits import best_match
-from .host_eviction import evict_host
-from .scenario import evict_all, insert_fresh, key_of, lock, put, put_on_both, put_on_host
-from .tombstones import TOMBSTONE, longer_prompt
+from .scenario import (
+    TOMBSTONE,
+    best_match,
+    evict_all,
+    evict_host,
+    insert_fresh,
+    key_of,
+    lock,
+    longer_prompt,
+    put,
+    put_on_both,
+    put_on_host,
+)
 from .transfer_stages import STAGES, Stage
 from .transfers import queue_load
 

@@ -6,9 +6,7 @@ from hicache.config import WritePolicy
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import capacity_for, host_variant
-from .hits import best_match, tier_hits
-from .scenario import FULL, evict_all, key_of, lock, put, put_on_host
+from .scenario import FULL, best_match, capacity_for, evict_all, host_variant, key_of, lock, put, put_on_host, tier_hits
 from .transfers import start_load
 from .tree_view import device_slots, host_slots
 

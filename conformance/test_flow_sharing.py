@@ -13,10 +13,20 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
 from .byte_counts import bytes_moved, bytes_on_device
-from .cache_variants import capacity_for, host_variant, window_tokens
-from .hits import best_match, tier_hits
 from .residency_cases import build_residency
-from .scenario import FULL, SWA, evict_all, insert_fresh, key_of, put_on_host
+from .scenario import (
+    FULL,
+    SWA,
+    best_match,
+    capacity_for,
+    evict_all,
+    host_variant,
+    insert_fresh,
+    key_of,
+    put_on_host,
+    tier_hits,
+    window_tokens,
+)
 from .transfer_stages import STAGES, Stage
 from .transfers import queue_load, start_load, transfer_views
 from .tree_view import device_slots, free_device_slots

@@ -8,9 +8,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Slots, TransferKind
 
-from .host_eviction import evict_host
-from .request_steps import allocate_all
-from .scenario import FULL, evict_all, key_of, put, put_on_host
+from .scenario import FULL, allocate_all, evict_all, evict_host, key_of, put, put_on_host
 from .transfer_stages import STAGES, Stage
 from .transfers import queue_load, transfer_views
 from .tree_view import device_slots, host_slots, prefixes

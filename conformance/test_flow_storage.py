@@ -12,9 +12,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind
 
-from .hits import tier_hits
-from .host_eviction import evict_host
-from .scenario import FULL, evict_all, key_of, put
+from .scenario import FULL, evict_all, evict_host, key_of, put, tier_hits
 from .storage_scenes import (
     OTHER,
     PAIR,

@@ -14,9 +14,8 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.storage.scripted import ScriptedStorage
 from hicache.types import Pool, StorageKind
 
-from .hits import tier_hits
 from .prefetch_stages import STAGES, Stage
-from .scenario import key_of, put, put_and_back_up, put_on_host
+from .scenario import key_of, put, put_and_back_up, put_on_host, tier_hits
 from .storage_scenes import (
     OTHER,
     PAIR,

@@ -9,11 +9,9 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Key
 
-from .cache_variants import window_tokens
 from .checks import require_all_evictable, require_requests_released
 from .prefetch_stages import STAGES, Stage
-from .request_steps import tokens_in_pages
-from .scenario import key_of, put
+from .scenario import key_of, put, tokens_in_pages, window_tokens
 from .storage_scenes import (
     OTHER,
     PREFIXES,

@@ -15,8 +15,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import SHARED, EventKind, Key, Namespace
 
-from .cache_variants import open_standard
-from .scenario import FULL, evict_all, key_of, put
+from .scenario import FULL, evict_all, key_of, open_standard, put
 from .tree_view import page_hash_chain
 
 WIDE = (0, 1, 255, 256, 65_535, 65_536, 16_777_216, 2**31 - 1)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import host_config
-from .hits import tier_hits
-from .host_eviction import evict_host
-from .scenario import FULL, MAMBA, key_of, put_on_both, put_on_host, unit
+from .scenario import FULL, MAMBA, evict_host, host_config, key_of, put_on_both, put_on_host, tier_hits, unit
 from .tree_view import device_slots, free_host_slots, free_slots, host_slots, nodes, prefixes, residency
 
 CHAIN = (1, 2, 3, 4)

@@ -6,10 +6,21 @@ from hicache.config import WritePolicy
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import best_match, tier_hits
-from .host_eviction import evict_host
-from .scenario import FULL, MAMBA, SWA, evict_all, put_and_back_up, put_on_both, put_on_host
-from .tombstones import TOMBSTONE, evicted_with, longer_prompt
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    best_match,
+    evict_all,
+    evict_host,
+    evicted_with,
+    longer_prompt,
+    put_and_back_up,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+)
 from .tree_view import device_slots, host_slots, prefixes
 
 

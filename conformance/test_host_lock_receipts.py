@@ -10,12 +10,24 @@ from hicache.config import WritePolicy
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import host_variant
-from .hits import best_match
-from .host_eviction import evict_host
 from .refusals import refused
-from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, lock, put, put_and_back_up, put_on_both
-from .tombstones import TOMBSTONE, longer_prompt
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    best_match,
+    evict_all,
+    evict_host,
+    host_variant,
+    insert_fresh,
+    key_of,
+    lock,
+    longer_prompt,
+    put,
+    put_and_back_up,
+    put_on_both,
+)
 from .tree_view import device_locks, host_locks, host_slots
 
 SHORT = (1, 2, 3)

@@ -11,10 +11,24 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import best_match, tier_hits
-from .host_eviction import evict_host
 from .refusals import refused
-from .scenario import FULL, MAMBA, SWA, evict_all, find, key_of, lock, put, put_on_both, put_on_host, unit, window_pages
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    best_match,
+    evict_all,
+    evict_host,
+    find,
+    key_of,
+    lock,
+    put,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+    unit,
+    window_pages,
+)
 from .tree_view import Pages, device_locks, device_slots, host_locks, host_slots, nodes, prefixes
 
 SHORT = (1, 2, 3)

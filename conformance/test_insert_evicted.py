@@ -8,9 +8,21 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import tier_hits
-from .scenario import FULL, MAMBA, SWA, FreshInsert, has, insert_fresh, key_of, put_on_host, unit, window_pages
-from .tombstones import TOMBSTONE, drop_on_device
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    FreshInsert,
+    drop_on_device,
+    has,
+    insert_fresh,
+    key_of,
+    put_on_host,
+    tier_hits,
+    unit,
+    window_pages,
+)
 from .tree_view import device_slots, free_device_slots, host_slots, prefixes
 
 WHOLE = (1, 2, 3)

@@ -8,8 +8,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import hit_pages
-from .scenario import MAMBA, SWA, insert_fresh, key_of, put
+from .scenario import MAMBA, SWA, hit_pages, insert_fresh, key_of, put
 from .tree_view import device_slots, free_slots, residency
 
 

@@ -8,9 +8,19 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import hit_pages
-from .scenario import FULL, SWA, evict_all, insert_fresh, key_of, lock, put, window_pages
-from .tombstones import TOMBSTONE, make_tombstone
+from .scenario import (
+    FULL,
+    SWA,
+    TOMBSTONE,
+    evict_all,
+    hit_pages,
+    insert_fresh,
+    key_of,
+    lock,
+    make_tombstone,
+    put,
+    window_pages,
+)
 from .tree_view import device_slots, free_slots, locks, nodes, prefixes, residency
 
 LONG = (1, 2, 3, 4)

@@ -11,8 +11,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, Namespace
 
-from .cache_variants import open_standard
-from .scenario import FULL, put
+from .scenario import FULL, open_standard, put
 from .tree_view import snapshot_values
 
 LENGTH_OF_ONE = (1).to_bytes(8, "little").decode("ascii")

@@ -12,9 +12,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, MatchResult, Namespace, TransferKind
 
-from .hits import tier_hits
-from .host_eviction import evict_host
-from .scenario import evict_all, key_of, put_on_both, put_on_host
+from .scenario import evict_all, evict_host, key_of, put_on_both, put_on_host, tier_hits
 from .transfer_stages import STAGES, Stage
 from .transfers import queue_load, transfer_views
 from .tree_view import residency

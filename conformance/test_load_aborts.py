@@ -9,9 +9,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
 from .checks import require_all_evictable, require_all_free, require_requests_released
-from .host_eviction import evict_host
-from .request_steps import admit
-from .scenario import FULL, evict_all, insert_fresh
+from .scenario import FULL, admit, evict_all, evict_host, insert_fresh
 from .transfers import pending_transfer
 from .tree_view import device_slots
 from .waiting_request import CACHED, PROMPT, STAGES, Stage, admit_waiting

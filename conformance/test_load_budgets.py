@@ -9,11 +9,8 @@ from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import capacity_for, host_variant
 from .checks import require_all_evictable
-from .request_steps import admit
-from .scenario import FULL, MAMBA, SWA, has, put_on_host
-from .shortages import leave_only
+from .scenario import FULL, MAMBA, SWA, admit, capacity_for, has, host_variant, leave_only, put_on_host
 from .waiting_request import CACHED, PROMPT
 
 LOOKING = (Capability.REQUESTS, Capability.HOST, Capability.SNAPSHOT, Capability.SIZES)

@@ -14,10 +14,9 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.model import ExpectedMatch
 from hicache.types import TransferKind
 
-from .cache_variants import host_variant, window_tokens
 from .match_oracle import oracle_of, require_match
 from .residency_cases import WINDOW_PAGES, build_residency, node_ends, prompt_pages, random_residency, residency_cases
-from .scenario import key_of
+from .scenario import host_variant, key_of, window_tokens
 from .transfers import slots_under_way
 
 LOOKING = (Capability.SNAPSHOT,)

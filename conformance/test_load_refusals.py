@@ -10,11 +10,25 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
-from .cache_variants import host_config, host_variant, window_tokens
-from .hits import TierHits, best_match, tier_hits
 from .residency_cases import Residency, build_residency, prompt_pages
-from .scenario import FULL, MAMBA, SWA, key_of, lock, put, put_on_host, unit, window_pages
-from .shortages import leave_only
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TierHits,
+    best_match,
+    host_config,
+    host_variant,
+    key_of,
+    leave_only,
+    lock,
+    put,
+    put_on_host,
+    tier_hits,
+    unit,
+    window_pages,
+    window_tokens,
+)
 from .transfers import slots_under_way
 from .tree_view import device_ownership, free_host_slots, host_locks, host_slots
 

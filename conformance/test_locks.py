@@ -9,10 +9,24 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Component
 
-from .hits import hit_pages
 from .refusals import refused
-from .scenario import FULL, MAMBA, SWA, evict_all, find, insert_fresh, key_of, lock, put, window_pages
-from .tombstones import TOMBSTONE, evicted_with, make_tombstone, recompute
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    evict_all,
+    evicted_with,
+    find,
+    hit_pages,
+    insert_fresh,
+    key_of,
+    lock,
+    make_tombstone,
+    put,
+    recompute,
+    window_pages,
+)
 from .tree_view import device_slots, locks, prefixes
 
 

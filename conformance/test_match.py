@@ -7,8 +7,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Key, Namespace
 
-from .hits import hit_pages
-from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, put
+from .scenario import FULL, MAMBA, SWA, evict_all, has, hit_pages, key_of, put
 from .tree_view import device_ownership, free_slots, lock_counts, nodes
 
 PROBES: dict[tuple[int, ...], tuple[int, int]] = {

@@ -7,9 +7,7 @@ import pytest
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import open_with_window
-from .hits import hit_pages
-from .scenario import key_of, put
+from .scenario import hit_pages, key_of, open_with_window, put
 
 WINDOW = 3
 """Pages of the window in these tests."""

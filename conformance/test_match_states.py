@@ -11,10 +11,18 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Handle, Pool
 
-from .cache_variants import open_variant
-from .hits import hit_pages
-from .scenario import MAMBA, find, key_of, put
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .scenario import (
+    MAMBA,
+    TOMBSTONE,
+    find,
+    hit_pages,
+    key_of,
+    longer_prompt,
+    make_tombstone,
+    open_variant,
+    put,
+    recompute,
+)
 from .tree_view import device_ownership, device_slots
 
 

@@ -8,10 +8,21 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import open_standard, open_variant
-from .hits import hit_pages
-from .scenario import FULL, MAMBA, SWA, has, put, window_pages
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    has,
+    hit_pages,
+    longer_prompt,
+    make_tombstone,
+    open_standard,
+    open_variant,
+    put,
+    recompute,
+    window_pages,
+)
 
 WINDOWS = {1: 4, 3: 5, 16: 24, 64: 48}
 """Windows by page size. Some end inside a page; the last is shorter than a page."""

@@ -16,8 +16,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
 from hicache.types import Pool, Slots
 
-from .cache_variants import open_standard
-from .scenario import evict_all, find, key_of, put
+from .scenario import evict_all, find, key_of, open_standard, put
 
 NAME = "full+swa+mamba+indexer/page16/lru"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -10,8 +10,21 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .scenario import FULL, MAMBA, SWA, evict_all, find, insert_fresh, key_of, lock, put
-from .tombstones import TOMBSTONE, longer_prompt, make_tombstone, recompute
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    evict_all,
+    find,
+    insert_fresh,
+    key_of,
+    lock,
+    longer_prompt,
+    make_tombstone,
+    put,
+    recompute,
+)
 from .tree_view import locks
 
 SHORT = (1, 2, 3)

@@ -8,8 +8,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import open_with_window
-from .scenario import FULL, MAMBA, SWA, find, put, unit, window_pages
+from .scenario import FULL, MAMBA, SWA, find, open_with_window, put, unit, window_pages
 from .tree_view import Pages, device_slots, prefixes
 
 

@@ -11,8 +11,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .checks import require_requests_released
-from .request_steps import admit, allocate_all, decode, longest_prompt_tokens, tokens_in_pages
-from .scenario import FULL, evict_all, put
+from .scenario import FULL, admit, allocate_all, decode, evict_all, longest_prompt_tokens, put, tokens_in_pages
 from .tree_view import device_slots, nodes
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)

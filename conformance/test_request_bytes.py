@@ -7,9 +7,19 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import COMPONENT_POOL, Pool
 
-from .hits import hit_pages
-from .request_steps import admit, decode, run_request, tokens_in_pages
-from .scenario import MAMBA, evict_all, find, key_of, put, put_prefixes
+from .scenario import (
+    MAMBA,
+    admit,
+    decode,
+    evict_all,
+    find,
+    hit_pages,
+    key_of,
+    put,
+    put_prefixes,
+    run_request,
+    tokens_in_pages,
+)
 
 REQUESTS = (Capability.REQUESTS,)
 

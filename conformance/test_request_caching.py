@@ -9,9 +9,21 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .checks import require_requests_released
-from .hits import hit_pages
-from .request_steps import admit, decode, run_request, tokens_in_pages
-from .scenario import FULL, MAMBA, SWA, evict_all, find, has, key_of, put
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    admit,
+    decode,
+    evict_all,
+    find,
+    has,
+    hit_pages,
+    key_of,
+    put,
+    run_request,
+    tokens_in_pages,
+)
 from .tree_view import device_slots, locks, prefixes
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)

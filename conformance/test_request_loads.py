@@ -13,9 +13,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle
 
 from .checks import require_all_evictable
-from .request_steps import tokens_in_pages
-from .scenario import FULL, SWA, evict_all
-from .shortages import leave_only
+from .scenario import FULL, SWA, evict_all, leave_only, tokens_in_pages
 from .tree_view import device_slots, snapshot_values
 from .waiting_request import BEFORE_RESUME, CACHED, ON_DEVICE, PROMPT, Stage, admit_waiting, failed, queued, running
 

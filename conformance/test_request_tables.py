@@ -11,9 +11,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .checks import require_requests_released
-from .hits import hit_pages
-from .request_steps import admit, decode, tokens_in_pages
-from .scenario import FULL, find, key_of, put
+from .scenario import FULL, admit, decode, find, hit_pages, key_of, put, tokens_in_pages
 from .tree_view import device_slots, free_slots
 
 PROMPT = (1, 2, 3, 4)

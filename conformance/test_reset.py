@@ -6,9 +6,8 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .hits import hit_pages
 from .refusals import refused
-from .scenario import FULL, MAMBA, evict_all, find, has, insert_fresh, key_of, lock, put
+from .scenario import FULL, MAMBA, evict_all, find, has, hit_pages, insert_fresh, key_of, lock, put
 from .tree_view import free_slots, locks, nodes
 
 

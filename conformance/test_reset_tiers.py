@@ -8,11 +8,20 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .cache_variants import host_config
 from .checks import require_all_evictable, require_idle
-from .hits import best_match, tier_hits
 from .refusals import refused
-from .scenario import FULL, insert_fresh, key_of, lock, put, put_on_both, put_on_host
+from .scenario import (
+    FULL,
+    best_match,
+    host_config,
+    insert_fresh,
+    key_of,
+    lock,
+    put,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+)
 from .transfer_stages import STAGES, Stage
 from .transfers import pending_transfer, queue_load
 from .tree_view import device_slots, free_device_slots, free_host_slots, host_locks, nodes

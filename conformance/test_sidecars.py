@@ -9,9 +9,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots
 
-from .cache_variants import open_variant
 from .refusals import refused
-from .scenario import FULL, MAMBA, evict_all, find, key_of, lock, put
+from .scenario import FULL, MAMBA, evict_all, find, key_of, lock, open_variant, put
 
 INDEXER = Pool.INDEXER.value
 

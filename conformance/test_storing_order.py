@@ -8,8 +8,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind, Tier, TransferKind
 
-from .host_eviction import evict_host
-from .scenario import FULL, MAMBA, evict_all, put
+from .scenario import FULL, MAMBA, evict_all, evict_host, put
 from .storage_scenes import (
     PAIR,
     PROMPT,

@@ -12,10 +12,19 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots, Tier
 
 from .byte_counts import POOLS
-from .host_eviction import evict_host
-from .request_steps import allocate_all
-from .scenario import FULL, MAMBA, SWA, evict_all, key_of, put_on_both, put_on_host
-from .tombstones import TOMBSTONE, drop_on_device
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    allocate_all,
+    drop_on_device,
+    evict_all,
+    evict_host,
+    key_of,
+    put_on_both,
+    put_on_host,
+)
 from .tree_view import Pages, device_slots, host_slots
 
 PROMPTS = ((1, 2, 3), (1, 2, 8), (5, 6))

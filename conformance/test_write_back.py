@@ -7,10 +7,20 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .cache_variants import capacity_for, host_config, host_variant
-from .hits import best_match, tier_hits
-from .request_steps import allocate_all
-from .scenario import FULL, evict_all, key_of, lock, put, put_on_host
+from .scenario import (
+    FULL,
+    allocate_all,
+    best_match,
+    capacity_for,
+    evict_all,
+    host_config,
+    host_variant,
+    key_of,
+    lock,
+    put,
+    put_on_host,
+    tier_hits,
+)
 from .tree_view import device_locks, free_host_slots, host_slots, nodes, prefixes
 
 OLD, NEW = (1, 2), (3, 4)

@@ -9,11 +9,25 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
 from .byte_counts import bytes_moved, slot_bytes
-from .cache_variants import capacity_for, host_variant
-from .hits import best_match, tier_hits
-from .host_eviction import evict_host
-from .scenario import FULL, MAMBA, SWA, evict_all, key_of, lock, put, put_on_host, unit
-from .tombstones import TOMBSTONE, evicted_with, longer_prompt
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    best_match,
+    capacity_for,
+    evict_all,
+    evict_host,
+    evicted_with,
+    host_variant,
+    key_of,
+    lock,
+    longer_prompt,
+    put,
+    put_on_host,
+    tier_hits,
+    unit,
+)
 from .tree_view import device_slots, free_host_slots, host_slots, prefixes
 
 BACK = [WritePolicy.WRITE_BACK]

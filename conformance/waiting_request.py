@@ -10,8 +10,7 @@ from hicache.testing.adapter import Admission
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .request_steps import admit, allocate_all
-from .scenario import key_of, put_on_host
+from .scenario import admit, allocate_all, key_of, put_on_host
 from .transfers import pending_transfer
 
 ON_DEVICE, CACHED, PROMPT = [1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5]
