@@ -8,9 +8,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Tier, TransferKind
 
-from .backups import fail_pending, match_prompt, queued_backups
 from .scenario import FULL, MAMBA, evict_all, host_variant, insert_fresh, put, tier_hits
-from .transfers import pending_transfer
+from .transfers import fail_pending, match_prompt, pending_transfer, queued_backups
 from .tree_view import device_slots, free_host_slots, host_slots, pins, prefixes
 
 THROUGH = [WritePolicy.WRITE_THROUGH]

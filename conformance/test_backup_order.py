@@ -11,7 +11,6 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind
 
-from .backups import backed_up, fail_pending, match_prompt, queued_backups
 from .scenario import (
     FULL,
     MAMBA,
@@ -25,7 +24,15 @@ from .scenario import (
     longer_prompt,
     put,
 )
-from .transfers import pending_transfer, slots_under_way, transfer_views
+from .transfers import (
+    backed_up,
+    fail_pending,
+    match_prompt,
+    pending_transfer,
+    queued_backups,
+    slots_under_way,
+    transfer_views,
+)
 from .tree_view import device_slots, free_host_slots, host_slots, prefixes
 
 STEPPED = [ExecutorKind.STEPPED]

@@ -6,8 +6,8 @@ from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .backups import backed_up, match_prompt, queued_backups
 from .scenario import FULL, MAMBA, evict_all, find, has, host_variant, insert_fresh, put
+from .transfers import backed_up, match_prompt, queued_backups
 from .tree_view import device_slots, hits, host_slots, prefixes
 
 STEPPED = [ExecutorKind.STEPPED]

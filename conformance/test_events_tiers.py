@@ -24,8 +24,7 @@ from .scenario import (
     put_on_host,
     window_pages,
 )
-from .transfer_stages import STAGES, Stage
-from .transfers import pending_transfer, queue_load
+from .transfers import STAGES, Stage, pending_transfer, queue_load
 
 WHOLE = (1, 2, 3, 4)
 OTHER = Namespace(lora=None, salt="other", tenant=None)

@@ -8,7 +8,6 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .byte_counts import bytes_moved, bytes_on_host, slot_bytes
 from .scenario import (
     FULL,
     MAMBA,
@@ -22,7 +21,7 @@ from .scenario import (
     put_and_back_up,
     put_on_host,
 )
-from .transfers import queue_load, transfer_views
+from .transfers import bytes_moved, bytes_on_host, queue_load, slot_bytes, transfer_views
 from .tree_view import free_device_slots, free_host_slots
 
 WHOLE = (1, 2, 3, 4)

@@ -15,8 +15,7 @@ from hicache.types import TransferKind
 
 from .checks import require_all_evictable, require_all_free, require_idle
 from .scenario import admit, evict_all, find, insert_fresh, key_of, put, put_on_host
-from .transfer_stages import STAGES, Stage
-from .transfers import pending_transfer, queue_load
+from .transfers import STAGES, Stage, pending_transfer, queue_load
 from .tree_view import free_device_slots, free_host_slots
 
 WHOLE, BRANCH = (1, 2, 3), (1, 2, 8)

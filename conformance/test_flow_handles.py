@@ -12,8 +12,7 @@ from hicache.types import Handle, TransferKind
 
 from .refusals import refused
 from .scenario import FULL, evict_all, evict_host, insert_fresh, key_of, put, put_on_both, put_on_host, tier_hits
-from .transfer_stages import STAGES, Stage
-from .transfers import queue_load, transfer_views
+from .transfers import STAGES, Stage, queue_load, transfer_views
 from .tree_view import device_slots
 
 WHOLE = (1, 2, 3, 4)

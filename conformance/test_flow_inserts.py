@@ -8,10 +8,17 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import LoadBack, TransferKind, TransferPhase
 
-from .byte_counts import bytes_moved, bytes_on_host
 from .scenario import FULL, MAMBA, SWA, TOMBSTONE, drop_on_device, insert_fresh, key_of, put, put_on_host, tier_hits
-from .transfer_stages import STAGES, Stage
-from .transfers import pending_transfer, queue_load, start_load, transfer_views
+from .transfers import (
+    STAGES,
+    Stage,
+    bytes_moved,
+    bytes_on_host,
+    pending_transfer,
+    queue_load,
+    start_load,
+    transfer_views,
+)
 from .tree_view import device_slots, free_device_slots, host_slots
 
 WHOLE = (1, 2, 3)

@@ -26,8 +26,7 @@ from .scenario import (
     put_on_both,
     put_on_host,
 )
-from .transfer_stages import STAGES, Stage
-from .transfers import queue_load
+from .transfers import STAGES, Stage, queue_load
 
 WHOLE = (1, 2, 3)
 

@@ -12,7 +12,6 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
-from .byte_counts import bytes_moved, bytes_on_device
 from .residency_cases import build_residency
 from .scenario import (
     FULL,
@@ -27,8 +26,7 @@ from .scenario import (
     tier_hits,
     window_tokens,
 )
-from .transfer_stages import STAGES, Stage
-from .transfers import queue_load, start_load, transfer_views
+from .transfers import STAGES, Stage, bytes_moved, bytes_on_device, queue_load, start_load, transfer_views
 from .tree_view import device_slots, free_device_slots
 
 SHORT, LONG, BRANCH = (1, 2), (1, 2, 3, 4), (1, 2, 8)

@@ -9,8 +9,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Slots, TransferKind
 
 from .scenario import FULL, allocate_all, evict_all, evict_host, key_of, put, put_on_host
-from .transfer_stages import STAGES, Stage
-from .transfers import queue_load, transfer_views
+from .transfers import STAGES, Stage, queue_load, transfer_views
 from .tree_view import device_slots, host_slots, prefixes
 
 WHOLE = (1, 2, 3)

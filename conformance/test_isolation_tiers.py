@@ -13,8 +13,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import SHARED, MatchResult, Namespace, TransferKind
 
 from .scenario import evict_all, evict_host, key_of, put_on_both, put_on_host, tier_hits
-from .transfer_stages import STAGES, Stage
-from .transfers import queue_load, transfer_views
+from .transfers import STAGES, Stage, queue_load, transfer_views
 from .tree_view import residency
 
 WHOLE = (1, 2, 3)

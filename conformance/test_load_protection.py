@@ -13,8 +13,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind, TransferPhase
 
 from .scenario import FULL, best_match, evict_all, evict_host, key_of, put_on_host, tier_hits
-from .transfer_stages import STAGES, Stage
-from .transfers import pending_transfer, queue_load, start_load
+from .transfers import STAGES, Stage, pending_transfer, queue_load, start_load
 from .tree_view import device_slots, host_slots
 
 LOOKING = (Capability.SNAPSHOT,)

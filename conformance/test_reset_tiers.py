@@ -22,8 +22,7 @@ from .scenario import (
     put_on_host,
     tier_hits,
 )
-from .transfer_stages import STAGES, Stage
-from .transfers import pending_transfer, queue_load
+from .transfers import STAGES, Stage, pending_transfer, queue_load
 from .tree_view import device_slots, free_device_slots, free_host_slots, host_locks, nodes
 
 WHOLE = (1, 2, 3)

@@ -13,9 +13,8 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
 from hicache.types import COMPONENT_POOL, Pool, Slots, TransferKind
 
-from .backups import match_prompt
 from .scenario import FULL, evict_all, key_of, put, put_on_both, put_on_host
-from .transfers import pending_transfer, start_load, transfer_views
+from .transfers import match_prompt, pending_transfer, start_load, transfer_views
 from .tree_view import device_slots, free_host_slots, host_slots
 
 INDEXER = Pool.INDEXER

@@ -13,8 +13,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Tier, TransferKind
 
 from .scenario import FULL, evict_all, insert_fresh, key_of, put, put_on_both, put_on_host, tier_hits
-from .transfer_stages import STAGES, Stage
-from .transfers import queue_load, transfer_views
+from .transfers import STAGES, Stage, queue_load, transfer_views
 from .tree_view import device_slots, host_slots, nodes, pins, prefixes
 
 WHOLE = (1, 2, 3, 4, 5, 6)

@@ -11,7 +11,6 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots, Tier
 
-from .byte_counts import POOLS
 from .scenario import (
     FULL,
     MAMBA,
@@ -25,6 +24,7 @@ from .scenario import (
     put_on_both,
     put_on_host,
 )
+from .transfers import POOLS
 from .tree_view import Pages, device_slots, host_slots
 
 PROMPTS = ((1, 2, 3), (1, 2, 8), (5, 6))

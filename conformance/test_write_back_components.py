@@ -8,7 +8,6 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .byte_counts import bytes_moved, slot_bytes
 from .scenario import (
     FULL,
     MAMBA,
@@ -28,6 +27,7 @@ from .scenario import (
     tier_hits,
     unit,
 )
+from .transfers import bytes_moved, slot_bytes
 from .tree_view import device_slots, free_host_slots, host_slots, prefixes
 
 BACK = [WritePolicy.WRITE_BACK]
