@@ -12,9 +12,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Pool, StorageKind, Tier
 
-from .checks import require_all_evictable
+from .checks import refused, require_all_evictable
 from .prefetch_stages import STAGES, Stage
-from .refusals import refused
 from .scenario import MAMBA, SWA, host_config, put, tier_hits
 from .storage_scenes import (
     OTHER,

@@ -8,7 +8,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind, TransferPhase
 
-from .refusals import refused
+from .checks import refused
 from .scenario import FULL, put, put_on_host, tier_hits
 from .transfers import bytes_moved, bytes_on_device, bytes_on_host, pending_transfer, queue_load, start_load
 from .tree_view import device_slots, host_slots

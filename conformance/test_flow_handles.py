@@ -10,7 +10,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, TransferKind
 
-from .refusals import refused
+from .checks import refused
 from .scenario import FULL, evict_all, evict_host, insert_fresh, key_of, put, put_on_both, put_on_host, tier_hits
 from .transfers import STAGES, Stage, queue_load, transfer_views
 from .tree_view import device_slots

@@ -9,7 +9,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .refusals import REFUSALS
+from .checks import REFUSALS
 from .scenario import (
     allocate_all,
     best_match,

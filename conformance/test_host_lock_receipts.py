@@ -10,7 +10,7 @@ from hicache.config import WritePolicy
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .refusals import refused
+from .checks import refused
 from .scenario import (
     FULL,
     MAMBA,

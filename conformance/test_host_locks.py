@@ -11,7 +11,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .refusals import refused
+from .checks import refused
 from .scenario import (
     FULL,
     MAMBA,

@@ -9,7 +9,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Component
 
-from .refusals import refused
+from .checks import refused
 from .scenario import (
     FULL,
     MAMBA,

@@ -6,7 +6,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
-from .refusals import refused
+from .checks import refused
 from .scenario import FULL, MAMBA, evict_all, find, has, hit_pages, insert_fresh, key_of, lock, put
 from .tree_view import free_slots, locks, nodes
 

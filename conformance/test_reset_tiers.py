@@ -8,8 +8,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
-from .checks import require_all_evictable, require_idle
-from .refusals import refused
+from .checks import refused, require_all_evictable, require_idle
 from .scenario import (
     FULL,
     best_match,

@@ -9,7 +9,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots
 
-from .refusals import refused
+from .checks import refused
 from .scenario import FULL, MAMBA, evict_all, find, key_of, lock, open_variant, put
 
 INDEXER = Pool.INDEXER.value

@@ -11,7 +11,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import PADDING_SLOT, Sizes, Slots
 
-from .refusals import refused
+from .checks import refused
 from .scenario import FULL, MAMBA, SWA, evict_all, has, key_of, lock, put
 from .tree_view import free_slots
 

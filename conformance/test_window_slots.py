@@ -9,7 +9,7 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import PADDING_SLOT, Slots
 
-from .refusals import refused
+from .checks import refused
 from .scenario import FULL, SWA, evict_all, key_of, lock, put, window_pages
 from .tree_view import free_slots, snapshot_values
 
