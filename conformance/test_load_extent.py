@@ -14,8 +14,16 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.model import ExpectedMatch
 from hicache.types import TransferKind
 
-from .match_oracle import oracle_of, require_match
-from .residency_cases import WINDOW_PAGES, build_residency, node_ends, prompt_pages, random_residency, residency_cases
+from .residency_cases import (
+    WINDOW_PAGES,
+    build_residency,
+    node_ends,
+    oracle_of,
+    prompt_pages,
+    random_residency,
+    require_match,
+    residency_cases,
+)
 from .scenario import host_variant, key_of, window_tokens
 from .transfers import slots_under_way
 

@@ -13,8 +13,15 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .checks import refused
-from .match_oracle import oracle_of, require_match
-from .residency_cases import WINDOW_PAGES, build_residency, prompt_pages, random_residency, residency_cases
+from .residency_cases import (
+    WINDOW_PAGES,
+    build_residency,
+    oracle_of,
+    prompt_pages,
+    random_residency,
+    require_match,
+    residency_cases,
+)
 from .scenario import FULL, best_match, host_variant, key_of, put, put_on_host, window_tokens
 from .tree_view import snapshot_values
 
