@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from hicache.config import StorageConfig
 from hicache.testing.adapter import Capability
@@ -207,3 +209,40 @@ def long_prompt_variant(
     tokens = dict.fromkeys(driver.config.components, 320 * driver.config.page_size)
     changes = {"limit_tokens": tokens["full"], "stop_policy": stop_policy}
     return storage_variant(driver, host={"capacity_tokens": tokens}, capacity_tokens=tokens, storage=changes)
+
+
+PrefetchStage = Callable[[Driver], None]
+
+
+def queued(_: Driver) -> None:
+    """Storage was not queried yet."""
+
+
+def querying(driver: Driver) -> None:
+    """Storage is queried for the pages it has."""
+    driver.step()
+    pending_job(driver, StorageKind.QUERY)
+
+
+def known(driver: Driver) -> None:
+    """Storage has answered the query, and no step has taken the answer over."""
+    querying(driver)
+    driver.complete_storage(pending_job(driver, StorageKind.QUERY).ticket)
+
+
+def fetching(driver: Driver) -> None:
+    """Storage is asked to read pages."""
+    querying(driver)
+    complete_job(driver, StorageKind.QUERY)
+    pending_job(driver, StorageKind.PREFETCH)
+
+
+def arrived(driver: Driver) -> None:
+    """All pages are read, and no step has taken them over."""
+    fetching(driver)
+    driver.complete_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+
+
+ALL_STAGES: tuple[PrefetchStage, ...] = (queued, querying, known, fetching, arrived)
+
+PREFETCH_STAGES = pytest.mark.parametrize("stage", ALL_STAGES, ids=lambda stage: stage.__name__)

@@ -8,11 +8,12 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, StopPolicy, StorageKind, Tier, TransferKind
 
-from .prefetch_stages import STAGES, Stage
 from .scenario import FULL, evict_all, evict_host, put, tier_hits
 from .storage_scenes import (
     PAIR,
+    PREFETCH_STAGES,
     PROMPT,
+    PrefetchStage,
     begin_prefetch,
     complete_job,
     prefetch,
@@ -27,9 +28,9 @@ STEPPED = [Capability.STEPPED]
 STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-2", "LOCK-7", needs=STEPPED_STORAGE)
-def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: Stage) -> None:
+def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: PrefetchStage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
     evict_all(driver)
@@ -49,9 +50,9 @@ def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: St
     )
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-2", "FETCH-8", needs=STEPPED_STORAGE)
-def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: Stage) -> None:
+def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: PrefetchStage) -> None:
     ticket = begun_past_an_anchor(driver)
     stage(driver)
     driver.abort_prefetch(ticket)

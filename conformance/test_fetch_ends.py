@@ -13,12 +13,13 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Pool, StorageKind, Tier
 
 from .checks import refused, require_all_evictable
-from .prefetch_stages import STAGES, Stage
 from .scenario import MAMBA, SWA, host_config, put, tier_hits
 from .storage_scenes import (
     OTHER,
     PAIR,
+    PREFETCH_STAGES,
     PROMPT,
+    PrefetchStage,
     begin_prefetch,
     complete_job,
     pending_job,
@@ -69,9 +70,9 @@ ENDS = pytest.mark.parametrize("end", [abort, lose, finish, reset, reset_unread]
 
 
 @ENDS
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-8", "FLOW-7", "EVICT-9", "POOL-1", needs=STEPPED, page_sizes=[16])
-def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: Stage, end: End) -> None:
+def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: PrefetchStage, end: End) -> None:
     put_in_storage_alone(driver, PAIR, PROMPT)
     prefetch(driver, PAIR)
     ticket = begin_prefetch(driver, PROMPT)
@@ -85,9 +86,9 @@ def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: S
         driver.adapter.abort_prefetch(ticket)
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-8", "FLOW-1", needs=STEPPED, page_sizes=[16])
-def test_late_writes_of_an_aborted_prefetch_overwrite_nothing(driver: Driver, stage: Stage) -> None:
+def test_late_writes_of_an_aborted_prefetch_overwrite_nothing(driver: Driver, stage: PrefetchStage) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -134,9 +135,9 @@ def test_an_aborted_prefetch_keeps_the_state_until_it_is_written(driver: Driver)
     require_kept_until_written(driver, MAMBA)
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-8", "EVICT-9", needs=STEPPED, page_sizes=[16])
-def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driver, stage: Stage) -> None:
+def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driver, stage: PrefetchStage) -> None:
     put_in_storage_alone(driver, PROMPT)
     begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -147,9 +148,9 @@ def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driv
     )
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("EVICT-9", "FETCH-8", needs=STEPPED, page_sizes=[16])
-def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Driver, stage: Stage) -> None:
+def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Driver, stage: PrefetchStage) -> None:
     put_in_storage_alone(driver, PROMPT)
     begin_prefetch(driver, PROMPT)
     stage(driver)

@@ -9,12 +9,13 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, StorageKind
 
-from .prefetch_stages import STAGES, Stage
 from .scenario import FULL, MAMBA, SWA, capacity_for, evict_all, has, key_of, put, tier_hits, window_pages
 from .storage_scenes import (
     OTHER,
+    PREFETCH_STAGES,
     PREFIXES,
     PROMPT,
+    PrefetchStage,
     begin_prefetch,
     complete_job,
     evict_both_tiers,
@@ -76,10 +77,10 @@ def test_a_prefetch_brings_the_stored_prefix_of_a_prompt(driver: Driver) -> None
     assert host_slots(driver, FULL).keys() == prefixes(*PROMPT[:3]), f"FETCH-4: got {host_slots(driver, FULL).keys()}"
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-4", "INS-1", needs=STEPPED)
 def test_pages_that_were_computed_meanwhile_stay_and_the_prefetched_ones_are_freed(
-    driver: Driver, stage: Stage
+    driver: Driver, stage: PrefetchStage
 ) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin_prefetch(driver, PROMPT)
@@ -98,9 +99,9 @@ def test_pages_that_were_computed_meanwhile_stay_and_the_prefetched_ones_are_fre
     assert used[FULL] <= len(PROMPT) * driver.config.page_size, f"FETCH-4: each page once, used are {used}"
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-4", "INS-8", needs=STEPPED)
-def test_pages_are_inserted_below_a_node_that_was_split_meanwhile(driver: Driver, stage: Stage) -> None:
+def test_pages_are_inserted_below_a_node_that_was_split_meanwhile(driver: Driver, stage: PrefetchStage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -111,9 +112,9 @@ def test_pages_are_inserted_below_a_node_that_was_split_meanwhile(driver: Driver
     assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {tier_hits(driver, PROMPT)}"
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("FETCH-4", "FLOW-6", needs=STEPPED)
-def test_two_prefetches_of_one_prompt_insert_it_once(driver: Driver, stage: Stage) -> None:
+def test_two_prefetches_of_one_prompt_insert_it_once(driver: Driver, stage: PrefetchStage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     first = begin_prefetch(driver, PROMPT)
     stage(driver)

@@ -10,12 +10,13 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Key
 
 from .checks import require_all_evictable, require_requests_released
-from .prefetch_stages import STAGES, Stage
 from .scenario import key_of, put, tokens_in_pages, window_tokens
 from .storage_scenes import (
     OTHER,
+    PREFETCH_STAGES,
     PREFIXES,
     PROMPT,
+    PrefetchStage,
     begin_prefetch,
     expected_pages,
     prefetch,
@@ -70,9 +71,9 @@ def test_a_prefetch_brings_only_the_pages_that_admission_can_use(driver: Driver)
     driver.drain()
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("REQ-2", "FETCH-8", needs=[*REQUESTS, Capability.STEPPED, Capability.SIZES], page_sizes=[16])
-def test_a_request_aborted_during_its_prefetch_leaves_nothing_held(driver: Driver, stage: Stage) -> None:
+def test_a_request_aborted_during_its_prefetch_leaves_nothing_held(driver: Driver, stage: PrefetchStage) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
@@ -81,9 +82,9 @@ def test_a_request_aborted_during_its_prefetch_leaves_nothing_held(driver: Drive
     require_all_evictable(driver, f"after a request that was gone while it was {stage.__name__}")
 
 
-@STAGES
+@PREFETCH_STAGES
 @clause("REQ-2", "FETCH-4", needs=[*REQUESTS, Capability.STEPPED, Capability.SIZES], page_sizes=[16])
-def test_a_request_admitted_before_its_prefetch_ends_uses_none_of_it(driver: Driver, stage: Stage) -> None:
+def test_a_request_admitted_before_its_prefetch_ends_uses_none_of_it(driver: Driver, stage: PrefetchStage) -> None:
     put_in_storage_alone(driver, *PREFIXES)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)
