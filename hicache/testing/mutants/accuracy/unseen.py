@@ -44,7 +44,7 @@ UNSEEN = (
         "sglang#27586",
         "a slot that is used again keeps the partner of its last owner",
         "which slots are whose is seen there before a model reads any",
-        "conformance/test_window_slots.py::test_a_reused_slot_has_a_new_partner",
+        "conformance/test_pools.py::test_a_reused_slot_has_a_new_partner",
     ),
     Unseen(
         "sglang#28468",
