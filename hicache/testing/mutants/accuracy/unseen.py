@@ -38,7 +38,7 @@ UNSEEN = (
         "sglang#36909",
         "window slots that were released in the middle of a prompt are inserted as if they were live",
         "the engine keeps its window slots to the end of a request",
-        "conformance/test_insert_window.py::test_a_leaf_outside_the_window_is_not_created",
+        "conformance/test_insert.py::test_a_leaf_outside_the_window_is_not_created",
     ),
     Unseen(
         "sglang#27586",
