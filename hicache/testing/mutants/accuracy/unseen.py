@@ -26,7 +26,7 @@ UNSEEN = (
         "sglang#28896",
         "the keys and values of a draft model are not restored",
         "no component is a draft model's; a last layer that is not restored is among ROWS",
-        "conformance/test_layer_events.py::test_the_events_cover_each_pool_of_the_stack",
+        "conformance/test_load_back.py::test_the_events_cover_each_pool_of_the_stack",
     ),
     Unseen(
         "sglang#38866",
