@@ -68,13 +68,13 @@ UNSEEN = (
         "sglang#26448",
         "who reads from storage chains hashes from another page than who wrote",
         "nothing is found, and the answer is computed",
-        "conformance/test_store_keys.py::test_a_page_has_one_key_wherever_a_match_ends",
+        "conformance/test_store.py::test_a_page_has_one_key_wherever_a_match_ends",
     ),
     Unseen(
         "sglang#26670",
         "ranks that hold different parts of a page share its object",
         "it takes several ranks",
-        "conformance/test_store_keys.py::test_a_cache_that_differs_in_one_thing_reads_nothing",
+        "conformance/test_store.py::test_a_cache_that_differs_in_one_thing_reads_nothing",
     ),
     Unseen(
         "Mooncake#1374",
