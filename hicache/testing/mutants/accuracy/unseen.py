@@ -50,13 +50,13 @@ UNSEEN = (
         "sglang#28468",
         "an eviction writes one backup to the place that another one is still filling",
         "it takes two victims in one sweep over a host of one place",
-        "conformance/test_flow_reentry.py::test_an_eviction_of_two_nodes_does_not_back_both_up_to_the_same_slots",
+        "conformance/test_flow_transfers.py::test_an_eviction_of_two_nodes_does_not_back_both_up_to_the_same_slots",
     ),
     Unseen(
         "TensorRT-LLM#8830",
         "the source of a load is given to somebody else while its destination is allocated",
         "it takes a host in which nothing but that source can make room",
-        "conformance/test_flow_reentry.py::test_a_load_that_evicts_and_backs_up_keeps_its_own_source",
+        "conformance/test_flow_transfers.py::test_a_load_that_evicts_and_backs_up_keeps_its_own_source",
     ),
     Unseen(
         "vllm#12621",
