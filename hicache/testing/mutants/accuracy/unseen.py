@@ -62,7 +62,7 @@ UNSEEN = (
         "vllm#12621",
         "prompts whose hashes collide are answered from each other's pages",
         "prompts that collide have to be searched for",
-        "conformance/test_collisions.py::test_prompts_whose_hashes_collide_do_not_find_each_other",
+        "conformance/test_isolation.py::test_prompts_whose_hashes_collide_do_not_find_each_other",
     ),
     Unseen(
         "sglang#26448",
