@@ -17,17 +17,17 @@ IN_MEMORY = {"store": "{unique}", "capacity_bytes": "{capacity_bytes}"}
 ON_DISK = {"directory": "{directory}"}
 
 FOUND = [
-    (broken.SmallestOfEach, "conformance/storage/test_prefix.py", "STORE-2"),
-    (broken.FixedWindow, "conformance/storage/test_prefix.py", "STORE-2"),
+    (broken.SmallestOfEach, "conformance/storage/test_pages.py", "STORE-2"),
+    (broken.FixedWindow, "conformance/storage/test_pages.py", "STORE-2"),
     (broken.TurnedAnswers, "conformance/storage/test_pages.py", "STORE-3"),
-    (broken.ClearsAll, "conformance/storage/test_set_and_clear.py", "STORE-4"),
-    (broken.Overwrites, "conformance/storage/test_set_and_clear.py", "STORE-5"),
+    (broken.ClearsAll, "conformance/storage/test_pages.py", "STORE-4"),
+    (broken.Overwrites, "conformance/storage/test_pages.py", "STORE-5"),
     (broken.TakesShort, "conformance/storage/test_pages.py", "STORE-3"),
     (broken.Raises, "conformance/storage/test_pages.py", "STORE-3"),
-    (broken.TouchesTargets, "conformance/storage/test_set_and_clear.py", "STORE-6"),
-    (broken.OneForAll, "conformance/storage/test_set_and_clear.py", "STORE-6"),
+    (broken.TouchesTargets, "conformance/storage/test_pages.py", "STORE-6"),
+    (broken.OneForAll, "conformance/storage/test_pages.py", "STORE-6"),
     (broken.Unbounded, "conformance/storage/test_capacity.py", "STORE-8"),
-    (broken.Remembers, "conformance/storage/test_set_and_clear.py", "STORE-7"),
+    (broken.Remembers, "conformance/storage/test_pages.py", "STORE-7"),
     (broken.OneScope, "conformance/storage/test_names.py", "STORE-7"),
     (broken.NoCase, "conformance/storage/test_names.py", "STORE-7"),
     (broken.OneContextRank, "conformance/storage/test_names.py", "STORE-7"),
@@ -36,7 +36,7 @@ FOUND = [
     (broken.Unpickles, "conformance/storage/test_pickles.py", "SEC-6"),
     (broken.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
     (broken.SharedRoom, "conformance/storage/test_concurrency.py", "STORE-3"),
-    (broken.Forgets, "conformance/storage/test_set_and_clear.py", "STORE-4"),
+    (broken.Forgets, "conformance/storage/test_pages.py", "STORE-4"),
     (broken.KeepsBeginnings, "conformance/storage/test_crash.py", "STORE-8"),
     (broken.TornVisible, "conformance/storage/test_crash.py", "STORE-3"),
     (broken.NoDigest, "conformance/storage/test_damage.py", "STORE-3"),
@@ -73,7 +73,7 @@ def test_a_dictionary_is_found_right(pytester: pytest.Pytester) -> None:
     assert not found, f"expected no failure of a correct backend over a dictionary, found {found}"
 
 
-@pytest.mark.parametrize("place", ["prefix", "damage", "names", "crash", "concurrency"])
+@pytest.mark.parametrize("place", ["pages", "damage", "names", "crash", "concurrency"])
 def test_files_are_found_right(pytester: pytest.Pytester, place: str) -> None:
     found = failures(pytester, FolderStorage, f"conformance/storage/test_{place}.py", "-k", "not counted")
     assert not found, f"expected no failure of a correct backend over files, found {found}"
