@@ -37,8 +37,8 @@ FOUND = [
     (broken.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
     (broken.SharedRoom, "conformance/storage/test_concurrency.py", "STORE-3"),
     (broken.Forgets, "conformance/storage/test_pages.py", "STORE-4"),
-    (broken.KeepsBeginnings, "conformance/storage/test_crash.py", "STORE-8"),
-    (broken.TornVisible, "conformance/storage/test_crash.py", "STORE-3"),
+    (broken.KeepsBeginnings, "conformance/storage/test_damage.py", "STORE-8"),
+    (broken.TornVisible, "conformance/storage/test_damage.py", "STORE-3"),
     (broken.NoDigest, "conformance/storage/test_damage.py", "STORE-3"),
     (broken.KeepsDamage, "conformance/storage/test_damage.py", "STORE-4"),
     (broken.Escapes, "conformance/storage/test_names.py", "KeyFormError"),
@@ -73,7 +73,7 @@ def test_a_dictionary_is_found_right(pytester: pytest.Pytester) -> None:
     assert not found, f"expected no failure of a correct backend over a dictionary, found {found}"
 
 
-@pytest.mark.parametrize("place", ["pages", "damage", "names", "crash", "concurrency"])
+@pytest.mark.parametrize("place", ["pages", "damage", "names", "concurrency"])
 def test_files_are_found_right(pytester: pytest.Pytester, place: str) -> None:
     found = failures(pytester, FolderStorage, f"conformance/storage/test_{place}.py", "-k", "not counted")
     assert not found, f"expected no failure of a correct backend over files, found {found}"
