@@ -33,7 +33,7 @@ FOUND = [
     (broken.OneContextRank, "conformance/storage/test_names.py", "STORE-7"),
     (broken.AnyKey, "conformance/storage/test_names.py", "KeyFormError"),
     (broken.Copies, "conformance/storage/test_capacity.py", "STORE-9"),
-    (broken.Unpickles, "conformance/storage/test_pickles.py", "SEC-6"),
+    (broken.Unpickles, "conformance/storage/test_names.py", "SEC-6"),
     (broken.HalfBatches, "conformance/storage/test_pages.py", "STORE-4"),
     (broken.SharedRoom, "conformance/storage/test_concurrency.py", "STORE-3"),
     (broken.Forgets, "conformance/storage/test_pages.py", "STORE-4"),
