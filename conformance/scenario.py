@@ -14,7 +14,7 @@ from hicache.config import CacheConfig, HostConfig, WritePolicy
 from hicache.testing.adapter import Admission, CacheAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.driving.driver import Driver
-from hicache.types import NO_SLOTS, SHARED, Component, Handle, InsertResult, Key, Namespace, Slots
+from hicache.types import NO_SLOTS, SHARED, Component, EvictResult, Handle, InsertResult, Key, Namespace, Slots
 
 from .tree_view import Pages, device_slots, host_slots, prefixes
 
@@ -130,14 +130,14 @@ def put_and_back_up(driver: Driver, *prompts: Sequence[int]) -> None:
     """Cache prompts as often as the write policy needs to back them up; write_back backs up only at an eviction."""
     for pages in prompts:
         put(driver, pages)
-        if _has_policy(driver, WritePolicy.WRITE_THROUGH_SELECTIVE):
+        if has_policy(driver, WritePolicy.WRITE_THROUGH_SELECTIVE):
             put(driver, pages)
     driver.drain()
 
 
 def put_on_both(driver: Driver, *prompts: Sequence[int]) -> None:
     """Cache prompts, in this order, so that all of their data is on the device and on the host."""
-    if _has_policy(driver, WritePolicy.WRITE_BACK):
+    if has_policy(driver, WritePolicy.WRITE_BACK):
         put_on_host(driver, *prompts)
         for pages in prompts:
             driver.load(key_of(driver, pages))
@@ -160,6 +160,11 @@ def put_on_host(driver: Driver, *prompts: Sequence[int]) -> None:
 def has(driver: Driver, component: str) -> bool:
     """Whether the cache under test has a component."""
     return component in driver.config.components
+
+
+def has_policy(driver: Driver, policy: WritePolicy) -> bool:
+    """Whether the cache under test backs up to the host by this policy."""
+    return driver.config.host is not None and driver.config.host.write_policy is policy
 
 
 def unit(driver: Driver, component: str) -> int:
@@ -186,14 +191,29 @@ def make_tombstone(driver: Driver, component: str) -> Handle:
     put(driver, TOMBSTONE)
     handle = find(driver, TOMBSTONE)
     put(driver, longer_prompt(driver))
-    _evict_below_lock(driver, component)
+    _make_gap(driver, component)
     return handle
 
 
 def drop_on_device(driver: Driver, component: str) -> None:
     """Cache the longer prompt on both tiers, and evict a component of its first two pages from the device."""
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
-    _evict_below_lock(driver, component)
+    _make_gap(driver, component)
+
+
+def evict_inner(driver: Driver, component: str) -> EvictResult:
+    """Evict a component from the device while the longer prompt is locked, so that the prefix alone loses it."""
+    receipt = lock(driver, longer_prompt(driver))
+    result = driver.evict(component, driver.config.capacity_tokens[component])
+    driver.unlock(receipt)
+    return result
+
+
+def evict_inner_from_host(driver: Driver, component: str) -> None:
+    """Evict a component from the host while the longer prompt is locked there, so that the prefix alone loses it."""
+    receipt = driver.lock_host(best_match(driver, longer_prompt(driver)))
+    evict_host(driver, component)
+    driver.unlock_host(receipt)
 
 
 def evicted_with(driver: Driver, component: str) -> set[str]:
@@ -230,8 +250,7 @@ def decode(driver: Driver, admission: Admission, pages: Sequence[int]) -> None:
 
 def run_request(driver: Driver, pages: Sequence[int]) -> int:
     """Admit and finish a request of these pages; the number of tokens that were cached."""
-    admission = driver.admit(key_of(driver, pages))
-    assert admission is not None, f"REQ-5: expected a prompt of {len(pages)} pages to be admitted"
+    admission = admit(driver, pages)
     driver.finish(admission.request)
     return admission.cached_tokens
 
@@ -247,6 +266,14 @@ def allocate_all(driver: Driver) -> Slots:
     count = min(size.free + size.evictable for size in sizes)
     slots = driver.allocate(count)
     assert slots is not None, f"EVICT-1: {count} slots are free or evictable: expected them, got None"
+    return slots
+
+
+def fill_device(driver: Driver, first_page: int) -> Slots:
+    """Allocate every slot that the device can give, and write other data there: pages from this one on."""
+    slots = allocate_all(driver)
+    count = len(slots) // driver.config.page_size
+    driver.write(key_of(driver, range(first_page, first_page + count)), slots, 0)
     return slots
 
 
@@ -280,8 +307,7 @@ def open_variant(driver: Driver, **changes: Any) -> Driver:
 
 def open_with_window(driver: Driver, pages: int) -> Driver:
     """An empty cache whose window is so many pages long, the last of them only in part if a page has several tokens."""
-    page = driver.config.page_size
-    return open_variant(driver, sliding_window_size=pages * page - page // 2)
+    return open_variant(driver, sliding_window_size=window_tokens(driver.config, pages))
 
 
 def open_standard(adapter: type[CacheAdapter], name: str, **changes: Any) -> Driver:
@@ -322,15 +348,8 @@ def _prefixes(prompts: Iterable[Sequence[int]]) -> set[Pages]:
     return {prefix for pages in prompts for prefix in prefixes(*pages)}
 
 
-def _has_policy(driver: Driver, policy: WritePolicy) -> bool:
-    return driver.config.host is not None and driver.config.host.write_policy is policy
-
-
-def _evict_below_lock(driver: Driver, component: str) -> None:
-    """Lock the longer prompt while the component is evicted, so that the prefix alone loses it."""
-    receipt = lock(driver, longer_prompt(driver))
-    evict_all(driver, component)
-    driver.unlock(receipt)
+def _make_gap(driver: Driver, component: str) -> None:
+    evict_inner(driver, component)
     assert TOMBSTONE not in device_slots(driver, component), (
         f"EVICT-3: {component} of {TOMBSTONE} was not locked: expected it to leave the device"
     )

@@ -243,6 +243,6 @@ def arrived(driver: Driver) -> None:
     driver.complete_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
 
 
-ALL_STAGES: tuple[PrefetchStage, ...] = (queued, querying, known, fetching, arrived)
-
-PREFETCH_STAGES = pytest.mark.parametrize("stage", ALL_STAGES, ids=lambda stage: stage.__name__)
+PREFETCH_STAGES = pytest.mark.parametrize(
+    "stage", [queued, querying, known, fetching, arrived], ids=lambda stage: stage.__name__
+)

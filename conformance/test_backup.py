@@ -37,7 +37,7 @@ from .transfers import (
     slots_under_way,
     transfer_views,
 )
-from .tree_view import device_slots, free_host_slots, hits, host_slots, pins, prefixes
+from .tree_view import components_on_host, device_slots, free_host_slots, hits, host_slots, pins, prefixes
 
 STEPPED = [ExecutorKind.STEPPED]
 THROUGH = [WritePolicy.WRITE_THROUGH]
@@ -292,7 +292,7 @@ def test_swa_data_that_is_inserted_later_is_backed_up_alone(driver: Driver) -> N
 
 def require_alone(driver: Driver, component: str) -> None:
     """The tombstone lacks a component on both tiers; when it gets it, only the missing components are backed up."""
-    on_host = {name for name in driver.config.components if TOMBSTONE in host_slots(driver, name)}
+    on_host = components_on_host(driver, TOMBSTONE)
     assert FULL in on_host, f"HOST-1: the prefix {TOMBSTONE} is to be on the host, there is {on_host}"
     assert component not in on_host, f"INS-4: {TOMBSTONE} has no {component} data yet, the host has {on_host}"
     insert_fresh(driver, TOMBSTONE)
@@ -301,7 +301,7 @@ def require_alone(driver: Driver, component: str) -> None:
     assert moved == expected, f"HOST-2: {expected} came later and is copied alone, under way is {moved}"
     assert component in moved, f"HOST-2: {component} of {TOMBSTONE} has no copy, under way is {moved}"
     driver.drain()
-    missing = {name for name in driver.config.components if TOMBSTONE not in host_slots(driver, name)}
+    missing = set(driver.config.components) - components_on_host(driver, TOMBSTONE)
     assert not missing, f"HOST-2: all of {TOMBSTONE} has a copy now, {missing} has none"
 
 
@@ -321,7 +321,7 @@ def require_joined(driver: Driver, component: str) -> None:
         put(small, [1, 2])
         small.drain()
         evict_host(small, component)
-        left = {name for name in small.config.components if (1, 2) in host_slots(small, name)}
+        left = components_on_host(small, (1, 2))
         assert FULL in left, f"EVICT-8: {component} alone was to leave the host, of 1, 2 is left {left}"
         assert component not in left, f"EVICT-8: {component} was to leave the host, of 1, 2 is left {left}"
         put(small, [1, 2])
@@ -331,7 +331,7 @@ def require_joined(driver: Driver, component: str) -> None:
         put(small, [3, 4])
         evict_host(small)
         small.drain()
-        missing = {name for name in small.config.components if (1, 2) not in host_slots(small, name)}
+        missing = set(small.config.components) - components_on_host(small, (1, 2))
         assert not missing, f"HOST-2: expected all of 1, 2 on the host, {missing} is missing"
 
 

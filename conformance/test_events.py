@@ -9,7 +9,17 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import SHARED, Component, Event, EventKind, Namespace, Pool, StorageKind, Tier, TransferKind
+from hicache.types import (
+    COMPONENT_POOL,
+    SHARED,
+    Component,
+    Event,
+    EventKind,
+    Namespace,
+    StorageKind,
+    Tier,
+    TransferKind,
+)
 
 from .scenario import (
     FULL,
@@ -50,6 +60,7 @@ from .transfers import (
     pending_transfer,
     queue_load,
     slot_bytes,
+    transfer_bytes,
     transfer_views,
 )
 from .tree_view import free_device_slots, free_host_slots, host_slots, page_hash_chain, tokens_of_prefix
@@ -392,7 +403,7 @@ def require_counts(driver: Driver, expected: dict[TransferKind, int]) -> None:
     """Add the bytes of the transfers under way to the expected ones, drain, and compare with the counters."""
     for kind in TransferKind:
         for one in transfer_views(driver, kind):
-            expected[kind] += slot_bytes(driver, {name: len(slots) for name, slots in one.device.items()})
+            expected[kind] += transfer_bytes(driver, one)
     driver.drain()
     found = {kind: bytes_moved(driver, kind) for kind in TransferKind}
     assert found == expected, f"EVENT-2: expected the moved bytes {expected}, got {found}"
@@ -448,7 +459,6 @@ def test_a_backup_below_a_failed_one_is_not_counted(driver: Driver) -> None:
 
 NEEDS = [Capability.EVENTS, Capability.STORAGE, Capability.HOST, Capability.SNAPSHOT]
 COUNTED = [Capability.COUNTERS, Capability.STORAGE]
-POOL = {Component.FULL: Pool.KV, Component.SWA: Pool.SWA, Component.MAMBA: Pool.MAMBA}
 
 
 def reported(driver: Driver, tier: Tier = Tier.STORAGE) -> list[Event]:
@@ -482,7 +492,7 @@ def test_blocks_that_are_reported_as_stored_are_in_storage(driver: Driver) -> No
     put_in_storage(driver, *PREFIXES)
     for component in driver.config.components:
         events = {block for event in reported(driver) if event.component == component for block in event.blocks}
-        there = in_storage(driver, PROMPT)[POOL[Component(component)]]
+        there = in_storage(driver, PROMPT)[COMPONENT_POOL[component]]
         assert len(events) == sum(there), (
             f"EVENT-1: {component}: expected {sum(there)} reported blocks, got {len(events)}"
         )

@@ -32,7 +32,7 @@ from .scenario import (
     recompute,
     unit,
 )
-from .tree_view import Pages, device_slots, hits, locks, nodes, prefixes, snapshot_values
+from .tree_view import Pages, components_on_device, device_slots, hits, locks, nodes, prefixes, snapshot_values
 
 # EVICT-1: how much an eviction frees; it always ends.
 
@@ -394,16 +394,11 @@ def test_the_parent_keeps_the_hits_of_an_evicted_child(driver: Driver) -> None:
 # EVICT-3 to EVICT-5: which other components an eviction of one component takes with it.
 
 
-def present(driver: Driver, *pages: int) -> set[str]:
-    """The components that the device has of the last of these pages."""
-    return {component for component in driver.config.components if pages in device_slots(driver, component)}
-
-
 def require_tombstone(driver: Driver, component: str) -> None:
     """An inner node loses a component and those after it, and the longer prompt still hits."""
     make_tombstone(driver, component)
     expected = set(driver.config.components) - evicted_with(driver, component)
-    left = present(driver, *TOMBSTONE)
+    left = components_on_device(driver, TOMBSTONE)
     assert left == expected, f"EVICT-4: {component} of an inner node was evicted: expected {expected} left, got {left}"
     assert device_slots(driver, FULL).keys() == prefixes(*longer_prompt(driver)), (
         "EVICT-3: expected the FULL data of the inner node to stay"
@@ -426,7 +421,7 @@ def test_the_state_of_an_inner_node_leaves_a_tombstone(driver: Driver) -> None:
 def test_an_inner_node_keeps_the_components_of_higher_rank(driver: Driver) -> None:
     for component in (MAMBA, SWA):
         make_tombstone(driver, component)
-        left = present(driver, *TOMBSTONE)
+        left = components_on_device(driver, TOMBSTONE)
         expected = {FULL} if component == SWA else {FULL, SWA}
         assert left == expected, f"EVICT-4: {component} was evicted there: expected {expected} left, got {left}"
         evict_all(driver)

@@ -19,6 +19,8 @@ from .scenario import (
     drop_on_device,
     evict_all,
     evict_host,
+    evict_inner,
+    evict_inner_from_host,
     evicted_with,
     host_config,
     host_variant,
@@ -33,7 +35,18 @@ from .scenario import (
     unit,
 )
 from .transfers import bytes_moved, slot_bytes
-from .tree_view import device_locks, device_slots, free_host_slots, free_slots, host_slots, nodes, prefixes, residency
+from .tree_view import (
+    components_on_device,
+    components_on_host,
+    device_locks,
+    device_slots,
+    free_host_slots,
+    free_slots,
+    host_slots,
+    nodes,
+    prefixes,
+    residency,
+)
 
 BACK = [WritePolicy.WRITE_BACK]
 OLD, NEW = (1, 2), (3, 4)
@@ -93,11 +106,11 @@ def test_slots_of_a_demoted_node_have_no_partners(driver: Driver) -> None:
 def require_loss_of_one_tier(driver: Driver, component: str) -> None:
     """A tombstone on the device hits through its host copy, and has all components again after a load."""
     drop_on_device(driver, component)
-    gone = {name for name in driver.config.components if TOMBSTONE not in device_slots(driver, name)}
+    gone = set(driver.config.components) - components_on_device(driver, TOMBSTONE)
     assert gone == evicted_with(driver, component), (
         f"EVICT-4: {evicted_with(driver, component)} leaves an inner node, not {gone}"
     )
-    missing = {name for name in gone if TOMBSTONE not in host_slots(driver, name)}
+    missing = gone - components_on_host(driver, TOMBSTONE)
     assert not missing, f"FLOW-8: {missing} of {TOMBSTONE} left the device and is not on the host"
     best_match(driver, longer_prompt(driver))
     found = driver.match(key_of(driver, TOMBSTONE), chunked=True)
@@ -335,22 +348,14 @@ def test_an_allocation_backs_up_what_it_displaces(driver: Driver) -> None:
 # EVICT-7, FLOW-8: with write_back, SWA data and states of inner nodes are backed up before they leave the device.
 
 
-def evict_inner(driver: Driver, component: str) -> int:
-    """Evict a component of the first two pages while the longer prompt is locked; returns how many victims stayed."""
-    receipt = lock(driver, longer_prompt(driver))
-    result = driver.evict(component, driver.config.capacity_tokens[component])
-    driver.unlock(receipt)
-    return result.refused
-
-
 def require_copy_first(driver: Driver, component: str) -> None:
     """The first two pages are backed up before they lose a component, and can be loaded."""
     put(driver, TOMBSTONE)
     put(driver, longer_prompt(driver))
-    refused = evict_inner(driver, component)
-    gone = {name for name in driver.config.components if TOMBSTONE not in device_slots(driver, name)}
+    refused = evict_inner(driver, component).refused
+    gone = set(driver.config.components) - components_on_device(driver, TOMBSTONE)
     assert (gone, refused) == (evicted_with(driver, component), 0), f"EVICT-4: gone is {gone}, {refused} victims stayed"
-    missing = {name for name in gone if TOMBSTONE not in host_slots(driver, name)}
+    missing = gone - components_on_host(driver, TOMBSTONE)
     assert not missing, f"FLOW-8: {missing} of {TOMBSTONE} left the device and is not on the host"
     driver.verify_state(key_of(driver, TOMBSTONE), driver.load(key_of(driver, TOMBSTONE)))
     assert tier_hits(driver, TOMBSTONE) == (2, 0), (
@@ -377,9 +382,9 @@ def require_copy_of_the_rest(driver: Driver, component: str) -> None:
         f"EVICT-8: expected {component} alone to leave the host, but FULL data changed"
     )
     free, before = free_host_slots(driver), bytes_moved(driver, TransferKind.BACKUP)
-    refused = evict_inner(driver, component)
+    refused = evict_inner(driver, component).refused
     assert refused == 0, f"EVICT-7: there is room on the host, yet {refused} victims stayed"
-    missing = {name for name in evicted_with(driver, component) if TOMBSTONE not in host_slots(driver, name)}
+    missing = evicted_with(driver, component) - components_on_host(driver, TOMBSTONE)
     assert not missing, f"FLOW-8: {missing} of {TOMBSTONE} left the device and is not on the host"
     taken = {name: count - free_host_slots(driver)[name] for name, count in free.items()}
     assert taken[FULL] == 0, f"FLOW-6: the host had the FULL data, and took more: {taken}"
@@ -410,14 +415,14 @@ def require_refusal(driver: Driver, component: str) -> None:
         for prompt in (TOMBSTONE, longer_prompt(small)):
             put(small, prompt)
         before = {name: device_slots(small, name) for name in small.config.components}
-        refused = evict_inner(small, component)
+        refused = evict_inner(small, component).refused
         after = {name: device_slots(small, name) for name in small.config.components}
         assert after == before, f"EVICT-7: without room on the host {before} stays, it became {after}"
         assert refused >= 1, (
             f"EVICT-7: {component} of {TOMBSTONE} stayed: expected at least one refused victim, got {refused}"
         )
         small.unlock_host(receipt)
-        refused = evict_inner(small, component)
+        refused = evict_inner(small, component).refused
         assert TOMBSTONE not in device_slots(small, component), (
             f"EVICT-7: there is room by now, {refused} victims stayed"
         )
@@ -573,23 +578,14 @@ def test_an_ancestor_without_a_state_is_removed_with_its_last_child(driver: Driv
 # EVICT-8, EVICT-3, EVICT-4: which components leave the host with the SWA data or the state of an inner node.
 
 
-def open_gap(driver: Driver, component: str) -> None:
-    """Evict a component of the first two pages from the host, while the longer prompt is locked there."""
-    receipt = driver.lock_host(best_match(driver, longer_prompt(driver)))
-    evict_host(driver, component)
-    driver.unlock_host(receipt)
-
-
-def below(driver: Driver, *pages: int) -> set[str]:
-    """The components that the host has of the last of these pages."""
-    return {component for component in driver.config.components if pages in host_slots(driver, component)}
-
-
 def require_gap(driver: Driver, component: str) -> None:
     """An inner node on the host loses a component and those after it, and the longer prompt still hits."""
     put_on_host(driver, TOMBSTONE, longer_prompt(driver))
-    open_gap(driver, component)
-    left, expected = below(driver, *TOMBSTONE), set(driver.config.components) - evicted_with(driver, component)
+    evict_inner_from_host(driver, component)
+    left, expected = (
+        components_on_host(driver, TOMBSTONE),
+        set(driver.config.components) - evicted_with(driver, component),
+    )
     assert left == expected, f"EVICT-4: {component} of an inner node left the host: {expected} stays, not {left}"
     assert host_slots(driver, FULL).keys() == prefixes(*longer_prompt(driver)), "EVICT-3: FULL data left the host"
     found = tier_hits(driver, longer_prompt(driver)), tier_hits(driver, TOMBSTONE)
@@ -610,13 +606,13 @@ def test_the_state_of_an_inner_node_leaves_a_gap_on_the_host(driver: Driver) -> 
 def refilled(driver: Driver, component: str) -> None:
     """The components that the host lost are backed up with the next use, and no others."""
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
-    open_gap(driver, component)
+    evict_inner_from_host(driver, component)
     before = {
         name: host_slots(driver, name) for name in set(driver.config.components) - evicted_with(driver, component)
     }
     put_and_back_up(driver, TOMBSTONE)
-    assert below(driver, *TOMBSTONE) == set(driver.config.components), (
-        f"FLOW-8: {TOMBSTONE} is whole on the device and was used; the host has {below(driver, *TOMBSTONE)}"
+    assert components_on_host(driver, TOMBSTONE) == set(driver.config.components), (
+        f"FLOW-8: {TOMBSTONE} is whole on the device and was used; the host has {components_on_host(driver, TOMBSTONE)}"
     )
     after = {name: host_slots(driver, name) for name in before}
     assert after == before, f"HOST-1: only what the host lacked was to be copied: {before} became {after}"

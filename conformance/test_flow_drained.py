@@ -20,6 +20,7 @@ from .scenario import (
     best_match,
     evict_all,
     evict_host,
+    evict_inner,
     find,
     insert_fresh,
     key_of,
@@ -278,9 +279,7 @@ def lost_in_part(driver: Driver) -> None:
     """Each component of an inner node is evicted from each tier, and loaded again."""
     for component in driver.config.components:
         put_on_both(driver, TOMBSTONE, longer_prompt(driver))
-        receipt = lock(driver, longer_prompt(driver))
-        evict_all(driver, component)
-        driver.unlock(receipt)
+        evict_inner(driver, component)
         evict_host(driver, component)
         driver.load(key_of(driver, TOMBSTONE))
 

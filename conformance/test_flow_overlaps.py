@@ -24,6 +24,7 @@ from .scenario import (
     drop_on_device,
     evict_all,
     evict_host,
+    has_policy,
     host_variant,
     insert_fresh,
     key_of,
@@ -259,7 +260,7 @@ def test_an_insert_below_a_load_hits_in_full_when_the_load_has_ended(driver: Dri
         f"INS-3: four pages were computed: expected (4, 0), got {tier_hits(driver, (*WHOLE, 4))}"
     )
     missing = device_slots(driver, FULL).keys() - host_slots(driver, FULL).keys()
-    if _copies_at_once(driver):
+    if has_policy(driver, WritePolicy.WRITE_THROUGH):
         assert not missing, f"FLOW-8: {missing} was used, and is not on the host"
 
 
@@ -299,7 +300,7 @@ def test_a_load_brings_the_window_that_an_insert_over_it_lacked(driver: Driver, 
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
     insert_fresh(driver, WHOLE, passed=3)
-    _require_delivery(driver, load)
+    claim_all_of_it(driver, load)
 
 
 @clause("FLOW-10", "FLOW-5", components=(MAMBA,), page_sizes=[16])
@@ -309,7 +310,7 @@ def test_a_load_brings_the_state_that_an_insert_over_it_lacked(driver: Driver, s
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
     insert_fresh(driver, WHOLE, with_state=False)
-    _require_delivery(driver, load)
+    claim_all_of_it(driver, load)
 
 
 @clause("FLOW-6", "FLOW-4", needs=[Capability.COUNTERS], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
@@ -332,16 +333,13 @@ def test_a_backup_under_way_is_not_queued_again(driver: Driver, stage: Stage) ->
     assert copied == there, f"FLOW-6: {there} bytes are on the host, and {copied} were copied there"
 
 
-def _require_delivery(driver: Driver, load: LoadBack) -> None:
+def claim_all_of_it(driver: Driver, load: LoadBack) -> None:
+    """Drain, and claim a load of the whole prompt."""
     driver.drain()
     assert driver.claim(load.ticket) is not None, "FLOW-10: nothing let the load fail"
     assert tier_hits(driver, WHOLE) == (3, 0), (
         f"FLOW-10: all of it is on the device: expected (3, 0), got {tier_hits(driver, WHOLE)}"
     )
-
-
-def _copies_at_once(driver: Driver) -> bool:
-    return driver.config.host is not None and driver.config.host.write_policy is WritePolicy.WRITE_THROUGH
 
 
 # FLOW-6: overlapping loads share transfers, and each ends when all its pages have ended.

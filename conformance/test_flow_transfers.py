@@ -7,7 +7,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
-from hicache.types import Slots, TransferKind, TransferPhase
+from hicache.types import TransferKind, TransferPhase
 
 from .checks import refused
 from .scenario import (
@@ -23,6 +23,7 @@ from .scenario import (
     drop_on_device,
     evict_all,
     evict_host,
+    fill_device,
     host_variant,
     key_of,
     lock,
@@ -56,14 +57,6 @@ def ends(driver: Driver, kind: TransferKind) -> list[dict[str, list[int]]]:
     return [{component: slots.tolist() for component, slots in view.items()} for view in found]
 
 
-def overwrite(driver: Driver) -> Slots:
-    """Allocate every slot that the device can give, and write other data there."""
-    slots = allocate_all(driver)
-    size = driver.config.page_size
-    driver.write(key_of(driver, range(100, 100 + len(slots) // size)), slots, 0)
-    return slots
-
-
 @clause("FLOW-1", write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.SIZES])
 @STAGES
 def test_data_that_is_being_backed_up_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
@@ -72,7 +65,7 @@ def test_data_that_is_being_backed_up_is_not_evicted_or_overwritten(driver: Driv
     before, there = ends(driver, TransferKind.BACKUP), device_slots(driver, FULL)
     evict_all(driver)
     evict_host(driver)
-    mine = overwrite(driver)
+    mine = fill_device(driver, 100)
     assert ends(driver, TransferKind.BACKUP) == before, "FLOW-1: slots of a backup under way changed"
     assert device_slots(driver, FULL) == there, (
         f"FLOW-1: a backup reads {there}, the device has {device_slots(driver, FULL)}"
@@ -89,7 +82,7 @@ def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Driver,
     load = queue_load(driver, WHOLE)
     stage(driver, TransferKind.LOAD)
     before = ends(driver, TransferKind.LOAD)
-    mine = overwrite(driver)
+    mine = fill_device(driver, 100)
     evict_host(driver)
     assert ends(driver, TransferKind.LOAD) == before, "FLOW-1: slots of a load under way changed"
     assert not set(mine.tolist()) & set(load.indices.tolist()), (

@@ -10,24 +10,23 @@ from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.snapshot import TransferView
-from hicache.types import COMPONENT_POOL, Pool, Slots, Tier, TransferKind
+from hicache.types import Pool, Slots, Tier, TransferKind
 
 from .scenario import (
     FULL,
     MAMBA,
     SWA,
     TOMBSTONE,
-    allocate_all,
     drop_on_device,
     evict_all,
     evict_host,
+    fill_device,
     key_of,
     put,
     put_on_both,
     put_on_host,
 )
-from .transfers import POOLS, match_prompt, pending_transfer, start_load, transfer_views
+from .transfers import POOLS, match_prompt, pending_transfer, start_load, transfer_bytes, transfer_views
 from .tree_view import Pages, device_slots, free_host_slots, host_slots
 
 # HOST-7: bytes stay equal over backups and loads, in every layer of every pool, and in any slots.
@@ -67,14 +66,6 @@ def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], 
     assert not wrong, f"HOST-7: {when}: other bytes than before at {wrong}"
 
 
-def fill(driver: Driver, number: int) -> Slots:
-    """Allocate every slot that the device can give, and write other data there."""
-    mine = allocate_all(driver)
-    count = len(mine) // driver.config.page_size
-    driver.write(key_of(driver, range(100 * number, 100 * number + count)), mine, 0)
-    return mine
-
-
 def load_all(driver: Driver, prompts: Sequence[Pages]) -> None:
     """Load prompts, and verify the state of each through a fork."""
     for pages in prompts:
@@ -97,7 +88,7 @@ def test_bytes_stay_equal_over_repeated_loads_to_other_slots(driver: Driver) -> 
     before, places = bytes_on(driver, Tier.DEVICE), [device_slots(driver, FULL)]
     for number in range(1, ROUNDS + 1):
         evict_all(driver)
-        mine = fill(driver, number)
+        mine = fill_device(driver, 100 * number)
         in_the_way = number * driver.config.page_size
         driver.free(mine[in_the_way:])
         load_all(driver, PROMPTS[number % len(PROMPTS) :])
@@ -123,7 +114,7 @@ def test_bytes_stay_equal_in_reused_host_slots(driver: Driver) -> None:
     assert any(again[pages] != slots for pages, slots in places.items()), (
         "HOST-7: the scenario is about other host slots"
     )
-    driver.free(fill(driver, 1))
+    driver.free(fill_device(driver, 100))
     load_all(driver, PROMPTS)
     found = {place: data for place, data in bytes_on(driver, Tier.DEVICE).items() if place in before}
     require_same(found, before, "the host's slots were others' before")
@@ -179,14 +170,6 @@ def slots_of(found: dict[tuple[int, ...], tuple[int, ...]], pages: Sequence[int]
 def same(left: list[PageBytes], right: list[PageBytes]) -> bool:
     """Whether two lists have the same bytes, and not only zeros."""
     return all(map(np.array_equal, left, right)) and all(one.any() for one in left)
-
-
-def bytes_of(driver: Driver, moved: TransferView) -> int:
-    """The bytes of a transfer over all layers and pools, sidecars included."""
-    pools = {COMPONENT_POOL[name]: len(slots) for name, slots in moved.device.items()}
-    pools[INDEXER] = pools.get(Pool.KV, 0)
-    adapter = driver.adapter
-    return sum(count * adapter.layers(pool) * adapter.slot_bytes(pool) for pool, count in pools.items())
 
 
 @clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
@@ -277,7 +260,7 @@ def test_no_load_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
 def test_the_bytes_of_a_sidecar_are_counted(driver: Driver) -> None:
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
-    expected = sum(bytes_of(driver, one) for one in transfer_views(driver, TransferKind.LOAD))
+    expected = sum(transfer_bytes(driver, one) for one in transfer_views(driver, TransferKind.LOAD))
     driver.complete_all()
     found = driver.adapter.counters()
     assert found["bytes_loaded"] == expected, f"HOST-8: {expected} bytes were loaded, the counters say {found}"

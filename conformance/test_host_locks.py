@@ -20,6 +20,7 @@ from .scenario import (
     best_match,
     evict_all,
     evict_host,
+    evict_inner_from_host,
     find,
     host_variant,
     insert_fresh,
@@ -339,9 +340,7 @@ def test_a_temporary_host_lock_leaves_the_window_of_another_lock(driver: Driver)
 def revived_before_release(driver: Driver, component: str) -> None:
     """Lock a node that lacks a component on the host, back it up, lock again, release in the order of the locks."""
     put_on_both(driver, TOMBSTONE, longer_prompt(driver))
-    protected = driver.lock_host(best_match(driver, longer_prompt(driver)))
-    evict_host(driver, component)
-    driver.unlock_host(protected)
+    evict_inner_from_host(driver, component)
     assert TOMBSTONE not in host_slots(driver, component), f"EVICT-8: {component} of {TOMBSTONE} was to leave the host"
     receipt = driver.lock_host(best_match(driver, TOMBSTONE))
     skipped = host_locks(driver)[component, TOMBSTONE]

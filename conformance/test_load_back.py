@@ -217,6 +217,14 @@ def test_a_host_lock_keeps_a_hit_until_it_is_loaded(driver: Driver) -> None:
 SIZED = (Capability.SNAPSHOT, Capability.SIZES)
 
 
+def tier_ownership(driver: Driver) -> tuple[object, ...]:
+    """What is cached, locked and free on both tiers, and the slots of transfers under way."""
+    on_host = {component: host_slots(driver, component) for component in driver.config.components}
+    moving = [slots_under_way(driver, kind) for kind in TransferKind]
+    on_device = device_ownership(driver.snapshot(), driver.config)
+    return *on_device, on_host, host_locks(driver), free_host_slots(driver), moving
+
+
 def require_refused(driver: Driver, pages: Sequence[int], why: str, quota: int | None = None) -> None:
     """A load of a prompt with data on the host alone is refused, and changes nothing."""
     key = key_of(driver, pages)
@@ -390,7 +398,7 @@ def require_not_loaded_without(driver: Driver, component: str) -> None:
         put_on_host(two_tiers, [1, 2], [1, 2, 3, 4])
         hit = best_match(two_tiers, [1, 2])
         receipt = two_tiers.lock_host(best_match(two_tiers, [1, 2, 3, 4]))
-        two_tiers.evict_host(component, host_config(two_tiers.config).capacity_tokens[component])
+        evict_host(two_tiers, component)
         lost = (1, 2) not in host_slots(two_tiers, component)
         assert lost, f"EVICT-8: {component} of (1, 2) is not locked, and was to leave the host"
         before = tier_ownership(two_tiers)
@@ -570,11 +578,3 @@ def test_a_load_that_shares_another_is_ready_when_all_its_own_layers_have_moved(
     assert ready(driver, long.ticket)[Pool.KV] == complete(driver)[Pool.KV], f"HOST-6: all of {longer} has moved"
     take(driver, short)
     take(driver, long)
-
-
-def tier_ownership(driver: Driver) -> tuple[object, ...]:
-    """What is cached, locked and free on both tiers, and the slots of transfers under way."""
-    on_host = {component: host_slots(driver, component) for component in driver.config.components}
-    moving = [slots_under_way(driver, kind) for kind in TransferKind]
-    on_device = device_ownership(driver.snapshot(), driver.config)
-    return *on_device, on_host, host_locks(driver), free_host_slots(driver), moving

@@ -35,7 +35,7 @@ from .scenario import (
     tier_hits,
     window_pages,
 )
-from .tree_view import device_locks, device_slots, locks, prefixes
+from .tree_view import components_on_device, device_locks, device_slots, locks, prefixes
 
 # LOCK-1, LOCK-4, LOCK-5, LOCK-6, LOCK-8: what a lock holds, and that locked data is neither evicted nor moved.
 
@@ -421,7 +421,7 @@ def loaded_under_a_lock(driver: Driver, component: str) -> None:
     assert sizes.evictable > 0, f"LOCK-4: no lock holds what was loaded of {component}: {sizes}"
     full = device_slots(driver, FULL)
     evict_all(driver, component)
-    left = {name for name in driver.config.components if TOMBSTONE in device_slots(driver, name)}
+    left = components_on_device(driver, TOMBSTONE)
     expected = set(driver.config.components) - evicted_with(driver, component)
     assert left == expected, f"EVICT-3: {TOMBSTONE} is locked without its {component}: {expected} stays, not {left}"
     assert device_slots(driver, FULL) == full, f"LOCK-5: {full} was locked, the device has {device_slots(driver, FULL)}"

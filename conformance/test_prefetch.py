@@ -226,12 +226,7 @@ def test_pages_that_were_computed_meanwhile_stay_and_the_prefetched_ones_are_fre
     stage(driver)
     put(driver, PROMPT)
     driver.drain()
-    assert prefetched_pages(driver, ticket) == len(PROMPT), (
-        "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
-    )
-    assert not slots_held_by_prefetches(driver), (
-        f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
-    )
+    require_all_counted(driver, ticket)
     assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {tier_hits(driver, PROMPT)}"
     capacity = driver.config.host.capacity_tokens if driver.config.host else {}
     used = {name: capacity[name] - free for name, free in free_host_slots(driver).items()}
@@ -259,13 +254,7 @@ def test_two_prefetches_of_one_prompt_insert_it_once(driver: Driver, stage: Pref
     stage(driver)
     second = begin_prefetch(driver, PROMPT)
     driver.drain()
-    for ticket in (first, second):
-        assert prefetched_pages(driver, ticket) == len(PROMPT), (
-            "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
-        )
-    assert not slots_held_by_prefetches(driver), (
-        f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
-    )
+    require_all_counted(driver, first, second)
 
 
 @clause("FETCH-4", "FETCH-8", page_sizes=[16])
@@ -341,6 +330,17 @@ def test_pages_evicted_from_both_tiers_are_prefetched_past_any_anchor(driver: Dr
     assert came == expected, f"FETCH-4: past {count} pages {expected} are in storage, {came} came"
     if has(driver, MAMBA):
         driver.verify_state(key_of(driver, PROMPT), driver.load(key_of(driver, PROMPT)))
+
+
+def require_all_counted(driver: Driver, *tickets: Handle) -> None:
+    """Each prefetch brought all of the prompt, and holds no slots for it."""
+    for ticket in tickets:
+        assert prefetched_pages(driver, ticket) == len(PROMPT), (
+            "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
+        )
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
+    )
 
 
 # FETCH-5, FETCH-6: the other pools are read after KV, for the prefix of KV that was read.

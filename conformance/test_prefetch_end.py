@@ -84,10 +84,7 @@ def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: PrefetchStage
 
 @clause("FETCH-2", needs=STEPPED_STORAGE, write_policies=[WritePolicy.WRITE_BACK])
 def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) -> None:
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    put(driver, PAIR)
-    ticket = begin_prefetch(driver, PROMPT)
-    driver.step()
+    ticket = begun_past_a_device_anchor(driver)
     evict_all(driver)
     evict_host(driver)
     assert PAIR in nodes(driver), (
@@ -99,12 +96,7 @@ def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) ->
 
 @clause("FETCH-2", "FETCH-9", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
 def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: Driver) -> None:
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    put(driver, PAIR)
-    ticket = begin_prefetch(driver, PROMPT)
-    driver.step()
-    complete_job(driver, StorageKind.QUERY)
-    complete_job(driver, StorageKind.PREFETCH)
+    ticket = read_past_a_device_anchor(driver)
     driver.step()
     assert tier_hits(driver, PROMPT) == (len(PAIR), 0), (
         "HOST-2: the anchor is not on the host, and nothing below may be"
@@ -121,10 +113,7 @@ def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: 
 
 @clause("FETCH-2", "LOCK-7", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
 def test_an_anchor_is_host_locked_from_the_end_of_its_backup(driver: Driver) -> None:
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    put(driver, PAIR)
-    ticket = begin_prefetch(driver, PROMPT)
-    driver.step()
+    ticket = begun_past_a_device_anchor(driver)
     driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
     driver.step()
     complete_job(driver, StorageKind.STORE)
@@ -144,12 +133,7 @@ def test_an_anchor_is_host_locked_from_the_end_of_its_backup(driver: Driver) -> 
 
 @clause("FETCH-2", "FLOW-3", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
 def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Driver) -> None:
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    put(driver, PAIR)
-    ticket = begin_prefetch(driver, PROMPT)
-    driver.step()
-    complete_job(driver, StorageKind.QUERY)
-    complete_job(driver, StorageKind.PREFETCH)
+    ticket = read_past_a_device_anchor(driver)
     driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
     driver.drain()
     assert prefetched_pages(driver, ticket) == 0, (
@@ -165,12 +149,7 @@ def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Dri
     stop_policies=[StopPolicy.BEST_EFFORT],
 )
 def test_a_prefetch_that_is_cut_during_the_backup_of_its_anchor_brings_nothing(driver: Driver) -> None:
-    put_in_storage_alone(driver, PAIR, PROMPT)
-    put(driver, PAIR)
-    ticket = begin_prefetch(driver, PROMPT)
-    driver.step()
-    complete_job(driver, StorageKind.QUERY)
-    complete_job(driver, StorageKind.PREFETCH)
+    ticket = read_past_a_device_anchor(driver)
     came = prefetched_pages(driver, ticket)
     assert came == 0, f"HOST-2: all pages have come, and the anchor is not on the host: expected 0 pages, got {came}"
     held = slots_held_by_prefetches(driver)
@@ -185,6 +164,23 @@ def begun_past_an_anchor(driver: Driver) -> Handle:
     put_in_storage_alone(driver, PAIR, PROMPT)
     assert prefetch(driver, PAIR) == len(PAIR), "FETCH-4: the beginning is in storage"
     return begin_prefetch(driver, PROMPT)
+
+
+def begun_past_a_device_anchor(driver: Driver) -> Handle:
+    """Start a prefetch of a prompt whose first pages are on the device and not yet on the host."""
+    put_in_storage_alone(driver, PAIR, PROMPT)
+    put(driver, PAIR)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    return ticket
+
+
+def read_past_a_device_anchor(driver: Driver) -> Handle:
+    """The same, and storage has read all pages."""
+    ticket = begun_past_a_device_anchor(driver)
+    complete_job(driver, StorageKind.QUERY)
+    complete_job(driver, StorageKind.PREFETCH)
+    return ticket
 
 
 # FETCH-3, FLOW-11: how long check_prefetch waits by each stop policy, and what a cut prefetch brings.

@@ -263,12 +263,7 @@ def test_a_load_brings_both_parts_of_a_node_that_is_split_meanwhile(driver: Driv
 @clause("INS-8", "FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
 def test_a_backup_that_fails_after_a_split_leaves_nothing_of_either_part(driver: Driver) -> None:
     put(driver, WHOLE)
-    driver.step()
-    for pages in CUTS:
-        by_match(driver, pages)
-    for one in driver.pending():
-        driver.fail(one.ticket, parts_done=0)
-    driver.step()
+    split_and_fail(driver)
     assert not host_slots(driver, FULL), f"FLOW-3: it failed, and {host_slots(driver, FULL).keys()} is on the host"
     assert device_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-3: a backup that failed cost the device data"
     driver.drain()
@@ -278,12 +273,7 @@ def test_a_backup_that_fails_after_a_split_leaves_nothing_of_either_part(driver:
 def test_a_load_that_fails_after_a_split_leaves_both_parts_on_the_host(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
     load = queue_load(driver, WHOLE)
-    driver.step()
-    for pages in CUTS:
-        by_match(driver, pages)
-    for one in driver.pending():
-        driver.fail(one.ticket, parts_done=0)
-    driver.step()
+    split_and_fail(driver)
     assert driver.claim(load.ticket) is None, "FLOW-3: the load failed and was delivered"
     assert tier_hits(driver, WHOLE) == (0, 6), (
         f"FLOW-3: all six pages are on the host still: expected (0, 6), got {tier_hits(driver, WHOLE)}"
@@ -305,3 +295,13 @@ def _require_sources_pinned(driver: Driver, tier: Tier, kind: TransferKind) -> N
         return
     bare = {prefix for prefix in prefixes(*WHOLE) if not pins(driver, tier)[FULL, prefix]}
     assert not bare, f"FLOW-5: {WHOLE} is being moved, and of its parts {bare} is not pinned on the {tier.value}"
+
+
+def split_and_fail(driver: Driver) -> None:
+    """Start the queued transfer, split its node, and let it fail in its first part."""
+    driver.step()
+    for pages in CUTS:
+        by_match(driver, pages)
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()

@@ -119,6 +119,11 @@ def slot_bytes(driver: Driver, slots: Mapping[str, int]) -> int:
     )
 
 
+def transfer_bytes(driver: Driver, view: TransferView) -> int:
+    """Bytes that a transfer moves."""
+    return slot_bytes(driver, {component: len(slots) for component, slots in view.device.items()})
+
+
 def bytes_on_host(driver: Driver) -> int:
     """Bytes of everything that is cached on the host."""
     return slot_bytes(driver, {name: _count(host_slots(driver, name)) for name in driver.config.components})

@@ -70,6 +70,16 @@ def host_slots(driver: Driver, component: str) -> dict[Pages, tuple[int, ...]]:
     return _of_component(driver, residency(driver.snapshot(), driver.config, Tier.HOST), component)
 
 
+def components_on_device(driver: Driver, pages: Pages) -> set[str]:
+    """The components that the device has at the end of some pages."""
+    return {component for component in driver.config.components if pages in device_slots(driver, component)}
+
+
+def components_on_host(driver: Driver, pages: Pages) -> set[str]:
+    """The components that the host has at the end of some pages."""
+    return {component for component in driver.config.components if pages in host_slots(driver, component)}
+
+
 def residency(snapshot: Snapshot, config: CacheConfig, tier: Tier = Tier.DEVICE) -> dict[Place, tuple[int, ...]]:
     """The slots of each page and of each state that one tier caches, in all namespaces."""
     found: dict[Place, tuple[int, ...]] = {}
@@ -143,11 +153,11 @@ def free_host_slots(driver: Driver) -> dict[str, int]:
 
 def snapshot_values(snapshot: Snapshot) -> tuple[object, ...]:
     """Everything: each node with its slots, locks and hits, the free slots, and the host tier if there is one."""
-    nodes = {
+    on_device = {
         (node.namespace, snapshot.prefix(row)): (node.start, _plain(node.slots), dict(node.locks), node.hits)
         for row, node in enumerate(snapshot.nodes)
     }
-    return nodes, free_slots(snapshot), _host_values(snapshot)
+    return on_device, free_slots(snapshot), _host_values(snapshot)
 
 
 def device_ownership(snapshot: Snapshot, config: CacheConfig) -> tuple[object, ...]:
@@ -232,13 +242,13 @@ def _host_values(snapshot: Snapshot) -> tuple[object, ...]:
     host = snapshot.host
     if host is None:
         return ()
-    nodes = {
+    on_host = {
         (node.namespace, snapshot.prefix(row)): (_plain(view.slots), view.locks, view.pins, view.host_pins)
         for row, (node, view) in enumerate(zip(snapshot.nodes, host.nodes, strict=True))
     }
     transfers = [(one.kind, _plain(one.device), _plain(one.host)) for one in host.transfers]
     free = {component: set(pool.free.tolist()) for component, pool in host.pools.items()}
-    return nodes, transfers, free, _plain(host.kept)
+    return on_host, transfers, free, _plain(host.kept)
 
 
 def _plain(slots: Mapping[str, Slots | None]) -> dict[str, list[int] | None]:
