@@ -248,18 +248,6 @@ def decode(driver: Driver, admission: Admission, pages: Sequence[int]) -> None:
         assert table is not None, f"REQ-5: there is room for page {page}: expected a longer table, got None"
 
 
-def run_request(driver: Driver, pages: Sequence[int]) -> int:
-    """Admit and finish a request of these pages; the number of tokens that were cached."""
-    admission = admit(driver, pages)
-    driver.finish(admission.request)
-    return admission.cached_tokens
-
-
-def longest_prompt_tokens(driver: Driver) -> int:
-    """The number of tokens of the longest prompt that fits into an empty cache."""
-    return min(tokens for name, tokens in driver.config.capacity_tokens.items() if name != MAMBA)
-
-
 def allocate_all(driver: Driver) -> Slots:
     """Allocate every slot that is free or evictable in all pools at once."""
     sizes = [sizes for name, sizes in driver.adapter.sizes().items() if name != MAMBA]

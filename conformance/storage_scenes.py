@@ -186,22 +186,6 @@ def storage_variant(
         other.adapter.close()
 
 
-def prefetch_without(driver: Driver, prompt: Pages, pool: Pool, page: int) -> tuple[int, int]:
-    """Prefetch a prompt into an empty cache, while the object of one page becomes unreadable.
-
-    Returns the pages that came, and the pages that can be used without that object. Afterwards the store is repaired.
-    """
-    driver.reset()
-    kept = dict(store(driver).objects)
-    ticket = begin_prefetch(driver, prompt)
-    store(driver).corrupt([object_keys(driver, pool, prompt)[page]])
-    expected = expected_pages(driver, prompt)
-    driver.drain()
-    came = prefetched_pages(driver, ticket)
-    store(driver).restore(kept)
-    return came, expected
-
-
 def long_prompt_variant(
     driver: Driver, stop_policy: StopPolicy = StopPolicy.WAIT_COMPLETE
 ) -> AbstractContextManager[Driver]:

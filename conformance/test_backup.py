@@ -29,20 +29,38 @@ from .scenario import (
     tier_hits,
 )
 from .transfers import (
-    backed_up,
-    fail_pending,
     match_prompt,
     pending_transfer,
-    queued_backups,
     slots_under_way,
     transfer_views,
 )
-from .tree_view import components_on_host, device_slots, free_host_slots, hits, host_slots, pins, prefixes
+from .tree_view import Pages, components_on_host, device_slots, free_host_slots, hits, host_slots, pins, prefixes
 
 STEPPED = [ExecutorKind.STEPPED]
 THROUGH = [WritePolicy.WRITE_THROUGH]
 BACK = [WritePolicy.WRITE_BACK]
 FORWARD = [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE]
+
+
+def backed_up(driver: Driver) -> set[Pages]:
+    """Drain, and return the prefixes whose FULL data is on the host."""
+    driver.drain()
+    return set(host_slots(driver, FULL))
+
+
+def queued_backups(driver: Driver) -> int:
+    """The number of nodes whose backup is queued or running."""
+    return len(transfer_views(driver, TransferKind.BACKUP))
+
+
+def fail_pending(driver: Driver, parts_done: int = 0) -> int:
+    """Start what is queued, and let each transfer fail after its first parts; returns the number of transfers."""
+    driver.step()
+    pending = driver.pending()
+    for one in pending:
+        driver.fail(one.ticket, parts_done)
+    driver.step()
+    return len(pending)
 
 
 # HOST-1: when each write policy backs a node up to the host.

@@ -39,7 +39,6 @@ from .storage_scenes import (
     pending_job,
     pools,
     prefetch,
-    prefetch_without,
     prefetched_pages,
     put_in_storage,
     put_in_storage_alone,
@@ -48,9 +47,25 @@ from .storage_scenes import (
     storage_variant,
     store,
 )
-from .tree_view import free_host_slots, host_slots, pins, prefixes
+from .tree_view import Pages, free_host_slots, host_slots, pins, prefixes
 
 STEPPED = [Capability.STEPPED_STORAGE]
+
+
+def prefetch_without(driver: Driver, prompt: Pages, pool: Pool, page: int) -> tuple[int, int]:
+    """Prefetch a prompt into an empty cache, while the object of one page becomes unreadable.
+
+    Returns the pages that came, and the pages that can be used without that object. Afterwards the store is repaired.
+    """
+    driver.reset()
+    kept = dict(store(driver).objects)
+    ticket = begin_prefetch(driver, prompt)
+    store(driver).corrupt([object_keys(driver, pool, prompt)[page]])
+    expected = expected_pages(driver, prompt)
+    driver.drain()
+    came = prefetched_pages(driver, ticket)
+    store(driver).restore(kept)
+    return came, expected
 
 
 # FETCH-1: prefetches below the threshold or above the limit are refused, and take nothing.

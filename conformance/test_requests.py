@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import permutations
 
 import pytest
@@ -25,11 +25,9 @@ from .scenario import (
     has,
     hit_pages,
     key_of,
-    longest_prompt_tokens,
     open_variant,
     put,
     put_prefixes,
-    run_request,
     tokens_in_pages,
     unit,
     window_pages,
@@ -37,6 +35,18 @@ from .scenario import (
 from .tree_view import device_slots, free_slots, locks, nodes, prefixes, snapshot_values
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES)
+
+
+def run_request(driver: Driver, pages: Sequence[int]) -> int:
+    """Admit and finish a request of these pages; the number of tokens that were cached."""
+    admission = admit(driver, pages)
+    driver.finish(admission.request)
+    return admission.cached_tokens
+
+
+def longest_prompt_tokens(driver: Driver) -> int:
+    """The number of tokens of the longest prompt that fits into an empty cache."""
+    return min(tokens for name, tokens in driver.config.capacity_tokens.items() if name != MAMBA)
 
 
 # REQ-1: what a request caches, at its end and after each chunk.
