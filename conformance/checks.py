@@ -1,16 +1,19 @@
-"""Checks that nothing is left: no lock, no transfer, no slot that is held."""
+"""Checks: nothing is left of locks, transfers and slots, and a caller's mistake is refused."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import Capability
 from hicache.testing.driving.driver import Driver
 from hicache.types import Tier
 
-from .cache_variants import host_config
-from .host_eviction import evict_host
-from .scenario import FULL
-from .tree_view import device_locks, free_device_slots, free_host_slots, host_locks, locks, nodes, pins
+from .scenario import FULL, evict_host, host_config
+from .tree_view import device_locks, free_device_slots, free_host_slots, host_locks, locks, nodes, pins, snapshot_values
 
 
 def require_idle(driver: Driver, when: str) -> None:
@@ -73,3 +76,21 @@ def require_requests_released(driver: Driver, when: str) -> None:
         assert sizes.free + sizes.evictable == capacity, (
             f"REQ-2: {when}: expected all {capacity} slots of {component} to be free or evictable, got {sizes}"
         )
+
+
+REFUSALS = (ValueError, LookupError, AssertionError)
+"""The errors that count as a refusal. Those of this package are among them."""
+
+
+@contextmanager
+def refused(driver: Driver, clause_id: str, mistake: str) -> Iterator[None]:
+    """The block calls the adapter directly; it must raise and change nothing."""
+    before = snapshot_values(driver.snapshot())
+    try:
+        yield
+    except REFUSALS:
+        after = snapshot_values(driver.snapshot())
+        assert after == before, f"{clause_id}: {mistake} was refused, but the cache changed from {before} to {after}"
+        driver.check()
+    else:
+        pytest.fail(f"{clause_id}: expected one of {REFUSALS} for {mistake}, but it was accepted")

@@ -11,7 +11,8 @@ from random import Random
 from typing import NamedTuple, TypeAlias
 
 from hicache.testing.driving.driver import Driver
-from hicache.testing.model import ExpectedMatch
+from hicache.testing.model import ExpectedMatch, Model
+from hicache.types import MatchResult
 
 from .scenario import FULL, MAMBA, SWA, evict_all, insert_fresh, key_of, unit
 from .tree_view import device_slots, host_slots
@@ -70,37 +71,6 @@ def read_residency(driver: Driver, residency: Residency) -> Residency:
     return tuple(nodes)
 
 
-def _full_depth(residency: Residency, tier: str) -> int:
-    """How many nodes have FULL data on a tier."""
-    return sum(node[0] in tier for node in residency)
-
-
-def _cache(driver: Driver, residency: Residency, tier: str) -> None:
-    """Cache a prompt of which the cache has nothing: its last node with all components, the others as on a tier."""
-    last = len(residency) - 1
-    starts = [0, *node_ends(residency)]
-    insert_fresh(driver, prompt_pages(residency), passed=starts[last])
-    for end in node_ends(residency):
-        driver.match(key_of(driver, prompt_pages(residency)[:end]), chunked=True)
-    _add(driver, residency, tier, range(last))
-
-
-def _add(driver: Driver, residency: Residency, tier: str, numbers: Iterable[int]) -> None:
-    """Insert the data of some nodes, each by a request that ends there and whose window covers nothing before it."""
-    starts = [0, *node_ends(residency)]
-    for number in numbers:
-        has_window, has_state = (_has(driver, residency[number], component, tier) for component in (SWA, MAMBA))
-        end = starts[number + 1]
-        insert_fresh(
-            driver, prompt_pages(residency)[:end], passed=starts[number] if has_window else end, with_state=has_state
-        )
-
-
-def _has(driver: Driver, node: str, component: str, tier: str) -> bool:
-    components = driver.config.components
-    return component in components and node[components.index(component)] in tier
-
-
 MAX_NODES = 4
 """Nodes of a random residency. Its longest prompt fits twice into each pool of a standard configuration."""
 
@@ -121,24 +91,6 @@ def random_residency(rng: Random, components: tuple[str, ...]) -> Residency:
         + rng.choice(["", "", "2"])
         for number in range(nodes)
     )
-
-
-def _random_tier(rng: Random, components: tuple[str, ...], depth: int, *, is_whole: bool) -> list[frozenset[str]]:
-    """The components of each node on one tier. `is_whole`: the last node has all of them."""
-    tier = [_random_node(rng, components) for _ in range(depth)]
-    return [*tier[:-1], frozenset(components)] if is_whole and tier else tier
-
-
-def _random_node(rng: Random, components: tuple[str, ...]) -> frozenset[str]:
-    """The components of one node: none is there without those before it."""
-    depth = 1
-    while depth < len(components) and rng.random() < PROBABILITY_PRESENT:
-        depth += 1
-    return frozenset(components[:depth])
-
-
-def _at(tier: list[frozenset[str]], number: int) -> frozenset[str]:
-    return tier[number] if number < len(tier) else frozenset()
 
 
 WINDOW_PAGES = 2
@@ -268,3 +220,74 @@ BY_COMPONENTS = {
     (FULL, MAMBA): WITH_STATES,
     (FULL, SWA, MAMBA): WITH_BOTH,
 }
+
+
+def oracle_of(driver: Driver, pages: Sequence[int]) -> Model:
+    """An oracle that knows what each tier caches of a prompt."""
+    config = driver.config
+    oracle = Model(
+        components=config.components,
+        page_size=config.page_size,
+        sliding_window_size=config.sliding_window_size,
+        bigram=config.bigram,
+    )
+    oracle.permit(key_of(driver, pages))
+    oracle.sync(driver.snapshot())
+    return oracle
+
+
+def require_match(found: MatchResult, expected: ExpectedMatch, what: object) -> None:
+    """A match found the expected anchor and host hits. Its best match shows only when it is loaded."""
+    anchor = len(found.device_indices)
+    assert anchor == expected.anchor, f"MATCH-5: {what}: expected the anchor at {expected.anchor}, got {anchor}"
+    hits = {FULL: found.host_hit_length, **found.component_host_hit_lengths}
+    assert hits == expected.host_hits, f"MATCH-12: {what}: expected host hits {expected.host_hits}, got {hits}"
+
+
+def _full_depth(residency: Residency, tier: str) -> int:
+    """How many nodes have FULL data on a tier."""
+    return sum(node[0] in tier for node in residency)
+
+
+def _cache(driver: Driver, residency: Residency, tier: str) -> None:
+    """Cache a prompt of which the cache has nothing: its last node with all components, the others as on a tier."""
+    last = len(residency) - 1
+    starts = [0, *node_ends(residency)]
+    insert_fresh(driver, prompt_pages(residency), passed=starts[last])
+    for end in node_ends(residency):
+        driver.match(key_of(driver, prompt_pages(residency)[:end]), chunked=True)
+    _add(driver, residency, tier, range(last))
+
+
+def _add(driver: Driver, residency: Residency, tier: str, numbers: Iterable[int]) -> None:
+    """Insert the data of some nodes, each by a request that ends there and whose window covers nothing before it."""
+    starts = [0, *node_ends(residency)]
+    for number in numbers:
+        has_window, has_state = (_has(driver, residency[number], component, tier) for component in (SWA, MAMBA))
+        end = starts[number + 1]
+        insert_fresh(
+            driver, prompt_pages(residency)[:end], passed=starts[number] if has_window else end, with_state=has_state
+        )
+
+
+def _has(driver: Driver, node: str, component: str, tier: str) -> bool:
+    components = driver.config.components
+    return component in components and node[components.index(component)] in tier
+
+
+def _random_tier(rng: Random, components: tuple[str, ...], depth: int, *, is_whole: bool) -> list[frozenset[str]]:
+    """The components of each node on one tier. `is_whole`: the last node has all of them."""
+    tier = [_random_node(rng, components) for _ in range(depth)]
+    return [*tier[:-1], frozenset(components)] if is_whole and tier else tier
+
+
+def _random_node(rng: Random, components: tuple[str, ...]) -> frozenset[str]:
+    """The components of one node: none is there without those before it."""
+    depth = 1
+    while depth < len(components) and rng.random() < PROBABILITY_PRESENT:
+        depth += 1
+    return frozenset(components[:depth])
+
+
+def _at(tier: list[frozenset[str]], number: int) -> frozenset[str]:
+    return tier[number] if number < len(tier) else frozenset()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from hicache.config import StorageConfig
 from hicache.testing.adapter import Capability, PendingStorage
@@ -15,9 +17,7 @@ from hicache.testing.storage.scripted import Store, store_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import SHARED, Handle, Namespace, Pool, StopPolicy, StorageKind
 
-from .cache_variants import host_config, open_variant
-from .host_eviction import evict_host
-from .scenario import MAMBA, SWA, evict_all, has, put_and_back_up, window_pages
+from .scenario import MAMBA, SWA, evict_all, evict_host, has, host_config, open_variant, put_and_back_up, window_pages
 from .tree_view import Pages, nodes, tier_views
 
 PROMPT = (1, 2, 3, 4)
@@ -184,22 +184,6 @@ def storage_variant(
         other.adapter.close()
 
 
-def prefetch_without(driver: Driver, prompt: Pages, pool: Pool, page: int) -> tuple[int, int]:
-    """Prefetch a prompt into an empty cache, while the object of one page becomes unreadable.
-
-    Returns the pages that came, and the pages that can be used without that object. Afterwards the store is repaired.
-    """
-    driver.reset()
-    kept = dict(store(driver).objects)
-    ticket = begin_prefetch(driver, prompt)
-    store(driver).corrupt([object_keys(driver, pool, prompt)[page]])
-    expected = expected_pages(driver, prompt)
-    driver.drain()
-    came = prefetched_pages(driver, ticket)
-    store(driver).restore(kept)
-    return came, expected
-
-
 def long_prompt_variant(
     driver: Driver, stop_policy: StopPolicy = StopPolicy.WAIT_COMPLETE
 ) -> AbstractContextManager[Driver]:
@@ -207,3 +191,40 @@ def long_prompt_variant(
     tokens = dict.fromkeys(driver.config.components, 320 * driver.config.page_size)
     changes = {"limit_tokens": tokens["full"], "stop_policy": stop_policy}
     return storage_variant(driver, host={"capacity_tokens": tokens}, capacity_tokens=tokens, storage=changes)
+
+
+PrefetchStage = Callable[[Driver], None]
+
+
+def queued(_: Driver) -> None:
+    """Storage was not queried yet."""
+
+
+def querying(driver: Driver) -> None:
+    """Storage is queried for the pages it has."""
+    driver.step()
+    pending_job(driver, StorageKind.QUERY)
+
+
+def known(driver: Driver) -> None:
+    """Storage has answered the query, and no step has taken the answer over."""
+    querying(driver)
+    driver.complete_storage(pending_job(driver, StorageKind.QUERY).ticket)
+
+
+def fetching(driver: Driver) -> None:
+    """Storage is asked to read pages."""
+    querying(driver)
+    complete_job(driver, StorageKind.QUERY)
+    pending_job(driver, StorageKind.PREFETCH)
+
+
+def arrived(driver: Driver) -> None:
+    """All pages are read, and no step has taken them over."""
+    fetching(driver)
+    driver.complete_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+
+
+PREFETCH_STAGES = pytest.mark.parametrize(
+    "stage", [queued, querying, known, fetching, arrived], ids=lambda stage: stage.__name__
+)

@@ -17,10 +17,8 @@ from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
 
-from .cache_variants import open_variant
-from .hits import hit_pages
-from .scenario import FULL, evict_all, insert_fresh, key_of, lock, put
-from .snapshot_values import snapshot_values
+from .scenario import FULL, evict_all, hit_pages, insert_fresh, key_of, lock, open_variant, put
+from .tree_view import snapshot_values
 
 CACHE: Mapping[str, Any] = {
     "components": ("full", "swa", "mamba"),

@@ -14,13 +14,13 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.storage.scripted import ScriptedStorage
 from hicache.types import Pool, StorageKind
 
-from .hits import tier_hits
-from .prefetch_stages import STAGES, Stage
-from .scenario import key_of, put, put_and_back_up, put_on_host
+from .scenario import key_of, put, put_and_back_up, put_on_host, tier_hits
 from .storage_scenes import (
     OTHER,
     PAIR,
+    PREFETCH_STAGES,
     PROMPT,
+    PrefetchStage,
     begin_prefetch,
     complete_job,
     in_storage,
@@ -60,9 +60,11 @@ STEPPED = [Capability.STEPPED_STORAGE]
 
 
 @OPERATIONS
-@STAGES
+@PREFETCH_STAGES
 @clause("FLOW-12", needs=STEPPED, page_sizes=[16])
-def test_an_operator_is_refused_while_a_prefetch_is_open(driver: Driver, stage: Stage, operation: Operation) -> None:
+def test_an_operator_is_refused_while_a_prefetch_is_open(
+    driver: Driver, stage: PrefetchStage, operation: Operation
+) -> None:
     put_in_storage_alone(driver, PROMPT)
     ticket = begin_prefetch(driver, PROMPT)
     stage(driver)

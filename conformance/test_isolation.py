@@ -1,7 +1,9 @@
-"""SEC-1, SEC-3: no namespace finds the prompts of another one, however similar their names are."""
+"""SEC-1 to SEC-3: no namespace finds the prompts of another one, on any tier, even if hashes collide."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,11 +11,25 @@ import pytest
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import SHARED, Namespace
+from hicache.types import SHARED, MatchResult, Namespace, TransferKind
 
-from .cache_variants import open_standard
-from .scenario import FULL, put
-from .snapshot_values import snapshot_values
+from .scenario import (
+    FULL,
+    evict_all,
+    evict_host,
+    hit_pages,
+    key_of,
+    open_standard,
+    put,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+)
+from .transfers import STAGES, Stage, queue_load, transfer_views
+from .tree_view import residency, snapshot_values
+
+# SEC-1, SEC-3: no namespace finds the prompts of another one, however similar their names are.
+
 
 LENGTH_OF_ONE = (1).to_bytes(8, "little").decode("ascii")
 
@@ -111,3 +127,146 @@ def test_a_request_with_another_salt_gets_no_cached_tokens(driver: Driver) -> No
         assert admission is not None, "REQ-5: a short request fits"
         assert admission.cached_tokens == expected, f"SEC-3: {namespace}: {admission.cached_tokens}, not {expected}"
         driver.finish(admission.request)
+
+
+# SEC-3, KEY-2: another salt finds nothing of a prompt, on either tier or in a transfer between them.
+
+
+WHOLE = (1, 2, 3)
+OTHERS = (
+    Namespace(lora=None, salt="other", tenant=None),
+    Namespace(lora="other", salt=None, tenant=None),
+    Namespace(lora=None, salt=None, tenant="other"),
+    Namespace(lora=None, salt="", tenant=None),
+)
+HOST = [Capability.HOST, Capability.NAMESPACES]
+
+
+def require_nothing(found: MatchResult, namespace: Namespace) -> None:
+    """A match found nothing on either tier."""
+    hits = len(found.device_indices), found.host_hit_length, *found.component_host_hit_lengths.values()
+    assert not any(hits), f"SEC-3: another salt, {namespace}, sees hits on the device and the host: {hits}"
+
+
+@clause("SEC-3", "KEY-2", needs=HOST, page_sizes=[16])
+@pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on both tiers", "on the host"])
+def test_another_salt_finds_nothing_on_either_tier(driver: Driver, scene: Callable[..., None]) -> None:
+    scene(driver, WHOLE)
+    for namespace in OTHERS:
+        key = driver.key(driver.prompt(WHOLE), namespace)
+        found = driver.match(key)
+        require_nothing(found, namespace)
+        assert driver.load_back(key, found) is None, f"SEC-3: something was loaded for {namespace}"
+    assert sum(tier_hits(driver, WHOLE)) == 3, (
+        f"SEC-3: with the same salt all of it is there: expected 3, got {tier_hits(driver, WHOLE)}"
+    )
+
+
+@clause("SEC-3", "FLOW-6", needs=[Capability.NAMESPACES], page_sizes=[16])
+@STAGES
+def test_another_salt_finds_nothing_of_a_load_under_way(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    for namespace in OTHERS:
+        key = driver.key(driver.prompt(WHOLE), namespace)
+        require_nothing(driver.match(key), namespace)
+        driver.put(key)
+        under_way = len(transfer_views(driver, TransferKind.LOAD))
+        driver.match(key)
+        assert len(transfer_views(driver, TransferKind.LOAD)) == under_way, f"SEC-3: {namespace} changed what is loaded"
+    driver.drain()
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
+
+
+@clause("KEY-2", "SEC-3", needs=HOST, page_sizes=[16])
+def test_each_namespace_has_its_own_host_copies(driver: Driver) -> None:
+    other = driver.key(driver.prompt(WHOLE), OTHERS[0])
+    put_on_host(driver, WHOLE)
+    for _ in range(2):
+        driver.put(other)
+    driver.drain()
+    evict_all(driver)
+    for namespace in (SHARED, OTHERS[0]):
+        there = tier_hits(driver, WHOLE, namespace)
+        assert there == (0, 3), f"KEY-2: three pages of {namespace} are on the host: expected (0, 3), got {there}"
+    driver.load(other)
+    found = tier_hits(driver, WHOLE, OTHERS[0]), tier_hits(driver, WHOLE)
+    assert found == ((3, 0), (0, 3)), f"KEY-2: only {OTHERS[0]} was loaded, got {found}"
+    receipt = driver.lock_host(driver.match(key_of(driver, WHOLE), chunked=True).best_match)
+    evict_all(driver)
+    evict_host(driver)
+    assert not residency(driver.snapshot(), driver.config), "EVICT-1: nothing is locked on the device"
+    found = tier_hits(driver, WHOLE), tier_hits(driver, WHOLE, OTHERS[0])
+    assert found == ((0, 3), (0, 0)), f"KEY-2: a host lock of one namespace holds no other, got {found}"
+    driver.unlock_host(receipt)
+
+
+# SEC-2: the cache does not rely on hashes to compare prompts, and its hashes resist constructed collisions.
+
+
+MULTIPLIERS = (1, 31, 33, 131, 256, 257, 65_536, 65_599, 1_000_003)
+"""Multipliers of polynomial hashes, and of hashes that join tokens without a fixed width."""
+
+
+@pytest.fixture
+def one_digest_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every SHA-256 digest equal."""
+    real = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda _=b"", **__: real(b"the same for all"))
+
+
+@clause("SEC-2", bigram=True)
+@pytest.mark.usefixtures("one_digest_for_all")
+def test_prompts_whose_hashes_collide_do_not_find_each_other(driver: Driver) -> None:
+    put(driver, [1, 2, 3])
+    for prompt in ([4, 5, 6], [4, 2, 3], [2, 1, 3]):
+        found = hit_pages(driver, prompt)
+        assert found == 0, f"SEC-2: {prompt} found {found} pages of another prompt"
+    put(driver, [4, 2, 3])
+    slots = [set(driver.match(key_of(driver, prompt)).device_indices.tolist()) for prompt in ([1, 2, 3], [4, 2, 3])]
+    assert all(len(own) == 3 * driver.config.page_size for own in slots), f"SEC-2: each finds its own: {slots}"
+    assert not slots[0] & slots[1], f"SEC-2: slots {slots[0] & slots[1]} are served to two prompts"
+
+
+@clause("SEC-2", needs=[Capability.HOST], page_sizes=[16])
+@pytest.mark.usefixtures("one_digest_for_all")
+def test_prompts_whose_hashes_collide_do_not_find_each_other_on_the_host(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    for prompt in ([4, 5, 6], [4, 2, 3], [2, 1, 3]):
+        assert tier_hits(driver, prompt) == (0, 0), (
+            f"SEC-2: {prompt} found {tier_hits(driver, prompt)} of another prompt"
+        )
+    put_on_host(driver, [4, 2, 3])
+    found = tier_hits(driver, WHOLE), tier_hits(driver, [4, 2, 3])
+    assert found == ((0, 3), (0, 3)), f"SEC-2: each finds its own three pages, got {found}"
+
+
+@clause("SEC-2", needs=[Capability.NAMESPACES], bigram=True)
+@pytest.mark.usefixtures("one_digest_for_all")
+def test_namespaces_whose_hashes_collide_do_not_find_each_other(driver: Driver) -> None:
+    put(driver, [1, 2])
+    for namespace in (Namespace("a", None, None), Namespace(None, "a", None)):
+        found = hit_pages(driver, [1, 2], namespace)
+        assert found == 0, f"SEC-2: {namespace} found {found} pages of {SHARED}"
+    assert hit_pages(driver, [1, 2]) == 2, "SEC-2: the owner finds its own"
+
+
+@clause("SEC-2", needs=[Capability.HASHES], bigram=True)
+def test_changes_that_cancel_out_in_a_weak_hash_are_detected(driver: Driver) -> None:
+    tokens = [5_000_000 + offset for offset in range(2 * driver.config.page_size + 1)]
+    driver.put(driver.key(tokens))
+    hashes = set(driver.adapter.page_hashes(driver.key(tokens)))
+    for multiplier in MULTIPLIERS:
+        changed = driver.key([tokens[0] + 1, tokens[1] - multiplier, *tokens[2:]])
+        found = len(driver.match(changed).device_indices)
+        assert found == 0, f"SEC-2: token 0 + 1, token 1 - {multiplier}: {found} tokens of another prompt were found"
+        equal = hashes & set(driver.adapter.page_hashes(changed))
+        assert not equal, f"SEC-2: token 0 + 1, token 1 - {multiplier}: equal hashes {equal}"
+
+
+@clause("SEC-2", needs=[Capability.HASHES], bigram=True)
+def test_page_hashes_are_as_long_as_a_cryptographic_hash(driver: Driver) -> None:
+    hashes = list(driver.adapter.page_hashes(key_of(driver, [1, 2, 3])))
+    lengths = {len(bytes.fromhex(digest)) for digest in hashes}
+    assert lengths == {32}, f"SEC-2: 32 bytes in hex expected, got {hashes}"

@@ -1,27 +1,121 @@
-"""REQ-2, REQ-5: a request resumes when its load has ended, with or without the loaded data, and not before."""
+"""REQ-2, REQ-5: requests whose prefix is loaded from the host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
 from hicache.config import ExecutorKind
-from hicache.testing.adapter import Capability
+from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import Handle
+from hicache.types import Handle, TransferKind
 
-from .checks import require_all_evictable
-from .request_steps import tokens_in_pages
-from .scenario import FULL, SWA, evict_all
-from .shortages import leave_only
-from .snapshot_values import snapshot_values
-from .tree_view import device_slots
-from .waiting_request import BEFORE_RESUME, CACHED, ON_DEVICE, PROMPT, Stage, admit_waiting, failed, queued, running
+from .checks import require_all_evictable, require_all_free, require_requests_released
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    admit,
+    allocate_all,
+    capacity_for,
+    evict_all,
+    evict_host,
+    has,
+    host_variant,
+    insert_fresh,
+    key_of,
+    leave_only,
+    put_on_host,
+    tokens_in_pages,
+)
+from .transfers import pending_transfer
+from .tree_view import device_slots, snapshot_values
 
-LOOKING = (Capability.REQUESTS, Capability.HOST, Capability.SNAPSHOT, Capability.SIZES)
 STEPPED = (ExecutorKind.STEPPED,)
+LOOKING = (Capability.REQUESTS, Capability.HOST, Capability.SNAPSHOT, Capability.SIZES)
+
+
+# A request that waits for a load, and the stages of that load.
+
+
+ON_DEVICE, CACHED, PROMPT = [1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5]
+"""The pages on the device, the pages on either tier, and the pages of the prompt, which has one more token."""
+
+
+def admit_waiting(driver: Driver) -> Admission:
+    """Admit a request whose prompt is cached on the device, then on the host alone, and then not at all."""
+    put_on_host(driver, ON_DEVICE, CACHED)
+    driver.load(key_of(driver, ON_DEVICE))
+    admission = admit(driver, PROMPT, tail=1)
+    cached = len(CACHED) * driver.config.page_size
+    assert (admission.loading, admission.cached_tokens) == (True, cached), (
+        f"HOST-4: expected a request that waits for {cached} cached tokens, got {admission}"
+    )
+    return admission
+
+
+def queued(driver: Driver, _: Admission) -> None:
+    """The load has not started."""
+
+
+def running(driver: Driver, _: Admission) -> None:
+    """One layer of the load has moved."""
+    driver.step()
+    driver.advance(pending_transfer(driver, TransferKind.LOAD).ticket)
+
+
+def arrived(driver: Driver, _: Admission) -> None:
+    """The load has ended, and the request was not resumed."""
+    driver.step()
+    driver.complete_all()
+
+
+def resumed(driver: Driver, admission: Admission) -> None:
+    """The load has ended, and the request was resumed."""
+    arrived(driver, admission)
+    assert driver.resume(admission.request) is not None, (
+        "FLOW-4: the load has ended: expected the request to resume, but it still waits"
+    )
+
+
+def failed(driver: Driver, _: Admission) -> None:
+    """The load has failed, and the request was not resumed."""
+    driver.step()
+    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, 0)
+    driver.step()
+
+
+def failed_without_room(driver: Driver, admission: Admission) -> None:
+    """The load has failed, and resume found no slots for the pages that were not loaded."""
+    failed(driver, admission)
+    slots = allocate_all(driver)
+    assert driver.resume(admission.request) is None, (
+        "POOL-3: no slot is free for the pages that were not loaded: expected None from resume"
+    )
+    driver.free(slots)
+
+
+def replaced(driver: Driver, admission: Admission) -> None:
+    """The load has failed, and the request was resumed with new slots for the pages that were not loaded."""
+    failed(driver, admission)
+    assert driver.resume(admission.request) is not None, (
+        "REQ-5: there is room for the pages that were not loaded: expected the request to resume"
+    )
+
+
+Stage = Callable[[Driver, Admission], None]
+
+BEFORE_RESUME: tuple[Stage, ...] = (queued, running, arrived, failed, failed_without_room)
+"""The stages before the request is resumed, in which it must not compute."""
+
+STAGES = pytest.mark.parametrize("stage", [*BEFORE_RESUME, resumed, replaced], ids=lambda stage: stage.__name__)
+
+
+# REQ-2, REQ-5: a request resumes when its load has ended, with or without the loaded data, and not before.
+
 End = Callable[[Driver, Handle], None]
 ENDS = pytest.mark.parametrize("end", [Driver.finish, Driver.abort], ids=["finished", "aborted"])
 
@@ -122,3 +216,192 @@ def test_a_request_reuses_the_slots_of_its_failed_load(driver: Driver) -> None:
         assert ready.table[-own:].tolist() == admission.table[-own:].tolist(), "REQ-5: slots of its own were exchanged"
     driver.finish(admission.request)
     require_all_evictable(driver, "a request finished in the slots of its failed load")
+
+
+# REQ-2: a request that is aborted while it waits for a load releases everything.
+
+
+@clause("REQ-2", needs=LOOKING, executors=STEPPED)
+@STAGES
+def test_an_abort_releases_everything_at_each_stage_of_the_load(driver: Driver, stage: Stage) -> None:
+    admission = admit_waiting(driver)
+    stage(driver, admission)
+    driver.abort(admission.request)
+    assert tuple(PROMPT) not in device_slots(driver, FULL), (
+        f"REQ-2: an abort cached {device_slots(driver, FULL).keys()}"
+    )
+    require_all_evictable(driver, f"aborted when {stage.__name__}")
+
+
+@clause("REQ-2", needs=LOOKING)
+def test_an_abort_releases_everything_after_any_number_of_steps(driver: Driver) -> None:
+    for steps in range(4):
+        driver.reset()
+        admission = admit_waiting(driver)
+        for _ in range(steps):
+            driver.step()
+        driver.abort(admission.request)
+        driver.drain()
+        require_requests_released(driver, f"aborted after {steps} steps")
+        evict_all(driver)
+        evict_host(driver)
+        require_all_free(driver, f"aborted after {steps} steps")
+
+
+@clause("REQ-2", "FLOW-6", needs=LOOKING, executors=STEPPED, page_sizes=[1])
+@STAGES
+def test_an_abort_does_not_stop_a_load_that_another_request_waits_for(driver: Driver, stage: Stage) -> None:
+    first = admit_waiting(driver)
+    second = admit(driver, PROMPT, tail=1)
+    assert second.loading, f"FLOW-6: {CACHED} is being loaded, and the second request got {second}"
+    stage(driver, first)
+    driver.abort(first.request)
+    driver.drain()
+    ready = driver.resume(second.request)
+    assert ready is not None, (
+        f"REQ-2: another request was aborted when {stage.__name__}, expected this one to resume, got None"
+    )
+    driver.finish(second.request)
+    require_all_evictable(driver, f"aborted when {stage.__name__}, and another finished")
+
+
+@clause("REQ-2", "INS-3", needs=LOOKING, executors=STEPPED)
+def test_loaded_slots_outside_the_tree_stay_for_other_readers(driver: Driver) -> None:
+    first = admit_waiting(driver)
+    second = admit(driver, PROMPT, tail=1)
+    driver.step()
+    # Another request computes the same pages, so that the tree has other slots when the load ends.
+    insert_fresh(driver, CACHED)
+    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
+    driver.step()
+    driver.abort(first.request)
+    insert_fresh(driver, [7, 8])
+    assert driver.resume(second.request) is not None, "FLOW-4: the load has ended"
+    driver.finish(second.request)
+    require_all_evictable(driver, "aborted, and another finished on the tree's slots")
+
+
+# REQ-5: a request that hits the host gets all slots that it needs, or none; in the end it is admitted.
+
+PAGES = len(PROMPT) + 1
+"""Pages of the whole prompt; the last one has a single token."""
+
+
+def ask(driver: Driver) -> Admission | None:
+    """Try to admit a request whose prompt begins on the host."""
+    return driver.admit(driver.key([*driver.prompt(PROMPT), 0]))
+
+
+def obtainable(driver: Driver) -> dict[str, int]:
+    """The device slots of each component that are free or evictable."""
+    return {name: sizes.free + sizes.evictable for name, sizes in driver.adapter.sizes().items()}
+
+
+@clause("REQ-5", "REQ-2", needs=LOOKING, executors=STEPPED)
+def test_with_too_few_full_slots_a_request_takes_nothing(driver: Driver) -> None:
+    require_all_or_nothing(driver, FULL, PAGES)
+
+
+@clause("REQ-5", "REQ-2", needs=LOOKING, executors=STEPPED, components=(SWA,))
+def test_with_too_few_swa_slots_a_request_takes_nothing(driver: Driver) -> None:
+    require_all_or_nothing(driver, SWA, PAGES)
+
+
+@clause("REQ-5", "REQ-2", needs=LOOKING, executors=STEPPED, components=(MAMBA,))
+def test_with_too_few_states_a_request_takes_nothing(driver: Driver) -> None:
+    require_all_or_nothing(driver, MAMBA, 2)
+
+
+def require_all_or_nothing(driver: Driver, component: str, most: int) -> None:
+    """With each number of free pages a request is refused and changes nothing, or is admitted and needs no more."""
+    outcomes = []
+    for count in range(most + 1):
+        driver.reset()
+        put_on_host(driver, CACHED)
+        other = admit(driver, [9])
+        with leave_only(driver, component, count):
+            before = obtainable(driver)
+            admission = ask(driver)
+            if admission is None:
+                require_no_trace(driver, before, f"{count} of {component} were left")
+            else:
+                require_enough(driver, admission)
+                driver.finish(admission.request)
+        driver.abort(other.request)
+        require_all_evictable(driver, f"{count} of {component} were left for a request")
+        outcomes.append(admission is not None)
+    expected = "no request while nothing is left, and one from some room on"
+    assert not outcomes[0], f"REQ-5: of {component} expected {expected}, got {outcomes}"
+    assert outcomes[-1], f"REQ-5: of {component} expected {expected}, got {outcomes}"
+    assert outcomes == sorted(outcomes), f"REQ-5: of {component} expected {expected}, got {outcomes}"
+
+
+def require_no_trace(driver: Driver, before: dict[str, int], when: str) -> None:
+    """A refused request took nothing: after a drain the same slots can be allocated as before."""
+    driver.drain()
+    after = obtainable(driver)
+    assert after == before, f"REQ-5: {when}: of {before} a request that was refused left {after}"
+
+
+def require_enough(driver: Driver, admission: Admission) -> None:
+    """The request resumes with its promised slots while others hold everything else."""
+    with ExitStack() as others:
+        for component in (SWA, FULL, MAMBA):
+            if has(driver, component):
+                others.enter_context(leave_only(driver, component, 0))
+        driver.drain()
+        if admission.loading:
+            ready = driver.resume(admission.request)
+            assert ready is not None, "REQ-5: the load of an admitted request ended, and it waits for slots"
+            promised = admission.cached_tokens
+            assert ready.cached_tokens == promised, f"REQ-5: {promised} tokens were promised, got {ready}"
+
+
+@clause("REQ-5", "HOST-5", needs=LOOKING)
+def test_a_request_that_was_refused_is_admitted_when_others_have_finished(driver: Driver) -> None:
+    put_on_host(driver, CACHED)
+    other = admit(driver, [9])
+    for component in driver.config.components:
+        with leave_only(driver, component, 0):
+            assert ask(driver) is None, f"POOL-3: nothing of {component} was left, and a request was admitted"
+        driver.drain()
+    driver.finish(other.request)
+    require_served(driver)
+
+
+@clause("REQ-5", "FLOW-4", needs=LOOKING, executors=STEPPED)
+def test_a_request_that_fits_an_empty_cache_is_admitted_whichever_tier_has_its_prefix(driver: Driver) -> None:
+    with host_variant(driver, capacity_tokens=capacity_for(driver.config, PAGES, 1)) as tiny:
+        put_on_host(tiny, CACHED)
+        for _ in range(3):
+            require_served(tiny)
+            tiny.evict(FULL, tiny.config.capacity_tokens[FULL])
+        require_all_evictable(tiny, "three requests were served that fill the device")
+
+
+def require_served(driver: Driver) -> None:
+    """Without other requests a request is admitted within three attempts, and finishes."""
+    for _ in range(3):
+        admission = ask(driver)
+        if admission is not None:
+            break
+        driver.drain()
+    assert admission is not None, f"REQ-5: {PAGES} pages fit an empty cache, and a request of as many never gets in"
+    driver.drain()
+    if admission.loading:
+        assert driver.resume(admission.request) is not None, "FLOW-4: the load has ended, and the request still waits"
+    driver.finish(admission.request)
+
+
+@clause("REQ-5", "REQ-2", needs=LOOKING, executors=STEPPED)
+def test_repeated_refusals_of_a_request_take_no_slots(driver: Driver) -> None:
+    put_on_host(driver, CACHED)
+    other = admit(driver, [9])
+    with leave_only(driver, FULL, PAGES - 1):
+        before = obtainable(driver)
+        for number in range(4):
+            assert ask(driver) is None, f"POOL-3: {PAGES - 1} pages are left, a request of {PAGES} was admitted"
+            if number % 2:
+                require_no_trace(driver, before, f"{number + 1} times too little was left")
+    driver.abort(other.request)
+    require_all_evictable(driver, "a request was refused four times")

@@ -1,15 +1,35 @@
-"""EVICT-9: a reset empties the cache; receipts and handles from before are refused."""
+"""EVICT-9: a reset empties both tiers and ends transfers; receipts, handles and tickets from before are refused."""
 
 from __future__ import annotations
 
+from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.types import TransferKind
 
-from .hits import hit_pages
-from .refusals import refused
-from .scenario import FULL, MAMBA, evict_all, find, has, insert_fresh, key_of, lock, put
-from .tree_view import free_slots, locks, nodes
+from .checks import refused, require_all_evictable, require_idle
+from .scenario import (
+    FULL,
+    MAMBA,
+    best_match,
+    evict_all,
+    find,
+    has,
+    hit_pages,
+    host_config,
+    insert_fresh,
+    key_of,
+    lock,
+    put,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+)
+from .transfers import STAGES, Stage, pending_transfer, queue_load
+from .tree_view import device_slots, free_device_slots, free_host_slots, free_slots, host_locks, locks, nodes
+
+# EVICT-9: a reset empties the cache; receipts and handles from before are refused.
 
 
 def cache_prompts(driver: Driver) -> None:
@@ -104,3 +124,115 @@ def test_an_empty_cache_can_be_reset_and_evicted(driver: Driver) -> None:
 
 def _missing(before: dict[str, set[int]], after: dict[str, set[int]]) -> dict[str, set[int]]:
     return {component: slots - after[component] for component, slots in before.items()}
+
+
+# EVICT-9: a reset ends transfers under way and frees both tiers; tickets and receipts from before are refused.
+
+
+WHOLE = (1, 2, 3)
+
+
+def require_both_free(driver: Driver, when: str) -> None:
+    """Nothing is cached, and every slot of both tiers is free."""
+    assert not nodes(driver), f"EVICT-9: {when}: {nodes(driver).keys()} is left"
+    free = free_device_slots(driver), free_host_slots(driver)
+    capacity = driver.config.capacity_tokens, host_config(driver.config).capacity_tokens
+    assert free == capacity, f"EVICT-9: {when}: of {capacity} on the device and the host are free {free}"
+    require_idle(driver, when)
+
+
+def reset_and_drain(driver: Driver, when: str) -> None:
+    """Reset, and check that nothing is left, also after a drain."""
+    driver.reset()
+    require_both_free(driver, when)
+    driver.drain()
+    require_both_free(driver, f"{when}, and all was drained")
+
+
+@clause("EVICT-9", "FLOW-5", page_sizes=[16])
+@STAGES
+def test_a_reset_ends_a_load(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    reset_and_drain(driver, f"a load was {stage.__name__}")
+
+
+@clause("EVICT-9", "FLOW-5", page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+@STAGES
+def test_a_reset_ends_a_backup(driver: Driver, stage: Stage) -> None:
+    put(driver, WHOLE)
+    stage(driver, TransferKind.BACKUP)
+    reset_and_drain(driver, f"a backup was {stage.__name__}")
+
+
+@clause("EVICT-9", "FLOW-4", page_sizes=[16])
+def test_a_completion_that_comes_after_a_reset_is_refused(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    queue_load(driver, WHOLE)
+    driver.step()
+    ticket = pending_transfer(driver, TransferKind.LOAD).ticket
+    driver.reset()
+    insert_fresh(driver, [7, 8, 9])
+    before = device_slots(driver, FULL)
+    with refused(driver, "EVICT-9", "a completion of a transfer from before a reset"):
+        driver.adapter.complete(ticket)
+    with refused(driver, "EVICT-9", "a layer of a transfer from before a reset"):
+        driver.adapter.advance(ticket)
+    with refused(driver, "EVICT-9", "a failure of a transfer from before a reset"):
+        driver.adapter.fail(ticket, 0)
+    driver.step()
+    assert device_slots(driver, FULL) == before, (
+        f"EVICT-9: {before} became {device_slots(driver, FULL)} by what was under way before"
+    )
+
+
+@clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
+def test_tickets_and_host_receipts_from_before_a_reset_are_refused(driver: Driver) -> None:
+    put_on_host(driver, WHOLE, [8, 9])
+    receipt = driver.lock_host(best_match(driver, WHOLE))
+    done = queue_load(driver, WHOLE).ticket
+    driver.drain()
+    waiting = queue_load(driver, [8, 9]).ticket
+    driver.reset()
+    for when in ("empty", "in use again"):
+        for ticket in (done, waiting):
+            for verb in (driver.adapter.claim, driver.adapter.abandon, driver.adapter.load_phase):
+                with refused(driver, "EVICT-9", f"{verb.__name__} of a ticket from before a reset, {when}"):
+                    verb(ticket)
+        with refused(driver, "EVICT-9", f"a host receipt from before a reset, {when}"):
+            driver.adapter.unlock_host(receipt)
+        put_on_both(driver, WHOLE)
+    locked = driver.lock_host(best_match(driver, WHOLE))
+    before = host_locks(driver)
+    with refused(driver, "EVICT-9", "a host receipt from before a reset, while the same prompt is locked again"):
+        driver.adapter.unlock_host(receipt)
+    assert host_locks(driver) == before, f"EVICT-9: an old receipt changed {before} to {host_locks(driver)}"
+    driver.unlock_host(locked)
+
+
+@clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])
+def test_a_reset_frees_slots_that_are_host_locked_or_kept_for_readers(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    driver.lock_host(best_match(driver, WHOLE))
+    queue_load(driver, WHOLE)
+    insert_fresh(driver, WHOLE)
+    lock(driver, WHOLE)
+    driver.drain()
+    driver.reset()
+    require_both_free(driver, "all was locked, and a load was kept for its reader")
+
+
+@clause("EVICT-9", needs=[Capability.HOST, Capability.SIZES], page_sizes=[16])
+def test_both_tiers_work_after_a_reset(driver: Driver) -> None:
+    for pages in (WHOLE, (4, 5, 6), WHOLE):
+        put_on_host(driver, pages)
+        queue_load(driver, pages)
+        put(driver, [*pages, 9])
+        driver.reset()
+        put_on_host(driver, WHOLE)
+        driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
+        assert tier_hits(driver, WHOLE) == (3, 0), (
+            f"EVICT-9: expected a load after a reset to bring (3, 0): {tier_hits(driver, WHOLE)}"
+        )
+        require_all_evictable(driver, "a reset, a load and a reset again")

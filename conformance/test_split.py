@@ -1,4 +1,4 @@
-"""INS-8: a split does not change slots, locks, hits, hashes, priority or age."""
+"""INS-8: a split does not change slots, locks, hits, hashes, priority or age, nor transfers between the tiers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,33 @@ from collections.abc import Callable
 
 import pytest
 
-from hicache.config import EvictionPolicy
+from hicache.config import EvictionPolicy, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import EventKind
+from hicache.types import EventKind, Tier, TransferKind
 
-from .scenario import FULL, SWA, evict_all, insert_fresh, key_of, lock, put, window_pages
-from .tree_view import device_slots, locks, nodes, prefixes, residency
+from .scenario import (
+    FULL,
+    SWA,
+    evict_all,
+    insert_fresh,
+    key_of,
+    lock,
+    put,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+    window_pages,
+)
+from .transfers import STAGES, Stage, queue_load, transfer_views
+from .tree_view import device_slots, host_slots, locks, nodes, pins, prefixes, residency
 
 WHOLE = (1, 2, 3, 4, 5, 6)
+
+
+# INS-8: a split on the device does not change slots, locks, hits, hashes, priority or age.
+
 
 Split = Callable[[Driver, int], object]
 
@@ -148,3 +165,143 @@ def test_nodes_are_split_at_page_boundaries_only(driver: Driver, page: int) -> N
     for prompt in (tokens, other):
         hit = len(driver.match(driver.key(prompt)).device_indices)
         assert hit == 3 * driver.config.page_size, f"INS-8: a prompt of 3 pages hits {hit} tokens after it was split"
+
+
+# INS-8: a split does not change slots on either tier, or transfers between them.
+
+CUTS = (3, 1, 5)
+Scene = Callable[..., None]
+SCENES = pytest.mark.parametrize("scene", [put_on_both, put_on_host], ids=["on both tiers", "on the host"])
+
+
+@clause("INS-8", needs=[Capability.HOST])
+@SCENES
+def test_a_split_leaves_slots_of_both_tiers_where_they_are(driver: Driver, scene: Scene) -> None:
+    scene(driver, WHOLE)
+    before = _slots(driver)
+    for pages in CUTS:
+        by_match(driver, pages)
+    assert _slots(driver) == before, f"INS-8: {before} became {_slots(driver)} in splits"
+    ends = nodes(driver).keys()
+    assert {WHOLE[:1], WHOLE[:3], WHOLE[:5], WHOLE} <= ends, f"INS-8: nodes end at pages 1, 3, 5 and 6, not {ends}"
+
+
+@clause("INS-8", needs=[Capability.HOST], page_sizes=[16])
+def test_a_split_by_an_insert_leaves_the_host_as_it_is(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    before = {name: host_slots(driver, name) for name in driver.config.components}
+    for pages in CUTS:
+        by_insert(driver, pages)
+    for component, slots in before.items():
+        after = host_slots(driver, component)
+        changed = {prefix for prefix, own in slots.items() if after.get(prefix) != own}
+        assert not changed, f"INS-8: {component} of {changed} was on the host, and moved in a split"
+
+
+@clause("INS-8", "EVICT-8", page_sizes=[16])
+def test_both_parts_of_an_evicted_node_can_leave_the_host(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    for pages in CUTS:
+        by_match(driver, pages)
+    while driver.evict_host(FULL, 1).victims:
+        left = host_slots(driver, FULL).keys()
+        assert left in [prefixes(*WHOLE[:count]) for count in range(6)], f"EVICT-8: a gap in what is left: {left}"
+    assert not nodes(driver), f"INS-8: every part can be evicted, left is {nodes(driver).keys()}"
+
+
+@clause("INS-8", needs=[Capability.HOST, Capability.HITS], page_sizes=[16])
+def test_both_parts_of_an_evicted_node_keep_their_hits(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    before = nodes(driver)[WHOLE].hits or 0
+    for _ in range(3):
+        driver.match(key_of(driver, WHOLE))
+    by_match(driver, 2)
+    hits = {pages: nodes(driver)[pages].hits for pages in (WHOLE[:2], WHOLE)}
+    expected = {WHOLE[:2]: before + 3, WHOLE: before + 3}
+    assert hits == expected, f"INS-8: requests hit both parts: expected {expected}, got {hits}"
+
+
+@clause("INS-8", "FLOW-5", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+@STAGES
+@SPLITS
+def test_a_backup_covers_both_parts_of_a_node_that_is_split_meanwhile(
+    driver: Driver, stage: Stage, split: Split
+) -> None:
+    put(driver, WHOLE)
+    stage(driver, TransferKind.BACKUP)
+    for pages in CUTS:
+        split(driver, pages)
+    _require_sources_pinned(driver, Tier.DEVICE, TransferKind.BACKUP)
+    driver.drain()
+    missing = prefixes(*WHOLE) - host_slots(driver, FULL).keys()
+    assert not missing, f"INS-8: {WHOLE} was being backed up when it was split, {missing} is not on the host"
+    evict_all(driver)
+    assert tier_hits(driver, WHOLE) == (0, 6), (
+        f"FLOW-8: all six pages were backed up: expected (0, 6), got {tier_hits(driver, WHOLE)}"
+    )
+    driver.verify_state(key_of(driver, WHOLE), driver.load(key_of(driver, WHOLE)))
+
+
+@clause("INS-8", "FLOW-5", page_sizes=[16])
+@STAGES
+def test_a_load_brings_both_parts_of_a_node_that_is_split_meanwhile(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    for pages in CUTS:
+        by_match(driver, pages)
+    _require_sources_pinned(driver, Tier.HOST, TransferKind.LOAD)
+    driver.drain()
+    delivered = driver.claim(load.ticket)
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
+    assert delivered.tolist() == load.indices.tolist(), f"INS-8: asked {load.indices}, delivered {delivered}"
+    assert tier_hits(driver, WHOLE) == (6, 0), (
+        f"INS-8: all six pages were loaded: expected (6, 0), got {tier_hits(driver, WHOLE)}"
+    )
+
+
+@clause("INS-8", "FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_backup_that_fails_after_a_split_leaves_nothing_of_either_part(driver: Driver) -> None:
+    put(driver, WHOLE)
+    split_and_fail(driver)
+    assert not host_slots(driver, FULL), f"FLOW-3: it failed, and {host_slots(driver, FULL).keys()} is on the host"
+    assert device_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-3: a backup that failed cost the device data"
+    driver.drain()
+
+
+@clause("INS-8", "FLOW-3", page_sizes=[16])
+def test_a_load_that_fails_after_a_split_leaves_both_parts_on_the_host(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    split_and_fail(driver)
+    assert driver.claim(load.ticket) is None, "FLOW-3: the load failed and was delivered"
+    assert tier_hits(driver, WHOLE) == (0, 6), (
+        f"FLOW-3: all six pages are on the host still: expected (0, 6), got {tier_hits(driver, WHOLE)}"
+    )
+    driver.load(key_of(driver, WHOLE))
+    assert tier_hits(driver, WHOLE) == (6, 0), (
+        f"FLOW-4: another load can succeed: expected (6, 0), got {tier_hits(driver, WHOLE)}"
+    )
+
+
+def _slots(driver: Driver) -> dict[str, tuple[object, object]]:
+    """The slots of each prefix on both tiers, by component."""
+    return {name: (device_slots(driver, name), host_slots(driver, name)) for name in driver.config.components}
+
+
+def _require_sources_pinned(driver: Driver, tier: Tier, kind: TransferKind) -> None:
+    """FLOW-5: each part of a transfer's source is pinned on its tier."""
+    if not transfer_views(driver, kind):
+        return
+    bare = {prefix for prefix in prefixes(*WHOLE) if not pins(driver, tier)[FULL, prefix]}
+    assert not bare, f"FLOW-5: {WHOLE} is being moved, and of its parts {bare} is not pinned on the {tier.value}"
+
+
+def split_and_fail(driver: Driver) -> None:
+    """Start the queued transfer, split its node, and let it fail in its first part."""
+    driver.step()
+    for pages in CUTS:
+        by_match(driver, pages)
+    for one in driver.pending():
+        driver.fail(one.ticket, parts_done=0)
+    driver.step()

@@ -1,15 +1,18 @@
-"""Transfers that are queued or running, and how a test moves them."""
+"""Transfers under way: how a test queues, moves and fails them, and how many bytes they move."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
 
 from hicache.testing.adapter import PendingTransfer
 from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
-from hicache.types import NO_SLOTS, LoadBack, TransferKind
+from hicache.types import NO_SLOTS, LoadBack, Pool, TransferKind
 
-from .scenario import key_of
+from .scenario import FULL, MAMBA, SWA, key_of
+from .tree_view import Pages, device_slots, host_slots
 
 
 def queue_load(driver: Driver, pages: Sequence[int]) -> LoadBack:
@@ -45,3 +48,75 @@ def slots_under_way(driver: Driver, kind: TransferKind) -> dict[str, int]:
     """How many device slots of each component are read or written by transfers of a kind."""
     views = transfer_views(driver, kind)
     return {name: sum(len(one.device.get(name, NO_SLOTS)) for one in views) for name in driver.config.components}
+
+
+Stage = Callable[[Driver, TransferKind], None]
+
+
+def queued(driver: Driver, kind: TransferKind) -> None:
+    """The transfer has not started."""
+
+
+def running(driver: Driver, kind: TransferKind) -> None:
+    """The transfer has started, and no layer has moved."""
+    driver.step()
+    pending_transfer(driver, kind)
+
+
+def halfway(driver: Driver, kind: TransferKind) -> None:
+    """One layer has moved."""
+    driver.step()
+    driver.advance(pending_transfer(driver, kind).ticket)
+
+
+def arrived(driver: Driver, kind: TransferKind) -> None:
+    """All layers have moved, and no step has taken the transfer over."""
+    driver.step()
+    driver.complete(pending_transfer(driver, kind).ticket)
+
+
+STAGES = pytest.mark.parametrize("stage", [queued, running, halfway, arrived], ids=lambda stage: stage.__name__)
+
+
+def match_prompt(driver: Driver, pages: Sequence[int], requests: int = 1) -> None:
+    """So many requests match a prompt and compute nothing."""
+    for _ in range(requests):
+        driver.match(key_of(driver, pages))
+
+
+POOLS = {FULL: (Pool.KV, Pool.INDEXER), SWA: (Pool.SWA,), MAMBA: (Pool.MAMBA,)}
+COUNTER = {TransferKind.BACKUP: "bytes_backed_up", TransferKind.LOAD: "bytes_loaded"}
+
+
+def slot_bytes(driver: Driver, slots: Mapping[str, int]) -> int:
+    """Bytes of so many slots of each component."""
+    return sum(
+        count * driver.adapter.slot_bytes(pool) * driver.adapter.layers(pool)
+        for component, count in slots.items()
+        for pool in POOLS[component]
+        if driver.adapter.layers(pool)
+    )
+
+
+def transfer_bytes(driver: Driver, view: TransferView) -> int:
+    """Bytes that a transfer moves."""
+    return slot_bytes(driver, {component: len(slots) for component, slots in view.device.items()})
+
+
+def bytes_on_host(driver: Driver) -> int:
+    """Bytes of everything that is cached on the host."""
+    return slot_bytes(driver, {name: _count(host_slots(driver, name)) for name in driver.config.components})
+
+
+def bytes_on_device(driver: Driver) -> int:
+    """Bytes of everything that is cached on the device."""
+    return slot_bytes(driver, {name: _count(device_slots(driver, name)) for name in driver.config.components})
+
+
+def bytes_moved(driver: Driver, kind: TransferKind) -> int:
+    """Bytes that transfers of a kind have moved so far, by the cache's own counter."""
+    return driver.adapter.counters()[COUNTER[kind]]
+
+
+def _count(found: Mapping[Pages, tuple[int, ...]]) -> int:
+    return sum(map(len, found.values()))

@@ -1,9 +1,12 @@
-"""The tree of a snapshot, on both tiers, as plain values that do not depend on where nodes are split."""
+"""The cache as a snapshot shows it, as plain values that do not depend on where nodes are split."""
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -12,9 +15,7 @@ from hicache.config import CacheConfig
 from hicache.testing.driving.driver import Driver
 from hicache.testing.patterns import element_bytes
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
-from hicache.types import SHARED, Component, Namespace, Tier
-
-from .page_hashes import tokens_of_prefix
+from hicache.types import SHARED, Component, Namespace, Slots, Tier
 
 Value = TypeVar("Value")
 
@@ -46,6 +47,11 @@ def nodes(driver: Driver) -> dict[Pages, NodeView]:
     return {pages: snapshot.nodes[row] for pages, row in _rows(driver, snapshot)}
 
 
+def hits(driver: Driver) -> dict[Pages, int | None]:
+    """Requests that matched each node."""
+    return {pages: node.hits for pages, node in nodes(driver).items()}
+
+
 def tier_views(driver: Driver) -> dict[Pages, TierViews]:
     """Every node of the shared namespace on both tiers, by the pages up to its end."""
     snapshot = driver.snapshot()
@@ -62,6 +68,16 @@ def device_slots(driver: Driver, component: str) -> dict[Pages, tuple[int, ...]]
 def host_slots(driver: Driver, component: str) -> dict[Pages, tuple[int, ...]]:
     """What is cached of a component on the host: by prefix the host slots of its last page, or of its state."""
     return _of_component(driver, residency(driver.snapshot(), driver.config, Tier.HOST), component)
+
+
+def components_on_device(driver: Driver, pages: Pages) -> set[str]:
+    """The components that the device has at the end of some pages."""
+    return {component for component in driver.config.components if pages in device_slots(driver, component)}
+
+
+def components_on_host(driver: Driver, pages: Pages) -> set[str]:
+    """The components that the host has at the end of some pages."""
+    return {component for component in driver.config.components if pages in host_slots(driver, component)}
 
 
 def residency(snapshot: Snapshot, config: CacheConfig, tier: Tier = Tier.DEVICE) -> dict[Place, tuple[int, ...]]:
@@ -135,6 +151,38 @@ def free_host_slots(driver: Driver) -> dict[str, int]:
     return {component: len(pool.free) for component, pool in host.pools.items()}
 
 
+def snapshot_values(snapshot: Snapshot) -> tuple[object, ...]:
+    """Everything: each node with its slots, locks and hits, the free slots, and the host tier if there is one."""
+    on_device = {
+        (node.namespace, snapshot.prefix(row)): (node.start, _plain(node.slots), dict(node.locks), node.hits)
+        for row, node in enumerate(snapshot.nodes)
+    }
+    return on_device, free_slots(snapshot), _host_values(snapshot)
+
+
+def device_ownership(snapshot: Snapshot, config: CacheConfig) -> tuple[object, ...]:
+    """What is cached, locked and free on the device. Recency, hits and the ends of nodes are left out."""
+    return residency(snapshot, config), lock_counts(snapshot, config), free_slots(snapshot)
+
+
+def tokens_of_prefix(prefix: bytes, *, bigram: bool) -> list[int]:
+    """The tokens of a prefix as a snapshot gives it: 4 bytes little-endian each, or pairs that overlap by one token."""
+    tokens: list[int] = np.frombuffer(prefix, dtype="<i4").tolist()
+    return [tokens[0], *tokens[1::2]] if bigram and tokens else tokens
+
+
+def page_hash_chain(tokens: Sequence[int], page_size: int, *, bigram: bool) -> list[str]:
+    """The hash of each whole page without a namespace: SHA-256 of the previous digest and of the page, in hex."""
+    elements = list(pairwise(tokens)) if bigram else [(token,) for token in tokens]
+    hashes: list[str] = []
+    digest = b""
+    for start in range(0, len(elements) - page_size + 1, page_size):
+        page = b"".join(struct.pack("<I", token) for pair in elements[start : start + page_size] for token in pair)
+        digest = hashlib.sha256(digest + page).digest()
+        hashes.append(digest.hex())
+    return hashes
+
+
 def _views(snapshot: Snapshot, tier: Tier) -> Sequence[NodeView | HostNodeView]:
     if tier is Tier.DEVICE:
         return snapshot.nodes
@@ -187,3 +235,21 @@ def _of_component(
 def _locks_by_pages(driver: Driver, locks_of: Callable[[Snapshot, int], Mapping[str, int]]) -> LockCounts:
     found = lock_counts(driver.snapshot(), driver.config, locks_of)
     return Counter({(component, pages): count for component, pages, count in _by_pages(driver, found)})
+
+
+def _host_values(snapshot: Snapshot) -> tuple[object, ...]:
+    """The host tier: nodes, transfers under way, free slots, and slots that are kept for readers."""
+    host = snapshot.host
+    if host is None:
+        return ()
+    on_host = {
+        (node.namespace, snapshot.prefix(row)): (_plain(view.slots), view.locks, view.pins, view.host_pins)
+        for row, (node, view) in enumerate(zip(snapshot.nodes, host.nodes, strict=True))
+    }
+    transfers = [(one.kind, _plain(one.device), _plain(one.host)) for one in host.transfers]
+    free = {component: set(pool.free.tolist()) for component, pool in host.pools.items()}
+    return on_host, transfers, free, _plain(host.kept)
+
+
+def _plain(slots: Mapping[str, Slots | None]) -> dict[str, list[int] | None]:
+    return {component: None if own is None else own.tolist() for component, own in slots.items()}

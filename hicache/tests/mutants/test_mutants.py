@@ -72,7 +72,7 @@ SUITE = "distributed_tests"
 BOUND_S = 120
 """For one run on a busy machine; it takes a few seconds."""
 
-MACHINE = "test_machine.py::test_ranks_hold_one_tree_whatever_happens_on_each"
+MACHINE = "test_one_tree.py::test_ranks_hold_one_tree_whatever_happens_on_each"
 
 PARTED = r"RANK-1: step: expected the same tree on every rank, got rank \d has"
 

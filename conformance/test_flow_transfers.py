@@ -1,0 +1,572 @@
+"""FLOW-1 to FLOW-4: the slots of a transfer, its acknowledgement, its failure and its retries."""
+
+from __future__ import annotations
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.testing.snapshot import TransferView
+from hicache.types import TransferKind, TransferPhase
+
+from .checks import refused
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    admit,
+    allocate_all,
+    best_match,
+    capacity_for,
+    decode,
+    drop_on_device,
+    evict_all,
+    evict_host,
+    fill_device,
+    host_variant,
+    key_of,
+    lock,
+    put,
+    put_on_both,
+    put_on_host,
+    tier_hits,
+)
+from .transfers import (
+    STAGES,
+    Stage,
+    bytes_moved,
+    bytes_on_device,
+    bytes_on_host,
+    pending_transfer,
+    queue_load,
+    start_load,
+    transfer_views,
+)
+from .tree_view import Pages, device_slots, free_device_slots, host_slots, prefixes
+
+WHOLE = (1, 2, 3)
+
+
+# FLOW-1: source and target slots of a transfer are not reused until it is acknowledged.
+
+
+def ends(driver: Driver, kind: TransferKind) -> list[dict[str, list[int]]]:
+    """The source and target slots of all transfers of a kind."""
+    found = [view for one in transfer_views(driver, kind) for view in (one.device, one.host)]
+    return [{component: slots.tolist() for component, slots in view.items()} for view in found]
+
+
+@clause("FLOW-1", write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.SIZES])
+@STAGES
+def test_data_that_is_being_backed_up_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
+    put(driver, WHOLE)
+    stage(driver, TransferKind.BACKUP)
+    before, there = ends(driver, TransferKind.BACKUP), device_slots(driver, FULL)
+    evict_all(driver)
+    evict_host(driver)
+    mine = fill_device(driver, 100)
+    assert ends(driver, TransferKind.BACKUP) == before, "FLOW-1: slots of a backup under way changed"
+    assert device_slots(driver, FULL) == there, (
+        f"FLOW-1: a backup reads {there}, the device has {device_slots(driver, FULL)}"
+    )
+    driver.free(mine)
+    driver.drain()
+    assert host_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-1: the copy is on the host"
+
+
+@clause("FLOW-1", needs=[Capability.SIZES])
+@STAGES
+def test_data_that_is_being_loaded_is_not_evicted_or_overwritten(driver: Driver, stage: Stage) -> None:
+    put_on_host(driver, WHOLE, [8, 9])
+    load = queue_load(driver, WHOLE)
+    stage(driver, TransferKind.LOAD)
+    before = ends(driver, TransferKind.LOAD)
+    mine = fill_device(driver, 100)
+    evict_host(driver)
+    assert ends(driver, TransferKind.LOAD) == before, "FLOW-1: slots of a load under way changed"
+    assert not set(mine.tolist()) & set(load.indices.tolist()), (
+        f"FLOW-1: expected an allocation without the slots of a load, got {mine}"
+    )
+    left = host_slots(driver, FULL).keys()
+    assert left == prefixes(*WHOLE), f"FLOW-1: {WHOLE} is being read on the host, and all else may go: {left}"
+    driver.drain()
+    driver.free(mine)
+    delivered = driver.claim(load.ticket)
+    assert delivered is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
+    assert delivered.tolist() == load.indices.tolist(), f"FLOW-1: asked {load.indices}, delivered {delivered}"
+
+
+# FLOW-1, HOST-5: a load that must evict on the device, back up, and evict on the host within one call.
+
+
+WANTED, OTHER = (1, 2), (8, 9)
+NEWER = ((3, 4), (5, 6))
+BACK = [WritePolicy.WRITE_BACK]
+
+
+@clause("FLOW-1", "EVICT-7", write_policies=BACK)
+def test_a_load_that_evicts_and_backs_up_keeps_its_own_source(driver: Driver) -> None:
+    config = driver.config
+    with host_variant(
+        driver, capacity_tokens=capacity_for(config, 4, 2), host={"capacity_tokens": capacity_for(config, 4, 2)}
+    ) as tiny:
+        put_on_host(tiny, WANTED, OTHER)
+        for pages in NEWER:
+            put(tiny, pages)
+        load = start_load(tiny, WANTED)
+        tiny.drain()
+        assert tiny.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
+        found = {pages: tier_hits(tiny, pages) for pages in (WANTED, OTHER, *NEWER)}
+        expected = {WANTED: (2, 0), OTHER: (0, 0), NEWER[0]: (0, 2), NEWER[1]: (2, 0)}
+        assert found == expected, f"FLOW-1: the older prompt makes room, what is read stays: {expected}, got {found}"
+
+
+@clause("FLOW-1", "EVICT-7", "HOST-5", write_policies=BACK)
+def test_a_load_is_refused_when_only_its_own_source_could_make_room(driver: Driver) -> None:
+    config = driver.config
+    with host_variant(
+        driver, capacity_tokens=capacity_for(config, 4, 2), host={"capacity_tokens": capacity_for(config, 2, 1)}
+    ) as tiny:
+        put_on_host(tiny, WANTED)
+        for pages in NEWER:
+            put(tiny, pages)
+        key = key_of(tiny, WANTED)
+        assert tiny.load_back(key, tiny.match(key)) is None, "HOST-5: there is no room for the load on either tier"
+        found = {pages: tier_hits(tiny, pages) for pages in (WANTED, *NEWER)}
+        expected = {WANTED: (0, 2), NEWER[0]: (2, 0), NEWER[1]: (2, 0)}
+        assert found == expected, f"EVICT-7: what cannot be backed up stays where it is: {expected}, got {found}"
+
+
+@clause("FLOW-1", "EVICT-7", write_policies=BACK)
+def test_an_eviction_of_two_nodes_does_not_back_both_up_to_the_same_slots(driver: Driver) -> None:
+    config = driver.config
+    with host_variant(driver, host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
+        for pages in NEWER:
+            put(tiny, pages)
+        result = tiny.evict(FULL, config.capacity_tokens[FULL])
+        on_device = [pages for pages in NEWER if tier_hits(tiny, pages) == (2, 0)]
+        on_host = [pages for pages in NEWER if tier_hits(tiny, pages) == (0, 2)]
+        assert len(on_host) == 1, f"EVICT-7: the host has room for one of {NEWER}, it has {on_host}"
+        assert result.refused == len(on_device), f"EVICT-7: {on_device} stayed on the device, the result is {result}"
+        tiny.verify_state(key_of(tiny, on_host[0]), tiny.load(key_of(tiny, on_host[0])))
+
+
+@clause("FLOW-1", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH])
+def test_a_backup_does_not_evict_the_source_of_a_load(driver: Driver) -> None:
+    config = driver.config
+    with host_variant(driver, host={"capacity_tokens": capacity_for(config, 2, 1)}) as tiny:
+        put_on_host(tiny, WANTED)
+        source = host_slots(tiny, FULL)
+        load = start_load(tiny, WANTED)
+        put(tiny, OTHER)
+        tiny.step()
+        assert host_slots(tiny, FULL) == source, f"FLOW-1: a load reads {source}, got {host_slots(tiny, FULL)}"
+        tiny.drain()
+        assert tiny.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
+        found = tier_hits(tiny, WANTED), tier_hits(tiny, OTHER)
+        assert found == ((2, 0), (2, 0)), f"HOST-2: a backup that is refused costs nothing on the device: {found}"
+
+
+@clause("FLOW-1", "FLOW-5", page_sizes=[16])
+def test_the_device_anchor_stays_while_the_rest_is_loaded(driver: Driver) -> None:
+    put_on_host(driver, WANTED[:1], WANTED)
+    driver.load(key_of(driver, WANTED[:1]))
+    anchor = device_slots(driver, FULL)
+    load = start_load(driver, WANTED)
+    evict_all(driver)
+    assert device_slots(driver, FULL) == anchor, (
+        f"FLOW-5: {anchor} anchors a load, the device has {device_slots(driver, FULL)}"
+    )
+    driver.drain()
+    receipt = driver.lock(best_match(driver, WANTED))
+    driver.claim(load.ticket)
+    driver.unlock(receipt)
+    evict_all(driver)
+    assert tier_hits(driver, WANTED) == (0, 2), (
+        f"FLOW-7: nothing holds it on the device any more: {tier_hits(driver, WANTED)}"
+    )
+
+
+@clause("FLOW-5", "EVICT-7", write_policies=BACK)
+def test_an_anchor_without_a_host_copy_stays_during_a_load(driver: Driver) -> None:
+    for pages in (WANTED[:1], WANTED):
+        put(driver, pages)
+    receipt = lock(driver, WANTED[:1])
+    evict_all(driver)
+    driver.unlock(receipt)
+    assert tier_hits(driver, WANTED) == (1, 1), (
+        f"EVICT-7: page 2 alone could go to the host: expected (1, 1), got {tier_hits(driver, WANTED)}"
+    )
+    load = start_load(driver, WANTED)
+    evict_all(driver)
+    assert tier_hits(driver, WANTED) == (1, 1), (
+        f"FLOW-5: page 1 anchors a load: expected (1, 1), got {tier_hits(driver, WANTED)}"
+    )
+    driver.drain()
+    driver.claim(load.ticket)
+    assert tier_hits(driver, WANTED) == (2, 0), (
+        f"FLOW-10: page 2 was loaded below page 1: expected (2, 0), got {tier_hits(driver, WANTED)}"
+    )
+    evict_all(driver)
+    assert tier_hits(driver, WANTED) == (0, 2), (
+        f"FLOW-8: each page is on the host now: expected (0, 2), got {tier_hits(driver, WANTED)}"
+    )
+
+
+# FLOW-2, FLOW-4: a transfer counts once, when all its layers have moved and a step takes it over.
+
+
+@clause("FLOW-2", write_policies=[WritePolicy.WRITE_THROUGH])
+def test_a_backup_is_on_the_host_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
+    put(driver, WHOLE)
+    driver.step()
+    backup = pending_transfer(driver, TransferKind.BACKUP)
+    for layer in range(backup.layers):
+        driver.advance(backup.ticket)
+        if layer + 1 < backup.layers:
+            driver.step()
+        copied = {name for name in driver.config.components if host_slots(driver, name)}
+        assert not copied, f"FLOW-2: {layer + 1} of {backup.layers} layers moved, and {copied} is on the host"
+    driver.step()
+    for component in driver.config.components:
+        on_device, on_host = device_slots(driver, component).keys(), host_slots(driver, component).keys()
+        assert on_host == on_device, f"FLOW-2: all of {component} arrived: {on_device}, the host has {on_host}"
+
+
+@clause("FLOW-2")
+def test_a_load_is_on_the_device_when_all_layers_moved_and_a_step_took_it_over(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    load = start_load(driver, WHOLE)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
+    for layer in range(transfer.layers):
+        driver.advance(transfer.ticket)
+        driver.read_ready_layers(load.ticket)
+        if layer + 1 < transfer.layers:
+            driver.step()
+        found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
+        assert found == ((0, 3), TransferPhase.RUNNING), f"FLOW-2: {layer + 1} layers of {transfer.layers}: {found}"
+    driver.step()
+    found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
+    assert found == ((3, 0), TransferPhase.DONE), f"FLOW-2: all layers arrived and were taken over, got {found}"
+    driver.claim(load.ticket)
+
+
+@clause("FLOW-4")
+def test_a_transfer_that_has_ended_does_not_end_again(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    load = start_load(driver, WHOLE)
+    ticket = pending_transfer(driver, TransferKind.LOAD).ticket
+    driver.complete(ticket)
+    for when in ("it had ended", "it was taken over"):
+        with refused(driver, "FLOW-4", f"a second completion after {when}"):
+            driver.adapter.complete(ticket)
+        with refused(driver, "FLOW-4", f"one more layer after {when}"):
+            driver.adapter.advance(ticket)
+        with refused(driver, "FLOW-4", f"a failure after {when}"):
+            driver.adapter.fail(ticket, 0)
+        driver.step()
+    driver.claim(load.ticket)
+
+
+@clause("FLOW-4")
+def test_a_load_is_claimed_or_abandoned_once(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    for end in (driver.claim, driver.abandon):
+        load = start_load(driver, WHOLE)
+        with refused(driver, "FLOW-4", "a claim of a load that has not ended"):
+            driver.adapter.claim(load.ticket)
+        driver.drain()
+        end(load.ticket)
+        for verb in (driver.adapter.claim, driver.adapter.abandon, driver.adapter.load_phase):
+            with refused(driver, "FLOW-4", f"{verb.__name__} of a ticket after {end.__name__}"):
+                verb(load.ticket)
+        driver.evict(FULL, driver.config.capacity_tokens[FULL])
+
+
+@clause("FLOW-4")
+def test_a_load_becomes_done_once_and_stays_done(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    load = queue_load(driver, WHOLE)
+    assert driver.load_phase(load.ticket) is TransferPhase.QUEUED, "FLOW-4: a load begins with the next step"
+    ended = []
+    for act in (driver.step, driver.step, driver.complete_all, driver.step, driver.drain):
+        act()
+        ended.append(driver.load_phase(load.ticket) is TransferPhase.DONE)
+    assert ended == [False, False, True, True, True], f"FLOW-4: done when it was completed and taken over, got {ended}"
+    driver.claim(load.ticket)
+
+
+@clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_bytes_of_a_backup_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
+    put(driver, WHOLE)
+    counts = [bytes_moved(driver, TransferKind.BACKUP)]
+    driver.step()
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    counts.append(bytes_moved(driver, TransferKind.BACKUP))
+    for _ in range(3):
+        driver.step()
+        counts.append(bytes_moved(driver, TransferKind.BACKUP))
+    expected = [0, 0] + 3 * [bytes_on_host(driver)]
+    assert counts == expected, f"EVENT-2: bytes backed up over time: expected {expected}, got {counts}"
+
+
+@clause("FLOW-2", "EVENT-2", needs=[Capability.COUNTERS])
+def test_bytes_of_a_load_are_counted_once_when_it_is_taken_over(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    before = bytes_moved(driver, TransferKind.LOAD)
+    load = start_load(driver, WHOLE)
+    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
+    counts = [bytes_moved(driver, TransferKind.LOAD) - before]
+    for _ in range(3):
+        driver.step()
+        counts.append(bytes_moved(driver, TransferKind.LOAD) - before)
+    driver.claim(load.ticket)
+    expected = [0] + 3 * [bytes_on_device(driver)]
+    assert counts == expected, f"EVENT-2: bytes loaded over time: expected {expected}, got {counts}"
+
+
+# FLOW-3: the parts of a failed transfer before the failure count, and nothing else of it is left.
+
+
+CHAIN = (1, 2, 3, 4)
+LINKS = [CHAIN[:count] for count in range(1, 5)]
+BEGINNINGS = [prefixes(*CHAIN[:count]) for count in range(5)]
+
+
+def put_links(driver: Driver) -> None:
+    """Cache each prefix of the chain, and start one backup of all of them."""
+    for pages in LINKS:
+        put(driver, pages)
+    driver.step()
+
+
+@clause("FLOW-3", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_failed_backup_leaves_the_parts_before_the_failure_on_the_host(driver: Driver) -> None:
+    done, parts = 0, 1
+    while done < parts:
+        driver.reset()
+        put_links(driver)
+        transfer, under_way = pending_transfer(driver, TransferKind.BACKUP), transfer_views(driver, TransferKind.BACKUP)
+        driver.fail(transfer.ticket, parts_done=done)
+        driver.step()
+        came = sum(is_whole(driver, one) for one in under_way)
+        assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the host"
+        below = host_slots(driver, FULL).keys()
+        assert below in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {below}"
+        assert tier_hits(driver, CHAIN) == (4, 0), (
+            f"FLOW-3: a backup that fails costs nothing: {tier_hits(driver, CHAIN)}"
+        )
+        done, parts = done + 1, transfer.parts
+    assert parts > 1, f"HOST-2: {LINKS} are several nodes, and were backed up in {parts} part"
+
+
+@clause("FLOW-3", page_sizes=[16])
+def test_a_failed_load_leaves_the_parts_before_the_failure_on_the_device(driver: Driver) -> None:
+    done, parts = 0, 1
+    while done < parts:
+        driver.reset()
+        put_on_host(driver, *LINKS)
+        load = start_load(driver, CHAIN)
+        transfer, under_way = pending_transfer(driver, TransferKind.LOAD), transfer_views(driver, TransferKind.LOAD)
+        driver.fail(transfer.ticket, parts_done=done)
+        driver.step()
+        assert driver.claim(load.ticket) is None, f"FLOW-3: {done} of {transfer.parts} parts were done, all delivered"
+        came = sum(is_whole(driver, one) for one in under_way)
+        assert came == done, f"FLOW-3: {done} of {transfer.parts} parts were done, {came} are on the device"
+        there = device_slots(driver, FULL).keys()
+        assert there in BEGINNINGS, f"FLOW-3: only the beginning of a prompt counts, got {there}"
+        assert host_slots(driver, FULL).keys() == prefixes(*CHAIN), "FLOW-3: a load that fails costs nothing"
+        found = driver.load(key_of(driver, CHAIN))
+        size = driver.config.page_size
+        assert len(found.device_indices) == 4 * size, f"FLOW-4: another load brings the rest, got {found}"
+        done, parts = done + 1, transfer.parts
+    assert parts > 1, f"HOST-4: {LINKS} are several nodes, and were loaded in {parts} part"
+
+
+@clause("FLOW-3", "HOST-2", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_backup_below_a_failed_one_does_not_count(driver: Driver) -> None:
+    for pages in LINKS[:2]:
+        put(driver, pages)
+        driver.step()
+    parents, children = [one for one in driver.pending() if one.kind is TransferKind.BACKUP]
+    driver.complete(children.ticket)
+    driver.fail(parents.ticket, parts_done=0)
+    driver.step()
+    below = host_slots(driver, FULL)
+    assert not below, f"FLOW-3: the copy of 1 failed, and what arrived below it could not be reached: {below}"
+    assert tier_hits(driver, LINKS[1]) == (2, 0), (
+        f"FLOW-3: a backup that fails costs nothing: {tier_hits(driver, LINKS[1])}"
+    )
+    put(driver, LINKS[1])
+    driver.drain()
+    below = host_slots(driver, FULL)
+    assert below.keys() == prefixes(*LINKS[1]), f"FLOW-4: both are copied with their next use, the host has {below}"
+
+
+@clause("FLOW-3", "FLOW-4", page_sizes=[16])
+def test_one_transfer_can_complete_one_load_and_fail_another(driver: Driver) -> None:
+    put_on_host(driver, [1, 2], [8, 9])
+    first, second = queue_load(driver, [1, 2]), queue_load(driver, [8, 9])
+    of_first = len(transfer_views(driver, TransferKind.LOAD)) // 2
+    driver.step()
+    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=of_first)
+    driver.step()
+    phases = [driver.load_phase(load.ticket) for load in (first, second)]
+    assert phases == [TransferPhase.DONE, TransferPhase.FAILED], f"FLOW-3: the first came whole, got {phases}"
+    delivered = [driver.claim(load.ticket) for load in (first, second)]
+    assert delivered[1] is None, f"FLOW-3: the second failed, and {delivered[1]} was delivered"
+    found = tier_hits(driver, [1, 2]), tier_hits(driver, [8, 9])
+    assert found == ((2, 0), (0, 2)), f"FLOW-3: 1, 2 is on the device and 8, 9 on the host alone, got {found}"
+
+
+def alone_and_failed(driver: Driver, component: str) -> None:
+    """A failed load of one component alone leaves the cache as before, and another load succeeds."""
+    drop_on_device(driver, component)
+    before = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
+    load = start_load(driver, TOMBSTONE)
+    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, parts_done=0)
+    driver.step()
+    assert driver.claim(load.ticket) is None, f"FLOW-3: the {component} data did not come"
+    assert TOMBSTONE not in device_slots(driver, component), f"FLOW-3: {component} did not come, and is on the device"
+    after = free_device_slots(driver), device_slots(driver, FULL), host_slots(driver, component)
+    assert after == before, f"FLOW-3: a load of {component} that fails leaves nothing: {before}, got {after}"
+    driver.load(key_of(driver, TOMBSTONE))
+    assert tier_hits(driver, TOMBSTONE) == (2, 0), (
+        f"FLOW-4: another load goes well: expected (2, 0), got {tier_hits(driver, TOMBSTONE)}"
+    )
+
+
+@clause("FLOW-3", components=(SWA,))
+def test_a_failed_load_of_swa_data_alone_leaves_nothing(driver: Driver) -> None:
+    alone_and_failed(driver, SWA)
+
+
+@clause("FLOW-3", components=(MAMBA,))
+def test_a_failed_load_of_a_state_alone_leaves_nothing(driver: Driver) -> None:
+    alone_and_failed(driver, MAMBA)
+
+
+def is_whole(driver: Driver, one: TransferView) -> bool:
+    """Whether a transfer brought all its data, or none; it must not bring a part."""
+    is_backup = one.kind is TransferKind.BACKUP
+    there = set()
+    for component, slots in (one.host if is_backup else one.device).items():
+        cached: dict[Pages, tuple[int, ...]] = (
+            host_slots(driver, component) if is_backup else device_slots(driver, component)
+        )
+        own = set(slots.tolist())
+        there.add(len(own & {slot for page in cached.values() for slot in page}) / len(own))
+    assert there in ({0.0}, {1.0}), f"FLOW-3: expected a transfer to bring all its data or none, got the shares {there}"
+    return there == {1.0}
+
+
+# FLOW-4: retries are bounded, and without free slots the verbs return None and change nothing.
+
+USES = 10
+"""Uses of a prompt: more than the retries that a backup may have."""
+
+
+@clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_backup_that_always_fails_is_tried_three_times(driver: Driver) -> None:
+    tries = 0
+    for _ in range(USES):
+        put(driver, WHOLE)
+        driver.step()
+        for one in driver.pending():
+            driver.fail(one.ticket, parts_done=0)
+            tries += 1
+        driver.step()
+    assert 1 < tries < USES, (
+        f"FLOW-4: {USES} uses, each backup failed: expected more than 1 and less than {USES} tries, got {tries}"
+    )
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-3: it is on the device still: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
+    evict_all(driver)
+    assert not device_slots(driver, FULL), (
+        f"FLOW-4: it has no copy and can go, {device_slots(driver, FULL).keys()} is left"
+    )
+
+
+@clause("FLOW-4", write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_a_backup_that_failed_once_is_retried_with_the_next_use(driver: Driver) -> None:
+    put(driver, WHOLE)
+    driver.step()
+    driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
+    driver.step()
+    put(driver, WHOLE)
+    driver.drain()
+    assert host_slots(driver, FULL).keys() == prefixes(*WHOLE), "FLOW-4: the next use backs it up"
+
+
+@clause("FLOW-4", needs=[Capability.SIZES], page_sizes=[16])
+def test_nothing_is_loaded_while_callers_hold_the_whole_device(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    key = key_of(driver, WHOLE)
+    mine = allocate_all(driver)
+    for _ in range(3):
+        answers = driver.load_back(key, driver.match(key)), driver.allocate(driver.config.page_size)
+        assert answers == (None, None), (
+            f"FLOW-4: the device is full: neither a load nor an allocation: expected {(None, None)}, got {answers}"
+        )
+        driver.step()
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
+    driver.free(mine)
+    driver.load(key)
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
+
+
+@clause("FLOW-4", components=(MAMBA,), page_sizes=[16])
+def test_nothing_is_loaded_while_callers_hold_all_states(driver: Driver) -> None:
+    put_on_host(driver, WHOLE)
+    key = key_of(driver, WHOLE)
+    states = list(iter(driver.allocate_state, None))
+    assert driver.load_back(key, driver.match(key)) is None, (
+        f"FLOW-4: callers hold all {len(states)} states: expected None"
+    )
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: it waits on the host: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
+    for state in states:
+        driver.free_state(state)
+    driver.verify_state(key, driver.load(key))
+    assert tier_hits(driver, WHOLE) == (3, 0), (
+        f"FLOW-4: there is room again: expected (3, 0), got {tier_hits(driver, WHOLE)}"
+    )
+
+
+@clause("FLOW-4", "LOCK-5")
+def test_when_everything_is_locked_on_both_tiers_no_verb_raises(driver: Driver) -> None:
+    put_on_both(driver, WHOLE)
+    on_device, on_host = lock(driver, WHOLE), driver.lock_host(best_match(driver, WHOLE))
+    for component in driver.config.components:
+        for evict in (driver.evict, driver.evict_host):
+            result = evict(component, 1)
+            if component == FULL:
+                assert result.victims == 0, f"LOCK-5: all is locked, yet {evict.__name__} took {result}"
+    assert driver.allocate(driver.config.capacity_tokens[FULL]) is None, "POOL-3: a part of the device is locked"
+    driver.drain()
+    driver.unlock(on_device)
+    driver.unlock_host(on_host)
+    evict_all(driver)
+    assert tier_hits(driver, WHOLE) == (0, 3), (
+        f"FLOW-4: released, it can leave the device: expected (0, 3), got {tier_hits(driver, WHOLE)}"
+    )
+
+
+@clause("FLOW-4", needs=[Capability.REQUESTS], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_backups_are_acknowledged_while_requests_only_decode(driver: Driver) -> None:
+    driver.finish(admit(driver, WHOLE).request)
+    decoding = admit(driver, [8])
+    driver.step()
+    for page in (9, 10, 11):
+        decode(driver, decoding, [page])
+        driver.complete_all()
+    missing = prefixes(*WHOLE) - host_slots(driver, FULL).keys()
+    assert not missing, f"FLOW-4: a request decodes and each step is taken, yet {missing} is not on the host"
+    driver.abort(decoding.request)

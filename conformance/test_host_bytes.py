@@ -1,0 +1,278 @@
+"""HOST-7, HOST-8: bytes stay equal over backups and loads, in every layer of every pool and sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from hicache.config import ExecutorKind, WritePolicy
+from hicache.testing.adapter import Capability, PageBytes
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Pool, Slots, Tier, TransferKind
+
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    TOMBSTONE,
+    drop_on_device,
+    evict_all,
+    evict_host,
+    fill_device,
+    key_of,
+    put,
+    put_on_both,
+    put_on_host,
+)
+from .transfers import POOLS, match_prompt, pending_transfer, start_load, transfer_bytes, transfer_views
+from .tree_view import Pages, device_slots, free_host_slots, host_slots
+
+# HOST-7: bytes stay equal over backups and loads, in every layer of every pool, and in any slots.
+
+
+PROMPTS = ((1, 2, 3), (1, 2, 8), (5, 6))
+ROUNDS = 3
+
+Place = tuple[Pool, Pages, int]
+"""A pool, the prefix that ends with a page, and a layer."""
+
+
+def pools(driver: Driver) -> Iterator[tuple[str, Pool]]:
+    """Each component with the pools that its slots address, sidecars included."""
+    for component in driver.config.components:
+        yield from ((component, pool) for pool in POOLS[component] if driver.adapter.layers(pool))
+
+
+def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
+    """The bytes of everything that a tier caches, read from its pools."""
+    read, holdings = (
+        (driver.adapter.read, device_slots) if tier is Tier.DEVICE else (driver.adapter.read_host, host_slots)
+    )
+    return {
+        (pool, pages, layer): read(pool, np.array(slots, dtype=np.int64), layer).tobytes()
+        for component, pool in pools(driver)
+        for pages, slots in holdings(driver, component).items()
+        for layer in range(driver.adapter.layers(pool))
+    }
+
+
+def require_same(found: Mapping[Place, bytes], expected: Mapping[Place, bytes], when: str) -> None:
+    """The bytes found equal the expected ones, and cover the same pools."""
+    seen, known = ({pool for pool, _, _ in places} for places in (found, expected))
+    assert seen == known, f"HOST-7: {when}: there was data of the pools {known}, now of {seen}"
+    wrong = [place for place, data in found.items() if data != expected[place]]
+    assert not wrong, f"HOST-7: {when}: other bytes than before at {wrong}"
+
+
+def load_all(driver: Driver, prompts: Sequence[Pages]) -> None:
+    """Load prompts, and verify the state of each through a fork."""
+    for pages in prompts:
+        key = key_of(driver, pages)
+        driver.verify_state(key, driver.load(key))
+
+
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT])
+def test_a_host_copy_has_the_bytes_of_the_device(driver: Driver) -> None:
+    put_on_both(driver, *PROMPTS)
+    on_device, on_host = bytes_on(driver, Tier.DEVICE), bytes_on(driver, Tier.HOST)
+    common = {place: data for place, data in on_host.items() if place in on_device}
+    require_same(common, on_device, "copied")
+    assert all(any(data) for data in common.values()), "HOST-7: expected the compared bytes not to be all zero"
+
+
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
+def test_bytes_stay_equal_over_repeated_loads_to_other_slots(driver: Driver) -> None:
+    put_on_both(driver, *PROMPTS)
+    before, places = bytes_on(driver, Tier.DEVICE), [device_slots(driver, FULL)]
+    for number in range(1, ROUNDS + 1):
+        evict_all(driver)
+        mine = fill_device(driver, 100 * number)
+        in_the_way = number * driver.config.page_size
+        driver.free(mine[in_the_way:])
+        load_all(driver, PROMPTS[number % len(PROMPTS) :])
+        load_all(driver, PROMPTS)
+        require_same(bytes_on(driver, Tier.DEVICE), before, f"loaded {number} times")
+        places.append(device_slots(driver, FULL))
+        driver.free(mine[:in_the_way])
+    assert all(place.keys() == places[0].keys() for place in places), f"HOST-4: each load brings all, got {places}"
+    moved = [place for place in places if place != places[0]]
+    assert moved, f"HOST-7: the scenario is about data that comes back to other slots, it was always at {places[0]}"
+
+
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT, Capability.SIZES])
+def test_bytes_stay_equal_in_reused_host_slots(driver: Driver) -> None:
+    put_on_both(driver, *PROMPTS)
+    before, places = bytes_on(driver, Tier.DEVICE), host_slots(driver, FULL)
+    evict_all(driver)
+    evict_host(driver)
+    put_on_host(driver, (20, 21, 22, 23), (30, 31))
+    driver.evict_host(FULL, 1)
+    put_on_host(driver, *reversed(PROMPTS))
+    again = host_slots(driver, FULL)
+    assert any(again[pages] != slots for pages, slots in places.items()), (
+        "HOST-7: the scenario is about other host slots"
+    )
+    driver.free(fill_device(driver, 100))
+    load_all(driver, PROMPTS)
+    found = {place: data for place, data in bytes_on(driver, Tier.DEVICE).items() if place in before}
+    require_same(found, before, "the host's slots were others' before")
+
+
+def alone(driver: Driver, component: str) -> None:
+    """A component that is loaded alone has the bytes of the host."""
+    drop_on_device(driver, component)
+    lost = bytes_on(driver, Tier.HOST).keys() - bytes_on(driver, Tier.DEVICE).keys()
+    load_all(driver, [TOMBSTONE])
+    found = bytes_on(driver, Tier.DEVICE)
+    came = {place: data for place, data in found.items() if place in lost}
+    assert came, f"HOST-4: {component} of {TOMBSTONE} was loaded, and nothing of it is on the device"
+    on_host = bytes_on(driver, Tier.HOST)
+    wrong = [place for place, data in came.items() if data != on_host[place]]
+    assert not wrong, f"HOST-7: {component} alone was loaded, other bytes than on the host at {wrong}"
+
+
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(SWA,))
+def test_swa_bytes_stay_equal_when_loaded_alone(driver: Driver) -> None:
+    alone(driver, SWA)
+
+
+@clause("HOST-7", layouts=True, needs=[Capability.SNAPSHOT], components=(MAMBA,))
+def test_a_state_stays_equal_when_loaded_alone(driver: Driver) -> None:
+    alone(driver, MAMBA)
+
+
+# HOST-8: the entries of a sidecar pool are backed up and loaded with the slots that they follow.
+
+
+INDEXER = Pool.INDEXER
+PAGES = (1, 2)
+STEPPED = [ExecutorKind.STEPPED]
+FORWARD = [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE]
+
+
+def on_device(driver: Driver, slots: Slots) -> list[PageBytes]:
+    """What the indexer holds at some slots of the device, layer by layer."""
+    return [driver.adapter.read(INDEXER, slots, layer) for layer in range(driver.adapter.layers(INDEXER))]
+
+
+def on_host(driver: Driver, slots: Slots) -> list[PageBytes]:
+    """The same at some slots of the host."""
+    return [driver.adapter.read_host(INDEXER, slots, layer) for layer in range(driver.adapter.layers(INDEXER))]
+
+
+def slots_of(found: dict[tuple[int, ...], tuple[int, ...]], pages: Sequence[int]) -> Slots:
+    """The slots of a prompt, page by page."""
+    return np.array([slot for end in range(1, len(pages) + 1) for slot in found[tuple(pages[:end])]], dtype=np.int64)
+
+
+def same(left: list[PageBytes], right: list[PageBytes]) -> bool:
+    """Whether two lists have the same bytes, and not only zeros."""
+    return all(map(np.array_equal, left, right)) and all(one.any() for one in left)
+
+
+@clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
+def test_a_copy_holds_the_entries_of_its_slots(driver: Driver) -> None:
+    put_on_both(driver, PAGES)
+    above, below = slots_of(device_slots(driver, FULL), PAGES), slots_of(host_slots(driver, FULL), PAGES)
+    entries, copied = on_device(driver, above), on_host(driver, below)
+    assert same(entries, copied), f"HOST-8: the indexer at device slots {above} is not that at host slots {below}"
+
+
+@clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
+def test_a_load_restores_the_entries_in_any_slots(driver: Driver) -> None:
+    put_on_both(driver, PAGES)
+    before = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
+    evict_all(driver)
+    held_by_others = driver.allocate(driver.config.page_size)
+    assert held_by_others is not None, "EVICT-1: the device is free"
+    found = driver.load(key_of(driver, PAGES))
+    after = on_device(driver, found.device_indices)
+    assert same(before, after), f"HOST-8: the indexer at slots {found.device_indices} is not what left the device"
+    driver.free(held_by_others)
+
+
+@clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
+def test_entries_survive_repeated_evictions_and_loads(driver: Driver) -> None:
+    put_on_both(driver, PAGES)
+    before = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
+    for other in ([7, 8], [8, 7, 9], [9]):
+        evict_all(driver)
+        driver.load(key_of(driver, PAGES))
+        put(driver, other)
+        driver.drain()
+        after = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
+        assert same(before, after), f"HOST-8: the indexer of {PAGES} changed when {other} came"
+
+
+@clause("HOST-8", needs=[Capability.BYTES], executors=STEPPED, write_policies=FORWARD)
+def test_a_copy_and_its_sidecar_are_one_operation(driver: Driver) -> None:
+    put(driver, PAGES)
+    match_prompt(driver, PAGES)
+    driver.step()
+    copies = transfer_views(driver, TransferKind.BACKUP)
+    copy = pending_transfer(driver, TransferKind.BACKUP)
+    names = set().union(*(one.device for one in copies))
+    assert names == set(driver.config.components), f"HOST-8: a sidecar has no slots of its own, moved are {names}"
+    assert copy.parts == len(copies) == 1, f"HOST-8: one node is one operation, got {copy} of {len(copies)}"
+    above, below = (one[FULL] for one in (copies[0].device, copies[0].host))
+    driver.complete(copy.ticket)
+    same_bytes = same(on_device(driver, above), on_host(driver, below))
+    assert same_bytes, f"HOST-8: the transfer has ended, and the indexer at host slots {below} is not that at {above}"
+
+
+@clause("HOST-8", "FLOW-2", needs=[Capability.BYTES], executors=STEPPED, write_policies=FORWARD)
+def test_no_copy_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> None:
+    put(driver, PAGES)
+    match_prompt(driver, PAGES)
+    driver.step()
+    copy, [operation] = pending_transfer(driver, TransferKind.BACKUP), transfer_views(driver, TransferKind.BACKUP)
+    entries = on_device(driver, operation.device[FULL])
+    for layers in range(1, copy.layers + 1):
+        driver.advance(copy.ticket)
+        driver.step()
+        has_arrived = same(entries, on_host(driver, operation.host[FULL]))
+        is_resident = bool(host_slots(driver, FULL))
+        assert has_arrived or not is_resident, (
+            f"HOST-8: {PAGES} is on the host after {layers} layers, its indexer is not"
+        )
+    assert is_resident, f"HOST-8: all {copy.layers} layers were moved, and {PAGES} is not on the host"
+
+
+@clause("HOST-8", "FLOW-2", needs=[Capability.BYTES], executors=STEPPED)
+def test_no_load_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> None:
+    put_on_both(driver, PAGES)
+    entries = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
+    evict_all(driver)
+    load = start_load(driver, PAGES)
+    transfer = pending_transfer(driver, TransferKind.LOAD)
+    for layers in range(1, transfer.layers + 1):
+        driver.advance(transfer.ticket)
+        driver.step()
+        has_arrived, is_resident = same(entries, on_device(driver, load.indices)), bool(device_slots(driver, FULL))
+        assert has_arrived or not is_resident, f"HOST-8: {PAGES} is loaded after {layers} layers, its indexer is not"
+    assert is_resident, f"HOST-8: all {transfer.layers} layers were moved, and {PAGES} is not on the device"
+    driver.claim(load.ticket)
+
+
+@clause("HOST-8", needs=[Capability.BYTES, Capability.COUNTERS], executors=STEPPED)
+def test_the_bytes_of_a_sidecar_are_counted(driver: Driver) -> None:
+    put_on_host(driver, PAGES)
+    load = start_load(driver, PAGES)
+    expected = sum(transfer_bytes(driver, one) for one in transfer_views(driver, TransferKind.LOAD))
+    driver.complete_all()
+    found = driver.adapter.counters()
+    assert found["bytes_loaded"] == expected, f"HOST-8: {expected} bytes were loaded, the counters say {found}"
+    copied = found["bytes_backed_up"]
+    assert copied >= expected, (
+        f"HOST-8: at least the {expected} bytes that were loaded were copied before, not {copied}"
+    )
+    driver.claim(load.ticket)
+
+
+@clause("HOST-8", "POOL-7", needs=[Capability.SIZES])
+def test_a_sidecar_has_no_host_slots_of_its_own(driver: Driver) -> None:
+    put_on_both(driver, PAGES)
+    named = [set(free_host_slots(driver)), set(driver.adapter.host_sizes()), set(driver.evict_host(FULL, 1).freed)]
+    assert not any(INDEXER.value in names for names in named), f"HOST-8: the host allocates for the indexer: {named}"

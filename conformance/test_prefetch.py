@@ -1,0 +1,584 @@
+"""FETCH-1, FETCH-4 to FETCH-6: which prefetches begin, which pages they read, and what enters the tree."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Handle, Key, Pool, StorageKind, Tier
+
+from .checks import require_all_evictable, require_requests_released
+from .scenario import (
+    FULL,
+    MAMBA,
+    SWA,
+    capacity_for,
+    evict_all,
+    has,
+    key_of,
+    put,
+    tier_hits,
+    tokens_in_pages,
+    window_pages,
+    window_tokens,
+)
+from .storage_scenes import (
+    OTHER,
+    PREFETCH_STAGES,
+    PREFIXES,
+    PROMPT,
+    PrefetchStage,
+    begin_prefetch,
+    complete_job,
+    evict_both_tiers,
+    expected_pages,
+    in_storage,
+    object_keys,
+    pending_job,
+    pools,
+    prefetch,
+    prefetched_pages,
+    put_in_storage,
+    put_in_storage_alone,
+    slots_held_by_prefetches,
+    storage_config,
+    storage_variant,
+    store,
+)
+from .tree_view import Pages, free_host_slots, host_slots, pins, prefixes
+
+STEPPED = [Capability.STEPPED_STORAGE]
+
+
+def prefetch_without(driver: Driver, prompt: Pages, pool: Pool, page: int) -> tuple[int, int]:
+    """Prefetch a prompt into an empty cache, while the object of one page becomes unreadable.
+
+    Returns the pages that came, and the pages that can be used without that object. Afterwards the store is repaired.
+    """
+    driver.reset()
+    kept = dict(store(driver).objects)
+    ticket = begin_prefetch(driver, prompt)
+    store(driver).corrupt([object_keys(driver, pool, prompt)[page]])
+    expected = expected_pages(driver, prompt)
+    driver.drain()
+    came = prefetched_pages(driver, ticket)
+    store(driver).restore(kept)
+    return came, expected
+
+
+# FETCH-1: prefetches below the threshold or above the limit are refused, and take nothing.
+
+
+LIMITED = "prefetches_limited"
+
+
+@clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
+def test_a_prefetch_below_the_threshold_is_refused(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    threshold = storage_config(driver).extra.prefetch_threshold // driver.config.page_size
+    for count in range(len(PROMPT)):
+        ticket = driver.prefetch(key_of(driver, PROMPT[:count]))
+        is_enough = count >= threshold
+        assert (ticket is not None) == is_enough, (
+            f"FETCH-1: {count} pages of at least {threshold}: expected {is_enough}, got {ticket}"
+        )
+        if ticket is not None:
+            driver.abort_prefetch(ticket)
+        driver.drain()
+
+
+@clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
+def test_the_threshold_counts_the_pages_that_the_tree_lacks(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    assert prefetch(driver, PROMPT[:3]) == 3, "FETCH-4: three pages are in storage"
+    ticket = driver.prefetch(key_of(driver, PROMPT))
+    assert ticket is None, "FETCH-1: one page is lacking, which is below the threshold of two"
+
+
+@clause("FETCH-1", page_sizes=[3], prefetch_threshold=True)
+def test_a_prefetch_brings_nothing_if_storage_has_less_than_the_threshold(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT[:1])
+    came = prefetch(driver, PROMPT)
+    assert came == 0, f"FETCH-1: four pages are wanted, storage has one, which is below the threshold; {came} came"
+
+
+@clause("FETCH-1")
+def test_a_prefetch_of_a_cached_prompt_is_refused(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    for pages in (PROMPT, (), PROMPT[:0]):
+        ticket = driver.prefetch(key_of(driver, pages))
+        assert ticket is None, f"FETCH-1: nothing is lacking of {pages}, and a prefetch began"
+    short = driver.key(driver.prompt(PROMPT)[: driver.config.page_size - 1])
+    assert driver.prefetch(short) is None, "KEY-1: less than a page is nothing"
+
+
+@clause("FETCH-1", needs=[Capability.COUNTERS])
+def test_at_the_limit_a_prefetch_is_refused_until_another_has_ended(driver: Driver) -> None:
+    tickets = at_the_limit(driver)
+    for _ in range(3):
+        assert driver.prefetch(key_of(driver, (99,))) is None, "FETCH-1: the limit is reached"
+    counted = driver.adapter.counters()[LIMITED]
+    assert counted == 3, f"FETCH-1: three prefetches were over the limit, counted are {counted}"
+    driver.abort_prefetch(tickets.pop())
+    ticket = driver.prefetch(key_of(driver, (99,)))
+    assert ticket is not None, "FETCH-8: one was aborted, so that another fits"
+    driver.drain()
+    for one in [ticket, *tickets]:
+        driver.check_prefetch(one)
+    for ticket in at_the_limit(driver, first=50):
+        driver.abort_prefetch(ticket)
+    driver.drain()
+
+
+@clause("FETCH-1", "EVICT-9")
+def test_a_reset_frees_the_limit(driver: Driver) -> None:
+    at_the_limit(driver)
+    driver.reset()
+    for ticket in at_the_limit(driver):
+        driver.abort_prefetch(ticket)
+    driver.drain()
+
+
+@clause("FETCH-1")
+def test_prefetches_that_ended_do_not_count(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    tickets = at_the_limit(driver)
+    driver.drain()
+    again = at_the_limit(driver, first=50)
+    driver.drain()
+    for ticket in [*tickets, *again]:
+        assert prefetched_pages(driver, ticket) == 0, "FETCH-4: nothing of these prompts is in storage"
+
+
+@clause("FETCH-1", page_sizes=[16])
+def test_a_prefetch_larger_than_the_limit_is_refused(driver: Driver) -> None:
+    page = driver.config.page_size
+    with storage_variant(driver, storage={"limit_tokens": 3 * page}) as narrow:
+        put_in_storage_alone(narrow, PROMPT)
+        assert narrow.prefetch(key_of(narrow, PROMPT)) is None, "FETCH-1: four pages are wanted, three allowed"
+        assert prefetch(narrow, PROMPT[:3]) in (0, 3), "FETCH-1: three pages are allowed"
+
+
+@clause("FETCH-1")
+def test_a_prefetch_that_was_refused_holds_nothing(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT[:1])
+    tickets = at_the_limit(driver)
+    held = slots_held_by_prefetches(driver), pins(driver, Tier.HOST), pins(driver, Tier.DEVICE)
+    assert driver.prefetch(key_of(driver, PROMPT)) is None, "FETCH-1: the limit is reached"
+    now = slots_held_by_prefetches(driver), pins(driver, Tier.HOST), pins(driver, Tier.DEVICE)
+    assert now == held, f"FETCH-1: slots and pins {held} before it was refused, {now} after"
+    for ticket in tickets:
+        driver.abort_prefetch(ticket)
+    driver.drain()
+
+
+@clause("FETCH-1", "FETCH-4")
+def test_a_prefetch_of_a_prompt_that_storage_lacks_brings_nothing(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    assert prefetch(driver, OTHER) == 0, "FETCH-4: nothing of this prompt is in storage"
+    assert not slots_held_by_prefetches(driver), f"FETCH-8: nothing came, held are {slots_held_by_prefetches(driver)}"
+
+
+def at_the_limit(driver: Driver, first: int = 20) -> list[Handle]:
+    """Start as many prefetches of two pages as the limit allows."""
+    count = storage_config(driver).limit_tokens // driver.config.page_size // 2
+    return [begin_prefetch(driver, (first + 2 * place, first + 2 * place + 1)) for place in range(count)]
+
+
+# FETCH-4: prefetched pages are inserted into the tree as it is then; duplicates and unneeded pages are freed.
+
+
+@clause("FETCH-4", "HOST-7", "FLOW-10")
+def test_prefetched_pages_can_be_loaded_and_read(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    came = prefetch(driver, PROMPT)
+    assert came == len(PROMPT), f"FETCH-4: all of the prompt is in storage, {came} pages came"
+    assert tier_hits(driver, PROMPT) == (0, len(PROMPT)), (
+        f"FETCH-4: it is on the host: expected {(0, len(PROMPT))}, got {tier_hits(driver, PROMPT)}"
+    )
+    found = driver.load(key_of(driver, PROMPT))
+    driver.verify_state(key_of(driver, PROMPT), found)
+    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), (
+        f"FLOW-10: it was loaded: expected {(len(PROMPT), 0)}, got {tier_hits(driver, PROMPT)}"
+    )
+
+
+@clause("FETCH-4", needs=STEPPED)
+def test_prefetched_pages_are_inserted_only_when_a_step_takes_them_over(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    complete_job(driver, StorageKind.QUERY)
+    driver.complete_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    assert tier_hits(driver, PROMPT) == (0, 0), (
+        f"FLOW-2: nothing was taken over, yet a match gets {tier_hits(driver, PROMPT)}"
+    )
+    driver.step()
+    assert tier_hits(driver, PROMPT) == (0, len(PROMPT)), f"FETCH-4: it was, a match gets {tier_hits(driver, PROMPT)}"
+    assert prefetched_pages(driver, ticket) == len(PROMPT), "FETCH-4: all of it came"
+
+
+@clause("FETCH-4")
+def test_a_prefetch_brings_the_stored_prefix_of_a_prompt(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    came = prefetch(driver, (*PROMPT[:3], 9))
+    assert came == 3, f"FETCH-4: three pages of the prompt are in storage, {came} came"
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-4: the tail is free again, held are {slots_held_by_prefetches(driver)}"
+    )
+    assert host_slots(driver, FULL).keys() == prefixes(*PROMPT[:3]), f"FETCH-4: got {host_slots(driver, FULL).keys()}"
+
+
+@PREFETCH_STAGES
+@clause("FETCH-4", "INS-1", needs=STEPPED)
+def test_pages_that_were_computed_meanwhile_stay_and_the_prefetched_ones_are_freed(
+    driver: Driver, stage: PrefetchStage
+) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    ticket = begin_prefetch(driver, PROMPT)
+    stage(driver)
+    put(driver, PROMPT)
+    driver.drain()
+    require_all_counted(driver, ticket)
+    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {tier_hits(driver, PROMPT)}"
+    capacity = driver.config.host.capacity_tokens if driver.config.host else {}
+    used = {name: capacity[name] - free for name, free in free_host_slots(driver).items()}
+    assert used[FULL] <= len(PROMPT) * driver.config.page_size, f"FETCH-4: each page once, used are {used}"
+
+
+@PREFETCH_STAGES
+@clause("FETCH-4", "INS-8", needs=STEPPED)
+def test_pages_are_inserted_below_a_node_that_was_split_meanwhile(driver: Driver, stage: PrefetchStage) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    ticket = begin_prefetch(driver, PROMPT)
+    stage(driver)
+    put(driver, (*PROMPT[:1], 9))
+    driver.drain()
+    assert prefetched_pages(driver, ticket) == len(PROMPT), "FETCH-4: a match gets all of the prompt"
+    driver.load(key_of(driver, PROMPT))
+    assert tier_hits(driver, PROMPT) == (len(PROMPT), 0), f"FETCH-4: got {tier_hits(driver, PROMPT)}"
+
+
+@PREFETCH_STAGES
+@clause("FETCH-4", "FLOW-6", needs=STEPPED)
+def test_two_prefetches_of_one_prompt_insert_it_once(driver: Driver, stage: PrefetchStage) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    first = begin_prefetch(driver, PROMPT)
+    stage(driver)
+    second = begin_prefetch(driver, PROMPT)
+    driver.drain()
+    require_all_counted(driver, first, second)
+
+
+@clause("FETCH-4", "FETCH-8", page_sizes=[16])
+def test_a_prefetch_brings_as_many_pages_as_the_host_has_room_for(driver: Driver) -> None:
+    for pages in range(1, len(PROMPT) + 1):
+        states = window = len(PROMPT)
+        sizes = capacity_for(driver.config, pages, states) | ({SWA: window * 16} if has(driver, SWA) else {})
+        with storage_variant(driver) as writer:
+            put_in_storage(writer, *PREFIXES)
+        with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
+            came = prefetch(narrow, PROMPT)
+            assert came == pages, f"FETCH-4: the host has {pages} pages, {came} came"
+            assert not slots_held_by_prefetches(narrow), (
+                f"FETCH-8: {slots_held_by_prefetches(narrow)} is held of what did not fit"
+            )
+
+
+@clause("FETCH-4", "EVICT-8", page_sizes=[16])
+def test_a_prefetch_evicts_from_the_host(driver: Driver) -> None:
+    with storage_variant(driver) as writer:
+        put_in_storage(writer, PROMPT)
+    sizes = capacity_for(driver.config, len(PROMPT), 1)
+    with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
+        put_in_storage(narrow, OTHER)
+        assert tier_hits(narrow, OTHER) == (0, len(OTHER)), (
+            f"the host is taken, a match gets {tier_hits(narrow, OTHER)}"
+        )
+        came = prefetch(narrow, PROMPT)
+        assert came == len(PROMPT), f"FETCH-4: what is on the host can go, {came} pages came"
+
+
+@clause("FETCH-4", "FETCH-8", components=(SWA,), page_sizes=[16])
+def test_without_room_for_a_window_a_prefetch_brings_nothing(driver: Driver) -> None:
+    with storage_variant(driver) as writer:
+        put_in_storage(writer, PROMPT)
+    sizes = capacity_for(driver.config, len(PROMPT), 1) | {
+        SWA: (window_pages(driver.config) - 1) * driver.config.page_size
+    }
+    with storage_variant(driver, host={"capacity_tokens": sizes}) as narrow:
+        came = prefetch(narrow, PROMPT)
+        assert came == 0, f"FETCH-6: there is no room for a whole window: expected 0 pages, got {came}"
+        assert not slots_held_by_prefetches(narrow), f"FETCH-8: {slots_held_by_prefetches(narrow)} is held"
+
+
+@clause("FETCH-4", "STORE-2")
+def test_pages_before_an_unreadable_one_are_used(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    for lost in range(len(PROMPT)):
+        came, expected = prefetch_without(driver, PROMPT, Pool.KV, lost)
+        assert came == expected, f"FETCH-4: page {lost} was lost, {expected} pages can be used, {came} came"
+
+
+@clause("FETCH-4", "FLOW-4", needs=STEPPED, page_sizes=[16])
+def test_a_prefetch_ends_if_no_object_can_be_read(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    store(driver).corrupt(list(store(driver).objects))
+    assert prefetch(driver, PROMPT) == 0, f"FETCH-4: nothing can be read, in storage is {in_storage(driver, PROMPT)}"
+    queries = sum(call.verb == "exists" for call in store(driver).calls)
+    assert queries <= 10, f"FLOW-4: one prefetch asked {queries} times what there is"
+    assert not slots_held_by_prefetches(driver), f"FETCH-8: {slots_held_by_prefetches(driver)} is held"
+
+
+@pytest.mark.parametrize("count", range(1, len(PROMPT) + 1))
+@clause("FETCH-4", "FLOW-9")
+def test_pages_evicted_from_both_tiers_are_prefetched_past_any_anchor(driver: Driver, count: int) -> None:
+    put_in_storage(driver, *PREFIXES)
+    evict_both_tiers(driver)
+    if count < len(PROMPT):
+        assert prefetch(driver, PROMPT[:count]) == count, "FETCH-4: the beginning comes first"
+        evict_all(driver)
+    expected = expected_pages(driver, PROMPT, anchor=count if count < len(PROMPT) else 0)
+    came = prefetch(driver, PROMPT)
+    assert came == expected, f"FETCH-4: past {count} pages {expected} are in storage, {came} came"
+    if has(driver, MAMBA):
+        driver.verify_state(key_of(driver, PROMPT), driver.load(key_of(driver, PROMPT)))
+
+
+def require_all_counted(driver: Driver, *tickets: Handle) -> None:
+    """Each prefetch brought all of the prompt, and holds no slots for it."""
+    for ticket in tickets:
+        assert prefetched_pages(driver, ticket) == len(PROMPT), (
+            "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
+        )
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-4: two had the same pages, held are {slots_held_by_prefetches(driver)}"
+    )
+
+
+# FETCH-5, FETCH-6: the other pools are read after KV, for the prefix of KV that was read.
+
+INDEXER = "indexer"
+
+
+def reads(driver: Driver) -> list[tuple[Pool, list[int]]]:
+    """The pages of the prompt that each call of get requested."""
+    places = {key: (pool, page) for pool in pools(driver) for page, key in enumerate(object_keys(driver, pool, PROMPT))}
+    asked_for = [[places[key] for key in call.keys] for call in store(driver).calls if call.verb == "get"]
+    return [(named[0][0], [page for _, page in named]) for named in asked_for]
+
+
+@clause("FETCH-5", page_sizes=[16])
+def test_kv_is_read_first_and_the_other_pools_for_the_prefix_that_was_read(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    assert prefetch(driver, (*PROMPT[:3], 9)) == 3, "FETCH-4: three pages are in storage"
+    window = list(range(max(0, 3 - window_pages(driver.config)), 3))
+    wanted = {Pool.KV: [0, 1, 2], Pool.INDEXER: [0, 1, 2], Pool.SWA: window, Pool.MAMBA: [2]}
+    expected = [(pool, wanted[pool]) for pool in (Pool.KV, Pool.INDEXER, Pool.SWA, Pool.MAMBA) if pool in pools(driver)]
+    found = reads(driver)
+    assert found[0] == expected[0], f"FETCH-5: KV comes first, {expected[0]}, asked for were {found}"
+    assert sorted(found) == sorted(expected), f"FETCH-5: {expected} is needed, asked for were {found}"
+
+
+@clause("FETCH-5", page_sizes=[16])
+def test_without_kv_no_other_pool_is_read(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    store(driver).corrupt(object_keys(driver, Pool.KV, PROMPT)[:1])
+    driver.drain()
+    assert prefetched_pages(driver, ticket) == 0, "FETCH-4: the first page of KV is lost"
+    assert [pool for pool, _ in reads(driver)] == [Pool.KV], f"FETCH-5: no KV came, asked for were {reads(driver)}"
+
+
+@clause("FETCH-5", "FETCH-6", page_sizes=[16], components=(SWA, MAMBA))
+def test_the_window_and_the_state_are_read_at_the_end_of_the_readable_prefix(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    ticket = begin_prefetch(driver, PROMPT)
+    store(driver).corrupt(object_keys(driver, Pool.KV, PROMPT)[3:])
+    driver.drain()
+    assert prefetched_pages(driver, ticket) == 3, "FETCH-4: three pages of KV can be read"
+    window = list(range(3 - window_pages(driver.config), 3))
+    found = reads(driver)
+    tails = [named for named in found if named[0] in (Pool.SWA, Pool.MAMBA)]
+    assert tails[-2:] == [(Pool.SWA, window), (Pool.MAMBA, [2])], f"FETCH-5: the prefix has 3 pages, read were {found}"
+    twice = [page for pool, pages in found if pool is Pool.KV for page in pages]
+    assert len(twice) == len(set(twice)), f"FETCH-5: what had come was read again: {found}"
+
+
+@clause("FETCH-5", sidecars=(INDEXER,))
+def test_kv_pages_without_their_sidecar_are_not_used(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    for lost in range(len(PROMPT)):
+        came, expected = prefetch_without(driver, PROMPT, Pool.INDEXER, lost)
+        assert came == expected, f"FETCH-5: the sidecar of page {lost} is lost: {expected} pages, {came} came"
+
+
+@clause("FETCH-6", components=(SWA,), page_sizes=[16])
+def test_a_window_is_prefetched_in_full_or_not_at_all(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: all is in storage"
+    window = window_pages(driver.config)
+    held = {len(pages) for pages in host_slots(driver, SWA)}
+    expected = set(range(len(PROMPT) - window + 1, len(PROMPT) + 1))
+    assert held == expected, f"FETCH-6: the last window of {len(PROMPT)} pages is {expected}, on the host is {held}"
+
+
+@clause("FETCH-6", components=(SWA,), page_sizes=[16])
+def test_a_window_with_an_unreadable_page_is_freed(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    for lost in range(len(PROMPT) - window_pages(driver.config), len(PROMPT)):
+        came, expected = prefetch_without(driver, PROMPT, Pool.SWA, lost)
+        assert came == expected, f"FETCH-6: page {lost} of the window is lost: {expected} pages, {came} came"
+        assert not slots_held_by_prefetches(driver), (
+            f"FETCH-6: the whole window is freed, held is {slots_held_by_prefetches(driver)}"
+        )
+
+
+@clause("FETCH-6", components=(SWA,), page_sizes=[16])
+def test_past_a_match_a_prefetch_shorter_than_the_window_reads_only_its_own_pages(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    assert prefetch(driver, PROMPT[:3]) == 3, "FETCH-4: the beginning comes first"
+    before = len(reads(driver))
+    came = prefetch(driver, PROMPT)
+    assert came == 1, f"FETCH-6: one page is lacking, {came} came"
+    swa = [pages for pool, pages in reads(driver)[before:] if pool is Pool.SWA]
+    assert swa == [[3]], f"FETCH-6: the match has its own window, asked for were {swa}"
+
+
+@clause("FETCH-6", components=(MAMBA,))
+def test_a_state_is_prefetched_only_at_the_end_of_the_prefix(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT[:2], PROMPT)
+    for wanted, expected in ((PROMPT[:1], 0), (PROMPT[:3], 2), (PROMPT, 4)):
+        driver.reset()
+        came = prefetch(driver, wanted)
+        assert came == expected, f"FETCH-6: of {wanted} there are states after 2 and 4 pages, {came} came"
+        assert len(host_slots(driver, MAMBA)) == (expected > 0), f"FETCH-6: got states {host_slots(driver, MAMBA)}"
+
+
+@clause("FETCH-6", components=(MAMBA,), page_sizes=[16])
+def test_an_unreadable_state_is_replaced_by_an_earlier_one(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT[:2], PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    store(driver).corrupt([object_keys(driver, Pool.MAMBA, PROMPT)[3]])
+    driver.drain()
+    came = prefetched_pages(driver, ticket)
+    assert came == 2, f"FETCH-6: the state after 4 pages is lost, the one after 2 is there, {came} pages came"
+    driver.verify_state(key_of(driver, PROMPT), driver.load(key_of(driver, PROMPT)))
+
+
+@clause("FETCH-5", "FETCH-3", needs=STEPPED, sidecars=(INDEXER,), page_sizes=[16])
+def test_a_prefetch_has_not_ended_while_a_sidecar_is_pending(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    complete_job(driver, StorageKind.QUERY)
+    pending = pending_job(driver, StorageKind.PREFETCH)
+    for done in range(1, pending.batches):
+        driver.advance_storage(pending.ticket)
+        driver.step()
+        left = pending.batches - done
+        assert not host_slots(driver, FULL), f"FETCH-5: {left} batches are pending, and KV is in the tree"
+    driver.advance_storage(pending.ticket)
+    driver.step()
+    assert prefetched_pages(driver, ticket) == len(PROMPT), "FETCH-5: all has come"
+
+
+# REQ-2, FETCH-8: requests with a prefetch before their admission.
+
+
+REQUESTS = [Capability.REQUESTS, Capability.STORAGE]
+
+
+def arriving(driver: Driver, tokens: list[int]) -> Key:
+    """The part of a prompt that an admission can use: the last token is always computed."""
+    return driver.key(tokens[:-1])
+
+
+@clause("REQ-3", "FETCH-4", needs=REQUESTS)
+def test_a_request_uses_what_was_prefetched(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    tokens = [*driver.prompt(PROMPT), 7]
+    ticket = driver.prefetch(arriving(driver, tokens))
+    assert ticket is not None, "FETCH-1: four pages are lacking"
+    driver.drain()
+    brought = prefetched_pages(driver, ticket)
+    admission = driver.admit(driver.key(tokens))
+    assert admission is not None, "REQ-5: the request fits"
+    assert brought == len(PROMPT), f"FETCH-4: all whole pages are in storage, {brought} came"
+    assert admission.cached_tokens == tokens_in_pages(driver, len(PROMPT)), f"FLOW-10: {brought} came, got {admission}"
+    driver.drain()
+    if admission.loading:
+        assert driver.resume(admission.request) is not None, "FLOW-4: its load has ended"
+    driver.finish(admission.request)
+    driver.drain()
+    require_requests_released(driver, "the request has ended")
+
+
+@clause("FETCH-4", "FLOW-10", needs=REQUESTS)
+def test_a_prefetch_brings_only_the_pages_that_admission_can_use(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    tokens = driver.prompt(PROMPT)
+    ticket = driver.prefetch(arriving(driver, tokens))
+    assert ticket is not None, "FETCH-1: three pages are lacking"
+    driver.drain()
+    brought = prefetched_pages(driver, ticket)
+    expected = len(PROMPT) - 1
+    assert brought == expected, f"FETCH-4: the last token is computed: {expected} pages are of use, {brought} came"
+    admission = driver.admit(driver.key(tokens))
+    assert admission is not None, "REQ-5: the request fits"
+    # A window or a state past the usable part could not be used.
+    assert admission.cached_tokens == tokens_in_pages(driver, expected), f"FLOW-10: {expected} came, got {admission}"
+    driver.abort(admission.request)
+    driver.drain()
+
+
+@PREFETCH_STAGES
+@clause("REQ-2", "FETCH-8", needs=[*REQUESTS, Capability.STEPPED, Capability.SIZES], page_sizes=[16])
+def test_a_request_aborted_during_its_prefetch_leaves_nothing_held(driver: Driver, stage: PrefetchStage) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    stage(driver)
+    driver.abort_prefetch(ticket)
+    driver.drain()
+    require_all_evictable(driver, f"after a request that was gone while it was {stage.__name__}")
+
+
+@PREFETCH_STAGES
+@clause("REQ-2", "FETCH-4", needs=[*REQUESTS, Capability.STEPPED, Capability.SIZES], page_sizes=[16])
+def test_a_request_admitted_before_its_prefetch_ends_uses_none_of_it(driver: Driver, stage: PrefetchStage) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    ticket = begin_prefetch(driver, PROMPT)
+    stage(driver)
+    admission = driver.admit(driver.key([*driver.prompt(PROMPT), 7]))
+    assert admission is not None, "REQ-5: the request fits"
+    assert admission.cached_tokens == 0, f"FETCH-4: nothing was taken over, cached are {admission.cached_tokens}"
+    driver.finish(admission.request)
+    driver.drain()
+    assert prefetched_pages(driver, ticket) == len(PROMPT), (
+        "FETCH-4: expected all pages of the prompt to count, whoever computed or prefetched them"
+    )
+    require_all_evictable(driver, "after both have ended")
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3])
+@clause("FETCH-6", "FETCH-4", components=("swa",), page_sizes=[16])
+def test_windows_of_any_length_are_prefetched(driver: Driver, pages: int) -> None:
+    with storage_variant(driver, sliding_window_size=window_tokens(driver.config, pages)) as other:
+        put_in_storage_alone(other, *PREFIXES)
+        for wanted in PREFIXES:
+            other.reset()
+            expected, came = expected_pages(other, wanted), prefetch(other, wanted)
+            assert came == expected == len(wanted), f"FETCH-6: all of {wanted} is in storage, {came} pages came"
+            other.load(key_of(other, wanted))
+        other.drain()
+
+
+@clause("REQ-2", "FLOW-4", needs=[*REQUESTS, Capability.SIZES], page_sizes=[16])
+def test_a_full_device_does_not_stop_a_prefetch(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    put(driver, OTHER)
+    receipt = driver.lock(driver.match(key_of(driver, OTHER)).device_anchor)
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-4: storage gives to the host, where there is room"
+    driver.unlock(receipt)

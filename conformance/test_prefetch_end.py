@@ -1,0 +1,519 @@
+"""FETCH-2, FETCH-3, FETCH-8: what a prefetch pins, how long it is waited for, and what its end releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from hicache.config import WritePolicy
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.types import Handle, Pool, StopPolicy, StorageKind, Tier, TransferKind
+
+from .checks import refused, require_all_evictable
+from .scenario import FULL, MAMBA, SWA, evict_all, evict_host, host_config, put, tier_hits
+from .storage_scenes import (
+    LONG,
+    OTHER,
+    PAIR,
+    PREFETCH_STAGES,
+    PREFIXES,
+    PROMPT,
+    PrefetchStage,
+    begin_prefetch,
+    complete_job,
+    long_prompt_variant,
+    pending_job,
+    pools,
+    prefetch,
+    prefetched_pages,
+    put_in_storage_alone,
+    slots_held_by_prefetches,
+    storage_config,
+    store,
+)
+from .transfers import pending_transfer
+from .tree_view import free_host_slots, host_slots, nodes, pins, prefixes
+
+# FETCH-2: the anchor of a prefetch is pinned until the prefetch has ended.
+
+
+STEPPED = [Capability.STEPPED]
+STEPPED_STORAGE = [Capability.STEPPED_STORAGE]
+
+
+@PREFETCH_STAGES
+@clause("FETCH-2", "LOCK-7", needs=STEPPED_STORAGE)
+def test_the_anchor_stays_until_the_prefetch_has_ended(driver: Driver, stage: PrefetchStage) -> None:
+    ticket = begun_past_an_anchor(driver)
+    stage(driver)
+    evict_all(driver)
+    evict_host(driver)
+    assert PAIR in nodes(driver), (
+        f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
+    )
+    assert pins(driver, Tier.HOST)[FULL, PAIR] > 0, f"FETCH-2: {PAIR} is host-locked, got {pins(driver, Tier.HOST)}"
+    driver.drain()
+    assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
+    assert not pins(driver, Tier.HOST), (
+        f"FETCH-2: the prefetch has ended: expected no pins, got {pins(driver, Tier.HOST)}"
+    )
+    evict_host(driver)
+    assert not nodes(driver), (
+        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
+
+
+@PREFETCH_STAGES
+@clause("FETCH-2", "FETCH-8", needs=STEPPED_STORAGE)
+def test_an_abort_unpins_the_anchor_at_once(driver: Driver, stage: PrefetchStage) -> None:
+    ticket = begun_past_an_anchor(driver)
+    stage(driver)
+    driver.abort_prefetch(ticket)
+    assert not pins(driver, Tier.HOST), (
+        f"FETCH-8: the prefetch was aborted: expected no pins, got {pins(driver, Tier.HOST)}"
+    )
+    evict_host(driver)
+    assert not nodes(driver), (
+        f"FETCH-8: the prefetch was aborted: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
+
+
+@clause("FETCH-2", needs=STEPPED_STORAGE, write_policies=[WritePolicy.WRITE_BACK])
+def test_an_anchor_that_is_on_the_device_alone_is_not_removed(driver: Driver) -> None:
+    ticket = begun_past_a_device_anchor(driver)
+    evict_all(driver)
+    evict_host(driver)
+    assert PAIR in nodes(driver), (
+        f"FETCH-2: {PAIR} is the anchor of a prefetch: expected it to stay, but it was evicted"
+    )
+    driver.drain()
+    assert prefetched_pages(driver, ticket) == len(PROMPT) - len(PAIR), "FETCH-4: the rest of the prompt is in storage"
+
+
+@clause("FETCH-2", "FETCH-9", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
+def test_prefetched_pages_are_inserted_after_the_backup_of_their_anchor(driver: Driver) -> None:
+    ticket = read_past_a_device_anchor(driver)
+    driver.step()
+    assert tier_hits(driver, PROMPT) == (len(PAIR), 0), (
+        "HOST-2: the anchor is not on the host, and nothing below may be"
+    )
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    driver.step()
+    driver.step()
+    rest = len(PROMPT) - len(PAIR)
+    assert tier_hits(driver, PROMPT) == (len(PAIR), rest), (
+        f"FETCH-4: the anchor is there: expected {(len(PAIR), rest)}, got {tier_hits(driver, PROMPT)}"
+    )
+    assert prefetched_pages(driver, ticket) == rest, "FETCH-4: all of the prompt came"
+
+
+@clause("FETCH-2", "LOCK-7", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH], page_sizes=[16])
+def test_an_anchor_is_host_locked_from_the_end_of_its_backup(driver: Driver) -> None:
+    ticket = begun_past_a_device_anchor(driver)
+    driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
+    driver.step()
+    complete_job(driver, StorageKind.STORE)
+    evict_all(driver)
+    evict_host(driver)
+    there = host_slots(driver, FULL).keys()
+    assert there == prefixes(*PAIR), f"FETCH-2: {PAIR} is an anchor: expected it to stay on the host, got {there}"
+    driver.drain()
+    came, rest = prefetched_pages(driver, ticket), len(PROMPT) - len(PAIR)
+    assert came == rest, f"FETCH-4: the rest of the prompt is in storage: expected {rest} pages, got {came}"
+    evict_all(driver)
+    evict_host(driver)
+    assert not nodes(driver), (
+        f"FETCH-2: the prefetch has ended: expected an empty tree after eviction, got {nodes(driver).keys()}"
+    )
+
+
+@clause("FETCH-2", "FLOW-3", needs=STEPPED, write_policies=[WritePolicy.WRITE_THROUGH])
+def test_a_prefetch_brings_nothing_if_the_backup_of_its_anchor_fails(driver: Driver) -> None:
+    ticket = read_past_a_device_anchor(driver)
+    driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
+    driver.drain()
+    assert prefetched_pages(driver, ticket) == 0, (
+        "FLOW-3: the pages would be below a node that is not on the host: expected 0"
+    )
+    assert tier_hits(driver, PROMPT) == (len(PAIR), 0), f"FLOW-3: got {tier_hits(driver, PROMPT)}"
+
+
+@clause(
+    *("FETCH-3", "HOST-2"),
+    needs=STEPPED,
+    write_policies=[WritePolicy.WRITE_THROUGH],
+    stop_policies=[StopPolicy.BEST_EFFORT],
+)
+def test_a_prefetch_that_is_cut_during_the_backup_of_its_anchor_brings_nothing(driver: Driver) -> None:
+    ticket = read_past_a_device_anchor(driver)
+    came = prefetched_pages(driver, ticket)
+    assert came == 0, f"HOST-2: all pages have come, and the anchor is not on the host: expected 0 pages, got {came}"
+    held = slots_held_by_prefetches(driver)
+    assert not held, f"FETCH-8: the prefetch was cut and nothing is read: expected no slots to be held, got {held}"
+    driver.drain()
+    found = tier_hits(driver, PROMPT)
+    assert found == (len(PAIR), 0), f"HOST-2: expected a hit of {(len(PAIR), 0)}, got {found}"
+
+
+def begun_past_an_anchor(driver: Driver) -> Handle:
+    """Start a prefetch of a prompt whose first pages are on the host."""
+    put_in_storage_alone(driver, PAIR, PROMPT)
+    assert prefetch(driver, PAIR) == len(PAIR), "FETCH-4: the beginning is in storage"
+    return begin_prefetch(driver, PROMPT)
+
+
+def begun_past_a_device_anchor(driver: Driver) -> Handle:
+    """Start a prefetch of a prompt whose first pages are on the device and not yet on the host."""
+    put_in_storage_alone(driver, PAIR, PROMPT)
+    put(driver, PAIR)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    return ticket
+
+
+def read_past_a_device_anchor(driver: Driver) -> Handle:
+    """The same, and storage has read all pages."""
+    ticket = begun_past_a_device_anchor(driver)
+    complete_job(driver, StorageKind.QUERY)
+    complete_job(driver, StorageKind.PREFETCH)
+    return ticket
+
+
+# FETCH-3, FLOW-11: how long check_prefetch waits by each stop policy, and what a cut prefetch brings.
+
+
+NOT_BEST_EFFORT = [StopPolicy.WAIT_COMPLETE, StopPolicy.TIMEOUT]
+TIMEOUT = [StopPolicy.TIMEOUT]
+WAITING = [StopPolicy.WAIT_COMPLETE]
+BEST_EFFORT = [StopPolicy.BEST_EFFORT]
+LONG_TIME_S = 1e9
+
+
+@clause("FETCH-3", stop_policies=WAITING)
+def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    moments = 0
+    while (tokens := driver.check_prefetch(ticket)) is None:
+        driver.advance_clock(LONG_TIME_S)
+        driver.step()
+        for one in driver.pending_storage():
+            driver.advance_storage(one.ticket)
+        moments += 1
+        assert moments < 100, "FETCH-3: storage answers: expected the prefetch to end within 100 rounds"
+    assert moments > 1, "FETCH-3: it answered before anything had come"
+    assert tokens == len(PROMPT) * driver.config.page_size, f"FETCH-3: all of the prompt, got {tokens} tokens"
+
+
+@clause("FETCH-3", stop_policies=BEST_EFFORT)
+def test_best_effort_does_not_wait(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    for steps in range(4):
+        driver.reset()
+        ticket = begin_prefetch(driver, PROMPT)
+        for _ in range(steps):
+            driver.step()
+            for one in driver.pending_storage():
+                driver.complete_storage(one.ticket)
+        tokens = driver.check_prefetch(ticket)
+        is_whole = steps >= 2
+        expected = len(PROMPT) * driver.config.page_size * is_whole
+        assert tokens == expected, f"FETCH-3: after {steps} answers {expected} tokens have come, it says {tokens}"
+
+
+@clause("FETCH-3", stop_policies=BEST_EFFORT, page_sizes=[16])
+def test_a_cut_prefetch_keeps_the_pages_that_are_being_written(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    complete_job(driver, StorageKind.QUERY)
+    assert driver.check_prefetch(ticket) == 0, "FETCH-3: nothing has come yet"
+    assert slots_held_by_prefetches(driver), "FLOW-1: a batch is being written: expected its slots to stay held"
+    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.step()
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-8: the batch has ended, held are {slots_held_by_prefetches(driver)}"
+    )
+    assert not driver.pending_storage(), "FETCH-3: the prefetch was cut: expected no pending storage job"
+
+
+@clause("FETCH-3", "FLOW-11", stop_policies=TIMEOUT)
+def test_timeout_waits_for_its_time_and_no_longer(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    tier, page = storage_config(driver), driver.config.page_size
+    for pages in range(1, len(PROMPT) + 1):
+        allowed_s = tier.extra.prefetch_timeout_base + pages * page * tier.extra.prefetch_timeout_per_ki_token / 1024
+        ticket = begin_prefetch(driver, PROMPT[:pages])
+        driver.advance_clock(allowed_s * 0.99)
+        assert driver.check_prefetch(ticket) is None, f"FETCH-3: {pages} pages are waited for {allowed_s} s"
+        driver.advance_clock(allowed_s * 0.02)
+        assert driver.check_prefetch(ticket) == 0, f"FETCH-3: {allowed_s} s have passed, and storage did not answer"
+        driver.drain()
+
+
+@clause("FLOW-11", "FETCH-3", stop_policies=TIMEOUT)
+def test_the_wait_for_a_long_prompt_is_capped(driver: Driver) -> None:
+    tier, page = storage_config(driver), driver.config.page_size
+    pages = tier.limit_tokens // page
+    linear_s = tier.extra.prefetch_timeout_base + pages * page * tier.extra.prefetch_timeout_per_ki_token / 1024
+    assert linear_s > tier.timeout_cap_s, "the longest prompt that is allowed is past the cap"
+    ticket = begin_prefetch(driver, range(20, 20 + pages))
+    driver.advance_clock(tier.timeout_cap_s * 0.99)
+    assert driver.check_prefetch(ticket) is None, f"FLOW-11: waited for {tier.timeout_cap_s} s, and no less"
+    driver.advance_clock(tier.timeout_cap_s * 0.02)
+    assert driver.check_prefetch(ticket) == 0, f"FLOW-11: {tier.timeout_cap_s} s have passed, and not {linear_s} s"
+    driver.drain()
+
+
+@clause("FETCH-3", stop_policies=TIMEOUT)
+def test_timeout_does_not_wait_for_a_prefetch_that_has_ended(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    came = prefetch(driver, PROMPT)
+    assert came == len(PROMPT), f"FETCH-3: all has come before its time, {came} pages are said"
+
+
+@clause("FETCH-3", stop_policies=NOT_BEST_EFFORT, sidecars=("indexer",), page_sizes=[16])
+def test_a_pending_sidecar_is_waited_for_as_long_as_kv(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    complete_job(driver, StorageKind.QUERY)
+    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.step()
+    assert driver.check_prefetch(ticket) is None, "FETCH-3: KV has come, and its sidecar is pending"
+    driver.advance_clock(LONG_TIME_S)
+    tokens, expected = driver.check_prefetch(ticket), None
+    if storage_config(driver).stop_policy is StopPolicy.TIMEOUT:
+        expected = 0
+    assert tokens == expected, f"FETCH-3: a sidecar delays until the timeout and no longer: {expected}, got {tokens}"
+    driver.drain()
+    if tokens is None:
+        expected = len(PROMPT) * driver.config.page_size
+        assert driver.check_prefetch(ticket) == expected, "FETCH-3: all has come"
+
+
+@clause(
+    "FETCH-3", "FETCH-5", page_sizes=[1], write_policies=[WritePolicy.WRITE_THROUGH], needs=[Capability.STEPPED_STORAGE]
+)
+def test_a_cut_prefetch_keeps_the_batches_that_were_read(driver: Driver) -> None:
+    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
+        put_in_storage_alone(long, LONG)
+        for batches in range(4):
+            long.reset()
+            ticket = begin_prefetch(long, LONG)
+            long.step()
+            complete_job(long, StorageKind.QUERY)
+            for _ in range(min(batches, 2)):
+                long.advance_storage(pending_job(long, StorageKind.PREFETCH).ticket)
+            expected = min(128 * batches, 256)
+            tokens = long.check_prefetch(ticket)
+            assert tokens == expected, f"FETCH-3: {expected} pages of {len(LONG)} have come, it says {tokens}"
+            assert tier_hits(long, LONG) == (0, expected), f"FETCH-4: a match gets {tier_hits(long, LONG)}"
+            long.drain()
+
+
+@clause("FETCH-3", "FETCH-6", stop_policies=BEST_EFFORT, components=(SWA, MAMBA), page_sizes=[16])
+def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Driver) -> None:
+    put_in_storage_alone(driver, *PREFIXES)
+    batches = 4
+    for done in range(batches + 1):
+        driver.reset()
+        ticket = begin_prefetch(driver, PROMPT)
+        driver.step()
+        complete_job(driver, StorageKind.QUERY)
+        assert pending_job(driver, StorageKind.PREFETCH).batches == batches, (
+            "FETCH-5: KV, its sidecar, a window and a state"
+        )
+        for _ in range(done):
+            driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+        expected = len(PROMPT) * driver.config.page_size * (done == batches)
+        tokens = driver.check_prefetch(ticket)
+        assert tokens == expected, f"FETCH-6: after {done} of {batches} batches {expected} tokens, got {tokens}"
+        driver.drain()
+
+
+# FETCH-8: however and whenever a prefetch ends, it releases every slot, lock and token of the limit.
+
+
+STEPPED_WITH_SIZES = [Capability.STEPPED_STORAGE, Capability.SIZES]
+
+End = Callable[[Driver, Handle], object]
+
+
+def abort(driver: Driver, ticket: Handle) -> None:
+    """Abort the prefetch."""
+    driver.abort_prefetch(ticket)
+
+
+def lose(driver: Driver, ticket: Handle) -> None:
+    """End the prefetch with no readable object."""
+    store(driver).corrupt(list(store(driver).objects))
+    driver.drain()
+    driver.check_prefetch(ticket)
+
+
+def finish(driver: Driver, ticket: Handle) -> None:
+    """End the prefetch normally."""
+    driver.drain()
+    driver.check_prefetch(ticket)
+
+
+def reset(driver: Driver, _: Handle) -> None:
+    """Reset the cache."""
+    driver.reset()
+
+
+def reset_unread(driver: Driver, _: Handle) -> None:
+    """End the prefetch normally, and reset the cache before it is checked."""
+    driver.drain()
+    driver.reset()
+
+
+ENDS = pytest.mark.parametrize("end", [abort, lose, finish, reset, reset_unread], ids=lambda end: end.__name__)
+
+
+@ENDS
+@PREFETCH_STAGES
+@clause("FETCH-8", "FLOW-7", "EVICT-9", "POOL-1", needs=STEPPED_WITH_SIZES, page_sizes=[16])
+def test_a_prefetch_leaves_nothing_held_however_it_ends(driver: Driver, stage: PrefetchStage, end: End) -> None:
+    put_in_storage_alone(driver, PAIR, PROMPT)
+    prefetch(driver, PAIR)
+    ticket = begin_prefetch(driver, PROMPT)
+    stage(driver)
+    end(driver, ticket)
+    require_all_evictable(driver, f"after a prefetch that was {stage.__name__}, {end.__name__}")
+    assert not slots_held_by_prefetches(driver), f"FETCH-8: held is {slots_held_by_prefetches(driver)}"
+    with refused(driver, "FLOW-4", "a check of a ticket that has ended"):
+        driver.adapter.check_prefetch(ticket)
+    with refused(driver, "FLOW-4", "an abort of a ticket that has ended"):
+        driver.adapter.abort_prefetch(ticket)
+
+
+@PREFETCH_STAGES
+@clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, page_sizes=[16])
+def test_late_writes_of_an_aborted_prefetch_overwrite_nothing(driver: Driver, stage: PrefetchStage) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    stage(driver)
+    driver.abort_prefetch(ticket)
+    put(driver, OTHER)
+    driver.step()
+    driver.complete_all()
+    driver.drain()
+    assert tier_hits(driver, PROMPT) == (0, 0), f"FETCH-8: it was aborted, and a match gets {tier_hits(driver, PROMPT)}"
+    driver.evict("full", driver.config.capacity_tokens["full"])
+    driver.drain()
+    driver.load(driver.key(driver.prompt(OTHER)))
+
+
+@clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, page_sizes=[16])
+def test_an_aborted_prefetch_keeps_its_pages_until_the_batch_has_ended(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    complete_job(driver, StorageKind.QUERY)
+    held = slots_held_by_prefetches(driver)
+    driver.abort_prefetch(ticket)
+    assert slots_held_by_prefetches(driver) == held, (
+        f"FLOW-1: a batch is being written to {held}, got {slots_held_by_prefetches(driver)}"
+    )
+    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.step()
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-8: nothing is written any more, held are {slots_held_by_prefetches(driver)}"
+    )
+    capacity = host_config(driver.config).capacity_tokens
+    assert free_host_slots(driver) == capacity, f"FETCH-8: of {capacity} on the host {free_host_slots(driver)} is free"
+    reads = sum(call.verb == "get" for call in store(driver).calls)
+    assert reads == 1, f"FETCH-8: it was aborted in its first batch, and {reads} were read"
+
+
+@clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, components=(SWA,), page_sizes=[16])
+def test_an_aborted_prefetch_keeps_the_window_until_it_is_written(driver: Driver) -> None:
+    require_kept_until_written(driver, SWA)
+
+
+@clause("FETCH-8", "FLOW-1", needs=STEPPED_WITH_SIZES, components=(MAMBA,), page_sizes=[16])
+def test_an_aborted_prefetch_keeps_the_state_until_it_is_written(driver: Driver) -> None:
+    require_kept_until_written(driver, MAMBA)
+
+
+@PREFETCH_STAGES
+@clause("FETCH-8", "EVICT-9", needs=STEPPED_WITH_SIZES, page_sizes=[16])
+def test_closing_a_cache_during_a_prefetch_leaves_storage_unchanged(driver: Driver, stage: PrefetchStage) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    begin_prefetch(driver, PROMPT)
+    stage(driver)
+    driver.restart()
+    came = prefetch(driver, PROMPT)
+    assert came == len(PROMPT), (
+        f"FETCH-8: expected another cache over the same storage to prefetch {len(PROMPT)} pages, got {came}"
+    )
+
+
+@PREFETCH_STAGES
+@clause("EVICT-9", "FETCH-8", needs=STEPPED_WITH_SIZES, page_sizes=[16])
+def test_after_a_reset_an_earlier_prefetch_has_no_effect(driver: Driver, stage: PrefetchStage) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    begin_prefetch(driver, PROMPT)
+    stage(driver)
+    driver.reset()
+    driver.step()
+    driver.drain()
+    assert tier_hits(driver, PROMPT) == (0, 0), (
+        f"EVICT-9: the prefetch began before the reset: expected (0, 0), got {tier_hits(driver, PROMPT)}"
+    )
+    assert prefetch(driver, PROMPT) == len(PROMPT), "EVICT-9: expected all pages from a prefetch after the reset"
+
+
+@clause("FETCH-8", "FLOW-4", needs=STEPPED_WITH_SIZES, page_sizes=[16])
+def test_many_failed_prefetches_leave_the_host_free(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    contents = dict(store(driver).objects)
+    ends = (abort, lose, partial(reset))
+    for number in range(12):
+        ticket = begin_prefetch(driver, PROMPT)
+        driver.step()
+        ends[number % len(ends)](driver, ticket)
+        store(driver).restore(contents)
+    driver.drain()
+    free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
+    assert free == capacity, f"FETCH-8: of {capacity} on the host {free} is free"
+    assert not pins(driver, Tier.HOST), f"FETCH-8: pinned is {pins(driver, Tier.HOST)}"
+    assert prefetch(driver, PROMPT) == len(PROMPT), "FETCH-8: expected all pages from another prefetch"
+
+
+@clause("FLOW-4", "FETCH-8", needs=STEPPED_WITH_SIZES, page_sizes=[16])
+def test_a_ticket_that_has_ended_is_refused(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    first, second = begin_prefetch(driver, PROMPT), begin_prefetch(driver, PAIR)
+    driver.abort_prefetch(second)
+    driver.drain()
+    assert prefetched_pages(driver, first) == len(PROMPT), "FETCH-4: all of it is in storage"
+    for ticket in (first, second):
+        for verb in (driver.adapter.check_prefetch, driver.adapter.abort_prefetch):
+            with refused(driver, "FLOW-4", f"{verb.__name__} of a ticket that has ended"):
+                verb(ticket)
+
+
+def require_kept_until_written(driver: Driver, component: str) -> None:
+    """Abort a prefetch while storage writes the pages of a component, after KV: their slots stay held until then."""
+    put_in_storage_alone(driver, PROMPT)
+    ticket = begin_prefetch(driver, PROMPT)
+    driver.step()
+    complete_job(driver, StorageKind.QUERY)
+    for _ in range(pools(driver).index(Pool(component))):
+        driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    held = slots_held_by_prefetches(driver)[component]
+    driver.abort_prefetch(ticket)
+    driver.step()
+    left = slots_held_by_prefetches(driver).get(component, 0)
+    assert left == held, f"FLOW-1: storage writes to {held} slots of {component}, and {left} are kept for that"
+    driver.drain()
+    assert not slots_held_by_prefetches(driver), (
+        f"FETCH-8: nothing is written any more, held are {slots_held_by_prefetches(driver)}"
+    )
