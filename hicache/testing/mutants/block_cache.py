@@ -163,13 +163,15 @@ class UseKeepsTheAge(BlockCache):
         self._age: dict[int, int] = {}
         self._clock = 0
 
-    def _store(self, block: Block, content: Content) -> None:
-        super()._store(block, content)
-        self._clock += 1
-        self._age[block.id] = self._clock
+    def _drop(self, block: Block) -> None:
+        super()._drop(block)
+        self._age.pop(block.id, None)
 
     def _enqueue(self, block: Block) -> None:
         super()._enqueue(block)
+        self._clock += 1
+        if block.content is not None:
+            self._age.setdefault(block.id, self._clock)
         cached = [number for number in self._queue if self._blocks[number].content is not None]
         for number in sorted(cached, key=lambda number: self._age[number]):
             self._queue.move_to_end(number)
