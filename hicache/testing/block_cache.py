@@ -282,7 +282,6 @@ class BlockCache:
 
     def finish(self, request: Request, computed: int | None = None) -> None:
         """Publish the computed tokens (None: all of them) and release everything that the request holds."""
-        self._check_running(request)
         self._advance(request, len(request.tokens) if computed is None else computed)
         self._publish_tokens(request, request.computed)
         self._publish_states(request, last=True)

@@ -109,8 +109,8 @@ class BlocksOfOneRank(BlockCache):
 class GroupsNotAskedAgain(BlockCache):
     """Asks each group once: a group that shortens the hit does not make the groups before it check the shorter one.
 
-    Stands in for vllm#55168, whose text was not found. The class is that of vllm#45614: the hit that the groups have in
-    common is not one that every group can serve. Here SWA has the window before the hit that MAMBA then shortens.
+    Of the class of vllm#45614, where the hit that the groups have in common was not one that every group can serve.
+    Here SWA has the window before the first hit, and lacks the window before the shorter one that MAMBA allows.
     """
 
     def _longest_hit(self, request: Request, limit: int) -> tuple[int, list[list[int]]]:
