@@ -84,7 +84,9 @@ REFUSALS = (ValueError, LookupError, AssertionError)
 
 @contextmanager
 def refused(driver: Driver, clause_id: str, mistake: str) -> Iterator[None]:
-    """The block calls the adapter directly; it must raise and change nothing."""
+    """The block calls the adapter directly; it must raise and change nothing. Skips without REFUSALS."""
+    if Capability.REFUSALS not in driver.adapter.capabilities:
+        pytest.skip(f"{type(driver.adapter).__name__} does not declare REFUSALS: {Capability.REFUSALS.value}")
     before = snapshot_values(driver.snapshot())
     try:
         yield

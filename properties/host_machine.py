@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from hicache.config import EvictionPolicy, WritePolicy
-from hicache.testing.adapter import PendingTransfer
+from hicache.testing.adapter import Capability, PendingTransfer
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedInsert, ExpectedMatch
 from hicache.testing.snapshot import Snapshot
@@ -296,6 +296,8 @@ class HostVerbs(TierMachine):
 
     def reset(self, prompts: list[Prompt]) -> None:
         """Both tiers are emptied, and the cache is used anew. Receipts, tickets and handles from before are refused."""
+        if Capability.RESET not in self.adapter_type.capabilities:
+            return
         snapshot = self.driver.snapshot()
         if snapshot.host is not None and snapshot.host.transfers:
             self.record(Situation.RESET)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
-from hicache.testing.adapter import Admission
+from hicache.testing.adapter import Admission, Capability
 from hicache.testing.model import ExpectedMatch
 from hicache.types import Component, Handle, Key, Namespace
 
@@ -38,6 +38,11 @@ class RequestVerbs(CacheMachine):
         """Admit a prompt. It must be admitted if nothing else runs and it fits an empty cache."""
         number = self.start(self.key(pages, tail, namespace))
         return multiple() if number is None else number
+
+    def admit_equal(self, number: int) -> object:
+        """Admit the prompt of a request once more, also while that request runs: both may compute the same pages."""
+        again = self.start(self.keys[number])
+        return multiple() if again is None else again
 
     def checkpoint(self, number: int, tokens: int) -> None:
         """Compute and cache the next chunk of a prompt."""
@@ -135,6 +140,7 @@ class RequestMachine(RequestVerbs):
     requests = Bundle("requests")
 
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
+    admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
     checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
     extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
     finish = rule(number=consumes(requests))(RequestVerbs.finish)
@@ -142,7 +148,9 @@ class RequestMachine(RequestVerbs):
 
     @rule(data=st.data(), pages=st.integers(1, 8))
     def evict(self, data: st.DataObject, pages: int) -> None:
-        """Evict pages of one component."""
+        """Evict pages of one component. A cache without the verb evicts when it is short of slots."""
+        if Capability.VERBS not in self.adapter_type.capabilities:
+            return
         component = data.draw(st.sampled_from(self.components), label="component")
         self.driver.evict(component, self.slots_of(component, pages))
         self.sync()

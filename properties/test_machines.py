@@ -88,7 +88,7 @@ def test_any_order_of_verbs(
     record_property(OPERATIONS, search(DeviceMachine, adapter_type, components, sidecars))
 
 
-@clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS))
+@clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS), verbs=False)
 @COMBINED
 def test_any_mix_of_requests(
     adapter_type: type[CacheAdapter],

@@ -1,8 +1,9 @@
 """CacheAdapter: the one class that a third party implements so that the suites can drive its cache.
 
-Only the abstract methods are required. Every other method belongs to a capability: declare the capability and override
-its methods. A test that needs an undeclared capability is skipped with that reason. A declared capability whose method
-is not overridden makes the test fail.
+An adapter opens a cache through one door, or through both. With VERBS the tests match, insert, lock and evict prefixes
+one by one. With REQUESTS they admit, extend, checkpoint and finish requests, and need no other verb. Every method but
+`__init__` belongs to a capability: declare the capability and override its methods. A test that needs an undeclared
+capability is skipped with that reason. A declared capability whose method is not overridden makes the test fail.
 """
 
 from __future__ import annotations
@@ -42,9 +43,15 @@ PageBytes = npt.NDArray[np.uint8]
 Adapter = TypeVar("Adapter", bound="RankVerbs")
 
 
-class Capability(str, Enum):
-    """What a cache supports beyond match, insert, lock, unlock and evict."""
+INTERFACE_VERSION = 2
+"""The version of this interface. An adapter states the version that it was written for, as `interface`."""
 
+
+class Capability(str, Enum):
+    """What a cache supports. VERBS and REQUESTS are the two doors: an adapter declares one of them at least."""
+
+    VERBS = "one verb at a time: `allocate`, `free`, `match`, `insert`, `lock`, `unlock`, `evict`"
+    RESET = "everything can be removed at once: `reset`"
     PAGED = "page sizes above 1"
     NAMESPACES = "prefixes are kept apart by namespace"
     BIGRAM = "keys of token pairs"
@@ -60,7 +67,7 @@ class Capability(str, Enum):
     REFUSALS = "misuse is refused with an error: a stale receipt, a slot freed twice; the properties try it at random"
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
-    REQUESTS = "the life of a request: `admit`, `extend`, `checkpoint`, `finish`, `abort`"
+    REQUESTS = "the life of a request: `lookup`, `admit`, `extend`, `checkpoint`, `finish`, `abort`"
     HOST = "a host tier"
     STORAGE = "a storage tier"
     MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
@@ -278,11 +285,15 @@ class RankVerbs:
 class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
     """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens.
 
+    `interface`: the INTERFACE_VERSION that the adapter was written for; an adapter that states none was written for 1.
+    `profile`: the design of the cache, "tree" or "blocks". The contract says which clauses do not apply to a design.
     `departures`: ids of clauses that the cache replaces, by design, with a rule of its own. The driver does not check
     the laws of these clauses after each verb, so that other defects stay visible. The tests of these clauses still run,
     and are listed as known failures.
     """
 
+    interface: ClassVar[int] = 1
+    profile: ClassVar[str] = "tree"
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     departures: frozenset[str] = frozenset()
 
@@ -305,22 +316,21 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
 
     # Scheduler.
 
-    @abstractmethod
     def allocate(self, tokens: int) -> Slots | None:
         """Allocate `tokens` slots, a multiple of page_size: whole aligned pages in order, or None when short.
 
         Evicts as many slots as are missing, and no more. With SWA each slot gets an SWA partner.
         """
+        self._lacks("allocate")
 
-    @abstractmethod
     def free(self, slots: Slots) -> None:
         """Free slots that the caller holds, and their SWA partners. Raises for any other slot."""
+        self._lacks("free")
 
-    @abstractmethod
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
         """Find the longest cached prefix. `chunked`: the same request matches again and must not be counted again."""
+        self._lacks("match")
 
-    @abstractmethod
     def insert(
         self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
     ) -> InsertResult:
@@ -330,22 +340,23 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
         `window_start`: the request has no SWA data before this token. `state`: the MAMBA slot that holds the state
         after the last whole page, or None; the caller keeps it when the result has `state_adopted` False.
         """
+        self._lacks("insert")
 
-    @abstractmethod
     def lock(self, handle: Handle) -> Handle:
         """Lock the path from the root to a node; returns the receipt. Raises when the handle's node was removed."""
+        self._lacks("lock")
 
-    @abstractmethod
     def unlock(self, receipt: Handle) -> None:
         """Release the lock of this receipt. Raises when it was released before, or is from another cache."""
+        self._lacks("unlock")
 
-    @abstractmethod
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free at least `tokens` of the component's slots, or all that can be evicted."""
+        self._lacks("evict")
 
-    @abstractmethod
     def reset(self) -> None:
         """Remove every node from the tree."""
+        self._lacks("reset")
 
     def step(self) -> None:
         """Apply the results of finished transfers."""
@@ -397,6 +408,14 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
         self._lacks("read")
 
     # Requests.
+
+    def lookup(self, key: Key) -> int:
+        """How many tokens of a prompt are cached now, for a request that may use all. It takes and frees nothing.
+
+        An admission may use less: most engines compute at least the last token. Whether a look-up counts as a use is
+        left open.
+        """
+        self._lacks("lookup")
 
     def admit(self, key: Key) -> Admission | None:
         """Match, load back, lock, and allocate the rest and a state; None, with no effect, when it does not fit."""
@@ -455,7 +474,10 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
 
 
 def load_adapter(path: str) -> type[CacheAdapter]:
-    """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when it is not an adapter."""
+    """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when it is not an adapter.
+
+    An adapter that was written for another version of the interface, or that declares no door, is a ValueError too.
+    """
     import importlib
 
     module, separator, name = path.partition(":")
@@ -464,4 +486,11 @@ def load_adapter(path: str) -> type[CacheAdapter]:
     found: Any = getattr(importlib.import_module(module), name, None)
     if not (isinstance(found, type) and issubclass(found, CacheAdapter)):
         raise ValueError(f"adapter {path!r}: {name} is {found!r}, not a CacheAdapter class")
+    if found.interface != INTERFACE_VERSION:
+        raise ValueError(
+            f"adapter {path!r} was written for interface {found.interface}, this hicache has interface "
+            f"{INTERFACE_VERSION}: see the section on versions in docs/adapters.md"
+        )
+    if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
+        raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,12 @@ from hicache.types import StopPolicy
 TIERS = ("device", "host", "storage", "metadata", "ranks", "config")
 """What must exist before a clause can be tested."""
 
+PROFILES = ("tree", "blocks")
+"""The designs that exceptions are stated for: a radix tree of nodes, and a table of hashed blocks."""
+
+NO_CACHE = ("metadata", "config")
+"""The tiers of clauses that are tested without a cache."""
+
 LEVELS = ("MUST", "SHOULD")
 
 
@@ -26,6 +32,7 @@ class Clause:
 
     `level`: one of LEVELS. `tier`: one of TIERS. `needs`: capabilities that an adapter must declare for the clause.
     `source`: the upstream issue or pull request that the rule comes from, or "ours". `note`: the reason, or empty.
+    `exceptions`: by profile, why the clause does not apply to caches of this design.
     """
 
     id: str
@@ -35,6 +42,7 @@ class Clause:
     sentence: str
     source: str
     note: str
+    exceptions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ class Checks:
     """The arguments of `@clause`: the clauses that a test checks, and the configurations that it runs over.
 
     `needs`: capabilities beyond those that the clauses need. `page_sizes`, `executors`, `stop_policies`: None for any.
+    `verbs`: whether the test calls verbs one by one.
     """
 
     clauses: tuple[str, ...]
@@ -57,6 +66,7 @@ class Checks:
     layouts: bool
     stop_policies: frozenset[StopPolicy] | None
     prefetch_threshold: bool
+    verbs: bool
 
     @property
     def is_of_host(self) -> bool:
@@ -67,6 +77,11 @@ class Checks:
     def is_of_storage(self) -> bool:
         """Whether the test is about the storage tier, which always has a host tier above it."""
         return self._speaks_of(Capability.STORAGE, "storage")
+
+    @property
+    def drives_verbs(self) -> bool:
+        """Whether the test calls verbs of a cache one by one. Tests of servers and of configuration call no cache."""
+        return self.verbs and any(CONTRACT[clause_id].tier not in NO_CACHE for clause_id in self.clauses)
 
     def _speaks_of(self, capability: Capability, tier: str) -> bool:
         return capability in self.needs or any(CONTRACT[clause_id].tier == tier for clause_id in self.clauses)
@@ -95,7 +110,10 @@ def _clause(
     needs: Iterable[str] = (),
     source: str = "ours",
     note: str = "",
+    exceptions: Mapping[str, str] = MappingProxyType({}),
 ) -> Clause:
+    if not set(exceptions) <= set(PROFILES):
+        raise ValueError(f"exceptions for {sorted(exceptions)}; profiles: {', '.join(PROFILES)}")
     if tier not in TIERS or level not in LEVELS:
         raise ValueError(f"tier {tier!r} and level {level!r}; tiers: {', '.join(TIERS)}; levels: {', '.join(LEVELS)}")
     return Clause(
@@ -106,11 +124,18 @@ def _clause(
         sentence=" ".join(sentence.split()),
         source=source,
         note=" ".join(note.split()),
+        exceptions=MappingProxyType({profile: " ".join(reason.split()) for profile, reason in exceptions.items()}),
     )
 
 
 CONTRACT: Mapping[str, Clause] = load_contract(Path(__file__).with_suffix(".toml"))
 """Every clause by its id, in the order of contract.toml."""
+
+
+def clauses_not_checked(profile: str, departures: Collection[str]) -> frozenset[str]:
+    """The clauses that do not apply to a cache: those its profile excepts, and those it departs from on its own."""
+    excepted = (clause_id for clause_id, one in CONTRACT.items() if profile in one.exceptions)
+    return frozenset(departures).union(excepted)
 
 
 def clause(  # noqa: PLR0913 - one keyword for each choice
@@ -127,6 +152,7 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     layouts: bool = False,
     stop_policies: Iterable[StopPolicy] | None = None,
     prefetch_threshold: bool = False,
+    verbs: bool = True,
 ) -> pytest.MarkDecorator:
     """Name the clauses that a test checks, and choose the configurations over which it runs.
 
@@ -139,6 +165,8 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     `write_policies` and `executors`. write_through_selective must be named, because it differs from write_through
     only in when it copies. The same holds for the storage tier: with a prefetch threshold if `prefetch_threshold`,
     else without one; and with the named `stop_policies`.
+    `verbs`: the test calls verbs one by one, so that an adapter needs VERBS; False for a test that calls none, or that
+    drives the cache by requests alone.
     Raises ValueError for an id that is not in the contract.
     """
     unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
@@ -158,6 +186,7 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
         layouts=layouts,
         stop_policies=None if stop_policies is None else frozenset(stop_policies),
         prefetch_threshold=prefetch_threshold,
+        verbs=verbs,
     )
     marked: pytest.MarkDecorator = pytest.mark.clause(checks)
     return marked

@@ -10,14 +10,17 @@ import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Slots
 
 Array = npt.NDArray[np.int64]
 
 
 class DictionaryAdapter(CacheAdapter):
-    """Supports what needs no capability: pages of one token, one namespace, FULL alone, LRU. A handle is a prefix."""
+    """Pages of one token, one namespace, FULL alone, LRU. A handle is a prefix."""
+
+    interface = 2
+    capabilities = frozenset({Capability.VERBS, Capability.RESET})
 
     def __init__(self, config: CacheConfig) -> None:
         if config.components != ("full",) or config.page_size != 1:

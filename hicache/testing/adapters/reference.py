@@ -73,6 +73,7 @@ class ReferenceAdapter(CacheAdapter):
     `max_pause_s`: the longest that a thread is delayed before each run, at random. `clock`: the time of the cache.
     """
 
+    interface = 2
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
     max_pause_s: ClassVar[float] = 0.0
 
@@ -198,6 +199,10 @@ class ReferenceAdapter(CacheAdapter):
         return self.cache.pools.buffers[pool].read(slots, layer)
 
     # Requests.
+
+    def lookup(self, key: Key) -> int:
+        found = self.match(key, chunked=True)
+        return len(found.device_indices) + found.host_hit_length
 
     def admit(self, key: Key) -> Admission | None:
         request = self._requests.admit(key.tokens, key.namespace)

@@ -46,8 +46,8 @@ from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, N
 
 DEVICE = frozenset(
     {
-        *(Capability.PAGED, Capability.NAMESPACES, Capability.BIGRAM, Capability.SWA, Capability.MAMBA),
-        *(Capability.POLICIES, Capability.BYTES, Capability.SIZES),
+        *(Capability.VERBS, Capability.RESET, Capability.PAGED, Capability.NAMESPACES, Capability.BIGRAM),
+        *(Capability.SWA, Capability.MAMBA, Capability.POLICIES, Capability.BYTES, Capability.SIZES),
     }
 )
 """The capabilities on the device with any core."""
@@ -62,6 +62,8 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
     `version`: the release that must be installed. `locks_tombstones`: a lock is also counted on a node without data,
     and protects data that the node gets later.
     """
+
+    interface = 2
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.driving.running import RunningRequest
@@ -64,7 +65,8 @@ class Inspector:
         self._adapter.sanity_check()
 
     def _check_snapshot(self, snapshot: Snapshot, running: Collection[RunningRequest], *, is_awaited: bool) -> None:
-        held, departures = self._held(snapshot, running), self._adapter.departures
+        held = self._held(snapshot, running)
+        departures = clauses_not_checked(self._adapter.profile, self._adapter.departures)
         owners = check_laws(snapshot, self._config, held, is_awaited=is_awaited, departures=departures)
         check_receipts(snapshot, len(self._locks))
         self._check_sizes(snapshot)

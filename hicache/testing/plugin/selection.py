@@ -74,7 +74,7 @@ class Selection:
 def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable[CacheConfig]) -> Selection:
     """For a test with `config`: the configurations in which all its clauses apply."""
     needs = _needs(checks)
-    lacking = _lacking(needs, adapter)
+    lacking = _lacking(needs, adapter) or _excepted(checks, adapter)
     if lacking:
         return Selection((), (), lacking)
     fitting = tuple(config for config in configurations if _fits(checks, needs & OF_CONFIGURATIONS, config))
@@ -85,11 +85,24 @@ def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable
 def select_clauses(checks: Checks, adapter: type[CacheAdapter]) -> Selection:
     """For a test without `config`: those of its clauses that apply to the adapter."""
     lacking = _lacking(_own_needs(checks), adapter)
-    lacking_by_clause = {clause_id: _lacking(CONTRACT[clause_id].needs, adapter) for clause_id in checks.clauses}
+    lacking_by_clause = {
+        clause_id: _lacking(CONTRACT[clause_id].needs, adapter) or _exception(clause_id, adapter)
+        for clause_id in checks.clauses
+    }
     clauses = tuple(clause_id for clause_id, lacks in lacking_by_clause.items() if not lacks)
     if checks.clauses and not clauses:
         lacking = lacking or next(iter(lacking_by_clause.values()))
     return Selection((), checks.clauses if lacking else clauses, lacking)
+
+
+def _excepted(checks: Checks, adapter: type[CacheAdapter]) -> str:
+    """Why a clause of the test does not apply to the design of the cache; empty when all of them apply."""
+    return next(filter(None, (_exception(clause_id, adapter) for clause_id in checks.clauses)), "")
+
+
+def _exception(clause_id: str, adapter: type[CacheAdapter]) -> str:
+    reason = CONTRACT[clause_id].exceptions.get(adapter.profile, "")
+    return f"{clause_id} does not apply to the profile {adapter.profile}: {reason}" if reason else ""
 
 
 def _needs(checks: Checks) -> frozenset[Capability]:
@@ -100,7 +113,8 @@ def _needs(checks: Checks) -> frozenset[Capability]:
 
 
 def _own_needs(checks: Checks) -> frozenset[Capability]:
-    return checks.needs | {OF_NAME[name] for name in (checks.components | checks.sidecars) & OF_NAME.keys()}
+    door = {Capability.VERBS} if checks.drives_verbs else set()
+    return checks.needs | door | {OF_NAME[name] for name in (checks.components | checks.sidecars) & OF_NAME.keys()}
 
 
 def _lacking(needs: Collection[Capability], adapter: type[CacheAdapter]) -> str:

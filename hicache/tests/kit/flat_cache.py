@@ -16,7 +16,10 @@ Prefix = tuple[Namespace, bytes]
 class FlatCache(CacheAdapter):
     """Stores whole pages of FULL by their whole prefix; a handle is a prefix."""
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.PAGED, Capability.NAMESPACES})
+    interface = 2
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.VERBS, Capability.RESET, Capability.PAGED, Capability.NAMESPACES}
+    )
 
     def __init__(self, config: CacheConfig) -> None:
         self.page_size = config.page_size

@@ -147,8 +147,11 @@ class HostedCache(CacheAdapter):
     With a configuration that has no host tier, the pages are on the device alone.
     """
 
+    interface = 2
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
+            Capability.VERBS,
+            Capability.RESET,
             Capability.PAGED,
             Capability.BYTES,
             Capability.SNAPSHOT,
