@@ -228,6 +228,16 @@ def recompute(driver: Driver) -> None:
     find(driver, TOMBSTONE)
 
 
+def run(driver: Driver, pages: Sequence[int], tail: int = 0) -> None:
+    """Run a request with this prompt from its admission to its end."""
+    driver.finish(admit(driver, pages, tail).request)
+
+
+def cached_pages(driver: Driver, pages: Sequence[int], namespace: Namespace = SHARED) -> int:
+    """How many pages of a prompt a request would find cached, if it may use all of them."""
+    return driver.lookup(driver.key(driver.prompt(pages), namespace)) // driver.config.page_size
+
+
 def admit(driver: Driver, pages: Sequence[int], tail: int = 0) -> Admission:
     """Admit a request whose prompt is these pages and so many more tokens."""
     admission = driver.admit(driver.key([*driver.prompt(pages), *range(tail)]))

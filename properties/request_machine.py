@@ -7,7 +7,7 @@ from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.model import ExpectedMatch
-from hicache.types import Component, Handle, Key, Namespace
+from hicache.types import SHARED, Component, Handle, Key, Namespace
 
 from .machine import CacheMachine
 from .small_caches import NAMESPACE, PAGES
@@ -43,6 +43,14 @@ class RequestVerbs(CacheMachine):
         """Admit the prompt of a request once more, also while that request runs: both may compute the same pages."""
         again = self.start(self.keys[number])
         return multiple() if again is None else again
+
+    def admit_batch(self, pages: list[int], tail: int, tokens: int) -> object:
+        """Admit two equal prompts in one batch, and compute and cache a chunk of both."""
+        key = self.key(pages, tail, SHARED)
+        numbers = [number for number in (self.start(key), self.start(key)) if number is not None]
+        for number in numbers:
+            self.checkpoint(number, tokens)
+        return multiple(*numbers)
 
     def checkpoint(self, number: int, tokens: int) -> None:
         """Compute and cache the next chunk of a prompt."""
@@ -141,6 +149,7 @@ class RequestMachine(RequestVerbs):
 
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
+    admit_batch = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, tokens=CHUNK)(RequestVerbs.admit_batch)
     checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
     extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
     finish = rule(number=consumes(requests))(RequestVerbs.finish)

@@ -307,6 +307,15 @@ class Driver:
 
     # Requests. The model's part is to write what a request computes before the cache can take it.
 
+    def lookup(self, key: Key) -> int:
+        """How many elements of a prompt are cached; with a snapshot, checked against what the tiers have (MATCH-1)."""
+        cached = self.adapter.lookup(key)
+        expected = self._expected_length(key) if self.has_snapshot else cached
+        if cached % self.config.page_size or cached != expected:
+            raise violation("MATCH-1", f"lookup of {self.elements(key)} elements", f"{expected} of them cached", cached)
+        self.verb_done()
+        return cached
+
     def admit(self, key: Key) -> Admission | None:
         """Start a request and check the bytes of its table and state; None when it does not fit."""
         self.overwrite_free_slots()
