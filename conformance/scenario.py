@@ -75,6 +75,11 @@ def insert_fresh(driver: Driver, pages: Sequence[int], *, passed: int = 0, with_
     return FreshInsert(slots, partners, state, result)
 
 
+def use(driver: Driver, pages: Sequence[int]) -> None:
+    """A request uses a prompt: it matches the prompt, locks what is cached of it, and releases the lock."""
+    driver.unlock(driver.lock(driver.match(key_of(driver, pages)).device_anchor))
+
+
 def find(driver: Driver, pages: Sequence[int]) -> Handle:
     """The node at the end of a prompt that is cached in full on the device. The match is not counted as a hit."""
     found = driver.match(key_of(driver, pages), chunked=True)

@@ -31,6 +31,7 @@ from .scenario import (
     put,
     recompute,
     unit,
+    use,
 )
 from .tree_view import Pages, components_on_device, device_slots, hits, locks, nodes, prefixes, snapshot_values
 
@@ -199,11 +200,6 @@ def require_order(driver: Driver, expected: list[Pages], history: str) -> None:
     assert found == expected, f"EVICT-2: {policy} after {history}: expected victims {expected}, got {found}"
 
 
-def use(driver: Driver, *pages: int) -> None:
-    """A request matches a prompt."""
-    driver.match(key_of(driver, pages))
-
-
 SIBLINGS = {
     LRU: [1, 4, 3, 2],  # used last: 1 before 4 came, 3 before 2
     LFU: [4, 1, 2, 3],  # hits 0, 1, 1, 2; of 1 and 2 the one used earlier
@@ -220,10 +216,10 @@ def test_leaves_are_evicted_in_the_order_of_the_policy(driver: Driver) -> None:
     put(driver, [1], priority=2)
     put(driver, [2], priority=0)
     put(driver, [3], priority=1)
-    use(driver, 1)
+    use(driver, [1])
     put(driver, [4], priority=0)
     for page in (3, 3, 2):
-        use(driver, page)
+        use(driver, [page])
     expected: list[Pages] = [(page,) for page in SIBLINGS[driver.config.policy]]
     require_order(driver, expected, "caching 1 2 3, a hit of 1, caching 4, hits of 3 3 2")
 
@@ -245,8 +241,8 @@ def test_a_parent_is_a_leaf_once_its_children_are_gone(driver: Driver) -> None:
     put(driver, [1, 2], priority=1)
     put(driver, [4], priority=2)
     put(driver, [5], priority=3)
-    use(driver, 4)
-    use(driver, 1, 2)
+    use(driver, [4])
+    use(driver, [1, 2])
     require_order(driver, FAMILIES[driver.config.policy], "caching 1, (1, 2), 4, 5, hits of 4 and (1, 2)")
 
 
@@ -266,7 +262,7 @@ def test_inner_nodes_are_not_evicted_before_their_children(driver: Driver) -> No
     put(driver, [1], priority=1)
     put(driver, [1, 2], priority=1)
     put(driver, [7], priority=0)
-    use(driver, 7)
+    use(driver, [7])
     put(driver, [1, 2, 3], priority=1)
     require_order(driver, CHAINS[driver.config.policy], "caching 1, (1, 2), 7, a hit of 7, caching (1, 2, 3)")
 
@@ -288,7 +284,7 @@ def test_a_locked_leaf_is_skipped_and_returns_to_its_place_when_released(driver:
     for page in (1, 2, 3):
         put(driver, [page], priority=page)
         anchors[page,] = find(driver, [page])
-    use(driver, 1)
+    use(driver, [1])
     first, second, third = TRIPLETS[driver.config.policy]
     receipt = driver.lock(anchors[first])
     found = victims(driver, 1)
@@ -305,7 +301,7 @@ def test_a_chunked_request_that_matches_again_is_not_a_new_hit(driver: Driver) -
     for _ in range(3):
         find(driver, [2])
     for _ in range(2):
-        use(driver, 1)
+        use(driver, [1])
     require_order(
         driver, [(2,), (1,)], "caching 1 and 2, one chunked request that looks for 2 three times, two hits of 1"
     )
@@ -322,7 +318,7 @@ def test_a_later_insert_raises_the_priority_and_never_lowers_it(driver: Driver) 
 def test_a_hit_of_a_prompt_is_a_use_of_its_prefixes(driver: Driver) -> None:
     for pages in ([1], [1, 2], [3]):
         put(driver, pages)
-    use(driver, 1, 2)
+    use(driver, [1, 2])
     require_order(driver, [(3,), (1, 2), (1,)], "caching 1, (1, 2), 3, and a hit of (1, 2)")
 
 

@@ -46,6 +46,7 @@ from .scenario import (
     put_on_host,
     recompute,
     unit,
+    use,
     window_pages,
     window_tokens,
 )
@@ -458,17 +459,27 @@ def _admitted(driver: Driver, tokens: list[int]) -> Admission:
     return admission
 
 
-# MATCH-10: a match makes the nodes that it uses the most recent; observed through the next evictions.
+# MATCH-10, MATCH-16: a use makes the nodes on its path the most recent; observed through the next evictions.
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
 def test_a_matched_leaf_is_evicted_last(driver: Driver) -> None:
     for page in (1, 2, 3):
         put(driver, [page])
-    find(driver, [1])
+    use(driver, [1])
     for left in ({(1,), (3,)}, {(1,)}, set()):
         _evict_one(driver, FULL)
         _require_left(driver, FULL, left)
+
+
+@clause("MATCH-16", needs=[Capability.SNAPSHOT], bigram=True)
+def test_a_match_without_a_lock_is_a_use(driver: Driver) -> None:
+    for page in (1, 2, 3):
+        put(driver, [page])
+    find(driver, [1])
+    for left in ({(1,), (3,)}, {(1,)}, set()):
+        _evict_one(driver, FULL)
+        _require_left(driver, FULL, left, "MATCH-16")
 
 
 @clause("MATCH-10", needs=[Capability.SNAPSHOT], bigram=True)
@@ -476,7 +487,7 @@ def test_nodes_below_the_match_are_not_refreshed(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])
     put(driver, [3])
-    find(driver, [1])
+    use(driver, [1])
     for left in ({(1,), (3,)}, {(1,)}):
         _evict_one(driver, FULL)
         _require_left(driver, FULL, left)
@@ -487,7 +498,7 @@ def test_a_matched_chain_is_evicted_from_its_end(driver: Driver) -> None:
     put(driver, [1])
     put(driver, [1, 2])
     put(driver, [3])
-    find(driver, [1, 2])
+    use(driver, [1, 2])
     for left in ({(1,), (1, 2)}, {(1,)}, set()):
         _evict_one(driver, FULL)
         _require_left(driver, FULL, left)
@@ -497,7 +508,7 @@ def test_a_matched_chain_is_evicted_from_its_end(driver: Driver) -> None:
 def test_the_matched_state_nearest_to_the_root_is_the_oldest(driver: Driver) -> None:
     for pages in ([1], [1, 2], [1, 2, 3], [9]):
         put(driver, pages)
-    find(driver, [1, 2, 3])
+    use(driver, [1, 2, 3])
     for left in (prefixes(1, 2, 3), {(1, 2), (1, 2, 3)}, {(1, 2, 3)}):
         _evict_one(driver, MAMBA)
         _require_left(driver, MAMBA, left)
@@ -507,7 +518,7 @@ def test_the_matched_state_nearest_to_the_root_is_the_oldest(driver: Driver) -> 
 def test_a_match_refreshes_no_state_below_it(driver: Driver) -> None:
     for pages in ([1], [1, 2], [9]):
         put(driver, pages)
-    find(driver, [1])
+    use(driver, [1])
     for left in ({(1,), (9,)}, {(1,)}):
         _evict_one(driver, MAMBA)
         _require_left(driver, MAMBA, left)
@@ -518,7 +529,7 @@ def test_the_matched_window_data_nearest_to_the_root_is_the_oldest(driver: Drive
     wide = open_with_window(driver, 3)
     for pages in ([1], [1, 2], [1, 2, 3], [9]):
         put(wide, pages)
-    find(wide, [1, 2, 3])
+    use(wide, [1, 2, 3])
     for left in (prefixes(1, 2, 3), {(1, 2), (1, 2, 3)}, {(1, 2, 3)}):
         _evict_one(wide, SWA)
         _require_left(wide, SWA, left)
@@ -530,7 +541,7 @@ def test_data_before_the_window_is_not_refreshed(driver: Driver) -> None:
     put(driver, [1])
     put(driver, longer)
     put(driver, [99])
-    find(driver, longer)
+    use(driver, longer)
     in_window = prefixes(*longer) - {(1,)}
     for left in ({*in_window, (99,)}, in_window):
         _evict_one(driver, SWA)
@@ -541,9 +552,9 @@ def _evict_one(driver: Driver, component: str) -> None:
     driver.evict(component, unit(driver, component))
 
 
-def _require_left(driver: Driver, component: str, expected: AbstractSet[Pages]) -> None:
+def _require_left(driver: Driver, component: str, expected: AbstractSet[Pages], rule: str = "MATCH-10") -> None:
     left = set(device_slots(driver, component))
-    assert left == expected, f"MATCH-10: {component}: expected {sorted(expected)} to be left, got {sorted(left)}"
+    assert left == expected, f"{rule}: {component}: expected {sorted(expected)} to be left, got {sorted(left)}"
 
 
 # MATCH-15: a match ends at a node that all components accept.

@@ -96,8 +96,9 @@ class DeviceMachine(CacheMachine):
         self.driver.evict(component, tokens)
         after = self.driver.snapshot()
         self.model.sync(after)
-        keeps_rule = "EVICT-6" not in self.adapter.departures
-        if component == Component.FULL and self.config.policy is EvictionPolicy.LRU and keeps_rule:
+        # The oracle counts a match as a use, and takes the ancestors that a victim leaves useless.
+        has_own_order = self.config.policy is not EvictionPolicy.LRU or self.departs("EVICT-2", "EVICT-6", "MATCH-16")
+        if component == Component.FULL and not has_own_order:
             self.uses.require_victims(before, after, tokens)
 
     @precondition(lambda self: self.holders < HOLDERS)

@@ -346,13 +346,13 @@ class HostVerbs(TierMachine):
         self.tickets.observe(bool(loads_of(self.driver.snapshot())))
 
     def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        goes_by_use = self.config.policy is EvictionPolicy.LRU and not self.departs("EVICT-2")
+        goes_by_use = self.config.policy is EvictionPolicy.LRU and not self.departs("EVICT-2", "MATCH-16")
         is_copied_first = self.host.write_policy is WritePolicy.WRITE_BACK
         if component == Component.FULL and goes_by_use and not is_copied_first:
             self.uses.require_victims(before, after, tokens)
 
     def evicted_from_host(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        if component == Component.FULL and not self.departs("EVICT-8"):
+        if component == Component.FULL and not self.departs("EVICT-8", "MATCH-16"):
             self.uses.require_host_victims(before, after, tokens)
 
     def moved(self, one: PendingTransfer) -> None:

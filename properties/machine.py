@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import Model
@@ -89,9 +90,9 @@ class CacheMachine(RuleBasedStateMachine):
         """Update the oracle: remove what was evicted."""
         self.model.sync(self.driver.snapshot())
 
-    def departs(self, clause: str) -> bool:
-        """Whether the adapter declares a departure from a clause."""
-        return clause in self.adapter.departures
+    def departs(self, *clauses: str) -> bool:
+        """Whether one of these clauses does not apply: the adapter departs from it, or its profile excepts it."""
+        return not clauses_not_checked(self.adapter.profile, self.adapter.departures).isdisjoint(clauses)
 
     def refuses(self, call: Callable[[], object]) -> None:
         """The call raises and changes nothing. Skipped for an adapter that does not declare REFUSALS."""
