@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -210,13 +209,13 @@ MULTIPLIERS = (1, 31, 33, 131, 256, 257, 65_536, 65_599, 1_000_003)
 
 
 @pytest.fixture
-def one_digest_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every SHA-256 digest equal."""
-    real = hashlib.sha256
-    monkeypatch.setattr(hashlib, "sha256", lambda _=b"", **__: real(b"the same for all"))
+def one_digest_for_all(driver: Driver) -> Iterator[None]:
+    """Make every page hash of the cache equal."""
+    with driver.adapter.colliding():
+        yield
 
 
-@clause("SEC-2", bigram=True)
+@clause("SEC-2", needs=[Capability.COLLISIONS], bigram=True)
 @pytest.mark.usefixtures("one_digest_for_all")
 def test_prompts_whose_hashes_collide_do_not_find_each_other(driver: Driver) -> None:
     put(driver, [1, 2, 3])
@@ -229,7 +228,7 @@ def test_prompts_whose_hashes_collide_do_not_find_each_other(driver: Driver) -> 
     assert not slots[0] & slots[1], f"SEC-2: slots {slots[0] & slots[1]} are served to two prompts"
 
 
-@clause("SEC-2", needs=[Capability.HOST], page_sizes=[16])
+@clause("SEC-2", needs=[Capability.COLLISIONS, Capability.HOST], page_sizes=[16])
 @pytest.mark.usefixtures("one_digest_for_all")
 def test_prompts_whose_hashes_collide_do_not_find_each_other_on_the_host(driver: Driver) -> None:
     put_on_host(driver, WHOLE)
@@ -242,7 +241,7 @@ def test_prompts_whose_hashes_collide_do_not_find_each_other_on_the_host(driver:
     assert found == ((0, 3), (0, 3)), f"SEC-2: each finds its own three pages, got {found}"
 
 
-@clause("SEC-2", needs=[Capability.NAMESPACES], bigram=True)
+@clause("SEC-2", needs=[Capability.COLLISIONS, Capability.NAMESPACES], bigram=True)
 @pytest.mark.usefixtures("one_digest_for_all")
 def test_namespaces_whose_hashes_collide_do_not_find_each_other(driver: Driver) -> None:
     put(driver, [1, 2])

@@ -46,6 +46,18 @@ def test_nothing_is_found_of_an_unknown_prompt(driver: Driver) -> None:
     assert found == 0, f"MATCH-14: nothing was computed: expected 0 pages, got {found}"
 
 
+@clause("SEC-2", needs=(*REQUESTS, Capability.COLLISIONS), verbs=False)
+def test_a_prompt_whose_hashes_collide_finds_nothing_of_another(driver: Driver) -> None:
+    with driver.adapter.colliding():
+        run(driver, [1, 2, 3])
+        for pages in ([4, 5, 6], [4, 2, 3], [2, 1, 3]):
+            found = cached_pages(driver, pages)
+            assert found == 0, f"SEC-2: all hashes are equal: expected nothing for {pages}, got {found} pages"
+        run(driver, [4, 2, 3])
+        found = [cached_pages(driver, pages) for pages in ([1, 2, 3], [4, 2, 3])]
+        assert found == [3, 3], f"SEC-2: all hashes are equal: expected 3 pages of each prompt, got {found}"
+
+
 # REQ-1: what is cached, and when.
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -65,6 +66,7 @@ class Capability(str, Enum):
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
     REFUSALS = "misuse is refused with an error: a stale receipt, a slot freed twice; the properties try it at random"
+    COLLISIONS = "a test can make all page hashes equal: `colliding`"
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
     REQUESTS = "the life of a request: `lookup`, `admit`, `extend`, `checkpoint`, `finish`, `abort`"
@@ -454,6 +456,15 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
     def events(self) -> Sequence[Event]:
         """All events since the cache was opened."""
         self._lacks("events")
+
+    @classmethod
+    def colliding(cls) -> AbstractContextManager[None]:
+        """While this is entered, every hash by which the cache tells pages apart has one value.
+
+        A cache that compares tokens declares COLLISIONS, and passes SEC-2 by that. A cache that trusts a cryptographic
+        hash by design does not declare it, or departs from SEC-2.
+        """
+        raise NotImplementedError(f"{cls.__name__} declares a capability that needs colliding(), which it lacks")
 
     def page_hashes(self, key: Key) -> Sequence[str]:
         """The hash of each whole page of a key, as hex."""

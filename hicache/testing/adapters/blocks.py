@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar
+from unittest.mock import patch
 
 import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
-from hicache.testing.block_cache import BlockCache, BlockCacheConfig, BlockView, Group, Request
+from hicache.testing.block_cache import BlockCache, BlockCacheConfig, BlockView, Digest, Group, Request, sha256
 from hicache.testing.snapshot import NodeView, PoolView, Snapshot
 from hicache.types import Component, Key, Pool, Sizes, Slots, Tokens
 
@@ -26,10 +28,11 @@ class BlockCacheAdapter(CacheAdapter):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES),
-            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES),
+            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.COLLISIONS),
         }
     )
     cache_type: ClassVar[type[BlockCache]] = BlockCache
+    digest: ClassVar[Digest] = staticmethod(sha256)
 
     def __init__(self, config: CacheConfig) -> None:
         if config.components != (FULL,) or config.sidecars or config.bigram or config.host is not None:
@@ -37,8 +40,17 @@ class BlockCacheAdapter(CacheAdapter):
         self._page = config.page_size
         self._capacity = config.capacity_tokens[FULL]
         blocks = self._capacity // self._page + 1
-        self.cache = self.cache_type(BlockCacheConfig(blocks, (Group(Component.FULL, self._page),)))
+        groups = (Group(Component.FULL, self._page),)
+        self.cache = self.cache_type(
+            BlockCacheConfig(blocks, groups), digest=lambda data: self.digest(data)
+        )  # as `colliding` sets it
         self._pool = np.zeros((LAYERS, blocks * self._page, SLOT_BYTES), dtype=np.uint8)
+
+    @classmethod
+    @contextmanager
+    def colliding(cls) -> Iterator[None]:
+        with patch.object(cls, "digest", staticmethod(lambda _: bytes(1))):
+            yield
 
     # Requests.
 

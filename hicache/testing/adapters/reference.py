@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Any, ClassVar, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 
@@ -235,6 +238,10 @@ class ReferenceAdapter(CacheAdapter):
     def events(self) -> Sequence[Event]:
         return self.cache.events.peek()
 
+    @classmethod
+    def colliding(cls) -> AbstractContextManager[None]:
+        return _one_digest()
+
     def page_hashes(self, key: Key) -> Sequence[str]:
         return self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
 
@@ -400,6 +407,14 @@ def _stepper(executor: Executor[JobT], config: CacheConfig) -> StepExecutor[JobT
 def _admission(request: Request) -> Admission:
     cached = request.shared_tokens + request.loading_tokens
     return Admission(request, request.table.copy(), cached, request.state, loading=not request.is_ready)
+
+
+@contextmanager
+def _one_digest() -> Iterator[None]:
+    """Every SHA-256 digest is that of the same text."""
+    real = hashlib.sha256
+    with patch.object(hashlib, "sha256", lambda *_, **__: real(b"the same for all")):
+        yield
 
 
 class ReferenceView:
