@@ -63,7 +63,7 @@ from .transfers import (
     transfer_bytes,
     transfer_views,
 )
-from .tree_view import free_device_slots, free_host_slots, host_slots, page_hash_chain, tokens_of_prefix
+from .tree_view import free_device_slots, free_host_slots, host_slots, tokens_of_prefix
 
 OTHER = Namespace(lora=None, salt="other", tenant=None)
 WHOLE = (1, 2, 3, 4)
@@ -92,7 +92,7 @@ def replay(events: Iterable[Event]) -> Blocks:
 
 
 def cached_blocks(driver: Driver) -> Blocks:
-    """The blocks that a snapshot shows. In the shared namespace their page hashes are worked out here."""
+    """The blocks that a snapshot shows, named by the cache's own page hashes. KEY-4 says how these are made."""
     snapshot, page = driver.snapshot(), driver.config.page_size
     found: Blocks = set()
     for number, node in enumerate(snapshot.nodes):
@@ -109,10 +109,7 @@ def cached_blocks(driver: Driver) -> Blocks:
 
 
 def _blocks(driver: Driver, namespace: Namespace, prefix: bytes) -> Sequence[str]:
-    config = driver.config
-    tokens = tokens_of_prefix(prefix, bigram=config.bigram)
-    if namespace == SHARED:
-        return page_hash_chain(tokens, config.page_size, bigram=config.bigram)
+    tokens = tokens_of_prefix(prefix, bigram=driver.config.bigram)
     return driver.adapter.page_hashes(driver.key(tokens, namespace))
 
 

@@ -66,6 +66,7 @@ class Capability(str, Enum):
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
     REFUSALS = "misuse is refused with an error: a stale receipt, a slot freed twice; the properties try it at random"
+    BRANCHING = "a match says where the next state should be kept: `branching_seqlen`"
     COLLISIONS = "a test can make all page hashes equal: `colliding`"
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
@@ -440,7 +441,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
         self._lacks("finish")
 
     def abort(self, request: Handle) -> None:
-        """Release everything that the request holds, and cache nothing more."""
+        """Release everything that the request holds. A cache that keeps what was computed departs from REQ-6."""
         self._lacks("abort")
 
     # Read-only.

@@ -41,9 +41,7 @@ class BlockCacheAdapter(CacheAdapter):
         self._capacity = config.capacity_tokens[FULL]
         blocks = self._capacity // self._page + 1
         groups = (Group(Component.FULL, self._page),)
-        self.cache = self.cache_type(
-            BlockCacheConfig(blocks, groups), digest=lambda data: self.digest(data)
-        )  # as `colliding` sets it
+        self.cache = self.cache_type(BlockCacheConfig(blocks, groups), digest=self._digest)
         self._pool = np.zeros((LAYERS, blocks * self._page, SLOT_BYTES), dtype=np.uint8)
 
     @classmethod
@@ -111,6 +109,10 @@ class BlockCacheAdapter(CacheAdapter):
         protected = sum(block.references > 0 for block in cached) * self._page
         evictable = len(cached) * self._page - protected
         return {FULL: Sizes(evictable, protected, len(state.free) * self._page - evictable)}
+
+    def _digest(self, data: bytes) -> bytes:
+        # Looked up for each call: `colliding` may replace the function while the cache is open.
+        return self.digest(data)
 
     def _node(self, block: BlockView, row_of: Mapping[tuple[object, bytes], int]) -> NodeView:
         assert block.prefix is not None, f"block {block.id} is cached"

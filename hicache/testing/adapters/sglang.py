@@ -47,7 +47,14 @@ from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, N
 DEVICE = frozenset(
     {
         *(Capability.VERBS, Capability.RESET, Capability.PAGED, Capability.NAMESPACES, Capability.BIGRAM),
-        *(Capability.SWA, Capability.MAMBA, Capability.POLICIES, Capability.BYTES, Capability.SIZES),
+        *(
+            Capability.SWA,
+            Capability.MAMBA,
+            Capability.BRANCHING,
+            Capability.POLICIES,
+            Capability.BYTES,
+            Capability.SIZES,
+        ),
     }
 )
 """The capabilities on the device with any core."""
