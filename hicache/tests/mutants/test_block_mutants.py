@@ -21,26 +21,38 @@ from hicache.tests.kit.suite_runs import run_recorded, suite_folder
 
 
 class FreesDuplicates(BlockCacheAdapter):
+    """Frees a page that another request computed too, while its own request reads it."""
+
     cache_type: ClassVar[type[BlockCache]] = DuplicateFreedInUse
 
 
 class KeepsAge(BlockCacheAdapter):
+    """A use does not make a prefix more recent."""
+
     cache_type: ClassVar[type[BlockCache]] = UseKeepsTheAge
 
 
 class BlankLast(BlockCacheAdapter):
+    """Evicts cached pages while blank ones are free."""
+
     cache_type: ClassVar[type[BlockCache]] = BlankBehindCached
 
 
 class LosesCopies(BlockCacheAdapter):
+    """Of two copies of a page, only the last one is found."""
+
     cache_type: ClassVar[type[BlockCache]] = LastCopyTakesTheEntry
 
 
 class AllocatesFirst(BlockCacheAdapter):
+    """A request may evict its own prefix."""
+
     cache_type: ClassVar[type[BlockCache]] = AllocatesBeforeItTakes
 
 
 class TrustsDigests(BlockCacheAdapter):
+    """Compares hashes and no tokens."""
+
     cache_type: ClassVar[type[BlockCache]] = TrustsTheDigest
 
 
