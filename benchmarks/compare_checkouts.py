@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
@@ -28,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from hicache.config import CacheConfig
+from hicache.testing import configurations
 from hicache.testing.adapter import CacheAdapter, Capability, load_adapter
-from hicache.testing.configurations import standard_configurations, with_host, with_storage
+from hicache.testing.configurations import standard_configurations
 from hicache.types import SHARED, Component, Handle, Key, Slots, Tokens
 
 ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
@@ -349,6 +351,15 @@ def has_verb(configuration: str, verb: str) -> bool:
     return is_on_tier and COMPONENT_OF.get(VERBS[verb], FULL) in components.split("+")
 
 
+def with_tier(tier: str, config: CacheConfig) -> CacheConfig:
+    """Add a tier, by the function of the worker's own checkout. Earlier ones have it in a module for each tier."""
+    name = f"with_{tier}"
+    moved = not hasattr(configurations, name)
+    module = import_module(f"hicache.testing.{tier}_configurations") if moved else configurations
+    added: CacheConfig = getattr(module, name)(config)
+    return added
+
+
 def config_named(name: str) -> CacheConfig:
     """One of CONFIGURATIONS: a standard configuration, with room for all that is cached."""
     standard, _, tier = name.rpartition("/")
@@ -358,11 +369,11 @@ def config_named(name: str) -> CacheConfig:
     room = {component: ROOM_STATES if component == MAMBA else tokens for component in config.components}
     config = replace(config, capacity_tokens=room, events=False)
     if tier != "device":
-        config = with_host(config)
+        config = with_tier("host", config)
         assert config.host is not None, "a host tier was added"
         config = replace(config, host=replace(config.host, capacity_tokens=room))
     if tier == "storage":
-        config = with_storage(config)
+        config = with_tier("storage", config)
         assert config.storage is not None, "a storage tier was added"
         config = replace(config, storage=replace(config.storage, limit_tokens=room[FULL]))
     return config
