@@ -54,8 +54,8 @@ def test_a_prompt_whose_hashes_collide_finds_nothing_of_another(driver: Driver) 
             found = cached_pages(driver, pages)
             assert found == 0, f"SEC-2: all hashes are equal: expected nothing for {pages}, got {found} pages"
         run(driver, [4, 2, 3])
-        found = [cached_pages(driver, pages) for pages in ([1, 2, 3], [4, 2, 3])]
-        assert found == [3, 3], f"SEC-2: all hashes are equal: expected 3 pages of each prompt, got {found}"
+        both = [cached_pages(driver, pages) for pages in ([1, 2, 3], [4, 2, 3])]
+        assert both == [3, 3], f"SEC-2: all hashes are equal: expected 3 pages of each prompt, got {both}"
 
 
 # REQ-1: what is cached, and when.

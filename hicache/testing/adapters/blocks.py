@@ -112,7 +112,7 @@ class BlockCacheAdapter(CacheAdapter):
 
     def _digest(self, data: bytes) -> bytes:
         # Looked up for each call: `colliding` may replace the function while the cache is open.
-        return self.digest(data)
+        return type(self).digest(data)
 
     def _node(self, block: BlockView, row_of: Mapping[tuple[object, bytes], int]) -> NodeView:
         assert block.prefix is not None, f"block {block.id} is cached"

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from hicache.cli.stage import suite_folder
 from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.block_cache import BlockCache
 from hicache.testing.mutants.block_cache import (
@@ -17,7 +18,7 @@ from hicache.testing.mutants.block_cache import (
     UseKeepsTheAge,
 )
 from hicache.testing.report import Outcome
-from hicache.tests.kit.suite_runs import run_recorded, suite_folder
+from hicache.tests.kit.suite_runs import run_recorded
 
 
 class FreesDuplicates(BlockCacheAdapter):
