@@ -6,6 +6,7 @@ import typer
 
 from hicache.cli.accuracy import accuracy_command
 from hicache.cli.explain import explain_command
+from hicache.cli.init_adapter import init_adapter_command
 from hicache.cli.replay import replay_command
 from hicache.cli.report import report_app
 from hicache.cli.serve_metadata import serve_metadata_command
@@ -15,6 +16,7 @@ from hicache.cli.verify_storage import verify_storage_command
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown"
 )
+app.command("init-adapter")(init_adapter_command)
 app.command("verify")(verify_command)
 app.command("verify-storage")(verify_storage_command)
 app.command("accuracy")(accuracy_command)

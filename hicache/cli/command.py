@@ -15,13 +15,18 @@ REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
 
 def adapter_class(path: str) -> type[CacheAdapter]:
     """Import the class `package.module:Class`, also from the current folder. Usage error if this fails."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    include_this_folder()
     try:
         return load_adapter(path)
     except (ImportError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--adapter") from error
+
+
+def include_this_folder() -> None:
+    """Let modules be imported from the current folder."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:

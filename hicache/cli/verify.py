@@ -32,10 +32,10 @@ def verify_command(
 ) -> None:
     """Verify a cache: run every suite on it and write one report.
 
-    Always runs the conformance suite (the contract, clause by clause), the properties (random operations against a
-    model), and the replay of a generated trace. If the adapter declares RANKS, also runs the suite for several ranks,
-    with one process for each rank. If it declares BYTES, also runs the accuracy suite (answers of language models),
-    unless its libraries are not installed. Prints the suites that it does not run, with the reason.
+    Always runs the conformance suite (the contract, clause by clause) and the properties (random operations against a
+    model). If the adapter declares VERBS, also replays a generated trace. If it declares RANKS, also runs the suite
+    for several ranks, with one process for each rank. If it declares BYTES, also runs the accuracy suite (answers of
+    language models), unless its libraries are not installed. Prints the suites that it does not run, with the reason.
 
     The report is report.html, report.md, junit.xml and run.json.
 
@@ -54,7 +54,7 @@ def verify_command(
     suites = {"conformance": (), "properties": profile, "distributed_tests": (), "accuracy": ()}
     stages: list[Stage] = [
         *(SuiteStage(name, verification, arguments) for name, arguments in suites.items() if name not in omitted),
-        ReplayStage(verification, cache, known),
+        *([ReplayStage(verification, cache, known)] if "replay" not in omitted else []),
     ]
     failed, console = shortcomings(verify(stages, report, Console())), Console()
     for name, reason in omitted.items():
@@ -66,6 +66,8 @@ def verify_command(
 def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
     """The suites that are not run, each with the reason: a capability, a library, or the time that it takes."""
     reasons = {}
+    if Capability.VERBS not in cache.capabilities:
+        reasons["replay"] = f"{cache.__name__} does not declare VERBS"
     if Capability.RANKS not in cache.capabilities:
         reasons["distributed_tests"] = f"{cache.__name__} does not declare RANKS"
     if Capability.BYTES not in cache.capabilities:

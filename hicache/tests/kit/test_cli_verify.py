@@ -17,7 +17,8 @@ from hicache.cli import stage as stage_module
 from hicache.cli.app import app
 from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import Progress, StageResult, SuiteStage, Verification, follow, suite_folder
-from hicache.cli.verify import verify
+from hicache.cli.verify import left_out, verify
+from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
@@ -388,3 +389,9 @@ def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.Monke
     assert (told.outcome, told.reason) == (Outcome.KNOWN_FAILURE, "bug: frees twice"), f"got {told}"
     told = run_replay(monkeypatch, outcome, known)
     assert told.outcome is Outcome.PASSED, f"only a failure can be known, got {told}"
+
+
+def test_a_cache_of_requests_alone_is_not_replayed() -> None:
+    told = left_out(BlockCacheAdapter, quick=True)
+    assert told.get("replay") == "BlockCacheAdapter does not declare VERBS", f"expected it to be said: {told}"
+    assert "replay" not in left_out(FlatCache, quick=True), "a cache of verbs is replayed"
