@@ -138,7 +138,7 @@ def test_every_combination_serves_the_same_verbs(driver: Driver) -> None:
     assert hit_pages(driver, [1, 2, 3]) == 0, "COMP-3: expected no hit after a reset"
 
 
-@clause("COMP-3", page_sizes=[16])
+@clause("COMP-3", needs=[Capability.SIZES], page_sizes=[16])
 def test_components_may_be_named_in_any_order(driver: Driver) -> None:
     other = open_variant(driver, components=driver.config.components[::-1])
     for each in (driver, other):

@@ -37,7 +37,9 @@ class DictionaryAdapter(CacheAdapter):
         prefix, slots = self.cache.find(key.tokens)
         return MatchResult(slots, prefix, prefix, 0, {}, None)
 
-    def insert(self, key: Key, slots: Slots, *, shared: int, **_: Any) -> InsertResult:
+    def insert(
+        self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
+    ) -> InsertResult:
         known = self.cache.keep(key.tokens, slots)
         self.cache.give(slots[shared:known])
         return InsertResult(known, len(slots), key.tokens.tobytes(), state_adopted=False)
@@ -86,13 +88,13 @@ class PrefixDictionary:
         self.taken -= given
         self.free |= given
 
-    def find(self, tokens: npt.NDArray[np.int32]) -> tuple[bytes, Array]:
+    def find(self, tokens: npt.NDArray[Any]) -> tuple[bytes, Array]:
         """The longest cached prefix, and the slot of each of its tokens."""
         found = list(takewhile(self.slots.__contains__, _prefixes(tokens)))
         self._use(found)
         return found[-1] if found else b"", np.array([self.slots[prefix] for prefix in found], dtype=np.int64)
 
-    def keep(self, tokens: npt.NDArray[np.int32], slots: Array) -> int:
+    def keep(self, tokens: npt.NDArray[Any], slots: Array) -> int:
         """Cache these tokens with these slots. Returns how many of them were cached before, with other slots."""
         prefixes = _prefixes(tokens)
         known = sum(prefix in self.slots for prefix in prefixes)
@@ -131,5 +133,5 @@ class PrefixDictionary:
             self.slots[prefix] = self.slots.pop(prefix)
 
 
-def _prefixes(tokens: npt.NDArray[np.int32]) -> list[bytes]:
+def _prefixes(tokens: npt.NDArray[Any]) -> list[bytes]:
     return [tokens[:end].tobytes() for end in range(1, len(tokens) + 1)]
