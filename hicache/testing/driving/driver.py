@@ -484,7 +484,9 @@ class Driver:
         self._move("advance", lambda: self.adapter.advance(ticket))
         after = self._pending(ticket)
         if before is not None and after is not None and after.units_done != before.units_done + 1:
-            expected, actual = f"{before.units_done + 1} units done", f"{after.units_done} units done"
+            expected, actual = (
+                f"{done} of {before.units} units done" for done in (before.units_done + 1, after.units_done)
+            )
             raise violation(_progress_clause(before), f"advance of a {before.kind.value}", expected, actual)
         self.verb_done()
 
@@ -807,8 +809,9 @@ class Driver:
             raise violation("FLOW-2", verb, "residency unchanged until a step applies the transfer", "a change")
 
     def _require_end(self, verb: str, ticket: Handle) -> None:
-        if self._pending(ticket) is not None:
-            raise violation("FLOW-4", verb, "that it has ended", "it is pending")
+        one = self._pending(ticket)
+        if one is not None:
+            raise violation("FLOW-4", verb, f"a {one.kind.value} that has ended", one)
 
     # Checks of the storage tier.
 

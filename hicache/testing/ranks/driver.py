@@ -46,7 +46,7 @@ class RankDriver(Driver):
             raise violation("RANK-1", place, "the same tree on every rank", differences)
 
     def let_end(self, *kinds: TransferKind | StorageKind) -> int:
-        """Complete the pending transfers and storage requests of these kinds, oldest first; returns their number."""
+        """Complete what is pending of these kinds, or all of it, oldest first; returns the number."""
         pending = self.pending(*kinds)
         for one in pending:
             self.complete(one.ticket)
