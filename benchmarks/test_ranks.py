@@ -28,7 +28,7 @@ from hicache.testing.storage.scripted import BACKEND, store_named
 from hicache.testing.traces import Trace, TraceRequest
 from hicache.testing.traces.format import write_trace
 from hicache.testing.traces.generate import SHORT_TRACE, generate_trace
-from hicache.types import SHARED, Handle, Key, StopPolicy, StorageKind, Tier
+from hicache.types import SHARED, Handle, Key, StopPolicy, Tier
 
 from .conftest import ReportRatio
 from .measurement import Ratio
@@ -257,7 +257,7 @@ def test_a_check_of_a_prefetch_takes_at_most_one_collective(
 
 
 def _complete_jobs(own: CacheAdapter) -> None:
-    for job in own.pending(*StorageKind):
+    for job in own.pending():
         own.complete(job.ticket)
 
 
