@@ -257,8 +257,8 @@ def test_a_check_of_a_prefetch_takes_at_most_one_collective(
 
 
 def _complete_jobs(own: CacheAdapter) -> None:
-    for job in own.pending_storage():
-        own.complete_storage(job.ticket)
+    for job in own.pending():
+        own.complete(job.ticket)
 
 
 @ON_MESHES

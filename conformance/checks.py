@@ -10,7 +10,7 @@ import pytest
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import Capability
 from hicache.testing.driving.driver import Driver
-from hicache.types import Tier
+from hicache.types import Tier, TransferKind
 
 from .scenario import FULL, evict_host, host_config
 from .tree_view import device_locks, free_device_slots, free_host_slots, host_locks, locks, nodes, pins, snapshot_values
@@ -26,7 +26,7 @@ def require_idle(driver: Driver, when: str) -> None:
     pinned = {tier.value: pins(driver, tier) for tier in (Tier.DEVICE, Tier.HOST)}
     assert not any(pinned.values()), f"FLOW-7: {when}: expected no pins of the cache's own transfers, got {pinned}"
     is_stepped = host_config(driver.config).executor is ExecutorKind.STEPPED
-    under_way = [*host.transfers, *(driver.pending() if is_stepped else ())]
+    under_way = [*host.transfers, *(driver.pending(*TransferKind) if is_stepped else ())]
     assert not under_way, f"FLOW-7: {when}: expected no transfer under way, got {under_way}"
     kept = {component: slots.tolist() for component, slots in host.kept.items() if len(slots)}
     assert not kept, f"FLOW-7: {when}: expected no slots kept for readers, got {kept}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hicache.config import StorageConfig
-from hicache.testing.adapter import Capability, PendingStorage
+from hicache.testing.adapter import Capability, Pending
 from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import StorageView
 from hicache.testing.storage.scripted import Store, store_of
@@ -142,16 +142,16 @@ def expected_pages(driver: Driver, pages: Sequence[int], anchor: int = 0) -> int
     return restorable_pages(present, window_pages(driver.config))
 
 
-def pending_job(driver: Driver, kind: StorageKind) -> PendingStorage:
+def pending_job(driver: Driver, kind: StorageKind) -> Pending:
     """The only pending storage job of a kind."""
-    found = [one for one in driver.pending_storage() if one.kind is kind]
+    found = driver.pending(kind)
     assert len(found) == 1, f"FLOW-4: expected one pending {kind.value}, got {found}"
     return found[0]
 
 
 def complete_job(driver: Driver, kind: StorageKind) -> None:
     """Complete the only pending storage job of a kind, and let a step take it over."""
-    driver.complete_storage(pending_job(driver, kind).ticket)
+    driver.complete(pending_job(driver, kind).ticket)
     driver.step()
 
 
@@ -209,7 +209,7 @@ def querying(driver: Driver) -> None:
 def known(driver: Driver) -> None:
     """Storage has answered the query, and no step has taken the answer over."""
     querying(driver)
-    driver.complete_storage(pending_job(driver, StorageKind.QUERY).ticket)
+    driver.complete(pending_job(driver, StorageKind.QUERY).ticket)
 
 
 def fetching(driver: Driver) -> None:
@@ -222,7 +222,7 @@ def fetching(driver: Driver) -> None:
 def arrived(driver: Driver) -> None:
     """All pages are read, and no step has taken them over."""
     fetching(driver)
-    driver.complete_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.complete(pending_job(driver, StorageKind.PREFETCH).ticket)
 
 
 PREFETCH_STAGES = pytest.mark.parametrize(

@@ -497,8 +497,8 @@ def require_held(driver: Driver, pages: list[int], when: str) -> None:
 def test_a_node_stays_until_its_copy_is_acknowledged(driver: Driver) -> None:
     start_copy(driver, [1, 2])
     copy = pending_transfer(driver, TransferKind.BACKUP)
-    for layer in range(copy.layers):
-        require_held(driver, [1, 2], f"{layer} of {copy.layers} layers have moved")
+    for layer in range(copy.units):
+        require_held(driver, [1, 2], f"{layer} of {copy.units} layers have moved")
         driver.advance(copy.ticket)
     require_held(driver, [1, 2], "all layers have moved and no step has acknowledged them")
     driver.step()

@@ -439,7 +439,7 @@ def test_a_backup_below_a_failed_one_is_not_counted(driver: Driver) -> None:
     for pages in (WHOLE[:2], WHOLE):
         put(driver, pages)
         driver.step()
-    parent, child = [one for one in driver.pending() if one.kind is TransferKind.BACKUP]
+    parent, child = driver.pending(TransferKind.BACKUP)
     driver.complete(child.ticket)
     driver.fail(parent.ticket, parts_done=0)
     driver.step()
@@ -474,9 +474,9 @@ def test_nothing_is_reported_before_storage_has_it(driver: Driver) -> None:
     driver.step()
     driver.complete_all()
     pending = pending_job(driver, StorageKind.STORE)
-    for _ in range(pending.batches):
+    for _ in range(pending.units):
         assert not reported(driver), f"EVENT-1: storage has not answered: expected no events, got {reported(driver)}"
-        driver.advance_storage(pending.ticket)
+        driver.advance(pending.ticket)
     driver.step()
     events = {event.component for event in reported(driver)}
     assert events == set(driver.config.components), (

@@ -112,7 +112,7 @@ def test_a_load_whose_nodes_were_split_and_recomputed_leaves_nothing_held(
     driver.match(key_of(driver, BRANCH), chunked=True)
     insert_fresh(driver, BRANCH)
     driver.step()
-    for one in driver.pending():
+    for one in driver.pending(*TransferKind):
         if outcome is fails:
             driver.fail(one.ticket, parts_done=0)
     driver.drain()
@@ -203,7 +203,7 @@ def test_many_operations_at_once_leave_nothing_held(driver: Driver, seed: int) -
         insert_fresh(driver, pages)
         receipts.append(driver.lock(find(driver, pages)))
     driver.step()
-    for one in driver.pending():
+    for one in driver.pending(*TransferKind):
         if rng.random() < 1 / 2:
             driver.fail(one.ticket, parts_done=0)
     driver.abandon(loads.pop().ticket)
@@ -312,7 +312,7 @@ def test_failed_transfers_leave_nothing_held(driver: Driver, kind: TransferKind)
         put(driver, pages)
         put(driver, pages)
     driver.step()
-    for one in driver.pending():
+    for one in driver.pending(*TransferKind):
         driver.fail(one.ticket, parts_done=0)
     driver.step()
     if kind is TransferKind.LOAD:
@@ -340,7 +340,7 @@ def test_a_request_whose_load_failed_leaves_nothing_held(driver: Driver, end: st
     admission = driver.admit(key_of(driver, [*WHOLE, 4]))
     assert admission is not None, "REQ-5: a request of four pages fits"
     driver.step()
-    for one in driver.pending():
+    for one in driver.pending(*TransferKind):
         driver.fail(one.ticket, parts_done=0)
     driver.step()
     if end == "abort":

@@ -270,8 +270,8 @@ def test_a_reset_cancels_what_is_being_stored(driver: Driver) -> None:
     driver.complete_all()
     pending_job(driver, StorageKind.STORE)
     driver.reset()
-    assert not driver.pending_storage(), (
-        f"EVICT-9: expected no pending storage jobs after a reset, got {driver.pending_storage()}"
+    assert not driver.pending(*StorageKind), (
+        f"EVICT-9: expected no pending storage jobs after a reset, got {driver.pending(*StorageKind)}"
     )
     assert driver.detach_storage(), "FLOW-12: everything was dropped, so that nothing is under way"
     assert driver.attach_storage(), "FLOW-12: it was detached"

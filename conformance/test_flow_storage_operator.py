@@ -87,7 +87,7 @@ def test_an_operator_is_refused_while_storage_writes_for_an_aborted_prefetch(
     assert not operation(driver), (
         "FLOW-12: storage is still writing to host memory, expected a refusal, but it was done"
     )
-    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert operation(driver), "FLOW-12: the batch has ended"
 
@@ -131,7 +131,7 @@ def test_nothing_is_queued_for_a_detached_backend(driver: Driver) -> None:
     for _ in range(3):
         driver.step()
         driver.complete_all()
-        pending = driver.pending_storage()
+        pending = driver.pending(*StorageKind)
         assert not pending, f"FLOW-12: no backend is attached: expected no pending storage job, got {pending}"
     assert driver.attach_storage(), "FLOW-12: it was detached: expected it to be attached"
     for pages in (PAIR, OTHER):

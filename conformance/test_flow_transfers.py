@@ -222,12 +222,12 @@ def test_a_backup_is_on_the_host_when_all_layers_moved_and_a_step_took_it_over(d
     put(driver, WHOLE)
     driver.step()
     backup = pending_transfer(driver, TransferKind.BACKUP)
-    for layer in range(backup.layers):
+    for layer in range(backup.units):
         driver.advance(backup.ticket)
-        if layer + 1 < backup.layers:
+        if layer + 1 < backup.units:
             driver.step()
         copied = {name for name in driver.config.components if host_slots(driver, name)}
-        assert not copied, f"FLOW-2: {layer + 1} of {backup.layers} layers moved, and {copied} is on the host"
+        assert not copied, f"FLOW-2: {layer + 1} of {backup.units} layers moved, and {copied} is on the host"
     driver.step()
     for component in driver.config.components:
         on_device, on_host = device_slots(driver, component).keys(), host_slots(driver, component).keys()
@@ -239,13 +239,13 @@ def test_a_load_is_on_the_device_when_all_layers_moved_and_a_step_took_it_over(d
     put_on_host(driver, WHOLE)
     load = start_load(driver, WHOLE)
     transfer = pending_transfer(driver, TransferKind.LOAD)
-    for layer in range(transfer.layers):
+    for layer in range(transfer.units):
         driver.advance(transfer.ticket)
         driver.read_ready_layers(load.ticket)
-        if layer + 1 < transfer.layers:
+        if layer + 1 < transfer.units:
             driver.step()
         found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
-        assert found == ((0, 3), TransferPhase.RUNNING), f"FLOW-2: {layer + 1} layers of {transfer.layers}: {found}"
+        assert found == ((0, 3), TransferPhase.RUNNING), f"FLOW-2: {layer + 1} layers of {transfer.units}: {found}"
     driver.step()
     found = tier_hits(driver, WHOLE), driver.load_phase(load.ticket)
     assert found == ((3, 0), TransferPhase.DONE), f"FLOW-2: all layers arrived and were taken over, got {found}"
@@ -389,7 +389,7 @@ def test_a_backup_below_a_failed_one_does_not_count(driver: Driver) -> None:
     for pages in LINKS[:2]:
         put(driver, pages)
         driver.step()
-    parents, children = [one for one in driver.pending() if one.kind is TransferKind.BACKUP]
+    parents, children = driver.pending(TransferKind.BACKUP)
     driver.complete(children.ticket)
     driver.fail(parents.ticket, parts_done=0)
     driver.step()
@@ -473,7 +473,7 @@ def test_a_backup_that_always_fails_is_tried_three_times(driver: Driver) -> None
     for _ in range(USES):
         put(driver, WHOLE)
         driver.step()
-        for one in driver.pending():
+        for one in driver.pending(*TransferKind):
             driver.fail(one.ticket, parts_done=0)
             tries += 1
         driver.step()

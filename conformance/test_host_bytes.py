@@ -229,7 +229,7 @@ def test_no_copy_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
     driver.step()
     copy, [operation] = pending_transfer(driver, TransferKind.BACKUP), transfer_views(driver, TransferKind.BACKUP)
     entries = on_device(driver, operation.device[FULL])
-    for layers in range(1, copy.layers + 1):
+    for layers in range(1, copy.units + 1):
         driver.advance(copy.ticket)
         driver.step()
         has_arrived = same(entries, on_host(driver, operation.host[FULL]))
@@ -237,7 +237,7 @@ def test_no_copy_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
         assert has_arrived or not is_resident, (
             f"HOST-8: {PAGES} is on the host after {layers} layers, its indexer is not"
         )
-    assert is_resident, f"HOST-8: all {copy.layers} layers were moved, and {PAGES} is not on the host"
+    assert is_resident, f"HOST-8: all {copy.units} layers were moved, and {PAGES} is not on the host"
 
 
 @clause("HOST-8", "FLOW-2", needs=[Capability.BYTES], executors=STEPPED)
@@ -247,12 +247,12 @@ def test_no_load_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
     evict_all(driver)
     load = start_load(driver, PAGES)
     transfer = pending_transfer(driver, TransferKind.LOAD)
-    for layers in range(1, transfer.layers + 1):
+    for layers in range(1, transfer.units + 1):
         driver.advance(transfer.ticket)
         driver.step()
         has_arrived, is_resident = same(entries, on_device(driver, load.indices)), bool(device_slots(driver, FULL))
         assert has_arrived or not is_resident, f"HOST-8: {PAGES} is loaded after {layers} layers, its indexer is not"
-    assert is_resident, f"HOST-8: all {transfer.layers} layers were moved, and {PAGES} is not on the device"
+    assert is_resident, f"HOST-8: all {transfer.units} layers were moved, and {PAGES} is not on the device"
     driver.claim(load.ticket)
 
 

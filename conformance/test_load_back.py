@@ -462,7 +462,7 @@ def test_each_layer_is_ready_when_it_has_moved(driver: Driver) -> None:
     load = start_load(driver, PAGES)
     transfer = pending_transfer(driver, TransferKind.LOAD)
     counts = [counted(ready(driver, load.ticket))]
-    for _ in range(transfer.layers):
+    for _ in range(transfer.units):
         driver.advance(transfer.ticket)
         counts.append(counted(ready(driver, load.ticket)))
     more = [after > before for before, after in pairwise(counts)]
@@ -476,9 +476,9 @@ def test_the_last_event_comes_with_the_last_layer_of_every_pool(driver: Driver) 
     put_on_host(driver, PAGES)
     load = start_load(driver, PAGES)
     transfer = pending_transfer(driver, TransferKind.LOAD)
-    for layer in range(transfer.layers):
+    for layer in range(transfer.units):
         found = ready(driver, load.ticket)
-        assert found != complete(driver), f"HOST-9: {layer} of {transfer.layers} layers arrived, ready is all: {found}"
+        assert found != complete(driver), f"HOST-9: {layer} of {transfer.units} layers arrived, ready is all: {found}"
         driver.advance(transfer.ticket)
     found, expected = ready(driver, load.ticket), complete(driver)
     assert found == expected, f"HOST-9: all layers arrived, {expected} may be read, ready is {found}"
@@ -491,9 +491,9 @@ def test_the_events_cover_each_pool_of_the_stack(driver: Driver) -> None:
     load = start_load(driver, PAGES)
     transfer = pending_transfer(driver, TransferKind.LOAD)
     needed = max(stack(driver).values())
-    assert transfer.layers >= needed, f"HOST-9: the deepest pool has {needed} layers, the transfer {transfer.layers}"
+    assert transfer.units >= needed, f"HOST-9: the deepest pool has {needed} layers, the transfer {transfer.units}"
     waited = dict.fromkeys(stack(driver), 0)
-    for _ in range(transfer.layers):
+    for _ in range(transfer.units):
         for pool, layers in ready(driver, load.ticket).items():
             waited[pool] += len(layers) < stack(driver)[pool]
         driver.advance(transfer.ticket)
@@ -551,7 +551,7 @@ def test_loads_that_start_together_are_ready_together(driver: Driver) -> None:
     loads = [queue_load(driver, PAGES), queue_load(driver, OTHER)]
     driver.step()
     transfer = pending_transfer(driver, TransferKind.LOAD)
-    for layer in range(transfer.layers):
+    for layer in range(transfer.units):
         first, second = (ready(driver, load.ticket) for load in loads)
         assert first == second, f"HOST-6: {layer} layers of one transfer moved, ready are {first} and {second}"
         driver.advance(transfer.ticket)
@@ -567,7 +567,7 @@ def test_a_load_that_shares_another_is_ready_when_all_its_own_layers_have_moved(
     short = start_load(driver, PAGES)
     long = start_load(driver, longer)
     older, younger = driver.pending()
-    for _ in range(older.layers):
+    for _ in range(older.units):
         driver.advance(older.ticket)
     found = [ready(driver, load.ticket) for load in (short, long)]
     assert found[0] == complete(driver), f"HOST-6: all of {PAGES} has moved, ready is {found[0]}"

@@ -211,7 +211,7 @@ def test_prefetched_pages_are_inserted_only_when_a_step_takes_them_over(driver: 
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()
     complete_job(driver, StorageKind.QUERY)
-    driver.complete_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.complete(pending_job(driver, StorageKind.PREFETCH).ticket)
     assert tier_hits(driver, PROMPT) == (0, 0), (
         f"FLOW-2: nothing was taken over, yet a match gets {tier_hits(driver, PROMPT)}"
     )
@@ -475,12 +475,12 @@ def test_a_prefetch_has_not_ended_while_a_sidecar_is_pending(driver: Driver) -> 
     driver.step()
     complete_job(driver, StorageKind.QUERY)
     pending = pending_job(driver, StorageKind.PREFETCH)
-    for done in range(1, pending.batches):
-        driver.advance_storage(pending.ticket)
+    for done in range(1, pending.units):
+        driver.advance(pending.ticket)
         driver.step()
-        left = pending.batches - done
+        left = pending.units - done
         assert not host_slots(driver, FULL), f"FETCH-5: {left} batches are pending, and KV is in the tree"
-    driver.advance_storage(pending.ticket)
+    driver.advance(pending.ticket)
     driver.step()
     assert prefetched_pages(driver, ticket) == len(PROMPT), "FETCH-5: all has come"
 

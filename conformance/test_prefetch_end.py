@@ -201,8 +201,8 @@ def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
     while (tokens := driver.check_prefetch(ticket)) is None:
         driver.advance_clock(LONG_TIME_S)
         driver.step()
-        for one in driver.pending_storage():
-            driver.advance_storage(one.ticket)
+        for one in driver.pending(*StorageKind):
+            driver.advance(one.ticket)
         moments += 1
         assert moments < 100, "FETCH-3: storage answers: expected the prefetch to end within 100 rounds"
     assert moments > 1, "FETCH-3: it answered before anything had come"
@@ -217,8 +217,8 @@ def test_best_effort_does_not_wait(driver: Driver) -> None:
         ticket = begin_prefetch(driver, PROMPT)
         for _ in range(steps):
             driver.step()
-            for one in driver.pending_storage():
-                driver.complete_storage(one.ticket)
+            for one in driver.pending(*StorageKind):
+                driver.complete(one.ticket)
         tokens = driver.check_prefetch(ticket)
         is_whole = steps >= 2
         expected = len(PROMPT) * driver.config.page_size * is_whole
@@ -233,12 +233,12 @@ def test_a_cut_prefetch_keeps_the_pages_that_are_being_written(driver: Driver) -
     complete_job(driver, StorageKind.QUERY)
     assert driver.check_prefetch(ticket) == 0, "FETCH-3: nothing has come yet"
     assert slots_held_by_prefetches(driver), "FLOW-1: a batch is being written: expected its slots to stay held"
-    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert not slots_held_by_prefetches(driver), (
         f"FETCH-8: the batch has ended, held are {slots_held_by_prefetches(driver)}"
     )
-    assert not driver.pending_storage(), "FETCH-3: the prefetch was cut: expected no pending storage job"
+    assert not driver.pending(*StorageKind), "FETCH-3: the prefetch was cut: expected no pending storage job"
 
 
 @clause("FETCH-3", "FLOW-11", stop_policies=TIMEOUT)
@@ -282,7 +282,7 @@ def test_a_pending_sidecar_is_waited_for_as_long_as_kv(driver: Driver) -> None:
     ticket = begin_prefetch(driver, PROMPT)
     driver.step()
     complete_job(driver, StorageKind.QUERY)
-    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert driver.check_prefetch(ticket) is None, "FETCH-3: KV has come, and its sidecar is pending"
     driver.advance_clock(LONG_TIME_S)
@@ -308,7 +308,7 @@ def test_a_cut_prefetch_keeps_the_batches_that_were_read(driver: Driver) -> None
             long.step()
             complete_job(long, StorageKind.QUERY)
             for _ in range(min(batches, 2)):
-                long.advance_storage(pending_job(long, StorageKind.PREFETCH).ticket)
+                long.advance(pending_job(long, StorageKind.PREFETCH).ticket)
             expected = min(128 * batches, 256)
             tokens = long.check_prefetch(ticket)
             assert tokens == expected, f"FETCH-3: {expected} pages of {len(LONG)} have come, it says {tokens}"
@@ -325,11 +325,11 @@ def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Dr
         ticket = begin_prefetch(driver, PROMPT)
         driver.step()
         complete_job(driver, StorageKind.QUERY)
-        assert pending_job(driver, StorageKind.PREFETCH).batches == batches, (
+        assert pending_job(driver, StorageKind.PREFETCH).units == batches, (
             "FETCH-5: KV, its sidecar, a window and a state"
         )
         for _ in range(done):
-            driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+            driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
         expected = len(PROMPT) * driver.config.page_size * (done == batches)
         tokens = driver.check_prefetch(ticket)
         assert tokens == expected, f"FETCH-6: after {done} of {batches} batches {expected} tokens, got {tokens}"
@@ -421,7 +421,7 @@ def test_an_aborted_prefetch_keeps_its_pages_until_the_batch_has_ended(driver: D
     assert slots_held_by_prefetches(driver) == held, (
         f"FLOW-1: a batch is being written to {held}, got {slots_held_by_prefetches(driver)}"
     )
-    driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+    driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
     driver.step()
     assert not slots_held_by_prefetches(driver), (
         f"FETCH-8: nothing is written any more, held are {slots_held_by_prefetches(driver)}"
@@ -507,7 +507,7 @@ def require_kept_until_written(driver: Driver, component: str) -> None:
     driver.step()
     complete_job(driver, StorageKind.QUERY)
     for _ in range(pools(driver).index(Pool(component))):
-        driver.advance_storage(pending_job(driver, StorageKind.PREFETCH).ticket)
+        driver.advance(pending_job(driver, StorageKind.PREFETCH).ticket)
     held = slots_held_by_prefetches(driver)[component]
     driver.abort_prefetch(ticket)
     driver.step()

@@ -349,7 +349,7 @@ def test_a_node_is_stored_when_its_backup_is_acknowledged(driver: Driver) -> Non
     put(driver, PAIR)
     driver.step()
     driver.complete(pending_transfer(driver, TransferKind.BACKUP).ticket)
-    assert not driver.pending_storage(), "FETCH-9: the copy was not taken over, and storage is asked already"
+    assert not driver.pending(*StorageKind), "FETCH-9: the copy was not taken over, and storage is asked already"
     driver.step()
     pending_job(driver, StorageKind.STORE)
     assert not store(driver).objects, "FLOW-2: storage has not answered, and has objects"
@@ -369,7 +369,7 @@ def test_a_node_whose_backup_failed_is_not_stored(driver: Driver) -> None:
     driver.fail(pending_transfer(driver, TransferKind.BACKUP).ticket, parts_done=0)
     driver.step()
     driver.step()
-    assert not driver.pending_storage(), f"FETCH-9: nothing was backed up, yet {driver.pending_storage()}"
+    assert not driver.pending(*StorageKind), f"FETCH-9: nothing was backed up, yet {driver.pending(*StorageKind)}"
     assert not store(driver).offered, "FETCH-9: nothing was backed up, and storage was given objects"
 
 
@@ -409,7 +409,7 @@ def test_a_child_is_stored_after_its_parent(driver: Driver) -> None:
     driver.step()
     driver.complete_all()
     first = pending_job(driver, StorageKind.STORE)
-    driver.complete_storage(first.ticket)
+    driver.complete(first.ticket)
     there = in_storage(driver, PROMPT)[Pool.KV]
     assert there == [True, True, False, False], f"FLOW-9: the parent goes first, in storage are {there}"
     driver.step()
@@ -469,9 +469,9 @@ def test_a_state_that_is_inserted_later_is_stored_alone(driver: Driver) -> None:
 @clause("FETCH-9", "FLOW-9", needs=STEPPED_STORAGE, write_policies=THROUGH, page_sizes=[16])
 def test_closing_a_cache_while_it_stores_leaves_no_incomplete_prefix(driver: Driver) -> None:
     start_storing(driver)
-    batches = pending_job(driver, StorageKind.STORE).batches
+    batches = pending_job(driver, StorageKind.STORE).units
     for done in range(1, batches):
-        driver.advance_storage(pending_job(driver, StorageKind.STORE).ticket)
+        driver.advance(pending_job(driver, StorageKind.STORE).ticket)
         there = in_storage(driver, PAIR)
         assert not any(there[Pool.KV]), f"FLOW-9: KV comes last, after {done} of {batches} batches there is {there}"
     with storage_variant(driver) as other:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from hicache.testing.adapter import PendingTransfer
+from hicache.testing.adapter import Pending
 from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
 from hicache.types import NO_SLOTS, LoadBack, Pool, TransferKind
@@ -30,9 +30,9 @@ def start_load(driver: Driver, pages: Sequence[int]) -> LoadBack:
     return load
 
 
-def pending_transfer(driver: Driver, kind: TransferKind) -> PendingTransfer:
+def pending_transfer(driver: Driver, kind: TransferKind) -> Pending:
     """The only transfer of a kind that is pending."""
-    found = [one for one in driver.pending() if one.kind is kind]
+    found = driver.pending(kind)
     assert len(found) == 1, f"FLOW-4: expected one pending {kind.value}, got {found}"
     return found[0]
 

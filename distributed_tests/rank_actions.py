@@ -67,10 +67,10 @@ def own_store(config: CacheConfig) -> Store:
 
 def advance_jobs(driver: RankDriver, batches: int) -> None:
     """Let each storage job do so many batches."""
-    for one in driver.pending_storage():
-        for _ in range(min(batches, one.batches - one.batches_done)):
-            if any(one.ticket == other.ticket for other in driver.pending_storage()):
-                driver.advance_storage(one.ticket)
+    for one in driver.pending(*StorageKind):
+        for _ in range(min(batches, one.units - one.units_done)):
+            if any(one.ticket == other.ticket for other in driver.pending(*StorageKind)):
+                driver.advance(one.ticket)
 
 
 def evict_on(driver: RankDriver, tier: Tier, component: str, tokens: int) -> object:

@@ -86,11 +86,11 @@ def ask_for_pages(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Handle:
 
 def advance_batches(driver: RankDriver, count: int) -> int:
     """Let storage read so many batches of the only pending prefetch; returns the number of its batches."""
-    prefetches = [one for one in driver.pending_storage() if one.kind is StorageKind.PREFETCH]
+    prefetches = driver.pending(StorageKind.PREFETCH)
     assert len(prefetches) == 1, f"FETCH-3: expected one pending read of pages, got {prefetches}"
-    for _ in range(min(count, prefetches[0].batches)):
-        driver.advance_storage(prefetches[0].ticket)
-    return prefetches[0].batches
+    for _ in range(min(count, prefetches[0].units)):
+        driver.advance(prefetches[0].ticket)
+    return prefetches[0].units
 
 
 def slots_held_by_prefetches(driver: RankDriver) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, PendingTransfer
+from hicache.testing.adapter import CacheAdapter, Pending
 from hicache.testing.contract import clause
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
@@ -21,8 +21,8 @@ SEVERAL = ((1, 2), (3, 4), (5, 6))
 """Prompts whose backups are one transfer."""
 
 
-def pending(driver: RankDriver, kind: TransferKind) -> PendingTransfer:
-    found = [one for one in driver.pending() if one.kind is kind]
+def pending(driver: RankDriver, kind: TransferKind) -> Pending:
+    found = driver.pending(kind)
     assert len(found) == 1, f"FLOW-4: expected one pending {kind.value}, got {found}"
     return found[0]
 

@@ -232,7 +232,7 @@ def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: Ca
     found = []
     for behind in range(mesh_of(world.topology).ranks):
         ticket = ask_for_pages(driver)
-        batches = next(one.batches for one in driver.pending_storage() if one.kind is StorageKind.PREFETCH)
+        batches = driver.pending(StorageKind.PREFETCH)[0].units
         advance_batches(driver, batches - (driver.rank == behind))
         came = brought(driver, ticket)
         driver.drain()
@@ -323,7 +323,7 @@ def aborts_one_of_two(driver: RankDriver, ahead: int) -> None:
     first, second = begin(driver, PROMPT[:2]), begin(driver, (7, 8))
     driver.step()
     if driver.rank == ahead:
-        driver.complete_storage(driver.pending_storage()[-1].ticket)
+        driver.complete(driver.pending(*StorageKind)[-1].ticket)
     driver.step()
     driver.abort_prefetch(second)
     driver.step()

@@ -105,7 +105,7 @@ def reads(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfi
     assert load is not None, f"HOST-5: expected a load of {driver.aligned(key)} elements that are on the host, got None"
     driver.step()
     readable = [driver.read_ready_layers(load.ticket)]
-    while moving := [one for one in driver.pending() if one.kind is TransferKind.LOAD]:
+    while moving := driver.pending(TransferKind.LOAD):
         driver.advance(moving[0].ticket)
         readable.append(driver.read_ready_layers(load.ticket))
     layers = {pool: driver.adapter.layers(pool) for pool in readable[0]}

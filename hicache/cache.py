@@ -111,7 +111,7 @@ def _open_storage(
     tree: ComponentTree, host: HostTier, runtime: Runtime, agreement: Agreement, opened: ExitStack
 ) -> StorageTier:
     """Open the storage tier and its backend. `opened`: closes it on failure."""
-    requests = StorageRequests(tree.config, host.pools, tree.counters)
+    requests = StorageRequests(tree.config, host.pools, tree.counters, host.controller.numbers)
     worker = StorageWorker(host.pools, requests.keys.written)
     reads = TransferQueue(runtime.open_storage("read", worker))
     opened.callback(reads.close)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from hicache.config import EvictionPolicy, WritePolicy
-from hicache.testing.adapter import Capability, PendingTransfer
+from hicache.testing.adapter import Capability, Pending
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedInsert, ExpectedMatch
 from hicache.testing.snapshot import Snapshot
@@ -355,7 +355,7 @@ class HostVerbs(TierMachine):
         if component == Component.FULL and not self.departs("EVICT-8", "MATCH-16"):
             self.uses.require_host_victims(before, after, tokens)
 
-    def moved(self, one: PendingTransfer) -> None:
+    def moved(self, one: Pending) -> None:
         for ticket in self.tickets.waiting if one.kind is TransferKind.LOAD else ():
             ready = self.driver.read_ready_layers(ticket.ticket)
             if any(0 < count < self.adapter.layers(pool) for pool, count in ready.items()):

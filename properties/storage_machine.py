@@ -14,7 +14,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import Faults, Store, store_of
 from hicache.testing.stored import restorable_pages
-from hicache.types import COMPONENT_POOL, Component, Handle, Key, Pool, StopPolicy, Tier
+from hicache.types import COMPONENT_POOL, Component, Handle, Key, Pool, StopPolicy, StorageKind, Tier
 
 from .host_machine import FIRST_PAGES, HOLD, PASSED, QUOTA, HostVerbs
 from .loads import LoadTickets
@@ -120,8 +120,8 @@ class StorageMachine(HostVerbs):
             self._abort(place)
         elif answer is Answer.COMPUTE and (one := pick(self.prefetches, place)):
             self._put(one.key, 0, with_state=True)
-        elif self.executor is ExecutorKind.STEPPED and (asked := pick(self.driver.pending_storage(), place)):
-            move = self.driver.advance_storage if answer is Answer.ADVANCE else self.driver.complete_storage
+        elif self.executor is ExecutorKind.STEPPED and (asked := pick(self.driver.pending(*StorageKind), place)):
+            move = self.driver.advance if answer is Answer.ADVANCE else self.driver.complete
             move(asked.ticket)
 
     @rule(place=PLACE, pages=FIRST_PAGES, pressure=PRESSURE, moves=MOVES, then=ENDING)

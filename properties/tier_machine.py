@@ -11,7 +11,7 @@ from hypothesis import event
 from hypothesis import strategies as st
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
-from hicache.testing.adapter import Capability, PendingTransfer
+from hicache.testing.adapter import Capability, Pending
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import Component, Event, EventKind, Namespace, Tier, TransferKind
 
@@ -136,7 +136,7 @@ class TierMachine(CacheMachine):
         if count:
             self.write_policy.failed()
 
-    def moved(self, one: PendingTransfer) -> None:
+    def moved(self, one: Pending) -> None:
         """A transfer moved."""
 
     def load_failed(self) -> None:
@@ -206,7 +206,7 @@ class TierMachine(CacheMachine):
 
     def _reverse(self) -> None:
         self.step()
-        while self.driver.pending():
+        while self.driver.pending(*TransferKind):
             self._move(-1, lambda one: self.driver.complete(one.ticket))
 
     def _fail(self, place: int, parts: int) -> None:
@@ -261,18 +261,18 @@ class TierMachine(CacheMachine):
         self.driver.evict_host(Component.FULL, self.host.capacity_tokens[Component.FULL])
         self.sync()
 
-    def _move(self, place: int, act: Callable[[PendingTransfer], None]) -> PendingTransfer | None:
+    def _move(self, place: int, act: Callable[[Pending], None]) -> Pending | None:
         """Move one transfer. Nothing becomes resident before a step takes it over (FLOW-2)."""
-        if not self.driver.pending():
+        if not self.driver.pending(*TransferKind):
             self.step()
-        before = self.driver.pending()
+        before = self.driver.pending(*TransferKind)
         one = pick(before, place)
         if one is None:
             return None
         act(one)
         differences = self.model.differences(self.driver.snapshot())
         assert not differences, f"FLOW-2: {one} moved and no step took it over: expected no change, got {differences}"
-        pending = [other.ticket for other in self.driver.pending()]
+        pending = [other.ticket for other in self.driver.pending(*TransferKind)]
         older = [other.ticket for other in before[: before.index(one)] if other.kind is one.kind]
         if one.ticket not in pending and any(ticket in pending for ticket in older):
             self.record(Situation.OUT_OF_ORDER)

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hicache.cli.command import say
-from hicache.testing.report.comparison import Comparison, Implementation, difference
+from hicache.testing.report.comparison import Comparison, Implementation, contract_difference, difference
 from hicache.testing.report.matrix import SYMBOLS, Status
 from hicache.testing.report.run import Outcome, first_line
 from hicache.testing.report.text import counted, legible
@@ -32,6 +32,8 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         console.print(failed)
     for implementation in comparison.implementations:
         _show_findings(implementation, console)
+    if contracts := contract_difference(comparison):
+        say(console, legible(contracts), style="yellow")
     say(console, difference(comparison), style="bold")
 
 

@@ -13,6 +13,7 @@ from hicache.cli.stage import Progress, StageResult, Verification, part_of
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import CONTRACT
 from hicache.testing.plugin.known_failures import KnownFailure
+from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 
@@ -41,6 +42,7 @@ class ReplayStage:
         executions = [self._run(sample, part_of(progress, number, len(chosen))) for number, sample in enumerate(chosen)]
         record = RunRecord(
             schema_version=SCHEMA_VERSION,
+            versions=VERSIONS,
             implementation=self.verification.adapter,
             started=started,
             environment={},

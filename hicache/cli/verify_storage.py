@@ -22,6 +22,7 @@ from hicache.cli.command import REFERENCE
 from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, part_of, shortcomings
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
+from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
@@ -307,6 +308,7 @@ def record_of(title: str, environment: Mapping[str, str], executions: Sequence[E
     """The record of a stage that has just ended."""
     return RunRecord(
         schema_version=SCHEMA_VERSION,
+        versions=VERSIONS,
         implementation=title,
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=environment,

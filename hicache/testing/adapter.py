@@ -75,8 +75,8 @@ class Capability(str, Enum):
     STORAGE = "a storage tier"
     MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
     EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
-    STEPPED = "transfers that finish when the test says so"
-    STEPPED_STORAGE = "storage that answers when the test says so"
+    STEPPED = "transfers that finish when the test says so: `pending`, `advance`, `complete`, `fail`, `fail_waits`"
+    STEPPED_STORAGE = "storage that answers when the test says so: `pending`, `advance`, `complete`, `advance_clock`"
     RANKS = "one cache on several ranks: `on_rank`"
 
 
@@ -105,17 +105,19 @@ class _Verbs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingTransfer:
-    """A transfer in flight, as a test sees it.
+class Pending:
+    """A transfer or a request to storage that was started and has not ended.
 
-    `parts`: the number of operations merged into it. `layers`: of the whole stack.
+    `parts`: the number of operations merged into a transfer, each of which can fail; 1 for a storage request. `units`:
+    what one `advance` does one of: the layers of the whole stack for a transfer, the batches of a storage request, each
+    of at most 128 pages of one pool. `units_done`: fewer than `units`.
     """
 
     ticket: Handle
-    kind: TransferKind
+    kind: TransferKind | StorageKind
     parts: int
-    layers: int
-    layers_done: int
+    units: int
+    units_done: int
 
 
 class HostVerbs(_Verbs):
@@ -170,41 +172,9 @@ class HostVerbs(_Verbs):
         """Whether CUDA has registered all host memory of the pool. Called only when the device is a GPU."""
         self._lacks("is_pinned")
 
-    # Transfers that the test advances.
-
-    def pending(self) -> Sequence[PendingTransfer]:
-        """The transfers that were started and have not ended, oldest first."""
-        self._lacks("pending")
-
-    def advance(self, ticket: Handle) -> None:
-        """Copy one more layer of a pending transfer. After the last layer the transfer has ended."""
-        self._lacks("advance")
-
-    def complete(self, ticket: Handle) -> None:
-        """Copy all remaining layers of a pending transfer."""
-        self._lacks("complete")
-
-    def fail(self, ticket: Handle, parts_done: int) -> None:
-        """End a pending transfer after its first `parts_done` parts, fewer than it has; the other parts fail."""
-        self._lacks("fail")
-
-    def fail_waits(self, count: int) -> None:
-        """Make the next `count` transfers fail that the cache itself waits for during an eviction."""
-        self._lacks("fail_waits")
-
     def layer_ready(self, ticket: Handle, pool: Pool, layer: int) -> bool:
         """Whether the target slots of a load can be read in one layer of one pool. `ticket`: from `load_back`."""
         self._lacks("layer_ready")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PendingStorage:
-    """An unfinished request to storage. `batches`: the number of its batches, each of at most 128 pages of one pool."""
-
-    ticket: Handle
-    kind: StorageKind
-    batches: int
-    batches_done: int
 
 
 class StorageVerbs(_Verbs):
@@ -253,23 +223,40 @@ class StorageVerbs(_Verbs):
         """The object key of each whole page in one pool (MAMBA: of the state after the page), with its scope."""
         self._lacks("storage_keys")
 
-    # Storage requests that the test advances.
-
-    def pending_storage(self) -> Sequence[PendingStorage]:
-        """The unfinished requests to storage, oldest first."""
-        self._lacks("pending_storage")
-
-    def advance_storage(self, ticket: Handle) -> None:
-        """Let storage do one more batch of a request. A request that was told to stop ends after this batch."""
-        self._lacks("advance_storage")
-
-    def complete_storage(self, ticket: Handle) -> None:
-        """Let storage do all remaining batches of a request."""
-        self._lacks("complete_storage")
-
     def advance_clock(self, seconds: float) -> None:
         """Advance the clock of the cache."""
         self._lacks("advance_clock")
+
+
+class SteppedVerbs(_Verbs):
+    """Transfers and requests to storage that move when the test says so, by the tickets of `pending`.
+
+    Transfers do with STEPPED, requests to storage with STEPPED_STORAGE. Where their executor in the configuration is
+    not stepped, they are not pending. What has ended is applied by the next `step`.
+    """
+
+    def pending(self) -> Sequence[Pending]:
+        """The transfers and requests to storage that were started and have not ended, oldest first."""
+        self._lacks("pending")
+
+    def advance(self, ticket: Handle) -> None:
+        """Do one more unit: copy a layer of a transfer, or let storage do a batch of a request.
+
+        After the last unit it has ended. A request that was told to stop ends after this batch.
+        """
+        self._lacks("advance")
+
+    def complete(self, ticket: Handle) -> None:
+        """Do all remaining units."""
+        self._lacks("complete")
+
+    def fail(self, ticket: Handle, parts_done: int) -> None:
+        """End a pending transfer after its first `parts_done` parts, fewer than it has; the other parts fail."""
+        self._lacks("fail")
+
+    def fail_waits(self, count: int) -> None:
+        """Make the next `count` transfers fail that the cache itself waits for during an eviction."""
+        self._lacks("fail_waits")
 
 
 class RankVerbs:
@@ -285,7 +272,7 @@ class RankVerbs:
         raise NotImplementedError(f"{cls.__name__} declares a capability that needs on_rank(), which it lacks")
 
 
-class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
+class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens.
 
     `interface`: the INTERFACE_VERSION that the adapter was written for; an adapter that states none was written for 1.

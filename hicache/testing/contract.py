@@ -89,18 +89,21 @@ class Checks:
         return capability in self.needs or any(CONTRACT[clause_id].tier == tier for clause_id in self.clauses)
 
 
-def load_contract(path: Path) -> Mapping[str, Clause]:
-    """Read the clauses of a file, by id, in the order of the file.
+def load_contract(path: Path) -> tuple[int, Mapping[str, Clause]]:
+    """Read the version of a contract, and its clauses by id, in the order of the file.
 
-    Raises ConfigurationError with the file and the clause if an entry is invalid.
+    Raises ConfigurationError with the file, and the clause or the version, if an entry is invalid.
     """
-    clauses = {}
-    for clause_id, entry in read_table(f"@{path}").items():
+    clauses, table = {}, read_table(f"@{path}")
+    version = table.pop("version", None)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ConfigurationError(f"{path}: version is {version!r}, not an integer above zero")
+    for clause_id, entry in table.items():
         try:
             clauses[clause_id] = _clause(clause_id, **entry)
         except (TypeError, KeyError, ValueError) as error:
             raise ConfigurationError(f"{path}: {clause_id}: {error}") from error
-    return MappingProxyType(clauses)
+    return version, MappingProxyType(clauses)
 
 
 def _clause(
@@ -130,8 +133,13 @@ def _clause(
     )
 
 
-CONTRACT: Mapping[str, Clause] = load_contract(Path(__file__).with_suffix(".toml"))
+CONTRACT_VERSION: int
+"""The version of the contract. Two runs with one version asked the same of a cache."""
+
+CONTRACT: Mapping[str, Clause]
 """Every clause by its id, in the order of contract.toml."""
+
+CONTRACT_VERSION, CONTRACT = load_contract(Path(__file__).with_suffix(".toml"))
 
 
 def clauses_not_checked(profile: str, departures: Collection[str]) -> frozenset[str]:

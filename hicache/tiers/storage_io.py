@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
 
 from hicache.config import CacheConfig
 from hicache.metrics import Counters
@@ -24,10 +23,10 @@ class StorageRequests:
 
     Sidecars follow FULL's pages. SWA and MAMBA are needed at the end of a prefix alone. `keys`: the names of objects.
     `prefix_pools`: the pools that a prefix needs without a gap. `tail_pages`: by component, how many of its last pages
-    a prefix needs. `tail_pools`: the component of each of those pools.
+    a prefix needs. `tail_pools`: the component of each of those pools. `numbers`: of all jobs of the cache.
     """
 
-    def __init__(self, config: CacheConfig, pools: HostPools, counters: Counters) -> None:
+    def __init__(self, config: CacheConfig, pools: HostPools, counters: Counters, numbers: Iterator[int]) -> None:
         assert config.storage is not None, "storage requests need a storage tier"
         self.keys = StorageKeys.of(config)
         self.prefix_pools = pools.pools_of(Component.FULL)
@@ -37,7 +36,7 @@ class StorageRequests:
         self._counters = counters
         self._bytes_per_page = config.key_bytes_per_page
         self._passes_prefix = config.storage.hicache_storage_pass_prefix_keys
-        self._numbers: Iterator[int] = count(1)
+        self._numbers = numbers
 
     def query(self, hashes: Sequence[str], before: Node) -> StorageJob:
         """Ask how long a prefix with these page hashes can be used, past the node `before`."""

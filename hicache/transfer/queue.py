@@ -158,12 +158,13 @@ class HybridCacheController(Generic[TransferT]):
     """Backups and load-backs. Transfers wait until `start` merges those of one direction into one job.
 
     Transfers of one direction end in the order in which they were queued: what was finished early waits for those
-    before. `queues`: by direction, each with an executor of its own.
+    before. `queues`: by direction, each with an executor of its own. `numbers`: of all jobs of the cache, so that those
+    of storage are in one order with the copies.
     """
 
     def __init__(self, open_executor: Callable[[TransferKind], Executor[CopyJob]]) -> None:
         self.queues = {kind: TransferQueue(open_executor(kind)) for kind in TransferKind}
-        self._numbers = count(1)
+        self.numbers = count(1)
         self._queued: dict[TransferKind, list[TransferT]] = {kind: [] for kind in TransferKind}
         self._running: dict[TransferKind, deque[tuple[CopyJob, list[TransferT]]]] = {
             kind: deque() for kind in TransferKind
@@ -179,7 +180,7 @@ class HybridCacheController(Generic[TransferT]):
         if not transfers:
             return
         self._queued[kind] = []
-        job = CopyJob(next(self._numbers), kind, tuple([transfer.moves for transfer in transfers]))
+        job = CopyJob(next(self.numbers), kind, tuple([transfer.moves for transfer in transfers]))
         for transfer in transfers:
             transfer.phase = TransferPhase.RUNNING
         self._running[kind].append((job, transfers))

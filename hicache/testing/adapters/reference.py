@@ -26,7 +26,7 @@ from hicache.runtime import Runtime, open_copies
 from hicache.stacks import layer_order
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
-from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes, PendingStorage, PendingTransfer
+from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes, Pending
 from hicache.testing.ranks.world import RankWorld
 from hicache.testing.snapshot import (
     FetchView,
@@ -41,7 +41,7 @@ from hicache.testing.snapshot import (
 from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import PrefetchOperation
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
-from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT, StorageJob, Worker
+from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT, Progress, StorageJob, Worker
 from hicache.tree.invariants import check_invariants
 from hicache.tree.node import FULL, Node
 from hicache.types import (
@@ -292,24 +292,6 @@ class ReferenceAdapter(CacheAdapter):
     def is_pinned(self, pool: Pool) -> bool:
         return all(raw.is_pinned() for raw in self._host.pools.buffers[pool].raw)
 
-    def pending(self) -> Sequence[PendingTransfer]:
-        return [
-            PendingTransfer(job.number, job.kind, len(job.parts), self._host.layers, steps.progress(job.number).steps)
-            for job, steps in self._pending_copies()
-        ]
-
-    def advance(self, ticket: int) -> None:
-        self._copy_of(ticket).advance(ticket)
-
-    def complete(self, ticket: int) -> None:
-        self._copy_of(ticket).complete(ticket)
-
-    def fail(self, ticket: int, parts_done: int) -> None:
-        self._copy_of(ticket).fail(ticket, parts_done)
-
-    def fail_waits(self, count: int) -> None:
-        self._failing.left = count
-
     def layer_ready(self, ticket: LoadBackTicket, pool: Pool, layer: int) -> bool:
         is_partner = pool is Pool.SWA and not self.cache.load_phase(ticket).has_ended
         if is_partner and not self._host.load_backs.has_partners(ticket):
@@ -346,44 +328,42 @@ class ReferenceAdapter(CacheAdapter):
         hashes = self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
         return [f"{keys.scope}/{name}" for name in keys.of_pages(pool, hashes)]
 
-    def pending_storage(self) -> Sequence[PendingStorage]:
-        return [
-            PendingStorage(job.number, job.kind, len(job.parts), len(steps.progress(job.number).answers))
-            for job, steps in self._pending_storage_jobs()
-        ]
-
-    def advance_storage(self, ticket: int) -> None:
-        self._storage_job_of(ticket).advance(ticket)
-
-    def complete_storage(self, ticket: int) -> None:
-        self._storage_job_of(ticket).complete(ticket)
-
     def advance_clock(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
     # Transfers and storage jobs that a test moves.
 
-    def _pending_copies(self) -> list[tuple[CopyJob, StepExecutor[CopyJob]]]:
-        steppers = [_stepper(executor, self._config) for executor in self._copies.values()]
-        jobs = [(job, stepper) for stepper in steppers for job in stepper.pending()]
+    def pending(self) -> Sequence[Pending]:
+        return [self._shown(job, stepper.progress(job.number)) for job, stepper in self._stepped()]
+
+    def advance(self, ticket: int) -> None:
+        self._stepper_of(ticket).advance(ticket)
+
+    def complete(self, ticket: int) -> None:
+        self._stepper_of(ticket).complete(ticket)
+
+    def fail(self, ticket: int, parts_done: int) -> None:
+        self._stepper_of(ticket).fail(ticket, parts_done)
+
+    def fail_waits(self, count: int) -> None:
+        self._failing.left = count
+
+    def _shown(self, job: CopyJob | StorageJob, progress: Progress) -> Pending:
+        if isinstance(job, CopyJob):
+            return Pending(job.number, job.kind, len(job.parts), self._host.layers, progress.steps)
+        return Pending(job.number, job.kind, 1, len(job.parts), progress.steps)
+
+    def _stepped(self) -> list[tuple[CopyJob | StorageJob, StepExecutor[Any]]]:
+        """The jobs that have not ended, by number, which is the order in which the cache made them."""
+        executors = [*self._copies.values(), *self._storage_jobs.values()]
+        jobs = [(job, one) for one in executors if isinstance(one, StepExecutor) for job in one.pending()]
         return sorted(jobs, key=lambda pair: pair[0].number)
 
-    def _pending_storage_jobs(self) -> list[tuple[StorageJob, StepExecutor[StorageJob]]]:
-        steppers = [_stepper(executor, self._config) for executor in self._storage_jobs.values()]
-        jobs = [(job, stepper) for stepper in steppers for job in stepper.pending()]
-        return sorted(jobs, key=lambda pair: pair[0].number)
-
-    def _copy_of(self, number: int) -> StepExecutor[CopyJob]:
-        for job, stepper in self._pending_copies():
+    def _stepper_of(self, number: int) -> StepExecutor[Any]:
+        for job, stepper in self._stepped():
             if job.number == number:
                 return stepper
-        raise ValueError(f"no transfer {number} is pending")
-
-    def _storage_job_of(self, number: int) -> StepExecutor[StorageJob]:
-        for job, stepper in self._pending_storage_jobs():
-            if job.number == number:
-                return stepper
-        raise ValueError(f"no storage job {number} is pending")
+        raise ValueError(f"no transfer or storage job {number} is pending")
 
     @property
     def _host(self) -> HostTier:
@@ -396,12 +376,6 @@ class ReferenceAdapter(CacheAdapter):
         if self.cache.storage is None:
             raise ValueError(f"{self._config.name} has no storage tier")
         return self.cache.storage
-
-
-def _stepper(executor: Executor[JobT], config: CacheConfig) -> StepExecutor[JobT]:
-    if not isinstance(executor, StepExecutor):
-        raise TypeError(f"jobs of {config.name} are not moved by the test")
-    return executor
 
 
 def _admission(request: Request) -> Admission:

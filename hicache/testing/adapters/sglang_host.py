@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hicache.config import CacheConfig, HostConfig, WritePolicy
-from hicache.testing.adapter import HostVerbs, PageBytes, PendingTransfer
+from hicache.testing.adapter import HostVerbs, PageBytes
 from hicache.testing.adapters.sglang_pools import FULL, SglangHostPools, replace_kernels, server_options
 from hicache.testing.adapters.sglang_view import INDEX, Locked, own, walk
 from hicache.testing.snapshot import HostNodeView, HostView, TransferView
@@ -143,9 +143,6 @@ class SglangHostVerbs(HostVerbs):
                 if data.host_value is not None and (id(node), name) not in arriving:
                     by_lock[data.host_lock_ref > 0] += len(data.host_value)
         return {name: Sizes(by_lock[False], by_lock[True], free[name]) for name, by_lock in counts.items()}
-
-    def pending(self) -> Sequence[PendingTransfer]:
-        return ()  # copies are synchronous
 
     def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         return self.host_pools.read(pool, slots, layer)

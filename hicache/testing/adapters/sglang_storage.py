@@ -19,7 +19,7 @@ import torch
 from hicache.config import ExecutorKind, HostConfig, StorageConfig, Topology
 from hicache.errors import ConfigurationError
 from hicache.storage.base import BATCH_PAGES
-from hicache.testing.adapter import PendingStorage, StorageVerbs
+from hicache.testing.adapter import Pending, SteppedVerbs, StorageVerbs
 from hicache.testing.adapters.sglang_host import Receipt, SglangHostVerbs
 from hicache.testing.adapters.sglang_import import import_from
 from hicache.testing.adapters.sglang_pages import backend_options, page_names, scope_of, shard_of
@@ -57,7 +57,7 @@ class SglangTime:
         return self.now_s
 
 
-class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
+class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
     """The verbs of storage, over SGLang's `cache`. Without storage they only drive the host tier."""
 
     # Differences between the releases.
@@ -218,19 +218,22 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
         names = page_names(NAMES[component], shard_of(self._storage_config), hashes)
         return [f"{scope_of(self._storage_config)}/{name}" for name in names]
 
-    def pending_storage(self) -> Sequence[PendingStorage]:
+    def pending(self) -> Sequence[Pending]:
+        # Copies between device and host are synchronous.
+        if self.config.storage is None:
+            return ()
         self.threads.wait_until_idle()
         return sorted((one for _, one in self._asked()), key=lambda one: one.ticket[1])
 
-    def advance_storage(self, ticket: Handle) -> None:
+    def advance(self, ticket: Handle) -> None:
         thread = next(thread for thread, one in self._asked() if one.ticket == ticket)
         self._batches_done[ticket] += 1
         self.threads.gate.release(thread)
         self.threads.wait_until_idle()
 
-    def complete_storage(self, ticket: Handle) -> None:
-        while any(one.ticket == ticket for one in self.pending_storage()):
-            self.advance_storage(ticket)
+    def complete(self, ticket: Handle) -> None:
+        while any(one.ticket == ticket for one in self.pending()):
+            self.advance(ticket)
 
     def advance_clock(self, seconds: float) -> None:
         self.clock.now_s += seconds
@@ -272,12 +275,12 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs):
     def _controller(self) -> Any:
         return self.cache.cache_controller
 
-    def _asked(self) -> Iterator[tuple[threading.Thread, PendingStorage]]:
+    def _asked(self) -> Iterator[tuple[threading.Thread, Pending]]:
         for thread, kind, operation in self.threads.waiting_at_gate():
             ticket = (kind, operation.id)
             others = [one for one in operation.pool_transfers or () if one.indices_from_pool is None]
-            pages = 1 if kind is StorageKind.QUERY else -(-len(operation.hash_value) // BATCH_PAGES) + len(others)
-            yield thread, PendingStorage(ticket, kind, pages, self._batches_done[ticket])
+            batches = 1 if kind is StorageKind.QUERY else -(-len(operation.hash_value) // BATCH_PAGES) + len(others)
+            yield thread, Pending(ticket, kind, 1, batches, self._batches_done[ticket])
 
     def _is_busy(self) -> bool:
         in_flight = [self.cache.ongoing_write_through, self.cache.ongoing_load_back]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
-from hicache.testing.adapter import Admission, CacheAdapter, Capability, PendingStorage, PendingTransfer
+from hicache.testing.adapter import Admission, CacheAdapter, Capability, Pending
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.inspector import Inspector
@@ -38,6 +38,7 @@ from hicache.types import (
     Sizes,
     Slots,
     StopPolicy,
+    StorageKind,
     Tier,
     TransferKind,
     TransferPhase,
@@ -467,25 +468,30 @@ class Driver:
         self._update_loads()
         self.verb_done()
 
-    def pending(self) -> Sequence[PendingTransfer]:
-        """The transfers that a test can advance, oldest first."""
+    def pending(self, *kinds: TransferKind | StorageKind) -> Sequence[Pending]:
+        """The transfers and requests to storage that a test can advance, of these kinds or of all, oldest first."""
         pending = self.adapter.pending()
         for one in pending:
-            if one.parts < 1 or not 0 <= one.layers_done <= one.layers:
-                raise violation("FLOW-2", "pending", "at least one part, and at most as many layers as there are", one)
-        return pending
+            if one.parts < 1 or not 0 <= one.units_done < one.units:
+                raise violation(
+                    _progress_clause(one), "pending", "at least one part, and fewer units done than all", one
+                )
+        return [one for one in pending if one.kind in kinds] if kinds else pending
 
     def advance(self, ticket: Handle) -> None:
-        """Copy one more layer of a pending transfer."""
+        """Copy one more layer of a pending transfer, or let storage do one more batch of a request."""
         before = self._pending(ticket)
         self._move("advance", lambda: self.adapter.advance(ticket))
         after = self._pending(ticket)
-        if before is not None and after is not None and after.layers_done != before.layers_done + 1:
-            raise violation("FLOW-2", "advance", f"{before.layers_done + 1} layers", f"{after.layers_done} layers")
+        if before is not None and after is not None and after.units_done != before.units_done + 1:
+            expected, actual = (
+                f"{done} of {before.units} units done" for done in (before.units_done + 1, after.units_done)
+            )
+            raise violation(_progress_clause(before), f"advance of a {before.kind.value}", expected, actual)
         self.verb_done()
 
     def complete(self, ticket: Handle) -> None:
-        """Copy all remaining layers of a pending transfer."""
+        """Do all that remains of a pending transfer or request to storage."""
         self._move("complete", lambda: self.adapter.complete(ticket))
         self._require_end("complete", ticket)
         self.verb_done()
@@ -498,8 +504,8 @@ class Driver:
         self.verb_done()
 
     def complete_all(self) -> None:
-        """Complete all pending transfers, oldest first, and apply their results."""
-        for one in self.pending():
+        """Complete all pending transfers, oldest first, and apply their results. Storage does not answer."""
+        for one in self.pending(*TransferKind):
             self.complete(one.ticket)
         self.step()
 
@@ -587,26 +593,6 @@ class Driver:
         if len(keys) != pages or len(set(keys)) != pages:
             raise violation("STORE-1", f"storage_keys of {pool.value}", f"{pages} distinct keys", keys)
         return keys
-
-    def pending_storage(self) -> Sequence[PendingStorage]:
-        """The unfinished requests to storage, oldest first."""
-        pending = self.adapter.pending_storage()
-        for one in pending:
-            if not 0 <= one.batches_done < one.batches:
-                raise violation("FETCH-3", "pending_storage", "fewer batches done than the request has", one)
-        return pending
-
-    def advance_storage(self, ticket: Handle) -> None:
-        """Let storage do one more batch of a request."""
-        self._move("advance_storage", lambda: self.adapter.advance_storage(ticket))
-        self.verb_done()
-
-    def complete_storage(self, ticket: Handle) -> None:
-        """Let storage do all remaining batches of a request."""
-        self._move("complete_storage", lambda: self.adapter.complete_storage(ticket))
-        if any(one.ticket == ticket for one in self.pending_storage()):
-            raise violation("FLOW-4", "complete_storage", "a finished request", "a pending one")
-        self.verb_done()
 
     def advance_clock(self, seconds: float) -> None:
         """Advance the clock of the cache."""
@@ -809,12 +795,11 @@ class Driver:
         host = self.snapshot().host if self.has_snapshot else None
         for transfer in host.transfers if host is not None else ():
             yield f"a {transfer.kind.value}"
-        if self.config.host is not None and self.config.host.executor is ExecutorKind.STEPPED:
+        executors = [tier.executor for tier in (self.config.host, self.config.storage) if tier is not None]
+        if ExecutorKind.STEPPED in executors:
             yield from (f"a pending {one.kind.value}" for one in self.adapter.pending())
-        if self.config.storage is not None and self.config.storage.executor is ExecutorKind.STEPPED:
-            yield from (f"a pending {one.kind.value}" for one in self.adapter.pending_storage())
 
-    def _pending(self, ticket: Handle) -> PendingTransfer | None:
+    def _pending(self, ticket: Handle) -> Pending | None:
         return next((one for one in self.pending() if one.ticket == ticket), None)
 
     def _move(self, verb: str, act: Callable[[], None]) -> None:
@@ -824,8 +809,9 @@ class Driver:
             raise violation("FLOW-2", verb, "residency unchanged until a step applies the transfer", "a change")
 
     def _require_end(self, verb: str, ticket: Handle) -> None:
-        if self._pending(ticket) is not None:
-            raise violation("FLOW-4", verb, "a transfer that has ended", "a pending one")
+        one = self._pending(ticket)
+        if one is not None:
+            raise violation("FLOW-4", verb, f"a {one.kind.value} that has ended", one)
 
     # Checks of the storage tier.
 
@@ -873,6 +859,11 @@ class Driver:
         )
         model.adopt(self.snapshot())
         return model.expected_match(key).best
+
+
+def _progress_clause(one: Pending) -> str:
+    """The clause by which a transfer or a request to storage moves unit by unit."""
+    return "FLOW-2" if isinstance(one.kind, TransferKind) else "FETCH-3"
 
 
 def _resident(snapshot: Snapshot) -> list[list[bytes | None]]:

@@ -46,7 +46,7 @@ class BreaksEarly(ReferenceAdapter):
 
     def check_prefetch(self, ticket: PrefetchOperation) -> int | None:
         job = ticket.job
-        if job is not None and any(job is one for one, _ in self._pending_storage_jobs()):
+        if job is not None and any(one.ticket == job.number for one in self.pending()):
             return None
         return super().check_prefetch(ticket)
 

@@ -16,10 +16,18 @@ from hicache.testing.report.fields import Fields
 
 KINDS = ("unsupported", "bug", "future")
 
+KNOWN_FAILURES_FORMAT = 1
+"""The format of a list of known failures, stated in it as `format`."""
+
+_UNSTATED_FORMAT = 1
+"""Of a list that states none. It stays 1 when the format changes: lists were written before formats had a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
     """One entry of a list such as this. `id` names a clause, or tests, where * matches any text.
+
+        format = 1
 
         [[failure]]
         id = "conformance/test_lock.py::test_split[*/page16/*]"
@@ -52,8 +60,18 @@ class KnownFailure:
 
 
 def read_known_failures(path: Path) -> tuple[KnownFailure, ...]:
-    """Read the entries of a file. Raises ConfigurationError naming the file, the entry and the wrong field."""
+    """Read the entries of a file. Raises ConfigurationError naming the file, the entry and the wrong field.
+
+    A file of another format is refused, with both formats.
+    """
     fields = Fields(str(path), "", read_table(f"@{path}"))
+    written = fields.integer("format") if "format" in fields.table else _UNSTATED_FORMAT
+    if written != KNOWN_FAILURES_FORMAT:
+        raise fields.error(
+            "format",
+            f"is {written}, but this hicache reads {KNOWN_FAILURES_FORMAT}: see the section on versions in "
+            "docs/adapters.md",
+        )
     entries = tuple(_entry(str(path), number, one) for number, one in enumerate(fields.tables("failure"), start=1))
     fields.refuse_unread()
     return entries

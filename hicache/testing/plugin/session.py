@@ -23,6 +23,7 @@ from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.plugin.selection import Selection, select_clauses, subject_of
 from hicache.testing.plugin.tags import OPERATIONS, Tags, place_in_suite, read_tags, suite_of
+from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import write_report
 from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord
@@ -293,6 +294,7 @@ def record_of(config: pytest.Config, started: datetime, executions: Sequence[Exe
     implementation, capabilities = _subject(config)
     return RunRecord(
         schema_version=SCHEMA_VERSION,
+        versions=VERSIONS,
         implementation=implementation,
         started=started.isoformat(timespec="seconds"),
         environment=_environment(config),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter, PendingStorage
+from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.ranks.digest import digest_of, tree_differences
 from hicache.testing.ranks.world import RankWorld
@@ -47,17 +46,11 @@ class RankDriver(Driver):
             raise violation("RANK-1", place, "the same tree on every rank", differences)
 
     def let_end(self, *kinds: TransferKind | StorageKind) -> int:
-        """Complete the pending transfers and storage requests of these kinds, oldest first; returns their number."""
-        transfers = [one.ticket for one in self.pending() if one.kind in kinds]
-        asked = [one.ticket for one in self._asked() if one.kind in kinds]
-        for ticket in transfers:
-            self.complete(ticket)
-        for ticket in asked:
-            self.complete_storage(ticket)
-        return len(transfers) + len(asked)
-
-    def _asked(self) -> Sequence[PendingStorage]:
-        return self.pending_storage() if self.config.storage is not None else ()
+        """Complete what is pending of these kinds, or all of it, oldest first; returns the number."""
+        pending = self.pending(*kinds)
+        for one in pending:
+            self.complete(one.ticket)
+        return len(pending)
 
     def restart(self) -> None:
         """Close the cache, with whatever is in flight, and open another one on every rank on the same storage."""

@@ -29,6 +29,7 @@ from hicache.types import (
     Slots,
     StopPolicy,
     Tier,
+    TransferKind,
     TransferPhase,
 )
 
@@ -340,8 +341,8 @@ class HostLoader:
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig, stopwatch: Stopwatch) -> None:
         self._adapter = adapter
-        self._is_stepped = config.host is not None and config.host.executor is ExecutorKind.STEPPED
-        self._is_storage_stepped = config.storage is not None and config.storage.executor is ExecutorKind.STEPPED
+        executors = [tier.executor for tier in (config.host, config.storage) if tier is not None]
+        self._is_stepped = ExecutorKind.STEPPED in executors
         self._time = stopwatch.time
 
     def step(self) -> None:
@@ -351,9 +352,8 @@ class HostLoader:
         request in a step.
         """
         for one in self._adapter.pending() if self._is_stepped else ():
-            self._time(self._adapter.complete, one.ticket)
-        for asked in self._adapter.pending_storage() if self._is_storage_stepped else ():
-            self._time(self._adapter.advance_storage, asked.ticket)
+            move = self._adapter.complete if isinstance(one.kind, TransferKind) else self._adapter.advance
+            self._time(move, one.ticket)
         self._time(self._adapter.step)
 
     def drain(self) -> None:

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord, merge_runs, read_run, write_run
+from hicache.testing.report.run import (
+    SCHEMA_VERSION,
+    Execution,
+    Outcome,
+    RunRecord,
+    Versions,
+    merge_runs,
+    read_run,
+    write_run,
+)
 
 if TYPE_CHECKING:
     # To import the contract takes longer than to import a record.
@@ -18,6 +27,7 @@ __all__ = [
     "Execution",
     "Outcome",
     "RunRecord",
+    "Versions",
     "merge_runs",
     "read_run",
     "write_comparison",

@@ -105,6 +105,15 @@ def difference(comparison: Comparison) -> str:
     return f"Clauses that pass for one implementation and fail for another: {differing} of {len(comparison.clauses)}"
 
 
+def contract_difference(comparison: Comparison) -> str:
+    """The version of the contract that each run was made with, in one sentence; empty when it is the same for all."""
+    versions = {one.name: one.view.record.versions.contract for one in comparison.implementations}
+    if len(set(versions.values())) == 1:
+        return ""
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"The runs have different versions of the contract, so a clause can ask for something else in each: {listed}"
+
+
 def _names(runs: Mapping[str, RunRecord]) -> dict[str, str]:
     """Unique names: the class names, if necessary with the folders of the runs, or else with the files."""
     classes = {file: record.implementation.rpartition(":")[2] for file, record in runs.items()}

@@ -59,6 +59,13 @@ class Fields:
             raise self._unlike(name, value, "a table")
         return {key: self._text(f"{name}.{key}", text) for key, text in value.items()}
 
+    def fields(self, name: str) -> Fields:
+        """A table."""
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise self._unlike(name, value, "a table")
+        return Fields(self.file, f"{self.prefix}{name}.", value)
+
     def tables(self, name: str) -> Iterator[Fields]:
         """A list of tables."""
         for place, value in self._items(name):

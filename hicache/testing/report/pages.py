@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.contract import Clause
-from hicache.testing.report.comparison import Comparison, difference
+from hicache.testing.report.comparison import Comparison, contract_difference, difference
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
 from hicache.testing.report.run import Outcome, first_line
 from hicache.testing.report.text import counted, headline, legible
@@ -62,6 +62,8 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
             outcome=Outcome,
             symbols=SYMBOLS,
             headline=difference(comparison),
+            contracts=contract_difference(comparison),
+            versions=tuple(dict.fromkeys(name for record in records for name in record.versions.named)),
             numbers={one.name: number for number, one in enumerate(comparison.implementations, start=1)},
             environment=tuple(dict.fromkeys(name for record in records for name in record.environment)),
         )

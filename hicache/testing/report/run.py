@@ -12,8 +12,8 @@ from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing.report.fields import Fields
 
-SCHEMA_VERSION = 1
-"""Increased when a field of `run.json` is added, removed or changes its meaning."""
+SCHEMA_VERSION = 2
+"""Increased when a field of `run.json` is added, removed or changes its meaning. Version 1 has no `versions`."""
 
 
 class Outcome(str, Enum):
@@ -47,10 +47,33 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of the kit that made a run. `known_failures`: of the format of their list."""
+
+    interface: int
+    contract: int
+    known_failures: int
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """Each version by the name that reports give it."""
+        return {
+            "adapter interface": str(self.interface),
+            "contract": str(self.contract),
+            "format of known failures": str(self.known_failures),
+        }
+
+
+_UNNUMBERED = Versions(1, 1, 1)
+"""Those of a run of schema 1. What had no number then counts as version 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """One run. `implementation`: path of the adapter. `started`: ISO 8601. `capabilities`: names of those declared."""
 
     schema_version: int
+    versions: Versions
     implementation: str
     started: str
     environment: Mapping[str, str]
@@ -69,13 +92,17 @@ def write_run(record: RunRecord, path: Path) -> None:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a record. Raises ConfigurationError naming the file and the field that is missing, unknown or wrong."""
+    """Read a record, also one of schema 1.
+
+    Raises ConfigurationError naming the file and the field that is missing, unknown or wrong.
+    """
     fields = Fields(str(path), "", read_table(f"@{path}"))
-    version = fields.integer("schema_version")
-    if version != SCHEMA_VERSION:
-        raise fields.error("schema_version", f"is {version}, but this release reads {SCHEMA_VERSION}")
+    schema = fields.integer("schema_version")
+    if schema not in (1, SCHEMA_VERSION):
+        raise fields.error("schema_version", f"is {schema}, but this release reads 1 and {SCHEMA_VERSION}")
     record = RunRecord(
-        schema_version=version,
+        schema_version=SCHEMA_VERSION,
+        versions=_UNNUMBERED if schema == 1 else _versions(fields.fields("versions")),
         implementation=fields.text("implementation"),
         started=fields.text("started"),
         environment=fields.texts_by_name("environment"),
@@ -84,6 +111,12 @@ def read_run(path: Path) -> RunRecord:
     )
     fields.refuse_unread()
     return record
+
+
+def _versions(fields: Fields) -> Versions:
+    versions = Versions(fields.integer("interface"), fields.integer("contract"), fields.integer("known_failures"))
+    fields.refuse_unread()
+    return versions
 
 
 def _execution(fields: Fields) -> Execution:
@@ -105,14 +138,17 @@ def _execution(fields: Fields) -> Execution:
 def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
     """Merge runs of one implementation, such as one for each suite. The start is that of the earliest one.
 
-    Raises ConfigurationError if there is no run, if the runs are of different implementations, or if two runs have
-    the same execution.
+    Raises ConfigurationError if there is no run, if the runs are of different implementations or were made with
+    different versions of the kit, or if two runs have the same execution.
     """
     if not records:
         raise ConfigurationError("there is no run to merge")
     implementations = {(record.implementation, record.capabilities) for record in records}
     if len(implementations) > 1:
         raise ConfigurationError(f"runs of different implementations: {sorted(implementations)}")
+    versions = {record.versions for record in records}
+    if len(versions) > 1:
+        raise ConfigurationError(f"runs with different versions of the kit: {sorted(map(str, versions))}")
     executions = tuple(execution for record in records for execution in record.executions)
     seen: set[tuple[str, str]] = set()
     for execution in executions:
@@ -122,6 +158,7 @@ def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
         seen.add(name)
     return RunRecord(
         schema_version=SCHEMA_VERSION,
+        versions=records[0].versions,
         implementation=records[0].implementation,
         started=min(record.started for record in records),
         environment=_merged_environment(records),

@@ -42,7 +42,7 @@ def headline(view: Overview) -> str:
 
 
 def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
-    """Render the page: headline, failures, sections, known failures, skipped and not executed, environment."""
+    """Render the page: headline, failures, sections, known failures, skipped, not executed, versions, environment."""
     executions = counted(len(view.record.executions), "test")
     figures = f"{executions}, {view.operations:,} operations, {view.test_s:,.1f} s test time"
     return "\n".join(
@@ -56,6 +56,7 @@ def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
             *_groups("Known failures", view.known_failures),
             *_groups("Skipped", view.skips),
             *_not_executed(view),
+            *_table("Versions", ("of", "version"), view.record.versions.named.items()),
             *_table("Environment", ("name", "value"), view.record.environment.items()),
         ]
     )
@@ -114,7 +115,7 @@ def render_junit(record: RunRecord) -> str:
         element = ET.SubElement(
             root, "testsuite", {"name": legible(suite), "timestamp": legible(record.started), **_totals(executions)}
         )
-        _add_properties(element, list(record.environment.items()))
+        _add_properties(element, [*record.versions.named.items(), *record.environment.items()])
         for execution in executions:
             _add_case(element, execution)
     ET.indent(root)

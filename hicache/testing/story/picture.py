@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from hicache.testing.adapter import PendingTransfer
+from hicache.testing.adapter import Pending
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot
 from hicache.testing.violation import violation
 from hicache.types import Component, Slots, Tier, TransferKind
@@ -77,7 +77,7 @@ class Painter:
     def __init__(
         self,
         snapshot: Snapshot,
-        pending: Sequence[PendingTransfer],
+        pending: Sequence[Pending],
         words: Words,
         marks: Collection[tuple[Mark, bytes]],
     ) -> None:
@@ -85,7 +85,9 @@ class Painter:
             raise violation("POOL-1", "snapshot", "a host tier", None)
         self._snapshot = snapshot
         self._host: HostView = snapshot.host
-        self._movements = tuple(Movement(one.kind, one.layers, one.layers_done) for one in pending)
+        self._movements = tuple(
+            Movement(one.kind, one.units, one.units_done) for one in pending if isinstance(one.kind, TransferKind)
+        )
         progress = {one.kind: one.layers_done / one.layers for one in self._movements}
         self._cells = Cells(snapshot, self._host, progress)
         self._words = words

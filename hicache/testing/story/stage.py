@@ -132,7 +132,7 @@ class Stage:
         """Start all queued transfers, and move half of the layers of each."""
         self.driver.step()
         for one in self.driver.pending():
-            for _ in range(one.layers // 2 - one.layers_done):
+            for _ in range(one.units // 2 - one.units_done):
                 self.driver.advance(one.ticket)
 
     def finish_transfers(self) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.errors import ReceiptError, StaleHandleError
-from hicache.testing.adapter import CacheAdapter, Capability, PageBytes, PendingTransfer
+from hicache.testing.adapter import CacheAdapter, Capability, PageBytes, Pending
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
 from hicache.types import (
     NO_SLOTS,
@@ -90,10 +90,10 @@ class Jobs:
         """The parts of queued and started copies that are not applied yet."""
         return [part for job in (*self.started, *self.queued) if job.kind is kind for part in job.parts]
 
-    def pending(self) -> list[PendingTransfer]:
+    def pending(self) -> list[Pending]:
         """The jobs that a test can advance."""
         return [
-            PendingTransfer(job, job.kind, len(job.parts), LAYERS, job.layers_done)
+            Pending(job, job.kind, len(job.parts), LAYERS, job.layers_done)
             for job in self.started
             if job.parts_done is None
         ]
@@ -313,7 +313,7 @@ class HostedCache(CacheAdapter):
 
     # Transfers that a test advances.
 
-    def pending(self) -> Sequence[PendingTransfer]:
+    def pending(self) -> Sequence[Pending]:
         return self.jobs.pending()
 
     def advance(self, ticket: Job) -> None:

@@ -13,6 +13,7 @@ from hicache.storage.hf3fs import backend
 from hicache.testing.adapters import reference
 from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
+from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
@@ -88,6 +89,7 @@ def record(
     """One run of these executions."""
     return RunRecord(
         schema_version=SCHEMA_VERSION,
+        versions=VERSIONS,
         implementation=implementation,
         started=started,
         environment={"python": "3.10.1"},

@@ -179,10 +179,10 @@ def test_a_backup_moves_layer_by_layer(driver: Driver) -> None:
     assert not driver.pending(), "a backup starts with a step"
     driver.step()
     (backup,) = driver.pending()
-    shown = (backup.kind, backup.parts, backup.layers, backup.layers_done)
+    shown = (backup.kind, backup.parts, backup.units, backup.units_done)
     assert shown == (TransferKind.BACKUP, 2, 2, 0), f"two pages in one transfer of two layers, got {shown}"
     driver.advance(backup.ticket)
-    assert driver.pending()[0].layers_done == 1, f"one layer was moved, got {driver.pending()}"
+    assert driver.pending()[0].units_done == 1, f"one layer was moved, got {driver.pending()}"
     driver.complete_all()
     free = driver.adapter.host_sizes()[FULL].free
     assert free == 8, f"HOST-1: 4 of 12 host slots hold the backup, {free} are free"

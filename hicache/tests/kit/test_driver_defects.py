@@ -588,8 +588,8 @@ def reset_in_flight(driver: Driver) -> None:
 HOST_DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (CopiesOneLayer, back_up, "REQ-3: node of elements 0..2 .* on the host, .* pool kv, layer 1"),
     (ShowsTooSoon, load_step_by_step, "FLOW-2: advance: expected residency unchanged"),
-    (GoesOnPending, back_up, "FLOW-4: complete: expected a transfer that has ended"),
-    (SkipsALayer, load_step_by_step, "FLOW-2: advance: expected 1 layers, got 0"),
+    (GoesOnPending, back_up, "FLOW-4: complete: expected a backup that has ended"),
+    (SkipsALayer, load_step_by_step, "FLOW-2: advance of a load: expected 1 of 2 units done, got 0 of 2"),
     (AllIsReady, load_step_by_step, "REQ-3: position 0 of a hit, pool kv, layer 0"),
     (NothingIsReady, load_step_by_step, r"HOST-9: layers of kv after a load: expected \[0, 1\], got \[\]"),
     (ReadyForAWhile, load_step_by_step, r"HOST-6: readable layers of kv: .*at least \[0, 1\] as before, got \[\]"),

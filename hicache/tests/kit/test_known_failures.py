@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hicache.config import read_table
 from hicache.errors import ConfigurationError
-from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
+from hicache.testing import adapters
+from hicache.testing.plugin.known_failures import KNOWN_FAILURES_FORMAT, KnownFailure, read_known_failures
 from hicache.tests.kit.suite_runs import run, write_suite
+
+SHIPPED = sorted(Path(adapters.__path__[0], "known").glob("*.toml"))
 
 GOOD = """
 [[failure]]
@@ -35,6 +39,7 @@ WRONG = {
     "unknown table": (('[[failure]]\nid = "LOCK-3"', '[other]\n[[failure]]\nid = "LOCK-3"'), "other is unknown"),
     "no list": ((GOOD, "failure = 3"), "failure is 3"),
     "not TOML": (("[[failure]]", "[[failure"), "line 2"),
+    "format is no number": ((GOOD, f'format = "1"\n{GOOD}'), "format is '1'"),
 }
 
 
@@ -74,6 +79,26 @@ def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, change: tuple[s
     path = _write(tmp_path, GOOD.replace(*change))
     with pytest.raises(ConfigurationError, match=f"known.toml.*{named}"):
         read_known_failures(path)
+
+
+@pytest.mark.parametrize("written", [KNOWN_FAILURES_FORMAT + 1, 0])
+def test_a_list_of_another_format_is_refused_with_both(tmp_path: Path, written: int) -> None:
+    path = _write(tmp_path, f"format = {written}\n{GOOD}")
+    expected = f"known.toml: format is {written}, but this hicache reads {KNOWN_FAILURES_FORMAT}: .* docs/adapters.md"
+    with pytest.raises(ConfigurationError, match=expected):
+        read_known_failures(path)
+
+
+def test_a_list_that_states_no_format_is_of_format_1(tmp_path: Path) -> None:
+    unstated = [str(one) for one in read_known_failures(_write(tmp_path, GOOD))]
+    stated = [str(one) for one in read_known_failures(_write(tmp_path, f"format = 1\n{GOOD}"))]
+    assert stated == unstated, f"expected the same entries with `format = 1` and without, got {stated}, {unstated}"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_a_list_that_ships_states_its_format(path: Path) -> None:
+    assert read_table(f"@{path}").get("format") == KNOWN_FAILURES_FORMAT, f"{path.name}: expected its format"
+    assert read_known_failures(path), f"{path.name}: expected entries"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

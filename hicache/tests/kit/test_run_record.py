@@ -6,13 +6,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.testing.report import Execution, Outcome, RunRecord, read_run, write_run
+from hicache.testing.report import Execution, Outcome, RunRecord, Versions, read_run, write_run
 from hicache.tests.kit.suite_runs import FLAT_CACHE, HOSTILE, execution, record, run, run_recorded, write_suite
 
 Change = Callable[[dict[str, Any]], object]
@@ -31,7 +32,12 @@ def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("schema_version is 2", lambda table: table.update(schema_version=2)),
+        ("schema_version is 3, but this release reads 1 and 2", lambda table: table.update(schema_version=3)),
+        ("versions is missing", lambda table: table.pop("versions")),
+        ("versions is 2 (int), not a table", lambda table: table.update(versions=2)),
+        ("versions.contract is '2'", lambda table: table["versions"].update(contract="2")),
+        ("versions.interface is missing", lambda table: table["versions"].pop("interface")),
+        ("versions.more is unknown", lambda table: table["versions"].update(more=1)),
         ("schema_version is True", lambda table: table.update(schema_version=True)),
         ("implementation is missing", lambda table: table.pop("implementation")),
         ("started is 3 (int)", lambda table: table.update(started=3)),
@@ -60,6 +66,16 @@ def test_a_wrong_field_is_named_with_the_file(tmp_path: Path, field: str, change
     with pytest.raises(ConfigurationError) as raised:
         read_run(path)
     assert str(raised.value).startswith(f"{path}: {field}"), f"expected {path}: {field}, got {raised.value}"
+
+
+def test_a_run_of_schema_1_was_made_with_the_first_versions(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_run(record(execution("KEY-1")), path)
+    table = json.loads(path.read_text())
+    del table["versions"]
+    path.write_text(json.dumps({**table, "schema_version": 1}))
+    found = read_run(path)
+    assert found == replace(record(execution("KEY-1")), versions=Versions(1, 1, 1)), f"got {found}"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])

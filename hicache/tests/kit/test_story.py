@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.config import CacheConfig, WritePolicy
 from hicache.errors import ConfigurationError, InvariantError
-from hicache.testing.adapter import Capability, PendingTransfer
+from hicache.testing.adapter import Capability, Pending
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
@@ -296,7 +296,7 @@ class Tree:
         """Add a transfer."""
         self.transfers.append(TransferView(kind, device, host))
 
-    def picture(self, *pending: PendingTransfer, marks: tuple[tuple[Mark, bytes], ...] = ()) -> Picture:
+    def picture(self, *pending: Pending, marks: tuple[tuple[Mark, bytes], ...] = ()) -> Picture:
         """What is drawn of it, with pools of ten slots (of four for states) of which the last two are free."""
         pools = {
             name: PoolView(size, slots(size - 1, size)) for name, size in (("full", 10), ("swa", 10), ("mamba", 4))
@@ -315,9 +315,9 @@ def cell_of(picture: Picture, tier: Tier, component: str) -> Cell:
     return next(cell for cell in picture.rows[0].cells[tier] if cell.component == component)
 
 
-def running(kind: TransferKind, layers_done: int) -> PendingTransfer:
+def running(kind: TransferKind, layers_done: int) -> Pending:
     """A transfer that has come so far, of four layers."""
-    return PendingTransfer("a ticket", kind, parts=1, layers=4, layers_done=layers_done)
+    return Pending("a ticket", kind, parts=1, units=4, units_done=layers_done)
 
 
 def test_what_a_node_has_is_here_and_what_it_lacks_beside_full_is_a_tombstone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def requests(*, passes_prefix: bool = False) -> StorageRequests:
     assert CONFIG.storage is not None, "the configuration has a storage tier"
     storage = replace(CONFIG.storage, hicache_storage_pass_prefix_keys=passes_prefix)
     config = replace(CONFIG, sliding_window_size=7, storage=storage)
-    return StorageRequests(config, HostPools(config, pool_specs(config)), Counters())
+    return StorageRequests(config, HostPools(config, pool_specs(config)), Counters(), count(1))
 
 
 def batches_of(job: StorageJob) -> list[PageBatch]:
