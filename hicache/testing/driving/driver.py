@@ -616,10 +616,14 @@ class Driver:
     def restart(self) -> None:
         """Close the cache, with whatever is in flight, and open another one on the same storage."""
         self.adapter.close()
-        self.open(type(self.adapter)(self.config))
+        self.open(self.open_again())
         self.forget()
         self.running.clear()
         self.verb_done()
+
+    def open_again(self) -> CacheAdapter:
+        """Another cache with the same configuration and storage."""
+        return type(self.adapter)(self.config)
 
     def _require(self, capability: Capability) -> None:
         """Skip the rest of a test that needs a capability which only this verb needs."""

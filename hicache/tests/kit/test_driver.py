@@ -14,8 +14,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.snapshot import Snapshot
-from hicache.tests.kit.flat_cache import FlatCache
-from hicache.tests.kit.hosted_cache import HostedCache
+from hicache.tests.kit.hosted_cache import FlatCache, HostedCache
 from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, below, host_tier, node, slots, snapshot, tiny_config
 from hicache.types import Handle, Key, MatchResult, Pool, Tier, TransferKind, TransferPhase
 
