@@ -78,16 +78,15 @@ class Scheduler:
     # Transfers.
 
     def step(self) -> None:
-        """Let the cache apply the results of finished transfers, and start queued ones.
+        """Let the cache apply the results of finished transfers, and start queued ones."""
+        self._call(self._adapter.step)
 
-        Stepped transfers end in the step after the one that started them. Stepped storage does one batch of each
-        request in a step.
-        """
+    def advance(self) -> None:
+        """End all stepped transfers, and let stepped storage do one batch of each request."""
         for one in self._adapter.pending() if self._is_stepped else ():
             self._call(self._adapter.complete, one.ticket)
         for asked in self._adapter.pending_storage() if self._is_storage_stepped else ():
             self._call(self._adapter.advance_storage, asked.ticket)
-        self._call(self._adapter.step)
 
     def drain(self) -> None:
         """Wait until nothing is in flight, so that no transfer pins anything."""

@@ -69,6 +69,8 @@ class Session:
         """
         scheduler = self._scheduler
         if self._config.host is not None:
+            # Stepped transfers end in the step after the one that started them.
+            scheduler.advance()
             scheduler.step()
         prefetched = 0 if self.prefetcher is None else self.prefetcher.prefetch(key, checked=checked)
         if len(scheduler.computed) >= self._max_running:
@@ -196,6 +198,7 @@ class StoragePrefetcher:
             time.sleep(STEP_S)
         if self._is_timed:
             self._adapter.advance_clock(STEP_S)
+        self._scheduler.advance()
         self._scheduler.step()
 
     def _cached_length(self, key: Key) -> int:
