@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import load_adapter
+from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.replay import (
     HostSettings,
     ReplayOutcome,
@@ -137,6 +138,11 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     assert table["schema_version"] == 4, f"{name}.json has schema {table['schema_version']}"
     picture = (tmp_path / "report" / f"{name}.svg").read_text(encoding="utf-8")
     assert "<svg" in picture, f"{name}.svg begins with {picture[:80]}"
+
+
+def test_a_cache_of_requests_alone_has_no_sample() -> None:
+    found = samples(BlockCacheAdapter)
+    assert not found, f"a replay calls verbs, which BlockCacheAdapter does not declare, got {found}"
 
 
 @pytest.mark.parametrize("host", [None, STEPPED])
