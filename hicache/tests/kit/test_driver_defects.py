@@ -290,16 +290,6 @@ def test_a_defect_of_requests_is_found(adapter: type[CacheAdapter], verbs: Verbs
         verbs(Driver(adapter(REQUEST_CONFIG), REQUEST_CONFIG))
 
 
-@pytest.mark.parametrize(("verbs", "cached"), [(overtaken, 6), (start, 4)], ids=["overtaken", "start"])
-def test_the_reference_does_it_right(verbs: Verbs, cached: int) -> None:
-    driver = Driver(ReferenceAdapter(REQUEST_CONFIG), REQUEST_CONFIG)
-    verbs(driver)
-    (running,) = driver.running.values()
-    driver.finish(running.request)
-    matched = driver.match(driver.key(driver.prompt([1, 2, 7]))).device_indices
-    assert len(matched) == cached, f"REQ-1: {cached} tokens have a state at their end, found {len(matched)}"
-
-
 class CopiesOneLayer(HostedCache):
     """`complete` ends a transfer after its first layer."""
 
