@@ -10,9 +10,8 @@ import torch
 
 from hicache.types import Tokens
 
-from .engine.engine import Engine, Generation
+from .engine.engine import Engine, Generation, Hits
 from .engine.model_runner import ModelRunner, divergence
-from .engine.prefix_finder import Hits
 from .families import VOCABULARY
 
 FIRST_TOKEN = 3

@@ -16,8 +16,7 @@ from hicache.types import Component, Tier, Tokens
 
 from .answers import MORE_SEED, MORE_TOKENS, Answer, ask, check_close, check_exact, compute_rest, library_logits, prompt
 from .cache_setup import CHUNK, ONE_CHUNK_TOKENS, PAGE, CacheSetup, OpenCache, in_storage, on_device, on_host, served
-from .engine.engine import Engine
-from .engine.prefix_finder import Hits
+from .engine.engine import Engine, Hits
 from .families import FAMILIES, REPRESENTATIVES
 
 EDGES = {torch.float32: (15, 16, 17, 31, 32, 33, 49, 97), torch.bfloat16: (33, 97)}

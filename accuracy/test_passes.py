@@ -16,7 +16,7 @@ from hicache.types import Pool, Tier
 
 from .answers import GATES
 from .cache_setup import OpenCache
-from .engine.prefix_finder import Hits
+from .engine.engine import Hits
 from .evaluation.comparison import ComparedPass, differences, missing_hits, missing_partial_hits, same_chunks
 from .evaluation.documents import FOLDER
 from .evaluation.evaluate import ScoredPass

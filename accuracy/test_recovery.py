@@ -17,7 +17,7 @@ from hicache.types import SHARED, Component, Key, Pool, Tokens
 
 from .answers import MORE_SEED, MORE_TOKENS, ask, check_close, prompt
 from .cache_setup import CHUNK, ONE_CHUNK_TOKENS, CacheSetup, OpenCache, in_storage, on_host, served
-from .engine.prefix_finder import Hits
+from .engine.engine import Hits
 from .engine.served_model import ServedModel
 from .families import REPRESENTATIVES
 

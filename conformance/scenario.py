@@ -20,6 +20,9 @@ from .tree_view import Pages, device_slots, host_slots, prefixes
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 
+FORWARD = (WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE)
+"""The policies that back up before an eviction."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreshInsert:

@@ -12,6 +12,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import Handle, Tier, TransferKind
 
 from .scenario import (
+    FORWARD,
     FULL,
     MAMBA,
     SWA,
@@ -39,7 +40,6 @@ from .tree_view import Pages, components_on_host, device_slots, free_host_slots,
 STEPPED = [ExecutorKind.STEPPED]
 THROUGH = [WritePolicy.WRITE_THROUGH]
 BACK = [WritePolicy.WRITE_BACK]
-FORWARD = [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE]
 
 
 def backed_up(driver: Driver) -> set[Pages]:

@@ -9,6 +9,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.types import TransferKind
 
 from .scenario import (
+    FORWARD,
     FULL,
     MAMBA,
     SWA,
@@ -622,15 +623,12 @@ def refilled(driver: Driver, component: str) -> None:
     )
 
 
-COPYING = (WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE)
-
-
-@clause("EVICT-8", "FLOW-8", components=(SWA,), write_policies=COPYING)
+@clause("EVICT-8", "FLOW-8", components=(SWA,), write_policies=FORWARD)
 def test_swa_data_that_left_the_host_is_backed_up_again(driver: Driver) -> None:
     refilled(driver, SWA)
 
 
-@clause("EVICT-8", "FLOW-8", components=(MAMBA,), write_policies=COPYING)
+@clause("EVICT-8", "FLOW-8", components=(MAMBA,), write_policies=FORWARD)
 def test_a_state_that_left_the_host_is_backed_up_again(driver: Driver) -> None:
     refilled(driver, MAMBA)
 

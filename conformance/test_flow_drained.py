@@ -38,7 +38,6 @@ WHOLE, BRANCH = (1, 2, 3), (1, 2, 8)
 
 # FLOW-7: each backup, load, request and reset leaves nothing, whether it succeeds or fails.
 
-FORWARD = [WritePolicy.WRITE_THROUGH]
 
 Outcome = Callable[[Driver, TransferKind], None]
 
@@ -61,7 +60,7 @@ OUTCOMES = pytest.mark.parametrize("outcome", [succeeds, fails], ids=lambda outc
 ENDS = pytest.mark.parametrize("end", [Driver.claim, Driver.abandon], ids=["claimed", "abandoned"])
 
 
-@clause("FLOW-7", write_policies=FORWARD)
+@clause("FLOW-7", write_policies=[WritePolicy.WRITE_THROUGH])
 @OUTCOMES
 def test_a_backup_leaves_nothing_held(driver: Driver, outcome: Outcome) -> None:
     put(driver, WHOLE)

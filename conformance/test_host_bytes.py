@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hicache.config import ExecutorKind, WritePolicy
+from hicache.config import ExecutorKind
 from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.types import Pool, Slots, Tier, TransferKind
 
 from .scenario import (
+    FORWARD,
     FULL,
     MAMBA,
     SWA,
@@ -149,7 +150,6 @@ def test_a_state_stays_equal_when_loaded_alone(driver: Driver) -> None:
 INDEXER = Pool.INDEXER
 PAGES = (1, 2)
 STEPPED = [ExecutorKind.STEPPED]
-FORWARD = [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE]
 
 
 def on_device(driver: Driver, slots: Slots) -> list[PageBytes]:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from hicache.config import ExecutorKind, WritePolicy
+from hicache.config import ExecutorKind
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 
 from .checks import refused
 from .scenario import (
+    FORWARD,
     FULL,
     MAMBA,
     SWA,
@@ -356,14 +357,11 @@ def revived_before_release(driver: Driver, component: str) -> None:
     assert not host_locks(driver), f"LOCK-3: both are released, {host_locks(driver)} is left"
 
 
-COPYING = (WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_THROUGH_SELECTIVE)
-
-
-@clause("LOCK-3", "LOCK-7", components=(SWA,), write_policies=COPYING)
+@clause("LOCK-3", "LOCK-7", components=(SWA,), write_policies=FORWARD)
 def test_swa_data_that_a_host_lock_skipped_stays_unlocked(driver: Driver) -> None:
     revived_before_release(driver, SWA)
 
 
-@clause("LOCK-3", "LOCK-7", components=(MAMBA,), write_policies=COPYING)
+@clause("LOCK-3", "LOCK-7", components=(MAMBA,), write_policies=FORWARD)
 def test_a_state_that_a_host_lock_skipped_stays_unlocked(driver: Driver) -> None:
     revived_before_release(driver, MAMBA)

@@ -8,36 +8,55 @@ import numpy as np
 import torch
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter
-from hicache.testing.violation import violation
-from hicache.types import SHARED, Component, Handle, Key, Namespace, Slots, Tokens
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.driving.scheduler import ScheduledRequest, Scheduler
+from hicache.types import SHARED, Component, Key, Namespace, Tokens
 
 from .model_layout import ModelPools
 from .model_runner import RecordedCache
-from .prefix_finder import CachedPrefix, Hits, PrefixFinder
 from .served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Tokens of a prompt that were not computed, by the tier that their FULL KV came from. Each is counted once.
+
+    KV that is on the device is not copied: such a token is a device hit, even if its window or state was loaded back.
+    Of the tokens whose KV was loaded back, the last ones are those that a prefetch brought from storage.
+    """
+
+    device: int
+    host: int
+    storage: int
+
+    @property
+    def total(self) -> int:
+        """Tokens from all tiers."""
+        return self.device + self.host + self.storage
+
+
+NO_HITS = Hits(0, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
     """A request between its arrival and its end.
 
-    `tokens`: the prompt and the appended tokens. `table`: its FULL slots in whole pages; the first `cached_tokens`
-    belong to the tree, the others to the request. `computed_tokens`: how many tokens are in the pools. `receipt`: of
-    the lock on its cached prefix. `state`: its own MAMBA slot, with the state after `computed_tokens`, or None without
-    states. `running`: the cache that the model goes on from, or None to read it from the pools.
+    `request`: the prompt and the appended tokens, and what the request holds of the cache. `computed_tokens`: how many
+    tokens are in the pools. `branching_tokens`: the position at which a state should be cached, 0 for none. `running`:
+    the cache that the model goes on from, or None to read it from the pools.
     """
 
-    tokens: Tokens
-    namespace: Namespace
-    table: Slots
-    cached_tokens: int
+    request: ScheduledRequest
     computed_tokens: int
-    receipt: Handle
-    state: int | None
     hits: Hits
     branching_tokens: int
     running: RecordedCache | None
+
+    @property
+    def tokens(self) -> Tokens:
+        """The prompt and the appended tokens."""
+        return self.request.key.tokens
 
     @property
     def is_computed(self) -> bool:
@@ -65,13 +84,13 @@ class Engine:
         if chunk_tokens <= 0 or chunk_tokens % config.page_size:
             raise ValueError(f"chunk_tokens must be a multiple of the page size {config.page_size}, got {chunk_tokens}")
         self._runner = model.runner
-        self._adapter = adapter
         self._page_size = config.page_size
         self._chunk_tokens = chunk_tokens
         self._rereads = rereads
         self._has_states = Component.MAMBA in config.components
         self._pools = ModelPools(model.runner, model.layout, adapter)
-        self._prefixes = PrefixFinder(adapter, config)
+        self._scheduler = Scheduler(adapter, config, loads_may_fail=True)
+        self._prefetches = config.storage is not None and Capability.STORAGE in adapter.capabilities
 
     def begin(
         self, tokens: Tokens, *, reusable_tokens: int | None = None, namespace: Namespace = SHARED
@@ -84,23 +103,31 @@ class Engine:
         reusable = len(tokens) - 1 if reusable_tokens is None else reusable_tokens
         if not 0 <= reusable < len(tokens):
             raise ValueError(f"reusable_tokens must be 0 or more and below the {len(tokens)} tokens, got {reusable}")
-        key = Key(tokens[:reusable], namespace)
-        begun = self._admit(tokens, namespace, self._prefixes.find(key))
-        # The copy of the hit's state may be what there is no slot for: without the hit it is not needed.
-        return begun or self._admit(tokens, namespace, self._prefixes.empty(key))
+        whole, reused = Key(tokens, namespace), Key(tokens[:reusable], namespace)
+        prefetched = self._prefetch(reused) if self._prefetches else 0
+        found = self._scheduler.match(reused)
+        request = self._scheduler.begin(whole, found)
+        cached = request.cached_tokens
+        hits = _hits(cached, min(found.host_hit_length, cached - len(found.device_indices)), prefetched)
+        begun = self._admit(request, hits, found.branching_seqlen or 0)
+        if begun is None:
+            # The copy of the hit's state may be what there is no slot for: without the hit it is not needed.
+            nothing = self._scheduler.match(Key(tokens[:0], namespace), chunked=True)
+            begun = self._admit(self._scheduler.begin(whole, nothing), NO_HITS, 0)
+        return begun
 
     def compute_chunk(self, generation: Generation) -> torch.Tensor:
         """Compute the next chunk of a request in one forward: its logits, float32 [tokens, vocabulary]."""
-        start, end = generation.computed_tokens, self._next_end(generation)
-        recorded = generation.running or self._pools.restore(generation.table[:start], generation.state)
+        request, start, end = generation.request, generation.computed_tokens, self._next_end(generation)
+        recorded = generation.running or self._pools.restore(request.table[:start], request.state)
         logits = self._runner.forward(generation.tokens[start:end], start, recorded.cache)
-        self._pools.write(recorded, generation.table[start:end])
-        if generation.state is not None:
-            self._pools.write_state(recorded, generation.state)
+        self._pools.write(recorded, request.table[start:end])
+        if request.state is not None:
+            self._pools.write_state(recorded, request.state)
         generation.computed_tokens = end
         self._cache_pages(generation, recorded)
         generation.running = None if self._rereads else recorded
-        self._adapter.step()
+        self._scheduler.step()
         return logits
 
     def compute(self, generation: Generation) -> torch.Tensor:
@@ -112,46 +139,28 @@ class Engine:
 
     def append(self, generation: Generation, token: int) -> bool:
         """Append a token to compute; False, with nothing changed, when there is no free slot for it."""
-        table = self._grown(generation.table, len(generation.tokens) + 1)
-        if table is None:
+        request, tokens = generation.request, len(generation.tokens) + 1
+        if tokens > len(request.table) and not self._scheduler.grow(request, tokens):
             return False
-        generation.table = table
-        generation.tokens = np.append(generation.tokens, np.int32(token))
+        request.key = Key(np.append(generation.tokens, np.int32(token)), request.key.namespace)
         return True
 
     def finish(self, generation: Generation) -> None:
         """End a request at any point: unlock its prefix, and free all slots that are not in the tree."""
-        self._adapter.unlock(generation.receipt)
-        if len(generation.table) > generation.cached_tokens:
-            self._adapter.free(generation.table[generation.cached_tokens :])
-        if generation.state is not None:
-            self._adapter.free_state(generation.state)
+        self._scheduler.release(generation.request)
         generation.running = None
 
-    def _admit(self, tokens: Tokens, namespace: Namespace, prefix: CachedPrefix) -> Generation | None:
-        state = self._own_state(prefix) if self._has_states else None
-        table = self._grown(prefix.slots, len(tokens)) if state is not None or not self._has_states else None
-        if table is None:
-            if state is not None:
-                self._adapter.free_state(state)
-            self._adapter.unlock(prefix.receipt)
+    def _prefetch(self, key: Key) -> int:
+        """Prefetch a prompt to the end, as there is no other work to do: the number of tokens that were loaded."""
+        ticket = self._scheduler.start_prefetch(key)
+        return 0 if ticket is None else self._scheduler.end_prefetch(ticket)
+
+    def _admit(self, request: ScheduledRequest, hits: Hits, branching: int) -> Generation | None:
+        has_state = not self._has_states or self._scheduler.take_state(request)
+        if not has_state or not self._scheduler.grow(request, len(request.key.tokens)):
+            self._scheduler.release(request)
             return None
-        cached, branching = len(prefix.slots), prefix.branching_tokens
-        return Generation(
-            tokens, namespace, table, cached, cached, prefix.receipt, state, prefix.hits, branching, running=None
-        )
-
-    def _own_state(self, prefix: CachedPrefix) -> int | None:
-        if not len(prefix.slots):
-            return self._prefixes.retry_after_drain(self._adapter.allocate_state)
-        return self._prefixes.retry_after_drain(lambda: self._adapter.fork_state(prefix.node))
-
-    def _grown(self, table: Slots, tokens: int) -> Slots | None:
-        missing = -(-tokens // self._page_size) * self._page_size - len(table)
-        if missing <= 0:
-            return table
-        slots = self._prefixes.retry_after_drain(lambda: self._adapter.allocate(missing))
-        return None if slots is None else np.concatenate((table, slots))
+        return Generation(request, request.cached_tokens, hits, branching, running=None)
 
     def _next_end(self, generation: Generation) -> int:
         """Where the next forward ends: at the end of a chunk, where a state is wanted, or at the end of the last page.
@@ -171,34 +180,10 @@ class Engine:
         """
         computed = generation.computed_tokens
         end = computed // self._page_size * self._page_size
-        if end <= generation.cached_tokens or (self._has_states and end != computed):
-            return
-        state = self._prefixes.retry_after_drain(self._adapter.allocate_state) if self._has_states else None
-        if self._has_states and state is None:
-            return
-        if state is not None:
-            self._pools.write_state(recorded, state)
-        self._insert(generation, end, state)
+        if end > generation.request.cached_tokens and (end == computed or not self._has_states):
+            self._scheduler.insert(generation.request, end, lambda _, slot: self._pools.write_state(recorded, slot))
 
-    def _insert(self, generation: Generation, end: int, state: int | None) -> None:
-        key = Key(generation.tokens[:end], generation.namespace)
-        result = self._adapter.insert(
-            key,
-            generation.table[:end],
-            shared=generation.cached_tokens,
-            window_start=0,
-            state=state,
-            priority=0,
-        )
-        if state is not None and not result.state_adopted:
-            self._adapter.free_state(state)
-        found = self._adapter.match(key, chunked=True)
-        if not len(found.device_indices) == result.accepted_length == end:
-            raise violation(
-                "REQ-4", f"match after the insert of {end} tokens", end, (len(found.device_indices), result)
-            )
-        receipt = self._adapter.lock(result.node)
-        self._adapter.unlock(generation.receipt)
-        generation.receipt = receipt
-        generation.table = np.concatenate((found.device_indices, generation.table[end:]))
-        generation.cached_tokens = end
+
+def _hits(total: int, loaded: int, prefetched: int) -> Hits:
+    from_storage = min(prefetched, loaded)
+    return Hits(total - loaded, loaded - from_storage, from_storage)

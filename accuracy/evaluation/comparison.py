@@ -10,8 +10,8 @@ import torch
 from hicache.types import Tier
 
 from ..answers import GATES
+from ..engine.engine import Hits
 from ..engine.model_runner import divergence
-from ..engine.prefix_finder import Hits
 from .evaluate import AnsweredRequest, ScoredPass
 
 MANY_REQUESTS = 16

@@ -21,8 +21,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from hicache.types import Tokens
 
 from ..answers import Answer, compute_rest
-from ..engine.engine import Engine, Generation
-from ..engine.prefix_finder import Hits
+from ..engine.engine import Engine, Generation, Hits
 from .vocabulary import Message, Vocabulary
 
 

@@ -17,8 +17,8 @@ from hicache.types import Component, Pool, Slots, Tier
 
 from ..cache_setup import CacheSetup, OpenCache
 from ..engine.cache_config import device_config, with_host, with_storage
+from ..engine.engine import Hits
 from ..engine.model_runner import ModelRunner
-from ..engine.prefix_finder import Hits
 from ..engine.served_model import ServedModel
 from .evaluate import AnsweredRequest, ScoredPass, evaluate
 from .vocabulary import Vocabulary

@@ -33,6 +33,16 @@ from hicache.testing.violation import violation
 from hicache.types import Component, Key, Namespace, Pool, Slots, Tier
 
 
+def check_counters(snapshot: Snapshot, adapter: CacheAdapter, config: CacheConfig) -> None:
+    """Raise InvariantError unless the size counters and the SWA partners are those of the snapshot."""
+    if Capability.SIZES in adapter.capabilities:
+        check_sizes(snapshot, adapter.sizes())
+        if snapshot.host is not None:
+            check_host_sizes(snapshot.host, adapter.host_sizes())
+    if Component.SWA in config.components:
+        check_partners(snapshot, adapter.partners)
+
+
 class Inspector:
     """Checks one adapter against what its driver holds, as far as the adapter's capabilities allow."""
 
@@ -69,9 +79,8 @@ class Inspector:
         departures = clauses_not_checked(self._adapter.profile, self._adapter.departures)
         owners = check_laws(snapshot, self._config, held, is_awaited=is_awaited, departures=departures)
         check_receipts(snapshot, len(self._locks))
-        self._check_sizes(snapshot)
+        check_counters(snapshot, self._adapter, self._config)
         if Component.SWA in self._config.components:
-            check_partners(snapshot, self._adapter.partners)
             require_partners(*self._ledger.partners(), self._adapter.partners)
         self._require_same_pools(owners)
         self._locks.check(snapshot)
@@ -82,12 +91,6 @@ class Inspector:
         for request in running:
             self._require_protection(request, owners[Tier.DEVICE][Component.FULL])
         self._contents.verify_tree(snapshot)
-
-    def _check_sizes(self, snapshot: Snapshot) -> None:
-        if Capability.SIZES in self._adapter.capabilities:
-            check_sizes(snapshot, self._adapter.sizes())
-            if snapshot.host is not None:
-                check_host_sizes(snapshot.host, self._adapter.host_sizes())
 
     def _held(self, snapshot: Snapshot, running: Collection[RunningRequest]) -> dict[str, Slots]:
         """The slots in the ledger, and those in the requests' tables that do not belong to the tree."""

@@ -108,3 +108,13 @@ class OpenPrefetch:
     key: Key
     before: int
     gains: set[int]
+
+    def record_length(self, elements: int) -> None:
+        """Record how many elements a match finds now."""
+        self.gains.add(max(0, elements - self.before))
+
+    def require_gain(self, tokens: int) -> None:
+        """Raise InvariantError when a match never gained as many tokens as the prefetch reports (FLOW-10)."""
+        if tokens not in self.gains:
+            place = f"a prefetch for {len(self.key.tokens)} tokens, {self.before} of them cached before"
+            raise violation("FLOW-10", place, f"one of the gains of a match, {sorted(self.gains)}", tokens)

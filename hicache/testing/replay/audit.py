@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.contents import Contents
+from hicache.testing.driving.inspector import check_counters
 from hicache.testing.laws import check_laws
-from hicache.testing.laws.slots import check_host_sizes, check_partners, check_sizes
 from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.violation import violation
-from hicache.types import NO_SLOTS, Component, Slots, Tier
+from hicache.types import NO_SLOTS, Slots, Tier
 
 
 class Audit:
@@ -29,7 +29,10 @@ class Audit:
         `held`: the slots that running requests own, by component.
         """
         if Capability.SNAPSHOT in self._adapter.capabilities:
-            self._check_snapshot(held)
+            snapshot = self._adapter.snapshot()
+            # Every caller that started a load has waited for it.
+            check_laws(snapshot, self._config, held, is_awaited=False)
+            check_counters(snapshot, self._adapter, self._config)
             self.checks += 1
         self._adapter.sanity_check()
 
@@ -80,14 +83,3 @@ class Audit:
         if self._config.host is not None:
             capacities[Tier.HOST] = dict(self._config.host.capacity_tokens)
         return capacities
-
-    def _check_snapshot(self, held: Mapping[str, Slots]) -> None:
-        snapshot = self._adapter.snapshot()
-        # Every caller that started a load has waited for it.
-        check_laws(snapshot, self._config, held, is_awaited=False)
-        if Capability.SIZES in self._adapter.capabilities:
-            check_sizes(snapshot, self._adapter.sizes())
-            if snapshot.host is not None:
-                check_host_sizes(snapshot.host, self._adapter.host_sizes())
-        if Component.SWA in self._config.components:
-            check_partners(snapshot, self._adapter.partners)

@@ -112,10 +112,9 @@ def _require_served(config: CacheConfig, adapter: type[CacheAdapter]) -> None:
     """Raise ConfigurationError for a device or capability that this machine or the adapter lacks."""
     if reason := missing_device(config.device):
         raise ConfigurationError(reason)
-    if config.host is None:
-        return
-    needs = [Capability.HOST]
-    needs += [Capability.STEPPED] if config.host.executor is ExecutorKind.STEPPED else []
+    needs = [Capability.VERBS]
+    needs += [Capability.HOST] if config.host is not None else []
+    needs += [Capability.STEPPED] if config.host is not None and config.host.executor is ExecutorKind.STEPPED else []
     needs += [Capability.STORAGE] if config.storage is not None else []
     for need in needs:
         if need not in adapter.capabilities:

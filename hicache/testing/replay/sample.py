@@ -29,7 +29,12 @@ class Sample:
 
 
 def samples(adapter: type[CacheAdapter]) -> list[Sample]:
-    """A replay for each tier of the adapter, with all its components, and a capacity that causes evictions."""
+    """A replay for each tier of the adapter, with all its components, and a capacity that causes evictions.
+
+    None for an adapter without VERBS, which a replay calls.
+    """
+    if Capability.VERBS not in adapter.capabilities:
+        return []
     device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,
         capacity="25%",

@@ -70,10 +70,10 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
     )
 
 
-def templates() -> Environment:
-    """The template environment. It escapes all text and raises for an undefined variable."""
+def templates(folder: Path = Path(__file__).parent / "templates") -> Environment:
+    """The environment of the templates in a folder. It escapes all text and raises for an undefined variable."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

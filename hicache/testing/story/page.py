@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
+from hicache.testing.report.pages import templates
 from hicache.testing.story import layout
 from hicache.testing.story.picture import Cell, Fill, Owner, Residency
 from hicache.testing.story.script import COMPONENTS, INTRODUCTION, LETTERS, LOCKED, OWNERS, RESIDENCY, TITLE, Scene
@@ -57,12 +58,6 @@ def _squares(fill: Fill) -> list[Owner]:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(Path(__file__).parent / "templates")
     environment.filters.update(spoken=_spoken, squares=_squares)
     return environment

@@ -1,10 +1,10 @@
-"""HostedCache: a prefix cache with one dictionary entry per page and a host tier, or none, for the kit's own tests."""
+"""HostedCache: a dictionary of pages with a host tier, or none, for the kit's own tests; FlatCache: the least of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from hicache.testing.adapter import CacheAdapter, Capability, PageBytes, Pending
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
 from hicache.types import (
     NO_SLOTS,
-    SHARED,
     Component,
     EvictResult,
     Handle,
@@ -23,6 +22,7 @@ from hicache.types import (
     Key,
     LoadBack,
     MatchResult,
+    Namespace,
     Pool,
     Sizes,
     Slots,
@@ -40,11 +40,18 @@ Memory = npt.NDArray[np.uint8]
 """The bytes of every page: uint8, [layers, pages, bytes]."""
 
 
+class Prefix(NamedTuple):
+    """What a page is stored by, and a handle: a namespace, and the bytes of all tokens up to the page's end."""
+
+    namespace: Namespace
+    tokens: bytes
+
+
 @dataclass(slots=True, eq=False)
 class Part:
     """One page to copy: its prefix, and its page number on each tier."""
 
-    prefix: bytes
+    prefix: Prefix
     device: int
     host: int
 
@@ -135,14 +142,14 @@ class Entry:
 class Ticket:
     """A load: the prefix that it completes, its parts, and the parts that the tree did not take."""
 
-    prefix: bytes
+    prefix: Prefix
     parts: Sequence[Part]
     phase: TransferPhase = TransferPhase.QUEUED
     kept: list[int] = field(default_factory=list)
 
 
 class HostedCache(CacheAdapter):
-    """Pages by the bytes of their whole prefix, least recently used first. FULL, one namespace, LRU, write_through.
+    """Pages by their whole prefix, least recently used first. FULL, LRU, write_through.
 
     With a configuration that has no host tier, the pages are on the device alone.
     """
@@ -153,6 +160,7 @@ class HostedCache(CacheAdapter):
             Capability.VERBS,
             Capability.RESET,
             Capability.PAGED,
+            Capability.NAMESPACES,
             Capability.BYTES,
             Capability.SNAPSHOT,
             Capability.SIZES,
@@ -168,8 +176,8 @@ class HostedCache(CacheAdapter):
         self.host_pages = config.host.capacity_tokens[FULL] // config.page_size if config.host else 0
         self.free_pages = list(range(self.pages, 0, -1))
         self.free_host = list(range(self.host_pages, 0, -1))
-        self.entries: dict[bytes, Entry] = {}
-        self.receipts: dict[object, tuple[str, bytes]] = {}
+        self.entries: dict[Prefix, Entry] = {}
+        self.receipts: dict[object, tuple[str, Prefix]] = {}
         self.tickets: list[Ticket] = []
         shape = (LAYERS, 1 + max(self.pages, self.host_pages), SLOT_BYTES * self.page_size)
         self.jobs = Jobs(np.zeros(shape, dtype=np.uint8), np.zeros(shape, dtype=np.uint8))
@@ -184,17 +192,17 @@ class HostedCache(CacheAdapter):
         self.free_pages += self._pages_of(slots)
 
     def match(self, key: Key, *, chunked: bool) -> MatchResult:
-        found = [prefix for prefix in self._prefixes(key.tokens.tobytes()) if prefix in self.entries]
+        found = [prefix for prefix in self._prefixes(whole(key)) if prefix in self.entries]
         resident = [prefix for prefix in found if self.entries[prefix].page]
         self._touch(found)
-        best, anchor = (path[-1] if path else b"" for path in (found, resident))
+        best, anchor = (path[-1] if path else Prefix(key.namespace, b"") for path in (found, resident))
         host_hit = (len(found) - len(resident)) * self.page_size
         return MatchResult(self._slots(self.entries[p].page for p in resident), anchor, best, host_hit, {}, None)
 
     def insert(
         self, key: Key, slots: Slots, *, shared: int, window_start: int, state: int | None, priority: int
     ) -> InsertResult:
-        prefixes = self._prefixes(key.tokens.tobytes())
+        prefixes = self._prefixes(whole(key))
         present = 0
         for number, (prefix, page) in enumerate(zip(prefixes, self._pages_of(slots), strict=True)):
             entry = self.entries.setdefault(prefix, Entry())
@@ -206,9 +214,10 @@ class HostedCache(CacheAdapter):
         for prefix in prefixes:
             self._back_up(prefix)
         length = len(prefixes) * self.page_size
-        return InsertResult(present * self.page_size, length, prefixes[-1] if prefixes else b"", state_adopted=False)
+        node = prefixes[-1] if prefixes else Prefix(key.namespace, b"")
+        return InsertResult(present * self.page_size, length, node, state_adopted=False)
 
-    def lock(self, handle: bytes) -> Handle:
+    def lock(self, handle: Prefix) -> Handle:
         if any(p not in self.entries or not self.entries[p].page for p in self._prefixes(handle)):
             raise StaleHandleError(f"{handle!r} is not on the device")
         self._lock(handle, 1)
@@ -250,7 +259,7 @@ class HostedCache(CacheAdapter):
             victims += 1
         return EvictResult({FULL: victims * self.page_size}, victims, refused=0)
 
-    def lock_host(self, handle: bytes) -> Handle:
+    def lock_host(self, handle: Prefix) -> Handle:
         if not self.entries[handle].host:
             self._lock(handle, 1)
             return self._receipt("keeper", handle)
@@ -258,12 +267,12 @@ class HostedCache(CacheAdapter):
         return self._receipt("host", handle)
 
     def unlock_host(self, receipt: Handle) -> None:
-        if self.receipts.get(receipt, ("", b""))[0] == "keeper":
+        if self._kind(receipt) == "keeper":
             self._lock(self._take_receipt(receipt, "keeper"), -1)
         else:
             self.entries[self._take_receipt(receipt, "host")].host_locks -= 1
 
-    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+    def load_back(self, handle: Prefix, *, quota: int | None) -> LoadBack | None:
         path = self._prefixes(handle)
         missing = [prefix for prefix in path if not self.entries[prefix].page]
         arriving = {part.prefix for part in self.jobs.in_flight(TransferKind.LOAD)}
@@ -362,13 +371,13 @@ class HostedCache(CacheAdapter):
         return {FULL: self._sizes(counts, self.free_host)}
 
     def snapshot(self) -> Snapshot:
-        ordered = sorted(self.entries, key=len)
+        ordered = sorted(self.entries, key=lambda prefix: len(prefix.tokens))
         rows = {prefix: row for row, prefix in enumerate(ordered)}
         pools = {FULL: PoolView(self.pages * self.page_size, self._slots(self.free_pages))}
         nodes = tuple(self._view(prefix, rows) for prefix in ordered)
         return Snapshot(nodes, pools, self._host_tier_view(ordered) if self.has_host else None, storage=None)
 
-    def _host_tier_view(self, ordered: Sequence[bytes]) -> HostView:
+    def _host_tier_view(self, ordered: Sequence[Prefix]) -> HostView:
         transfers = [
             TransferView(kind, {FULL: self._slots([part.device])}, {FULL: self._slots([part.host])})
             for kind in TransferKind
@@ -382,14 +391,14 @@ class HostedCache(CacheAdapter):
             kept={FULL: self._slots(kept)},
         )
 
-    def _view(self, prefix: bytes, rows: Mapping[bytes, int]) -> NodeView:
-        entry, page_bytes = self.entries[prefix], 4 * self.page_size
+    def _view(self, prefix: Prefix, rows: Mapping[Prefix, int]) -> NodeView:
+        entry, end = self.entries[prefix], len(prefix.tokens) // 4
         return NodeView(
-            parent=rows.get(prefix[:-page_bytes], -1),
-            namespace=SHARED,
-            segment=prefix[-page_bytes:],
-            start=(len(prefix) - page_bytes) // 4,
-            end=len(prefix) // 4,
+            parent=rows.get(self._above(prefix), -1),
+            namespace=prefix.namespace,
+            segment=prefix.tokens[-4 * self.page_size :],
+            start=end - self.page_size,
+            end=end,
             slots={FULL: self._slots([entry.page]) if entry.page else None},
             locks={FULL: entry.locks},
             hits=0,
@@ -407,7 +416,7 @@ class HostedCache(CacheAdapter):
             return None
         return [self.free_pages.pop() for _ in range(count)]
 
-    def _back_up(self, prefix: bytes) -> None:
+    def _back_up(self, prefix: Prefix) -> None:
         arriving = {part.prefix for part in self.jobs.in_flight(TransferKind.BACKUP)}
         if not self.has_host or self.entries[prefix].host or prefix in arriving:
             return
@@ -433,8 +442,8 @@ class HostedCache(CacheAdapter):
                 self._finish(ticket)
 
     def _take_backup(self, part: Part, has_arrived: bool) -> None:
-        above = part.prefix[: -4 * self.page_size]
-        if has_arrived and (not above or self.entries[above].host):
+        above = self._above(part.prefix)
+        if has_arrived and (not above.tokens or self.entries[above].host):
             self.entries[part.prefix].host = part.host
         else:
             self.free_host.append(part.host)
@@ -466,23 +475,22 @@ class HostedCache(CacheAdapter):
         if ticket.phase is TransferPhase.DONE:
             self._pin(self._prefixes(ticket.prefix), -1)
 
-    def _before(self, ticket: Ticket) -> list[bytes]:
+    def _before(self, ticket: Ticket) -> list[Prefix]:
         """The part of a load's path that was on the device when the load started."""
         path = self._prefixes(ticket.prefix)
         return path[: len(path) - len(ticket.parts)]
 
-    def _host_victim(self) -> bytes | None:
+    def _host_victim(self) -> Prefix | None:
         """The least recently used page that is a leaf on the host; pages that are only on the host come first."""
-        page_bytes = 4 * self.page_size
-        parents = {prefix[:-page_bytes] for prefix, entry in self.entries.items() if entry.host}
+        parents = {self._above(prefix) for prefix, entry in self.entries.items() if entry.host}
         free = [p for p, entry in self.entries.items() if entry.host and not entry.host_locks and p not in parents]
         return min(free, key=lambda prefix: self.entries[prefix].page != NONE, default=None)
 
-    def _lock(self, handle: bytes, by: int) -> None:
+    def _lock(self, handle: Prefix, by: int) -> None:
         for prefix in self._prefixes(handle):
             self.entries[prefix].locks += by
 
-    def _pin(self, prefixes: Iterable[bytes], by: int) -> None:
+    def _pin(self, prefixes: Iterable[Prefix], by: int) -> None:
         for prefix in prefixes:
             self.entries[prefix].locks += by
             self.entries[prefix].pins += by
@@ -492,11 +500,16 @@ class HostedCache(CacheAdapter):
             self.entries[part.prefix].host_locks += by
             self.entries[part.prefix].host_pins += by
 
-    def _prefixes(self, elements: bytes) -> list[bytes]:
-        page_bytes = 4 * self.page_size
-        return [elements[:end] for end in range(page_bytes, len(elements) + 1, page_bytes)]
+    def _above(self, prefix: Prefix) -> Prefix:
+        """The prefix that ends one page before."""
+        return Prefix(prefix.namespace, prefix.tokens[: -4 * self.page_size])
 
-    def _touch(self, prefixes: Sequence[bytes]) -> None:
+    def _prefixes(self, prefix: Prefix) -> list[Prefix]:
+        page_bytes = 4 * self.page_size
+        ends = range(page_bytes, len(prefix.tokens) + 1, page_bytes)
+        return [Prefix(prefix.namespace, prefix.tokens[:end]) for end in ends]
+
+    def _touch(self, prefixes: Sequence[Prefix]) -> None:
         # A page is at least as recent as its descendants, so that the oldest page is always a leaf.
         for prefix in reversed(prefixes):
             self.entries[prefix] = self.entries.pop(prefix)
@@ -514,16 +527,30 @@ class HostedCache(CacheAdapter):
         starts = np.array(list(pages), dtype=np.int64)[:, np.newaxis] * self.page_size
         return (starts + np.arange(self.page_size)).reshape(-1) if len(starts) else NO_SLOTS
 
-    def _drop_if_empty(self, prefix: bytes) -> None:
+    def _drop_if_empty(self, prefix: Prefix) -> None:
         if not self.entries[prefix].page and not self.entries[prefix].host:
             del self.entries[prefix]
 
-    def _receipt(self, kind: str, handle: bytes) -> object:
+    def _receipt(self, kind: str, handle: Prefix) -> object:
         receipt = object()
         self.receipts[receipt] = (kind, handle)
         return receipt
 
-    def _take_receipt(self, receipt: Handle, kind: str) -> bytes:
-        if self.receipts.get(receipt, ("", b""))[0] != kind:
+    def _kind(self, receipt: Handle) -> str | None:
+        return self.receipts[receipt][0] if receipt in self.receipts else None
+
+    def _take_receipt(self, receipt: Handle, kind: str) -> Prefix:
+        if self._kind(receipt) != kind:
             raise ReceiptError(f"{receipt!r} is not outstanding")
         return self.receipts.pop(receipt)[1]
+
+
+class FlatCache(HostedCache):
+    """The same with the least that an adapter of verbs declares besides pages and namespaces."""
+
+    capabilities = frozenset({Capability.VERBS, Capability.RESET, Capability.PAGED, Capability.NAMESPACES})
+
+
+def whole(key: Key) -> Prefix:
+    """The prefix of all tokens of a key."""
+    return Prefix(key.namespace, key.tokens.tobytes())

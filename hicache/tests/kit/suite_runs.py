@@ -15,7 +15,7 @@ from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
-from hicache.tests.kit.flat_cache import FlatCache
+from hicache.tests.kit.hosted_cache import FlatCache
 
 LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, session)
 """Modules that a run imports. A run in this process would import them again, and unload them at its end."""

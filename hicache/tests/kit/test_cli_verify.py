@@ -23,8 +23,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
 from hicache.testing.report import Execution, Outcome, read_run, write_run
-from hicache.tests.kit.flat_cache import FlatCache
-from hicache.tests.kit.hosted_cache import HostedCache
+from hicache.tests.kit.hosted_cache import FlatCache, HostedCache
 from hicache.tests.kit.suite_runs import FLAT_CACHE, HOSTILE, execution, record
 
 PASSED = execution("KEY-1")

@@ -19,7 +19,7 @@ from hicache.testing.configurations import (
 from hicache.testing.contract import Checks, clause
 from hicache.testing.plugin.selection import select, select_clauses
 from hicache.testing.storage.scripted import store_of
-from hicache.tests.kit.flat_cache import FlatCache
+from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.types import StopPolicy
 
 EVERYTHING = frozenset(Capability)

@@ -9,7 +9,7 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
-from hicache.testing.contract import CONTRACT, clause, load_contract
+from hicache.testing.contract import CONTRACT, TIERS, clause, load_contract
 from hicache.testing.plugin.gate import clauses_missing_in, clauses_named_in
 from hicache.tests.kit.suite_runs import write_suite
 
@@ -146,3 +146,10 @@ def test_what_is_not_named_is_untested(package: str) -> None:
     expected = tuple(name for name in testable if name not in {"KEY-1", "KEY-2", "KEY-3", "LOCK-1", "LOCK-2"})
     assert untested == expected, f"expected and untested differ in {sorted(set(untested) ^ set(expected))}"
     assert not {"FETCH-7", "RANK-1"} & set(untested), "a clause of another tier has its test in another suite"
+
+
+@pytest.mark.parametrize(("suite", "tiers"), [("conformance", {*TIERS} - {"ranks"}), ("distributed_tests", {"ranks"})])
+def test_every_clause_has_a_test(suite: str, tiers: set[str]) -> None:
+    untested = clauses_missing_in(suite, tiers)
+    sentences = [f"{clause_id}: {CONTRACT[clause_id].sentence}" for clause_id in untested]
+    assert not untested, f"{len(untested)} clauses have no test in {suite}:\n" + "\n".join(sentences)

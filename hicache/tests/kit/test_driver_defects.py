@@ -13,8 +13,7 @@ from hicache.request import Request
 from hicache.testing.adapter import Admission, CacheAdapter, PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.driving.driver import Driver
-from hicache.tests.kit.flat_cache import FlatCache
-from hicache.tests.kit.hosted_cache import HostedCache, Job, Part, Ticket
+from hicache.tests.kit.hosted_cache import FlatCache, HostedCache, Job, Part, Prefix, Ticket
 from hicache.tests.kit.snapshots import FULL, MAMBA, SWA, tiny_config
 from hicache.types import (
     EvictResult,
@@ -291,16 +290,6 @@ def test_a_defect_of_requests_is_found(adapter: type[CacheAdapter], verbs: Verbs
         verbs(Driver(adapter(REQUEST_CONFIG), REQUEST_CONFIG))
 
 
-@pytest.mark.parametrize(("verbs", "cached"), [(overtaken, 6), (start, 4)], ids=["overtaken", "start"])
-def test_the_reference_does_it_right(verbs: Verbs, cached: int) -> None:
-    driver = Driver(ReferenceAdapter(REQUEST_CONFIG), REQUEST_CONFIG)
-    verbs(driver)
-    (running,) = driver.running.values()
-    driver.finish(running.request)
-    matched = driver.match(driver.key(driver.prompt([1, 2, 7]))).device_indices
-    assert len(matched) == cached, f"REQ-1: {cached} tokens have a state at their end, found {len(matched)}"
-
-
 class CopiesOneLayer(HostedCache):
     """`complete` ends a transfer after its first layer."""
 
@@ -364,7 +353,7 @@ class LeaksItsTarget(HostedCache):
 class KeepsPins(HostedCache):
     """The pins of a backup are never released."""
 
-    def _pin(self, prefixes: Iterable[bytes], by: int) -> None:
+    def _pin(self, prefixes: Iterable[Prefix], by: int) -> None:
         super()._pin(prefixes, max(by, 0))
 
 
@@ -434,7 +423,7 @@ class CountsNothing(HostedCache):
 class LoadsLess(HostedCache):
     """`load_back` loads one page less than is on the host."""
 
-    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+    def load_back(self, handle: Prefix, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
         return load and LoadBack(load.indices[: -self.page_size], load.ticket)
 
@@ -442,7 +431,7 @@ class LoadsLess(HostedCache):
 class LoadsTheSameTwice(HostedCache):
     """`load_back` uses the same slots for each page."""
 
-    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+    def load_back(self, handle: Prefix, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
         return load and LoadBack(self._slots([load.ticket.parts[0].device] * len(load.ticket.parts)), load.ticket)
 
@@ -450,7 +439,7 @@ class LoadsTheSameTwice(HostedCache):
 class RefusesAndLoads(HostedCache):
     """`load_back` reports a refusal, but starts the load."""
 
-    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+    def load_back(self, handle: Prefix, *, quota: int | None) -> LoadBack | None:
         super().load_back(handle, quota=quota)
         return None
 

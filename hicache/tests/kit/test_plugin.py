@@ -13,7 +13,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.report import Outcome
 from hicache.testing.storage.subject import SHIPPED
-from hicache.tests.kit.flat_cache import FlatCache
+from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.suite_runs import FLAT_CACHE, run, run_recorded, write_suite
 
 PASSING = """
@@ -76,7 +76,7 @@ def test_each_test_gets_a_cache_of_its_own_and_closes_it(pytester: pytest.Pytest
     pytester.makepyfile(
         counting="""
         from hicache.testing.configurations import standard_configurations
-        from hicache.tests.kit.flat_cache import FlatCache
+        from hicache.tests.kit.hosted_cache import FlatCache
 
         class Counting(FlatCache):
             opened = closed = 0
@@ -145,7 +145,7 @@ def test_a_device_that_is_not_there_is_the_reason_of_a_skip(
         from dataclasses import replace
 
         from hicache.testing.configurations import standard_configurations
-        from hicache.tests.kit.flat_cache import FlatCache
+        from hicache.tests.kit.hosted_cache import FlatCache
 
         class Elsewhere(FlatCache):
             @classmethod
@@ -168,7 +168,7 @@ def test_a_declared_verb_that_is_missing_fails(pytester: pytest.Pytester) -> Non
     pytester.makepyfile(
         boaster="""
         from hicache.testing.adapter import Capability
-        from hicache.tests.kit.flat_cache import FlatCache
+        from hicache.tests.kit.hosted_cache import FlatCache
 
         class Boaster(FlatCache):
             capabilities = FlatCache.capabilities | {Capability.HASHES}
@@ -185,7 +185,7 @@ def test_a_failure_says_how_to_replay_it(pytester: pytest.Pytester) -> None:
     write_suite(pytester, '@clause("KEY-1", page_sizes=[3])\ndef test_a(config):\n    assert not config, "KEY-1: no"\n')
     result = run(pytester)
     result.assert_outcomes(failed=1)
-    command = "pytest 'conformance/test_it.py::test_a[[]full/page3/lru[]]' --adapter *flat_cache:FlatCache"
+    command = "pytest 'conformance/test_it.py::test_a[[]full/page3/lru[]]' --adapter *hosted_cache:FlatCache"
     result.stdout.fnmatch_lines(["*- replay -*", command])
     assert _last_line(result) == "hicache: 0 passed, 1 failed, 0 skipped, 123 not executed", result.outlines
 

@@ -13,7 +13,7 @@ from hicache.errors import ConfigurationError, TraceError
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.replay import UNLIMITED, HostOutcome, HostSettings, ReplaySettings
 from hicache.testing.traces import SHORT_TRACE, TraceRequest, generate_trace
-from hicache.tests.kit.hosted_cache import NONE, HostedCache, Job, Ticket
+from hicache.tests.kit.hosted_cache import NONE, HostedCache, Job, Prefix, Ticket
 from hicache.tests.kit.replays import SETTINGS, hits, replayed, request, whole_blocks
 from hicache.types import EvictResult, Handle, Key, LoadBack, MatchResult, Pool, Sizes, Slots, TransferKind
 
@@ -112,8 +112,8 @@ class ForgetsLocks(HostedCache):
     """`unlock` releases half of the locks."""
 
     def unlock(self, receipt: Handle) -> None:
-        kind, prefix = self.receipts[receipt]
-        self.receipts[receipt] = kind, prefix[: len(prefix) // 2]
+        kind, (namespace, tokens) = self.receipts[receipt]
+        self.receipts[receipt] = kind, Prefix(namespace, tokens[: len(tokens) // 2])
         super().unlock(receipt)
 
 
@@ -209,7 +209,7 @@ class EvictsMeanwhile(HostedCache):
 
     is_waited_for = False
 
-    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+    def load_back(self, handle: Prefix, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
         self.is_waited_for = load is None
         return load
@@ -263,7 +263,7 @@ def test_a_cache_without_counters_is_reported_without_them(tmp_path: Path) -> No
 class MixesPages(HostedCache):
     """`load_back` loads into the right pages in the wrong order."""
 
-    def load_back(self, handle: bytes, *, quota: int | None) -> LoadBack | None:
+    def load_back(self, handle: Prefix, *, quota: int | None) -> LoadBack | None:
         load = super().load_back(handle, quota=quota)
         if load is not None:
             parts = load.ticket.parts

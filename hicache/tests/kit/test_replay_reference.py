@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import load_adapter
+from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.replay import (
     HostSettings,
     ReplayOutcome,
@@ -139,6 +140,11 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     assert "<svg" in picture, f"{name}.svg begins with {picture[:80]}"
 
 
+def test_a_cache_of_requests_alone_has_no_sample() -> None:
+    found = samples(BlockCacheAdapter)
+    assert not found, f"a replay calls verbs, which BlockCacheAdapter does not declare, got {found}"
+
+
 @pytest.mark.parametrize("host", [None, STEPPED])
 def test_equal_outcomes_are_drawn_alike(path: Path, tmp_path: Path, host: HostSettings | None) -> None:
     outcome = replayed(path, ("full",), "30%", host=host)
@@ -211,7 +217,8 @@ def test_a_broken_law_ends_with_1_and_a_report(path: Path, tmp_path: Path) -> No
         (["--adapter", "nowhere"], "package.module:Class"),
         (["--capacity", "much"], "much"),
         (["--host", "plenty"], "plenty"),
-        (["--host", "25%", "--adapter", "hicache.tests.kit.flat_cache:FlatCache"], "HOST"),
+        (["--host", "25%", "--adapter", "hicache.tests.kit.hosted_cache:FlatCache"], "HOST"),
+        (["--adapter", "hicache.testing.adapters.blocks:BlockCacheAdapter"], "VERBS"),
         (["--page-size", "0"], "page_size"),
         (["--components", "swa"], "full"),
         (["--storage", "memory"], "needs a host tier"),

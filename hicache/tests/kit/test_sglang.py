@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,10 +26,9 @@ from hicache.testing.adapters.sglang_view import extra_key
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.adapters.storage_sglang import SglangStorage
 from hicache.testing.configurations import standard_configurations
-from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
-from hicache.types import SHARED, HitPolicy, Namespace, StorageKind
+from hicache.types import HitPolicy, StorageKind
 
 ADAPTERS = {"Sglang0513": "0.5.13.post1", "Sglang0523Python": "0.5.23", "Sglang0523Rust": "0.5.23"}
 """Each adapter class, and the release that it needs."""
@@ -62,21 +61,6 @@ def test_an_adapter_refuses_another_release(name: str) -> None:
         pytest.skip(f"sglang {ADAPTERS[name]}, which {name} drives, is the one that is installed")
     with pytest.raises(ImportError, match="sglang"):
         load_adapter(path_of(name))(tiny("full/page1/lru"))
-
-
-@EVERY_ADAPTER
-@pytest.mark.parametrize("kind", ["full/page16/lru", "full+swa/page16/lru", "full+mamba/page16/lru"])
-def test_what_is_put_is_found_and_read_back(name: str, kind: str) -> None:
-    if sglang_version() != ADAPTERS[name]:
-        pytest.skip(f"sglang {ADAPTERS[name]} is not installed: found {sglang_version() or 'none'}")
-    config = tiny(kind)
-    driver = Driver(load_adapter(path_of(name))(config), config)
-    key = driver.key(driver.prompt([1, 2]), Namespace(lora="a", salt=None, tenant=None))
-    driver.put(key)
-    found = driver.match(key)
-    assert len(found.device_indices) == 32, f"two pages of 16 were put, got {found}"
-    assert not len(driver.match(replace(key, namespace=SHARED)).device_indices), "another namespace finds nothing"
-    driver.verify_state(key, found)
 
 
 def test_no_two_namespaces_are_one_text() -> None:

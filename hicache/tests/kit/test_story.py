@@ -42,7 +42,7 @@ from hicache.testing.story.script import (
     run_story,
 )
 from hicache.testing.story.terminal import show_legend, show_scene
-from hicache.tests.kit.flat_cache import FlatCache
+from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.snapshots import slots
 from hicache.types import NO_SLOTS, SHARED, EvictResult, Handle, Key, LoadBack, MatchResult, Slots, Tier, TransferKind
 
@@ -655,7 +655,7 @@ def test_an_act_that_there_is_not_is_a_usage_error() -> None:
 
 
 def test_an_adapter_that_lacks_something_is_told_what() -> None:
-    code, output = run_app("--adapter", "hicache.tests.kit.flat_cache:FlatCache")
+    code, output = run_app("--adapter", "hicache.tests.kit.hosted_cache:FlatCache")
     assert code == 2, f"expected 2, got {code}: {output}"
     assert "FlatCache does not declare: SWA, MAMBA, SNAPSHOT, HOST, STEPPED" in output, f"what it lacks: {output}"
 

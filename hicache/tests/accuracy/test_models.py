@@ -11,9 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from .models.recipe import RECIPES, Recipe, Stage, save, trained
-from .models.task import CHARACTERS, COPYING, DIGITS, MARK, NO_LABEL, RECALL, RUNNING, SPAN, Task, decoded, encoded
-from .models.train import score, training
+from accuracy.models.recipe import RECIPES, Recipe, Stage, save, trained
+from accuracy.models.task import (
+    CHARACTERS,
+    COPYING,
+    DIGITS,
+    MARK,
+    NO_LABEL,
+    RECALL,
+    RUNNING,
+    SPAN,
+    Task,
+    decoded,
+    encoded,
+)
+from accuracy.models.train import score, training
 
 QUESTIONS = 200
 MIN_SCORE = 0.9

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from hicache.testing.contract import clause
+from accuracy.answers import check_close, prompt
+from accuracy.cache_setup import served
+from accuracy.engine.cache_config import model_shape
+from accuracy.engine.model_layout import LayerParts, ModelLayout, Piece, RefusedFamily, from_rows, to_rows
+from accuracy.engine.model_runner import ModelRunner
+from accuracy.engine.served_model import ServedModel, check_continuation
+from accuracy.families import BUG, REFUSALS, WINDOW
 from hicache.testing.hybrid_model import HybridModel
 from hicache.types import Pool
-
-from .answers import check_close, prompt
-from .cache_setup import served
-from .engine.cache_config import model_shape
-from .engine.model_layout import LayerParts, ModelLayout, Piece, RefusedFamily, from_rows, to_rows
-from .engine.model_runner import ModelRunner
-from .engine.served_model import ServedModel, check_continuation
-from .families import BUG, REFUSALS, WINDOW
 
 CPU = torch.device("cpu")
 FULL, SLIDING = (Pool.KV,), (Pool.SWA,)
@@ -50,14 +48,12 @@ def layout_of(family: str, dtype: torch.dtype = torch.float32) -> ModelLayout:
     return served(family, dtype, "cpu").layout
 
 
-@clause()
 @pytest.mark.parametrize(("family", "expected"), POOLS.items(), ids=POOLS)
 def test_each_layer_is_assigned_to_the_pools_of_its_kind(family: str, expected: list[tuple[Pool, ...]]) -> None:
     found = [pools_of(parts) for parts in layout_of(family).layers]
     assert found == expected, f"{family}: expected {expected}, got {found}"
 
 
-@clause()
 @pytest.mark.parametrize("family", ["gemma3", "mistral", "zaya", "inkling", "dots3_note"])
 def test_a_window_includes_the_token_that_reads(family: str) -> None:
     reach = layout_of(family).window_tokens
@@ -66,14 +62,12 @@ def test_a_window_includes_the_token_that_reads(family: str) -> None:
     )
 
 
-@clause()
 def test_a_latent_and_its_rotated_part_differ_in_width() -> None:
     part = layout_of("deepseek_v3").attention[0]
     widths = part.keys.shape, part.values.shape
     assert widths == ((1, 32), (1, 16)), f"expected one latent of 32 and one rotated part of 16, got {widths}"
 
 
-@clause()
 def test_states_that_accumulate_stay_float32() -> None:
     (part, *_) = layout_of("qwen3_next", torch.bfloat16).states
     found = {field.kind: field.piece.dtype for field in part.fields}
@@ -82,7 +76,6 @@ def test_states_that_accumulate_stay_float32() -> None:
     )
 
 
-@clause()
 @pytest.mark.parametrize("family", POOLS)
 def test_slots_hold_the_widest_layer(family: str) -> None:
     layout = layout_of(family)
@@ -96,7 +89,6 @@ def test_slots_hold_the_widest_layer(family: str) -> None:
     assert slot_bytes >= states, f"{family}: expected slots of {states} bytes of states or more, got {slot_bytes}"
 
 
-@clause()
 def test_tensors_come_back_from_rows_in_every_bit() -> None:
     pieces = [Piece((2, 3), torch.bfloat16), Piece((5,), torch.float32)]
     chance = torch.Generator().manual_seed(0)
@@ -109,14 +101,12 @@ def test_tensors_come_back_from_rows_in_every_bit() -> None:
         assert torch.equal(expected, found), f"expected {expected}, got {found}"
 
 
-@clause()
 def test_each_row_holds_one_slot() -> None:
     first, second = torch.arange(4, dtype=torch.uint8)[:, None], torch.arange(4, 8, dtype=torch.uint8)[:, None]
     rows = to_rows([first, second], 2)
     assert np.array_equal(rows, [[0, 4], [1, 5], [2, 6], [3, 7]]), f"expected one row for each slot, got {rows}"
 
 
-@clause()
 @pytest.mark.parametrize("family", ["qwen3_next", "zaya", "lfm2"])
 def test_a_layout_that_lacks_a_state_is_refused(family: str) -> None:
     model = served(family, torch.float32, "cpu")
@@ -133,7 +123,6 @@ def _defects() -> Iterator[object]:
             yield pytest.param(name, id=name, marks=mark)
 
 
-@clause("REQ-3")
 @pytest.mark.parametrize("family", REFUSALS)
 def test_an_unsupported_family_is_refused_with_its_reason(family: str) -> None:
     refusal = REFUSALS[family]
@@ -144,7 +133,6 @@ def test_an_unsupported_family_is_refused_with_its_reason(family: str) -> None:
     assert refusal.reason in refused.value.reason, f"expected {refusal.reason!r} in {refused.value.reason!r}"
 
 
-@clause()
 @pytest.mark.parametrize("family", list(_defects()))
 def test_the_library_continues_correctly_from_its_own_cache(family: str) -> None:
     runner = ModelRunner(REFUSALS[family].family.open(torch.float32, "cpu"))
