@@ -169,14 +169,11 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     A test with the argument `config` runs over each configuration of the run that has the named components, sidecars,
     policies and page sizes, and what its clauses need: for MATCH-3, SWA. A test without `config` covers those of its
     clauses whose needs the adapter declares. A test without ids tests the suite itself. `needs`: capabilities beyond
-    those that the clauses need. `bigram`: also run with bigram keys. `layouts`: also run with unusual layouts.
-    If a clause has the tier host, or HOST is in `needs`, the test runs over configurations with a host tier, otherwise
-    over those without: with a load-back threshold if `load_back_threshold`, else without one; and with the named
-    `write_policies` and `executors`. write_through_selective must be named, because it differs from write_through
-    only in when it copies. The same holds for the storage tier: with a prefetch threshold if `prefetch_threshold`,
-    else without one; and with the named `stop_policies`.
-    `verbs`: the test calls verbs one by one, so that an adapter needs VERBS; False for a test that calls none, or that
-    drives the cache by requests alone.
+    those of the clauses. `verbs`: whether it needs VERBS; False for a test that drives the cache by requests alone.
+    `bigram`: also run with bigram keys. `layouts`: also run with unusual layouts. If a clause has the tier host, or
+    HOST is in `needs`, the test runs over configurations with a host tier, otherwise over those without: with a
+    load-back threshold if `load_back_threshold`, and with the named `write_policies` (write_through_selective differs
+    only in when it copies) and `executors`. The same holds for storage, `prefetch_threshold` and `stop_policies`.
     Raises ValueError for an id that is not in the contract.
     """
     import pytest  # The command line reads the contract, and starts without pytest.
