@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import traceback
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from time import perf_counter
 
 from hicache.cli.stage import Progress, StageResult, Verification, part_of
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.contract import CONTRACT
+from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
@@ -53,12 +52,15 @@ class ReplayStage:
         begin = perf_counter()
         try:
             outcome = replay_sample(self.adapter, sample, self.verification.directory, progress)
-        except Exception:  # noqa: BLE001 - an exception of the cache under test is a finding and must not end the report
-            return self._execution(sample, (), "", traceback.format_exc(), perf_counter() - begin, 0)
-        clauses = _clauses_checked(outcome, self.adapter) if outcome.broken is None else _clauses_named(outcome.broken)
+        except Exception as error:  # noqa: BLE001 - an exception of the cache under test is a finding
+            causes = causes_of(error, ())
+            return self._execution(sample, (), "", traceback.format_exc(), causes, perf_counter() - begin, 0)
+        clauses = _clauses_checked(outcome, self.adapter)
         calls = sum(latency.calls for latency in outcome.latency.values())
         duration_s = perf_counter() - begin
-        return self._execution(sample, clauses, outcome.configuration, outcome.broken or "", duration_s, calls)
+        return self._execution(
+            sample, clauses, outcome.configuration, outcome.broken or "", outcome.causes, duration_s, calls
+        )
 
     def _execution(
         self,
@@ -66,11 +68,12 @@ class ReplayStage:
         clauses: tuple[str, ...],
         configuration: str,
         reason: str,
+        causes: tuple[str, ...],
         duration_s: float,
         operations: int,
     ) -> Execution:
         node_id = f"replay::{sample.title}"
-        known = next((failure for failure in self.known_failures if failure.covers(node_id, clauses)), None)
+        known = next((failure for failure in self.known_failures if failure.covers(node_id, (*clauses, *causes))), None)
         if reason and known is not None:
             outcome, reason = Outcome.KNOWN_FAILURE, str(known)
         else:
@@ -81,6 +84,7 @@ class ReplayStage:
             clauses=clauses,
             configuration=configuration,
             outcome=outcome,
+            causes=causes,
             reason=reason,
             replay=self._command(sample.settings),
             duration_s=duration_s,
@@ -132,8 +136,3 @@ def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tup
     if outcome.storage is not None and outcome.checks:
         checked += ["FETCH-8", "FLOW-9"]
     return tuple(checked)
-
-
-def _clauses_named(message: str) -> tuple[str, ...]:
-    """The clauses that the message of a violated invariant names."""
-    return tuple(dict.fromkeys(found for found in re.findall(r"[A-Z]+-\d+", message) if found in CONTRACT))

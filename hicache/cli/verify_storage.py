@@ -22,6 +22,7 @@ from hicache.cli.command import REFERENCE
 from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, part_of, shortcomings
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
+from hicache.testing.plugin.causes import causes_of
 from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
@@ -173,11 +174,13 @@ class StorageVerification:
 class Finding:
     """The result of the runs on one subject.
 
-    `reason`: why it was skipped or failed, or empty. `summary`: what was done, in words. `seed`: of the last run.
+    `reason`: why it was skipped or failed, or empty. `causes`: of the failure. `summary`: what was done, in words.
+    `seed`: of the last run.
     """
 
     outcome: Outcome
     reason: str
+    causes: tuple[str, ...]
     summary: str
     operations: int
     seed: int
@@ -211,8 +214,11 @@ class SeededStage:
         with tempfile.TemporaryDirectory(dir=self._parent(), prefix="hicache-") as folder:
             try:
                 return self.run_one(subject, Path(folder), seeds, progress)
-            except Exception:  # noqa: BLE001 - an exception of a backend is a finding and must not end the report
-                return Finding(Outcome.FAILED, traceback.format_exc(), "stopped by an exception", 0, seeds.start)
+            except Exception as error:  # noqa: BLE001 - an exception of a backend is a finding
+                causes = causes_of(error, ())
+                return Finding(
+                    Outcome.FAILED, traceback.format_exc(), causes, "stopped by an exception", 0, seeds.start
+                )
 
     def _parent(self) -> Path | None:
         if self.verification.folder is None and self.name == "faults" and MEMORY_FOLDER.is_dir():
@@ -227,6 +233,7 @@ class SeededStage:
             clauses=self.clauses,
             configuration=f"storage/{subject.name}",
             outcome=finding.outcome,
+            causes=finding.causes,
             reason=finding.reason,
             replay=shlex.join([*again, f"--{self.option}", "1", "--only", self.name]),
             duration_s=duration_s,
@@ -236,19 +243,20 @@ class SeededStage:
 
 def run_faults(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
     """Run one fault run for each seed on one backend, up to the first failure."""
+    causes: tuple[str, ...] = ()
     counts, outcome, reason, seed = NO_RUNS, Outcome.PASSED, "", seeds.start
     for seed in seeds:
         try:
             counts += fault_run(subject, folder, seed)
         except InvariantError as error:
-            outcome, reason = Outcome.FAILED, str(error)
+            outcome, reason, causes = Outcome.FAILED, str(error), causes_of(error, ())
             break
         progress(counts.runs, len(seeds))
     summary = (
         f"{counts.runs:,} runs with seeds from {seeds.start}: {counts.operations:,} calls, {counts.faults:,} faults, "
         f"{counts.hits:,} pages read, {counts.misses:,} misses"
     )
-    return Finding(outcome, reason, summary, counts.operations, seed)
+    return Finding(outcome, reason, causes, summary, counts.operations, seed)
 
 
 def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
@@ -258,13 +266,15 @@ def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Pro
             reason = (
                 f"the data of {subject.name} is visible only in its own process: after a kill nothing can be checked"
             )
-            return Finding(Outcome.SKIPPED, reason, f"none: {reason}", runs.operations, seeds.start)
+            return Finding(Outcome.SKIPPED, reason, (), f"none: {reason}", runs.operations, seeds.start)
+        causes: tuple[str, ...] = ()
         outcome, reason, seed = Outcome.PASSED, "", seeds.start
         while runs.counts.kills < len(seeds) and not reason:
             try:
                 runs.run(seed)
             except InvariantError as error:
                 outcome, reason = Outcome.FAILED, f"kill with seed {seed}: {error}"
+                causes = causes_of(error, ())
                 break
             progress(runs.counts.kills, len(seeds))
             seed += 1
@@ -273,7 +283,7 @@ def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Pro
             f"{counts.kills:,} writers killed, seeds from {seeds.start}: {counts.acknowledged:,} acknowledged pages "
             f"were read; of the pages in flight {counts.whole:,} were complete and {counts.absent:,} absent"
         )
-        return Finding(outcome, reason, summary, runs.operations, seed)
+        return Finding(outcome, reason, causes, summary, runs.operations, seed)
 
 
 @dataclass(frozen=True, slots=True)

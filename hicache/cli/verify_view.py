@@ -11,13 +11,14 @@ from rich.table import Table
 
 from hicache.cli.command import say
 from hicache.cli.stage import Stage, StageResult, shortcomings
+from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Execution, Outcome
-from hicache.testing.report.matrix import Overview, Status, overview
+from hicache.testing.report.matrix import Cause, Overview, Status, causes_of, overview
 from hicache.testing.report.run import RunRecord, first_line
 from hicache.testing.report.text import counted, legible
 from hicache.testing.storage.subject import BACKEND_CLAUSES
 
-_MAX_FAILURES = 5
+_MAX_CAUSES = 5
 
 STYLES = {
     Status.PASSED: "green",
@@ -49,7 +50,7 @@ def show_results(results: Sequence[StageResult], page: Path | None, console: Con
     for result in results:
         if result.problem is not None:
             say(console, f"{result.name}: {result.problem}\n", style="red")
-    _show_failures([one for result in results for one in _failures(result)], console)
+    _show_causes(causes_of([one for result in results for one in _failures(result)], CONTRACT), console)
     failed = shortcomings(results)
     verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified: no test failed", "green")
     say(console, verdict, style=f"bold {colour}")
@@ -92,13 +93,17 @@ def _failures(result: StageResult) -> list[Execution]:
     return [execution for execution in executions if execution.outcome is Outcome.FAILED]
 
 
-def _show_failures(failures: Sequence[Execution], console: Console) -> None:
-    if len(failures) > _MAX_FAILURES:
-        say(console, f"{len(failures)} failures; these are the last {_MAX_FAILURES}, and the report has all:")
-    for failure in failures[-_MAX_FAILURES:]:
-        say(console, f"✗ {legible(failure.node_id)}", style="red")
-        say(console, f"  {first_line(legible(failure.reason))}")
-        say(console, f"  {legible(failure.replay)}\n", style="cyan")
+def _show_causes(causes: Sequence[Cause], console: Console) -> None:
+    if len(causes) > _MAX_CAUSES:
+        say(console, f"{len(causes)} causes; these are the most frequent {_MAX_CAUSES}, and the report has all:")
+    for cause in causes[:_MAX_CAUSES]:
+        smallest = cause.failures[0]
+        say(console, f"✗ {legible(cause.name)}, found by {counted(len(cause.failures), 'test')}", style="red")
+        if cause.clause is not None:
+            say(console, f"  {cause.clause.sentence}")
+        say(console, f"  {legible(smallest.node_id)}")
+        say(console, f"  {first_line(legible(smallest.reason))}")
+        say(console, f"  {legible(smallest.replay)}\n", style="cyan")
 
 
 def _clauses(view: Overview) -> Table:

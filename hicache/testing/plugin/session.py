@@ -18,7 +18,10 @@ from hicache import __version__
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
+from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.plugin.backends import backends_of, contract_of
+from hicache.testing.plugin.causes import CRASHED as DIED
+from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.plugin.selection import Selection, select_clauses, subject_of
@@ -36,7 +39,7 @@ class SuiteSession:
         self.journal = Journal()
         self._config = config
         self._started = datetime.now(timezone.utc)
-        self._known = _read_known_failures(config.getoption("--known-failures"))
+        self.known = _read_known_failures(config.getoption("--known-failures"))
         self._tally = Tally((), CONTRACT)
         self._lines: list[str] = []
         if config.getoption("--adapter") != DEFAULT_ADAPTER:
@@ -47,7 +50,7 @@ class SuiteSession:
     def prepare(self, items: Iterable[pytest.Item]) -> None:
         """Prepare each test of a suite."""
         for item in items:
-            prepare(item, self._known)
+            prepare(item, self.known)
 
     def finish(self, session: pytest.Session) -> None:
         """Decide the result: a run fails when it verified nothing or a known failure is outdated; write its report."""
@@ -80,7 +83,7 @@ class SuiteSession:
         if self._tally.verified_nothing():
             yield "no test of any clause was executed: nothing was verified"
         if not _is_part_of_a_suite(self._config):
-            for failure in self._tally.unmatched(self._known):
+            for failure in self._tally.unmatched(self.known):
                 yield f"{failure.place} matches no executed test: remove it"
 
 
@@ -113,8 +116,10 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
     selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
     tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item))
     item.user_properties.extend(tags.to_properties())
-    # Lets `-k LOCK-3` select the tests of a clause.
+    # Lets `-k LOCK-3` select the tests of a clause, and for a law all tests in which it is checked.
     item.extra_keyword_matches.update(selection.clauses)
+    if "driver" in getattr(item, "fixturenames", ()):
+        item.extra_keyword_matches.update(CHECKED_AFTER_EACH_VERB)
     if selection.reason:
         item.add_marker(pytest.mark.skip(reason=selection.reason))
     failure = next((failure for failure in known if failure.covers(tags.test, tags.clauses)), None)
@@ -192,6 +197,7 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         clauses=tags.clauses,
         configuration=tags.configuration,
         outcome=_outcome(decisive),
+        causes=() if decisive.passed or _was_skipped(decisive) else read_causes(properties) or (DIED,),
         reason=_reason(decisive),
         replay=tags.replay,
         duration_s=sum(report.duration for report in reports),
@@ -207,6 +213,10 @@ def _outcome(report: pytest.TestReport) -> Outcome:
     return Outcome.PASSED
 
 
+def _was_skipped(report: pytest.TestReport) -> bool:
+    return _outcome(report) is Outcome.SKIPPED
+
+
 def _reason(report: pytest.TestReport) -> str:
     if report.passed:
         return ""
@@ -217,22 +227,32 @@ def _reason(report: pytest.TestReport) -> str:
     return f"{report.wasxfail}\n{message}" if hasattr(report, "wasxfail") else message
 
 
-def tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Replace a group's message by the messages of all its exceptions, with their notes, which hold the steps.
+def explain(report: pytest.TestReport, raised: BaseException, clauses: Sequence[str]) -> None:
+    """Add the causes of a failure to its report. `clauses`: those that the test names.
 
-    Hypothesis raises several failures of one test as a group.
+    Hypothesis raises several failures of one test as a group. The group's message is replaced by the messages of all
+    its exceptions, with their notes, which hold the steps.
     """
+    report.user_properties.append(to_property(causes_of(raised, clauses)))
     crash = getattr(report.longrepr, "reprcrash", None)
-    raised = None if call.excinfo is None else call.excinfo.value
-    if crash is not None and raised is not None and hasattr(raised, "exceptions"):
-        failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in _members(raised)]
+    if crash is not None and hasattr(raised, "exceptions"):
+        failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in members(raised)]
         crash.message = "\n\n".join([f"{len(failures)} failures in one test", *failures])
 
 
-def _members(raised: BaseException) -> Iterator[BaseException]:
-    # The class is not named here because Python 3.10 has no ExceptionGroup.
-    for one in getattr(raised, "exceptions", ()):
-        yield from _members(one) if hasattr(one, "exceptions") else (one,)
+def forgive(report: pytest.TestReport, known: Sequence[KnownFailure]) -> None:
+    """Turn a failure into a known one, if an entry names each clause that it found broken."""
+    causes = read_causes(report.user_properties)
+    entries = [next((entry for entry in known if entry.id == cause), None) for cause in causes]
+    if causes and None not in entries:
+        report.outcome = "skipped"
+        report.wasxfail = f"reason: {entries[0]}"
+
+
+def outdate(report: pytest.TestReport, place: str) -> None:
+    """Say that a test passes although it is listed as a known failure."""
+    report.longrepr = f"listed as a known failure, but passes: remove {place}"
+    report.user_properties.append(to_property([OUTDATED]))
 
 
 class Tally:
@@ -281,7 +301,8 @@ class Tally:
         """The known failures that match no executed test, of the suites that were executed."""
         suites = {one.suite for one in self._executed}
         for failure in known:
-            if failure.suite in suites and not any(failure.covers(one.node_id, one.clauses) for one in self._executed):
+            covered = any(failure.covers(one.node_id, (*one.clauses, *one.causes)) for one in self._executed)
+            if failure.suite in suites and not covered:
                 yield failure
 
 

@@ -46,7 +46,7 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
     write_run(record, directory / "run.json")
     page = directory / "report.html"
     page.write_text(render_html(view, shown, replay_svgs), encoding="utf-8")
-    (directory / "report.md").write_text(render_markdown(view, shown), encoding="utf-8")
+    (directory / "report.md").write_text(render_markdown(view), encoding="utf-8")
     (directory / "junit.xml").write_text(render_junit(record), encoding="utf-8")
     return page
 

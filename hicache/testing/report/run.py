@@ -12,7 +12,7 @@ from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing.report.fields import Fields
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Increased when a field of `run.json` is added, removed or changes its meaning."""
 
 
@@ -30,6 +30,8 @@ class Execution:
     """One test that ran, or was skipped, in one configuration.
 
     `clauses`: ids of the clauses that the test checks. `configuration`: its short name, or empty.
+    `causes`: of a failure, known or not: ids of the clauses that were found broken, also by a law that the test does
+    not name; or names of errors, such as `KeyError in MyAdapter.match`.
     `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
     why it is known, then the message. `replay`: the command that runs exactly this execution again.
     `operations`: calls of the cache under test.
@@ -40,6 +42,7 @@ class Execution:
     clauses: tuple[str, ...]
     configuration: str
     outcome: Outcome
+    causes: tuple[str, ...]
     reason: str
     replay: str
     duration_s: float
@@ -93,6 +96,7 @@ def _execution(fields: Fields) -> Execution:
         clauses=fields.texts("clauses"),
         configuration=fields.text("configuration"),
         outcome=Outcome(fields.choice("outcome", [outcome.value for outcome in Outcome])),
+        causes=fields.texts("causes"),
         reason=fields.text("reason"),
         replay=fields.text("replay"),
         duration_s=fields.number("duration_s"),

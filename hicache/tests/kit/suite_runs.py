@@ -76,10 +76,15 @@ def execution(
     name: str = "test_one",
     suite: str = "conformance",
     duration_s: float = 0.25,
+    causes: tuple[str, ...] | None = None,
 ) -> Execution:
-    """One execution of `name`, with 7 operations."""
+    """One execution of `name`, with 7 operations. `causes`: of a failure; by default all its clauses."""
+    if causes is None:
+        causes = clauses if outcome in (Outcome.FAILED, Outcome.KNOWN_FAILURE) else ()
     node_id = f"{suite}/test_file.py::{name}[{configuration}]"
-    return Execution(node_id, suite, clauses, configuration, outcome, reason, f"pytest '{node_id}'", duration_s, 7)
+    return Execution(
+        node_id, suite, clauses, configuration, outcome, causes, reason, f"pytest '{node_id}'", duration_s, 7
+    )
 
 
 def record(

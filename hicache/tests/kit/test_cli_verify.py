@@ -89,12 +89,23 @@ def test_the_table_counts_each_outcome(tmp_path: Path) -> None:
     assert cells == ["conformance", "4", "2", "1", "1", "3", "1.5"], f"executed, passed, failed, known, skipped: {row}"
 
 
-def test_the_last_failures_are_shown_with_their_commands(tmp_path: Path) -> None:
+def test_each_cause_is_shown_once_with_the_command_of_its_smallest_example(tmp_path: Path) -> None:
     names = [f"test_{'long_' * 20}{number}" for number in range(7)]
-    failures = tuple(execution("KEY-1", outcome=Outcome.FAILED, reason=HOSTILE, name=name) for name in names)
+    causes = ["KEY-1"] * 4 + ["LOCK-1"] * 2 + ["KeyError in Mine.match"]
+    reasons = [HOSTILE + "!" * (7 - number) for number in range(7)]
+    failures = tuple(
+        execution("KEY-2", outcome=Outcome.FAILED, reason=reason, name=name, causes=(cause,))
+        for name, reason, cause in zip(names, reasons, causes, strict=True)
+    )
     output = shown([FakeStage("conformance", failures, None)], tmp_path)
-    assert "7 failures; these are the last 5" in output, f"what is left out is said: {output}"
-    assert [failure.replay in output for failure in failures] == [False] * 2 + [True] * 5, f"whole commands: {output}"
+    for told in (
+        "✗ KEY-1, found by 4 tests",
+        "✗ LOCK-1, found by 2 tests",
+        "✗ KeyError in Mine.match, found by 1 test",
+    ):
+        assert told in output, f"expected {told!r}, got {output}"
+    shortest = [number in (3, 5, 6) for number in range(7)]
+    assert [failure.replay in output for failure in failures] == shortest, f"whole commands: {output}"
     assert "failed: conformance" in output, f"the verdict names the suite: {output}"
 
 
@@ -296,7 +307,7 @@ def run_replay(monkeypatch: pytest.MonkeyPatch, ending: ReplayOutcome | Exceptio
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", replayed)
     result = ReplayStage(Verification(FLAT_CACHE, False, Path("some where"), None), FlatCache, known).run(ignore)
     assert result.record is not None, "the replay is told as a run"
-    assert result.record.capabilities == ("NAMESPACES", "PAGED"), f"got {result.record.capabilities}"
+    assert result.record.capabilities == ("NAMESPACES", "PAGED", "RESET", "VERBS"), f"got {result.record.capabilities}"
     return result.record.executions[0]
 
 
@@ -309,14 +320,15 @@ def test_a_replay_to_the_end_has_passed(monkeypatch: pytest.MonkeyPatch, outcome
 
 
 def test_a_broken_law_fails_its_clause(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
-    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN))
-    assert (told.outcome, told.clauses, told.reason) == (Outcome.FAILED, ("POOL-1",), BROKEN), f"got {told}"
+    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN, causes=("POOL-1",)))
+    assert (told.outcome, told.causes, told.reason) == (Outcome.FAILED, ("POOL-1",), BROKEN), f"got {told}"
 
 
 def test_a_cache_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     told = run_replay(monkeypatch, IndexError("slot 7"))
     assert told.outcome is Outcome.FAILED, f"got {told}"
     assert told.reason.endswith("IndexError: slot 7\n"), f"the traceback is the reason: {told.reason}"
+    assert told.causes == ("IndexError in the test",), f"expected the error as the cause, got {told.causes}"
 
 
 def test_the_picture_of_an_earlier_replay_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -384,7 +396,7 @@ def test_the_command_of_a_replay_runs_it_again(
 
 def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
     known = KnownFailure("known.toml: entry 1 (POOL-1)", "POOL-1", "bug", "frees twice", "")
-    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN), known)
+    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN, causes=("POOL-1",)), known)
     assert (told.outcome, told.reason) == (Outcome.KNOWN_FAILURE, "bug: frees twice"), f"got {told}"
     told = run_replay(monkeypatch, outcome, known)
     assert told.outcome is Outcome.PASSED, f"only a failure can be known, got {told}"

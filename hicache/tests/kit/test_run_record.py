@@ -31,7 +31,7 @@ def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("schema_version is 2", lambda table: table.update(schema_version=2)),
+        ("schema_version is 99", lambda table: table.update(schema_version=99)),
         ("schema_version is True", lambda table: table.update(schema_version=True)),
         ("implementation is missing", lambda table: table.pop("implementation")),
         ("started is 3 (int)", lambda table: table.update(started=3)),
@@ -212,7 +212,9 @@ def test_the_record_says_what_was_run_where(pytester: pytest.Pytester) -> None:
     write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
     record = run_recorded(pytester)
     assert record.implementation == FLAT_CACHE, f"expected the adapter's path, got {record.implementation}"
-    assert record.capabilities == ("NAMESPACES", "PAGED"), f"expected those of FlatCache, got {record.capabilities}"
+    assert record.capabilities == ("NAMESPACES", "PAGED", "RESET", "VERBS"), (
+        f"expected those of FlatCache, got {record.capabilities}"
+    )
     assert record.started.endswith("+00:00"), f"expected a time in UTC, got {record.started}"
     assert {"python", "platform", "pytest", "hicache"} <= set(record.environment), f"got {record.environment}"
 
