@@ -43,6 +43,7 @@ class ReplayStage:
             implementation=self.verification.adapter,
             started=started,
             environment={},
+            profile=self.adapter.profile,
             capabilities=tuple(sorted(capability.name for capability in self.adapter.capabilities)),
             executions=tuple(executions),
         )
@@ -86,6 +87,7 @@ class ReplayStage:
             outcome=outcome,
             causes=causes,
             reason=reason,
+            lacks=(),
             replay=self._command(sample.settings),
             duration_s=duration_s,
             operations=operations,

@@ -18,12 +18,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.command import REFERENCE
-from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, part_of, shortcomings
+from hicache.cli.command import REFERENCE, say
+from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, failed_stages, part_of
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.plugin.causes import causes_of
-from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
 from hicache.testing.storage.throughput import PAGE_SIZES, Throughput, measure
@@ -106,8 +106,14 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
     stages = [
         stage for stage in _stages(verification, suites, fault_runs, kills) if stage.name.partition("/")[0] in chosen
     ]
-    if shortcomings(verify_storage(stages, title, report, Console())):
+    console = Console()
+    results = verify_storage(stages, title, report, console)
+    failed = failed_stages(results)
+    nothing = not any(result.count(Outcome.PASSED) for result in results)
+    if failed or nothing:
+        say(console, f"failed: {', '.join(failed) or 'no test passed'}", style="bold red")
         raise typer.Exit(1)
+    say(console, "verified: no test failed", style="bold green")
 
 
 def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console: Console) -> list[StageResult]:
@@ -127,7 +133,9 @@ def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console
         record = merge_runs(records)
         page = write_report(record, directory, BACKEND_CLAUSES)
         show_storage(record, console)
-    show_results(results, page, console)
+    show_results(results, console)
+    if page is not None:
+        say(console, f"report: {page}")
     return results
 
 
@@ -235,6 +243,7 @@ class SeededStage:
             outcome=finding.outcome,
             causes=finding.causes,
             reason=finding.reason,
+            lacks=(),
             replay=shlex.join([*again, f"--{self.option}", "1", "--only", self.name]),
             duration_s=duration_s,
             operations=finding.operations,
@@ -320,6 +329,7 @@ def record_of(title: str, environment: Mapping[str, str], executions: Sequence[E
         implementation=title,
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=environment,
+        profile=NO_PROFILE,
         capabilities=(),
         executions=tuple(executions),
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hicache.cli.command import say
-from hicache.cli.stage import Stage, StageResult, shortcomings
+from hicache.cli.stage import Stage, StageResult
 from hicache.testing.contract import CONTRACT
+from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
+from hicache.testing.report.coverage import Coverage, Verdict
 from hicache.testing.report.matrix import Cause, Overview, Status, causes_of, overview
 from hicache.testing.report.run import RunRecord, first_line
 from hicache.testing.report.text import counted, legible
@@ -26,6 +27,8 @@ STYLES = {
     Status.FAILED: "red",
     Status.SKIPPED: "yellow",
 }
+
+VERDICT_STYLES = {Verdict.VERIFIED: "green", Verdict.FAILED: "red", Verdict.IN_PART: "yellow"}
 
 FIGURES = ("faults of", "kills of", "throughput of")
 
@@ -44,18 +47,29 @@ def _run(stage: Stage, bars: Progress) -> StageResult:
     return result
 
 
-def show_results(results: Sequence[StageResult], page: Path | None, console: Console) -> None:
-    """Print the table, the last failures with the commands that rerun them, the verdict and the report's path."""
+def show_results(results: Sequence[StageResult], console: Console) -> None:
+    """Print the table, and the causes of failures, each with its smallest example and the command that reruns it."""
     console.print(_table(results))
     for result in results:
         if result.problem is not None:
             say(console, f"{result.name}: {result.problem}\n", style="red")
     _show_causes(causes_of([one for result in results for one in _failures(result)], CONTRACT), console)
-    failed = shortcomings(results)
-    verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified: no test failed", "green")
-    say(console, verdict, style=f"bold {colour}")
-    if page is not None:
-        say(console, f"report: {page}")
+
+
+def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence[Level], console: Console) -> None:
+    """Print the result of each level, what to declare for more, and the verdict. `missed`: levels that are required."""
+    if found is not None:
+        for one in found.levels:
+            say(console, str(one), style=VERDICT_STYLES.get(one.verdict))
+        say(console, str(found))
+    if failed:
+        say(console, f"failed: {', '.join(failed)}", style="bold red")
+    elif missed:
+        names = ", ".join(level.value for level in missed)
+        say(console, f"not verified: {names}: no test failed, but not all was checked", style="bold yellow")
+    elif found is not None:
+        names = ", ".join(one.level.value for one in found.verified)
+        say(console, f"verified: {names}: no test failed", style="bold green")
 
 
 def show_storage(record: RunRecord, console: Console) -> None:

@@ -24,11 +24,11 @@ from hicache.testing.plugin.causes import CRASHED as DIED
 from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
-from hicache.testing.plugin.selection import Selection, select_clauses, subject_of
+from hicache.testing.plugin.selection import Selection, select_clauses, subject_of, undeclared
 from hicache.testing.plugin.tags import OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import write_report
-from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report.run import NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.subject import BackendSubject
 
 
@@ -114,7 +114,8 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
     if mark is None and not suite:
         return
     selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
-    tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item))
+    lacks = undeclared(mark.args[0], subject_of(item.config).adapter) if mark is not None else ()
+    tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item), lacks)
     item.user_properties.extend(tags.to_properties())
     # Lets `-k LOCK-3` select the tests of a clause, and for a law all tests in which it is checked.
     item.extra_keyword_matches.update(selection.clauses)
@@ -189,7 +190,7 @@ class Journal:
 
 def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
     properties = [one for report in reports for one in report.user_properties]
-    tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'")
+    tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'", ())
     decisive = min(reports, key=lambda report: WORST_FIRST.index(_outcome(report)))
     return Execution(
         node_id=tags.test,
@@ -199,6 +200,7 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         outcome=_outcome(decisive),
         causes=() if decisive.passed or _was_skipped(decisive) else read_causes(properties) or (DIED,),
         reason=_reason(decisive),
+        lacks=tags.lacks,
         replay=tags.replay,
         duration_s=sum(report.duration for report in reports),
         operations=sum(int(str(value)) for name, value in reports[-1].user_properties if name == OPERATIONS),
@@ -311,25 +313,27 @@ PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
 
 def record_of(config: pytest.Config, started: datetime, executions: Sequence[Execution]) -> RunRecord:
     """The record of a finished run. `started`: in UTC."""
-    implementation, capabilities = _subject(config)
+    implementation, profile, capabilities = _subject(config)
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         implementation=implementation,
         started=started.isoformat(timespec="seconds"),
         environment=_environment(config),
+        profile=profile,
         capabilities=capabilities,
         executions=tuple(executions),
     )
 
 
-def _subject(config: pytest.Config) -> tuple[str, tuple[str, ...]]:
-    """The name of the subject, and the capabilities it declares; a backend declares none."""
+def _subject(config: pytest.Config) -> tuple[str, str, tuple[str, ...]]:
+    """The name of the subject, its profile, and the capabilities it declares; a backend declares none."""
     backend, adapter = config.getoption("--backend"), config.getoption("--adapter")
     if backend is not None and adapter == DEFAULT_ADAPTER:
-        return backend, ()
+        return backend, NO_PROFILE, ()
     subject = subject_of(config)
     capabilities = tuple(sorted(capability.name for capability in subject.adapter.capabilities))
-    return (subject.path if backend is None else f"{subject.path} and {backend}"), capabilities
+    name = subject.path if backend is None else f"{subject.path} and {backend}"
+    return name, subject.adapter.profile, capabilities
 
 
 def _environment(config: pytest.Config) -> Mapping[str, str]:

@@ -16,17 +16,22 @@ _TEST = "hicache.test"
 _CLAUSES = "hicache.clauses"
 _CONFIGURATION = "hicache.configuration"
 _REPLAY = "hicache.replay"
+_LACKS = "hicache.lacks"
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """`test`: the test's id relative to its suite's parent folder, the same wherever the suite is installed."""
+    """`test`: the test's id relative to its suite's parent folder, the same wherever the suite is installed.
+
+    `lacks`: names of capabilities that the test needs and the adapter does not declare.
+    """
 
     suite: str
     test: str
     clauses: tuple[str, ...]
     configuration: str
     replay: str
+    lacks: tuple[str, ...]
 
     def to_properties(self) -> list[tuple[str, object]]:
         """The tags as the user properties of a pytest item."""
@@ -36,6 +41,7 @@ class Tags:
             (_CLAUSES, " ".join(self.clauses)),
             (_CONFIGURATION, self.configuration),
             (_REPLAY, self.replay),
+            (_LACKS, " ".join(self.lacks)),
         ]
 
 
@@ -44,7 +50,14 @@ def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
     found = {name: str(value) for name, value in properties}
     if _SUITE not in found:
         return None
-    return Tags(found[_SUITE], found[_TEST], tuple(found[_CLAUSES].split()), found[_CONFIGURATION], found[_REPLAY])
+    return Tags(
+        suite=found[_SUITE],
+        test=found[_TEST],
+        clauses=tuple(found[_CLAUSES].split()),
+        configuration=found[_CONFIGURATION],
+        replay=found[_REPLAY],
+        lacks=tuple(found[_LACKS].split()),
+    )
 
 
 def place_in_suite(path: Path, root: Path) -> Path:

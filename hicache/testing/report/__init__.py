@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord, merge_runs, read_run, write_run
+from hicache.testing.report.run import (
+    NO_PROFILE,
+    SCHEMA_VERSION,
+    Execution,
+    Outcome,
+    RunRecord,
+    merge_runs,
+    read_run,
+    write_run,
+)
 
 if TYPE_CHECKING:
     # To import the contract takes longer than to import a record.
@@ -14,6 +23,7 @@ if TYPE_CHECKING:
     from hicache.testing.report.comparison import Comparison
 
 __all__ = [
+    "NO_PROFILE",
     "SCHEMA_VERSION",
     "Execution",
     "Outcome",

@@ -25,6 +25,10 @@ class Outcome(str, Enum):
     KNOWN_FAILURE = "known_failure"
 
 
+NO_PROFILE = "none"
+"""The profile of a storage backend, which is no cache."""
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """One test that ran, or was skipped, in one configuration.
@@ -33,8 +37,8 @@ class Execution:
     `causes`: of a failure, known or not: ids of the clauses that were found broken, also by a law that the test does
     not name; or names of errors, such as `KeyError in MyAdapter.match`.
     `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
-    why it is known, then the message. `replay`: the command that runs exactly this execution again.
-    `operations`: calls of the cache under test.
+    why it is known, then the message. `lacks`: capabilities that the test needs and the adapter does not declare.
+    `replay`: the command that runs exactly this execution again. `operations`: calls of the cache under test.
     """
 
     node_id: str
@@ -44,6 +48,7 @@ class Execution:
     outcome: Outcome
     causes: tuple[str, ...]
     reason: str
+    lacks: tuple[str, ...]
     replay: str
     duration_s: float
     operations: int
@@ -51,12 +56,17 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run. `implementation`: path of the adapter. `started`: ISO 8601. `capabilities`: names of those declared."""
+    """One run.
+
+    `implementation`: path of the adapter. `started`: ISO 8601. `profile`: the design of the cache, or NO_PROFILE.
+    `capabilities`: names of those declared.
+    """
 
     schema_version: int
     implementation: str
     started: str
     environment: Mapping[str, str]
+    profile: str
     capabilities: tuple[str, ...]
     executions: tuple[Execution, ...]
 
@@ -82,6 +92,7 @@ def read_run(path: Path) -> RunRecord:
         implementation=fields.text("implementation"),
         started=fields.text("started"),
         environment=fields.texts_by_name("environment"),
+        profile=fields.text("profile"),
         capabilities=fields.texts("capabilities"),
         executions=tuple(_execution(one) for one in fields.tables("executions")),
     )
@@ -98,6 +109,7 @@ def _execution(fields: Fields) -> Execution:
         outcome=Outcome(fields.choice("outcome", [outcome.value for outcome in Outcome])),
         causes=fields.texts("causes"),
         reason=fields.text("reason"),
+        lacks=fields.texts("lacks"),
         replay=fields.text("replay"),
         duration_s=fields.number("duration_s"),
         operations=fields.integer("operations"),
@@ -129,6 +141,7 @@ def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
         implementation=records[0].implementation,
         started=min(record.started for record in records),
         environment=_merged_environment(records),
+        profile=records[0].profile,
         capabilities=records[0].capabilities,
         executions=executions,
     )

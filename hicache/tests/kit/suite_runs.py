@@ -77,13 +77,14 @@ def execution(
     suite: str = "conformance",
     duration_s: float = 0.25,
     causes: tuple[str, ...] | None = None,
+    lacks: tuple[str, ...] = (),
 ) -> Execution:
     """One execution of `name`, with 7 operations. `causes`: of a failure; by default all its clauses."""
     if causes is None:
         causes = clauses if outcome in (Outcome.FAILED, Outcome.KNOWN_FAILURE) else ()
     node_id = f"{suite}/test_file.py::{name}[{configuration}]"
     return Execution(
-        node_id, suite, clauses, configuration, outcome, causes, reason, f"pytest '{node_id}'", duration_s, 7
+        node_id, suite, clauses, configuration, outcome, causes, reason, lacks, f"pytest '{node_id}'", duration_s, 7
     )
 
 
@@ -96,6 +97,7 @@ def record(
         implementation=implementation,
         started=started,
         environment={"python": "3.10.1"},
+        profile="tree",
         capabilities=("BYTES", "SWA"),
         executions=executions,
     )

@@ -19,6 +19,8 @@ from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import Progress, StageResult, SuiteStage, Verification, follow, suite_folder
 from hicache.cli.verify import verify
 from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.contract import CONTRACT
+from hicache.testing.levels import Level
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
 from hicache.testing.report import Execution, Outcome, read_run, write_run
@@ -26,7 +28,10 @@ from hicache.tests.kit.flat_cache import FlatCache
 from hicache.tests.kit.hosted_cache import HostedCache
 from hicache.tests.kit.suite_runs import FLAT_CACHE, HOSTILE, execution, record
 
-PASSED = execution("KEY-1")
+OF_DEVICE = tuple(clause.id for clause in CONTRACT.values() if clause.tier in ("device", "config"))
+"""Clauses of the level `device`; the capabilities of `record` decide which of them apply."""
+
+PASSED = execution(*OF_DEVICE)
 FAILED = execution("KEY-2", outcome=Outcome.FAILED, reason="expected 1, got 2", name="test_two")
 
 
@@ -48,7 +53,7 @@ class FakeStage:
 def shown(stages: list[FakeStage], directory: Path) -> str:
     """What a verification prints."""
     output = io.StringIO()
-    verify(stages, directory, Console(file=output, width=100))
+    verify(stages, directory, Console(file=output, width=100), [Level.DEVICE])
     return output.getvalue()
 
 
@@ -75,7 +80,7 @@ def test_all_stages_end_in_one_report(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (PASSED,), None), FakeStage("properties", (other,), None)], tmp_path)
     merged = read_run(tmp_path / "run.json")
     assert merged.executions == (PASSED, other), f"the report holds {merged.executions}"
-    assert f"verified: no test failed\nreport: {tmp_path / 'report.html'}" in output, (
+    assert f"verified: device: no test failed\nreport: {tmp_path / 'report.html'}" in output, (
         f"the last lines name the report: {output}"
     )
 
@@ -111,7 +116,7 @@ def test_each_cause_is_shown_once_with_the_command_of_its_smallest_example(tmp_p
 
 def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None)], tmp_path)
-    assert "failed: no test passed" in output, f"a run of skipped tests shows nothing: {output}"
+    assert "not verified: device" in output, f"a run of skipped tests shows nothing: {output}"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,8 @@ def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
         (FakeStage("conformance", (PASSED, FAILED), None), 1),
         (FakeStage("conformance", (PASSED,), "pytest ended with code 3"), 1),
         (FakeStage("conformance", None, "pytest ended with code 4"), 1),
-        (FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None), 0),
+        (FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None), 3),
+        (FakeStage("conformance", (execution("KEY-1"),), None), 3),
     ],
 )
 def test_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conformance: FakeStage, code: int) -> None:
@@ -168,7 +174,7 @@ def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
 
     def stage(name: str, *_: object) -> FakeStage:
         begun.append(name)
-        return FakeStage(name, (execution("KEY-1", suite=name),), None)
+        return FakeStage(name, (execution(*OF_DEVICE, suite=name),), None)
 
     monkeypatch.setattr("hicache.cli.verify.SuiteStage", stage)
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stage("replay"))
