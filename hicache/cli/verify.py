@@ -10,10 +10,11 @@ import typer
 from rich.console import Console
 
 from hicache.cli.accuracy import missing_libraries
-from hicache.cli.command import REFERENCE, adapter_class, say
-from hicache.cli.stage import Stage, SuiteStage, Verification, failed_stages
+from hicache.cli.command import REFERENCE, say
+from hicache.cli.described import Described, describe
+from hicache.cli.stage import INTERRUPTED, Stage, SuiteStage, Verification, failed_stages
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapter import Capability
 from hicache.testing.levels import Level
 from hicache.testing.requirements import unsupported_transformers
 
@@ -56,14 +57,14 @@ def verify_command(
     """
     from hicache.cli.replay_stage import ReplayStage
 
-    known = listed_failures(known_failures)
-    cache = adapter_class(adapter)
+    listed_failures(known_failures)
+    cache = describe(adapter)
     verification = Verification(adapter, quick, report, known_failures)
     omitted, profile = left_out(cache, quick=quick), ("--hypothesis-profile", "quick")
     suites = {"conformance": (), "properties": profile, "distributed_tests": (), "accuracy": ()}
     stages: list[Stage] = [
         *(SuiteStage(name, verification, arguments) for name, arguments in suites.items() if name not in omitted),
-        ReplayStage(verification, cache, known),
+        ReplayStage(verification),
     ]
     console = Console()
     for name, reason in omitted.items():
@@ -72,13 +73,13 @@ def verify_command(
         raise typer.Exit(code)
 
 
-def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
+def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
     """The suites that are not run, each with the reason: a capability, a library, or the time that it takes."""
     reasons = {}
-    if Capability.RANKS not in cache.capabilities:
-        reasons["distributed_tests"] = f"{cache.__name__} does not declare RANKS"
-    if Capability.BYTES not in cache.capabilities:
-        reasons["accuracy"] = f"{cache.__name__} does not declare BYTES"
+    if Capability.RANKS.name not in cache.capabilities:
+        reasons["distributed_tests"] = f"{cache.name} does not declare RANKS"
+    if Capability.BYTES.name not in cache.capabilities:
+        reasons["accuracy"] = f"{cache.name} does not declare BYTES"
     elif quick:
         reasons["accuracy"] = "takes minutes and is not part of --quick"
     elif missing := missing_libraries():
@@ -124,4 +125,6 @@ def verify(stages: Sequence[Stage], directory: Path, console: Console, require: 
     show_verdict(failed, found, missed, console)
     if records:
         say(console, f"report: {page}")
+    if any(result.problem == INTERRUPTED for result in results):
+        return 130
     return 1 if failed else 3 if missed else 0

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hicache.cli.command import say
-from hicache.cli.stage import Stage, StageResult
+from hicache.cli.stage import INTERRUPTED, Stage, StageResult
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.coverage import Coverage, Verdict
+from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Overview, Status, causes_of, overview
 from hicache.testing.report.run import RunRecord, first_line
-from hicache.testing.report.text import counted, legible
+from hicache.testing.report.text import counted
 from hicache.testing.storage.subject import BACKEND_CLAUSES
 
 _MAX_CAUSES = 5
@@ -34,10 +35,20 @@ FIGURES = ("faults of", "kills of", "throughput of")
 
 
 def run_with_progress(stages: Sequence[Stage], console: Console) -> list[StageResult]:
-    """Run each stage with its own progress bar."""
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bars:
-        return [_run(stage, bars) for stage in stages]
+    """Run each stage with its own progress bar; where there is no terminal, print a line as each ends.
+
+    Ctrl-C ends the stage that runs, and no other is started.
+    """
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    results: list[StageResult] = []
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        for stage in stages:
+            results.append(_run(stage, bars))
+            if not console.is_terminal:
+                say(console, _line(results[-1]))
+            if results[-1].problem == INTERRUPTED:
+                break
+    return results
 
 
 def _run(stage: Stage, bars: Progress) -> StageResult:
@@ -45,6 +56,11 @@ def _run(stage: Stage, bars: Progress) -> StageResult:
     result = stage.run(lambda done, total: bars.update(bar, completed=done, total=total))
     bars.update(bar, completed=1, total=1)
     return result
+
+
+def _line(result: StageResult) -> str:
+    counts = ", ".join(f"{result.count(outcome):,} {outcome.value.replace('_', ' ')}" for outcome in Outcome)
+    return f"{result.name}: {counts}, in {result.duration_s:.1f} s"
 
 
 def show_results(results: Sequence[StageResult], console: Console) -> None:

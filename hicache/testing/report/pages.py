@@ -12,9 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.contract import Clause
 from hicache.testing.report.comparison import Comparison, difference
+from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
 from hicache.testing.report.run import Outcome, first_line
-from hicache.testing.report.text import counted, headline, legible
+from hicache.testing.report.text import counted, headline
 
 _MAX_SLOW_TESTS = 12
 

@@ -7,20 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
+from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Group, Overview, Status
 from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
 
 _MAX_TOLD = 3
 """The causes that a headline lists; the page has all."""
-
-_TERMINAL_STYLE = re.compile("\x1b\\[[0-9;]*m")
-_UNPRINTABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def legible(text: str) -> str:
-    r"""The text without terminal colours, and with escapes for characters that XML forbids: NUL becomes `\x00`."""
-    plain = _TERMINAL_STYLE.sub("", text).replace("\r\n", "\n")
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hicache.cli import stage as stage_module
 from hicache.cli.app import app
-from hicache.cli.replay_stage import ReplayStage
+from hicache.cli.replay_stage import Replays, ReplayStage
 from hicache.cli.stage import Progress, StageResult, SuiteStage, Verification, follow, suite_folder
 from hicache.cli.verify import verify
 from hicache.testing.adapters.reference import ReferenceAdapter
@@ -217,29 +217,33 @@ def python(program: str) -> list[str]:
 def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     program = "print('[gw0] [  5%] PASSED a'); print('no share'); print('test_b PASSED [100%]')"
-    ending = follow(python(program), tmp_path / "log", lambda done, total: seen.append((done, total)))
+    ending = follow(
+        python(program), tmp_path / "log", tmp_path / "run.json", lambda done, total: seen.append((done, total))
+    )
     assert ending == "code 0", f"the process ended well, got {ending}"
     assert seen == [(5, 100), (100, 100)], f"expected 5 % and 100 %, got {seen}"
     assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
 
 
 def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
-    ending = follow(python("import sys; print('a line'); sys.exit('the cause')"), tmp_path / "log", ignore)
+    ending = follow(
+        python("import sys; print('a line'); sys.exit('the cause')"), tmp_path / "log", tmp_path / "run.json", ignore
+    )
     assert ending == "code 1", f"expected code 1, got {ending}"
     assert set((tmp_path / "log").read_text().splitlines()) == {"a line", "the cause"}, "both streams are in the log"
 
 
 def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 0.5)
+    monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 1.0)
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
-    ending = follow(python(program), tmp_path / "log", ignore)
-    assert ending == "no output for 0.5 s", f"a process that never ends has to be ended, got {ending}"
+    ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore)
+    assert ending == "no output for 1 s", f"a process that never ends has to be ended, got {ending}"
 
 
 def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *executions: Execution) -> StageResult:
     """A suite whose pytest ends so, and reports these executions before if there are any."""
 
-    def report(command: list[str], log: Path, _: object) -> str:
+    def report(command: list[str], log: Path, *_: object) -> str:
         assert log.parent == directory / "conformance", f"the log lies beside the report, got {log}"
         assert command[command.index("--report") + 1] == str(log.parent), f"told where to report: {command}"
         log.write_text("".join(f"line {number}\n" for number in range(100)))
@@ -311,10 +315,9 @@ def run_replay(monkeypatch: pytest.MonkeyPatch, ending: ReplayOutcome | Exceptio
         return ending
 
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", replayed)
-    result = ReplayStage(Verification(FLAT_CACHE, False, Path("some where"), None), FlatCache, known).run(ignore)
-    assert result.record is not None, "the replay is told as a run"
-    assert result.record.capabilities == ("NAMESPACES", "PAGED", "RESET", "VERBS"), f"got {result.record.capabilities}"
-    return result.record.executions[0]
+    record = Replays(FLAT_CACHE, FlatCache, Path("some where"), known).run(ignore)
+    assert record.capabilities == ("NAMESPACES", "PAGED", "RESET", "VERBS"), f"got {record.capabilities}"
+    return record.executions[0]
 
 
 def test_a_replay_to_the_end_has_passed(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
@@ -342,8 +345,8 @@ def test_the_picture_of_an_earlier_replay_is_gone(monkeypatch: pytest.MonkeyPatc
     pictures = [tmp_path / "some where" / name for name in ("replay.svg", "replay-host.svg")]
     for picture in pictures:
         picture.touch()
-    monkeypatch.chdir(tmp_path)
-    run_replay(monkeypatch, IndexError("slot 7"))
+    monkeypatch.setattr("hicache.cli.replay_stage.run_process", lambda *_: None)
+    ReplayStage(Verification(FLAT_CACHE, False, tmp_path / "some where", None)).run(ignore)
     assert not any(picture.exists() for picture in pictures), "a replay that ended early has no picture"
 
 
@@ -352,9 +355,8 @@ def test_a_host_tier_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcom
     told = [replace(outcome, checks=12), replace(outcome, checks=12, host=host)]
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda _, sample, *__: told[sample.name != "replay"])
     seen: list[tuple[int, int]] = []
-    stage = ReplayStage(Verification(HOSTED, False, Path("reports"), None), HostedCache, ())
-    record = stage.run(lambda done, total: seen.append((done, total))).record
-    assert record is not None, "the replays are told as a run"
+    replays = Replays(HOSTED, HostedCache, Path("reports"), ())
+    record = replays.run(lambda done, total: seen.append((done, total)))
     assert [one.node_id for one in record.executions] == [
         "replay::generated trace",
         "replay::generated trace, device and host",
@@ -370,8 +372,7 @@ def test_storage_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcome: R
     storage = StorageOutcome("memory", "wait_complete", 1024, True, None, 0.5, (), ())
     told = replace(outcome, checks=12, host=host, storage=storage)
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda *_: told)
-    record = ReplayStage(Verification(REFERENCE, False, Path("reports"), None), ReferenceAdapter, ()).run(ignore).record
-    assert record is not None, "the replays are told as a run"
+    record = Replays(REFERENCE, ReferenceAdapter, Path("reports"), ()).run(ignore)
     titles = [one.node_id for one in record.executions]
     assert titles[2:] == ["replay::generated trace, three tiers and a restart"], f"the third of three: {titles}"
     clauses = set(record.executions[2].clauses)
@@ -391,8 +392,7 @@ def test_the_command_of_a_replay_runs_it_again(
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda *_: outcome)
     monkeypatch.setattr("hicache.cli.replay_view.replay_with_progress", replayed)
     (tmp_path / "trace.jsonl").touch()
-    record = ReplayStage(Verification(REFERENCE, False, tmp_path, None), ReferenceAdapter, ()).run(ignore).record
-    assert record is not None, "the replays are told as a run"
+    record = Replays(REFERENCE, ReferenceAdapter, tmp_path, ()).run(ignore)
     command = shlex.split(record.executions[number].replay)
     result = CliRunner().invoke(app, [*command[1:], "--report", str(tmp_path)])
     assert result.exit_code == 0, f"{command} ended with {result.exit_code}: {result.output}"
