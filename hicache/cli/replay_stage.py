@@ -16,7 +16,7 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
-from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord, write_run
+from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, write_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ class Replays:
             causes=causes,
             reason=reason,
             lacks=(),
+            evidence=NO_EVIDENCE,
             replay=self._command(sample.settings),
             duration_s=duration_s,
             operations=operations,

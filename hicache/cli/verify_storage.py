@@ -23,7 +23,7 @@ from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verifica
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.plugin.causes import causes_of
-from hicache.testing.report import NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
 from hicache.testing.storage.throughput import PAGE_SIZES, Throughput, measure
@@ -244,6 +244,7 @@ class SeededStage:
             causes=finding.causes,
             reason=finding.reason,
             lacks=(),
+            evidence=NO_EVIDENCE,
             replay=shlex.join([*again, f"--{self.option}", "1", "--only", self.name]),
             duration_s=duration_s,
             operations=finding.operations,

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT
+from hicache.testing.plugin.evidence import RECORDER
 from hicache.testing.violation import ViolationError
 
 CAUSES = "hicache.causes"
@@ -76,6 +77,6 @@ def _verbs(traceback: TracebackType | None) -> Iterator[str]:
     """The verbs of the adapter that were being called, the outermost first."""
     while traceback is not None:
         code, owner = traceback.tb_frame.f_code, traceback.tb_frame.f_locals.get("self")
-        if isinstance(owner, CacheAdapter):
+        if isinstance(owner, CacheAdapter) and code.co_filename != RECORDER:
             yield f"{type(owner).__name__}.{code.co_name}"
         traceback = traceback.tb_next

@@ -97,7 +97,9 @@ class SuitePlugin:
         from hicache.testing.plugin.session import explain, forgive, outdate
 
         if call.excinfo is not None:
-            explain(report, call.excinfo.value, tags.clauses)
+            driver = getattr(item, "funcargs", {}).get("driver")
+            adapter = getattr(item, "funcargs", {}).get("adapter") if driver is None else driver.adapter
+            explain(report, call.excinfo.value, tags.clauses, adapter)
         if report.failed and KNOWN_FAILURE in item.stash and _passed_anyway(report):
             outdate(report, item.stash[KNOWN_FAILURE])
         elif report.failed:

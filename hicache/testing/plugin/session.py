@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,18 +19,29 @@ import pytest
 from hicache import __version__
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
+from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.plugin.backends import backends_of, contract_of
 from hicache.testing.plugin.causes import CRASHED as DIED
 from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
+from hicache.testing.plugin.evidence import evidence
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.plugin.selection import Selection, select_clauses, subject_of, undeclared
-from hicache.testing.plugin.tags import OPERATIONS, Tags, place_in_suite, read_tags, suite_of
+from hicache.testing.plugin.tags import EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import write_report
-from hicache.testing.report.run import NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report.run import (
+    NO_EVIDENCE,
+    NO_PROFILE,
+    SCHEMA_VERSION,
+    Evidence,
+    Execution,
+    Outcome,
+    RunRecord,
+    Step,
+)
 from hicache.testing.storage.subject import BackendSubject
 
 
@@ -201,6 +214,7 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         causes=() if decisive.passed or _was_skipped(decisive) else read_causes(properties) or (DIED,),
         reason=_reason(decisive),
         lacks=tags.lacks,
+        evidence=_evidence(properties),
         replay=tags.replay,
         duration_s=sum(report.duration for report in reports),
         operations=sum(int(str(value)) for name, value in reports[-1].user_properties if name == OPERATIONS),
@@ -229,13 +243,26 @@ def _reason(report: pytest.TestReport) -> str:
     return f"{report.wasxfail}\n{message}" if hasattr(report, "wasxfail") else message
 
 
-def explain(report: pytest.TestReport, raised: BaseException, clauses: Sequence[str]) -> None:
-    """Add the causes of a failure to its report. `clauses`: those that the test names.
+def _evidence(properties: Iterable[tuple[str, object]]) -> Evidence:
+    for name, value in properties:
+        if name == EVIDENCE:
+            known = json.loads(str(value))
+            return Evidence(**known | {"steps": tuple(Step(**step) for step in known["steps"])})
+    return NO_EVIDENCE
+
+
+def explain(
+    report: pytest.TestReport, raised: BaseException, clauses: Sequence[str], adapter: CacheAdapter | None
+) -> None:
+    """Add the causes and the evidence of a failure to its report.
+
+    `clauses`: those that the test names. `adapter`: the cache of the test, or None.
 
     Hypothesis raises several failures of one test as a group. The group's message is replaced by the messages of all
     its exceptions, with their notes, which hold the steps.
     """
     report.user_properties.append(to_property(causes_of(raised, clauses)))
+    report.user_properties.append((EVIDENCE, json.dumps(asdict(evidence(adapter, raised)))))
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and hasattr(raised, "exceptions"):
         failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in members(raised)]

@@ -11,6 +11,9 @@ SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchma
 OPERATIONS = "hicache.operations"
 """The report property with the number of verbs that one driver of the test called."""
 
+EVIDENCE = "hicache.evidence"
+"""The report property with the evidence of a failure, as JSON."""
+
 _SUITE = "hicache.suite"
 _TEST = "hicache.test"
 _CLAUSES = "hicache.clauses"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hicache.testing.report.run import (
+    NO_EVIDENCE,
     NO_PROFILE,
     SCHEMA_VERSION,
     Execution,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hicache.testing.report.comparison import Comparison
 
 __all__ = [
+    "NO_EVIDENCE",
     "NO_PROFILE",
     "SCHEMA_VERSION",
     "Execution",

@@ -66,6 +66,13 @@ class Fields:
                 raise self._unlike(place, value, "a table")
             yield Fields(self.file, f"{self.prefix}{place}.", value)
 
+    def subtable(self, name: str) -> Fields:
+        """One table."""
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise self._unlike(name, value, "a table")
+        return Fields(self.file, f"{self.prefix}{name}.", value)
+
     def refuse_unread(self) -> None:
         """Raise ConfigurationError for the first field that was not read."""
         for name in self.table:

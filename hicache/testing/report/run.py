@@ -30,6 +30,32 @@ NO_PROFILE = "none"
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the cache: the verb, its arguments, and what it returned or raised."""
+
+    verb: str
+    arguments: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a failure.
+
+    `steps`: the last calls, oldest first. `before`, `after`: the tree before and after the last call, or empty.
+    `traceback`: the frames of the adapter and of what it called, or empty.
+    """
+
+    steps: tuple[Step, ...]
+    before: str
+    after: str
+    traceback: str
+
+
+NO_EVIDENCE = Evidence((), "", "", "")
+
+
+@dataclass(frozen=True, slots=True)
 class Execution:
     """One test that ran, or was skipped, in one configuration.
 
@@ -38,7 +64,8 @@ class Execution:
     not name; or names of errors, such as `KeyError in MyAdapter.match`.
     `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
     why it is known, then the message. `lacks`: capabilities that the test needs and the adapter does not declare.
-    `replay`: the command that runs exactly this execution again. `operations`: calls of the cache under test.
+    `evidence`: of a failure. `replay`: the command that runs exactly this execution again. `operations`: calls of the
+    cache under test.
     """
 
     node_id: str
@@ -49,6 +76,7 @@ class Execution:
     causes: tuple[str, ...]
     reason: str
     lacks: tuple[str, ...]
+    evidence: Evidence
     replay: str
     duration_s: float
     operations: int
@@ -110,12 +138,30 @@ def _execution(fields: Fields) -> Execution:
         causes=fields.texts("causes"),
         reason=fields.text("reason"),
         lacks=fields.texts("lacks"),
+        evidence=_evidence(fields.subtable("evidence")),
         replay=fields.text("replay"),
         duration_s=fields.number("duration_s"),
         operations=fields.integer("operations"),
     )
     fields.refuse_unread()
     return execution
+
+
+def _evidence(fields: Fields) -> Evidence:
+    evidence = Evidence(
+        steps=tuple(_step(one) for one in fields.tables("steps")),
+        before=fields.text("before"),
+        after=fields.text("after"),
+        traceback=fields.text("traceback"),
+    )
+    fields.refuse_unread()
+    return evidence
+
+
+def _step(fields: Fields) -> Step:
+    step = Step(fields.text("verb"), fields.text("arguments"), fields.text("answer"))
+    fields.refuse_unread()
+    return step
 
 
 def merge_runs(records: Sequence[RunRecord]) -> RunRecord:

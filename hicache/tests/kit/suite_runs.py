@@ -13,7 +13,7 @@ from hicache.storage.hf3fs import backend
 from hicache.testing.adapters import reference
 from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
-from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.tests.kit.flat_cache import FlatCache
 
 LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, session)
@@ -84,7 +84,18 @@ def execution(
         causes = clauses if outcome in (Outcome.FAILED, Outcome.KNOWN_FAILURE) else ()
     node_id = f"{suite}/test_file.py::{name}[{configuration}]"
     return Execution(
-        node_id, suite, clauses, configuration, outcome, causes, reason, lacks, f"pytest '{node_id}'", duration_s, 7
+        node_id,
+        suite,
+        clauses,
+        configuration,
+        outcome,
+        causes,
+        reason,
+        lacks,
+        NO_EVIDENCE,
+        f"pytest '{node_id}'",
+        duration_s,
+        7,
     )
 
 
