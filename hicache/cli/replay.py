@@ -136,9 +136,19 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
             storage=None if storage is None else StorageSettings(storage, *storage_options),
         )
+        cache = adapter_class(adapter)
+        _prepare(report)
         requests = Trace(trace, skip_bad=skip_bad, limit=limit)
-        outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)
+        outcome = replay_with_progress(console, requests, cache, settings)
     _report(console, outcome, report)
+
+
+def _prepare(report: Path) -> None:
+    """Make the folder of the report now, so that a replay does not fail at its end."""
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"no report can be written to {report}: {error}") from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hicache.testing.plugin.tags import Tags, read_tags
+from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -46,8 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
     options = [config.getoption(name) for name in ("--known-failures", "--report", "--backend", "--backend-config")]
-    if any(options) or config.getoption("--adapter") != DEFAULT_ADAPTER:
+    if any(options) or config.getoption("--adapter") != DEFAULT_ADAPTER or _selects_a_clause(config):
         plugin.session()
+
+
+def _selects_a_clause(config: pytest.Config) -> bool:
+    """Whether -k has what looks like the id of a clause, in a run of a suite."""
+    is_of_suite = any(name in argument for argument in config.args for name in SUITES)
+    return is_of_suite and CLAUSE_ID.search(config.getoption("keyword")) is not None
 
 
 class SuitePlugin:

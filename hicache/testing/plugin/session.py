@@ -29,7 +29,7 @@ from hicache.testing.plugin.evidence import evidence
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.plugin.selection import Selection, select_clauses, subject_of, undeclared
-from hicache.testing.plugin.tags import EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
+from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import write_report
 from hicache.testing.report.run import (
@@ -46,7 +46,10 @@ from hicache.testing.storage.subject import BackendSubject
 
 
 class SuiteSession:
-    """One run. Raises UsageError when the adapter, the backend or the known failures cannot be read."""
+    """One run. Raises UsageError when the adapter, the backend or the known failures cannot be read.
+
+    Also for `-k` with the id of a clause that the contract does not have: it would select nothing, after a while.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.journal = Journal()
@@ -55,6 +58,8 @@ class SuiteSession:
         self.known = _read_known_failures(config.getoption("--known-failures"))
         self._tally = Tally((), CONTRACT)
         self._lines: list[str] = []
+        if unknown := sorted(set(CLAUSE_ID.findall(config.getoption("keyword", ""))) - CONTRACT.keys()):
+            raise pytest.UsageError(f"-k: the contract has no clause {', '.join(unknown)}")
         if config.getoption("--adapter") != DEFAULT_ADAPTER:
             subject_of(config)
         if any(config.getoption(option) is not None for option in ("--backend", "--backend-config")):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
+
+CLAUSE_ID = re.compile(r"\b[A-Z]{2,}-\d+\b")
+"""What looks like the id of a clause."""
 
 OPERATIONS = "hicache.operations"
 """The report property with the number of verbs that one driver of the test called."""

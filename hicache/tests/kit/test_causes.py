@@ -130,6 +130,13 @@ def test_tests_can_be_selected_by_a_law(pytester: pytest.Pytester) -> None:
     assert any("test_of_a_lock" in line for line in result.outlines), f"got {result.outlines}"
 
 
+def test_a_clause_that_does_not_exist_cannot_be_selected(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, SUITE)
+    result = run(pytester, "conformance", "-k", "LOCK-99")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
+    result.stderr.fnmatch_lines(["*-k: the contract has no clause LOCK-99*"])
+
+
 def test_a_process_that_died_is_a_cause() -> None:
     assert CRASHED not in CONTRACT, "the name of an error must not be taken for a clause"
 

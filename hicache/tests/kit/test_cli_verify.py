@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hicache import __version__
 from hicache.cli import stage as stage_module
 from hicache.cli.app import app
 from hicache.cli.replay_stage import Replays, ReplayStage
@@ -406,3 +407,27 @@ def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.Monke
     assert (told.outcome, told.reason) == (Outcome.KNOWN_FAILURE, "bug: frees twice"), f"got {told}"
     told = run_replay(monkeypatch, outcome, known)
     assert told.outcome is Outcome.PASSED, f"only a failure can be known, got {told}"
+
+
+def test_the_version_is_shown() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"hicache {__version__}\n"), f"got {result.output}"
+
+
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "hicache", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hicache {__version__}\n", f"got {done.stdout}"
+
+
+@pytest.mark.parametrize("module", ["raises", "exits", "hangs_not"])
+def test_an_adapter_whose_import_fails_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str
+) -> None:
+    sources = {"raises": "raise RuntimeError('no GPU here')", "exits": "import os; os._exit(3)", "hangs_not": "x = 1"}
+    told = {"raises": "RuntimeError: no GPU here", "exits": "ended with code 3", "hangs_not": "Cache is None"}
+    (tmp_path / f"{module}_on_import.py").write_text(sources[module])
+    monkeypatch.chdir(tmp_path)
+    ended, output = run_app("--adapter", f"{module}_on_import:Cache", "--report", str(tmp_path / "out"))
+    assert ended == 2, f"expected 2, got {ended}: {output}"
+    assert told[module] in output, f"expected {told[module]!r}, got {output}"
+    assert "Traceback" not in output, f"expected no traceback, got {output}"
