@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from hicache import __version__
 from hicache.cli.accuracy import accuracy_command
 from hicache.cli.explain import explain_command
 from hicache.cli.init_adapter import init_adapter_command
@@ -14,7 +17,7 @@ from hicache.cli.verify import verify_command
 from hicache.cli.verify_storage import verify_storage_command
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown"
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, rich_markup_mode="markdown"
 )
 app.command("init-adapter")(init_adapter_command)
 app.command("verify")(verify_command)
@@ -26,8 +29,19 @@ app.add_typer(report_app, name="report")
 app.command("serve-metadata")(serve_metadata_command)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hicache {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _hicache() -> None:
+def _hicache(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Verify, replay and compare hierarchical prefix caches for language models, and storage backends.
 
     A command with the option --adapter uses the reference cache of this package if no adapter is named.

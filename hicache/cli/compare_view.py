@@ -8,9 +8,10 @@ from rich.table import Table
 
 from hicache.cli.command import say
 from hicache.testing.report.comparison import Comparison, Implementation, contract_difference, difference
+from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Status
 from hicache.testing.report.run import Outcome, first_line
-from hicache.testing.report.text import counted, legible
+from hicache.testing.report.text import counted
 
 _STYLES = {
     Status.PASSED: "green",

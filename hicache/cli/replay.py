@@ -16,6 +16,7 @@ from hicache.errors import ConfigurationError, TraceError
 from hicache.types import StopPolicy
 
 if TYPE_CHECKING:
+    from hicache.testing.adapter import CacheAdapter
     from hicache.testing.replay import ReplayOutcome
 
 _HOST_PANEL = "Host tier"
@@ -116,7 +117,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
     Exit code:
     - 0: the replay reached its end.
-    - 1: the cache violated an invariant; the message names the clause.
+    - 1: the cache violated an invariant, which the message names.
     - 2: the cache cannot be opened, or the trace cannot be read.
     """
     from hicache.cli.replay_view import replay_with_progress
@@ -136,9 +137,19 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
             storage=None if storage is None else StorageSettings(storage, *storage_options),
         )
-        requests = Trace(trace, skip_bad=skip_bad, limit=limit)
-        outcome = replay_with_progress(console, requests, adapter_class(adapter), settings)
+        cache = _prepared(adapter, report)
+        outcome = replay_with_progress(console, Trace(trace, skip_bad=skip_bad, limit=limit), cache, settings)
     _report(console, outcome, report)
+
+
+def _prepared(adapter: str, report: Path) -> type[CacheAdapter]:
+    """The adapter class. Makes the folder of the report now, so that a replay does not fail at its end."""
+    cache = adapter_class(adapter)
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"no report can be written to {report}: {error}") from error
+    return cache
 
 
 @contextmanager

@@ -1,30 +1,30 @@
-"""ReplayStage: replays of a generated trace in this process, with each tier that the cache has."""
+"""ReplayStage: replays of a generated trace with each tier that the cache has. As a program it runs them."""
 
 from __future__ import annotations
 
-import re
 import shlex
+import sys
 import traceback
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from time import perf_counter
 
-from hicache.cli.stage import Progress, StageResult, Verification, part_of
+from hicache.cli.command import adapter_class
+from hicache.cli.stage import Progress, StageResult, Verification, part_of, run_process
 from hicache.testing.adapter import CacheAdapter, Capability
-from hicache.testing.contract import CONTRACT
-from hicache.testing.plugin.known_failures import KnownFailure
+from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
-from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, write_run
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayStage:
-    """The replays of `samples`. Each is one execution. Their pictures are written to the folder of the report."""
+    """The replays of `samples`, in a process of their own. Their pictures are written to the folder of the report."""
 
     verification: Verification
-    adapter: type[CacheAdapter]
-    known_failures: tuple[KnownFailure, ...]
 
     @property
     def name(self) -> str:
@@ -32,35 +32,54 @@ class ReplayStage:
         return "replay"
 
     def run(self, progress: Progress) -> StageResult:
-        """Replay each sample to its end, or up to the first violated invariant."""
-        begin = perf_counter()
+        """Start this module as a program, and read its `run.json`."""
+        verification = self.verification
         # The report includes every replay*.svg of its folder, so the pictures of an earlier replay are removed.
-        for picture in self.verification.directory.glob("replay*.svg"):
+        for picture in verification.directory.glob("replay*.svg"):
             picture.unlink()
+        known = [str(verification.known_failures)] if verification.known_failures else []
+        command = [sys.executable, "-m", __name__, verification.adapter, str(verification.directory), *known]
+        return run_process(self.name, command, verification.directory / self.name, "replay.log", progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """The replays of `samples`. Each is one execution. `directory`: for the pictures."""
+
+    path: str
+    adapter: type[CacheAdapter]
+    directory: Path
+    known_failures: tuple[KnownFailure, ...]
+
+    def run(self, progress: Progress) -> RunRecord:
+        """Replay each sample to its end, or up to the first violated invariant."""
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         chosen = samples(self.adapter)
         executions = [self._run(sample, part_of(progress, number, len(chosen))) for number, sample in enumerate(chosen)]
-        record = RunRecord(
+        return RunRecord(
             schema_version=SCHEMA_VERSION,
             versions=VERSIONS,
-            implementation=self.verification.adapter,
+            implementation=self.path,
             started=started,
             environment={},
+            profile=self.adapter.profile,
             capabilities=tuple(sorted(capability.name for capability in self.adapter.capabilities)),
             executions=tuple(executions),
         )
-        return StageResult(self.name, record, None, perf_counter() - begin)
 
     def _run(self, sample: Sample, progress: Progress) -> Execution:
         begin = perf_counter()
         try:
-            outcome = replay_sample(self.adapter, sample, self.verification.directory, progress)
-        except Exception:  # noqa: BLE001 - an exception of the cache under test is a finding and must not end the report
-            return self._execution(sample, (), "", traceback.format_exc(), perf_counter() - begin, 0)
-        clauses = _clauses_checked(outcome, self.adapter) if outcome.broken is None else _clauses_named(outcome.broken)
+            outcome = replay_sample(self.adapter, sample, self.directory, progress)
+        except Exception as error:  # noqa: BLE001 - an exception of the cache under test is a finding
+            causes = causes_of(error, ())
+            return self._execution(sample, (), "", traceback.format_exc(), causes, perf_counter() - begin, 0)
+        clauses = _clauses_checked(outcome, self.adapter)
         calls = sum(latency.calls for latency in outcome.latency.values())
         duration_s = perf_counter() - begin
-        return self._execution(sample, clauses, outcome.configuration, outcome.broken or "", duration_s, calls)
+        return self._execution(
+            sample, clauses, outcome.configuration, outcome.broken or "", outcome.causes, duration_s, calls
+        )
 
     def _execution(
         self,
@@ -68,22 +87,26 @@ class ReplayStage:
         clauses: tuple[str, ...],
         configuration: str,
         reason: str,
+        causes: tuple[str, ...],
         duration_s: float,
         operations: int,
     ) -> Execution:
         node_id = f"replay::{sample.title}"
-        known = next((failure for failure in self.known_failures if failure.covers(node_id, clauses)), None)
+        known = next((failure for failure in self.known_failures if failure.covers(node_id, (*clauses, *causes))), None)
         if reason and known is not None:
             outcome, reason = Outcome.KNOWN_FAILURE, str(known)
         else:
             outcome = Outcome.FAILED if reason else Outcome.PASSED
         return Execution(
             node_id=node_id,
-            suite=self.name,
+            suite="replay",
             clauses=clauses,
             configuration=configuration,
             outcome=outcome,
+            causes=causes,
             reason=reason,
+            lacks=(),
+            evidence=NO_EVIDENCE,
             replay=self._command(sample.settings),
             duration_s=duration_s,
             operations=operations,
@@ -92,7 +115,7 @@ class ReplayStage:
     def _command(self, settings: ReplaySettings) -> str:
         """The command for the same replay, with a check of the whole cache after each request."""
         options: dict[str, object] = {
-            "adapter": self.verification.adapter,
+            "adapter": self.path,
             "components": ",".join(settings.components),
             "capacity": settings.capacity,
             "page-size": settings.page_size,
@@ -117,7 +140,7 @@ class ReplayStage:
                 "restart-at": storage.restart_at,
             }
         words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-        return shlex.join(["hicache", "replay", str(self.verification.directory / "trace.jsonl"), *words])
+        return shlex.join(["hicache", "replay", str(self.directory / "trace.jsonl"), *words])
 
 
 def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tuple[str, ...]:
@@ -136,6 +159,13 @@ def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tup
     return tuple(checked)
 
 
-def _clauses_named(message: str) -> tuple[str, ...]:
-    """The clauses that the message of a violated invariant names."""
-    return tuple(dict.fromkeys(found for found in re.findall(r"[A-Z]+-\d+", message) if found in CONTRACT))
+def main(adapter: str, directory: str, known_failures: str | None = None) -> None:
+    """Replay the samples on an adapter, print the progress in percent, and write `replay/run.json`."""
+    known = read_known_failures(Path(known_failures)) if known_failures else ()
+    replays = Replays(adapter, adapter_class(adapter), Path(directory), known)
+    record = replays.run(lambda done, total: print(f"[{100 * done // max(total, 1):3}%]", flush=True))  # noqa: T201
+    write_run(record, Path(directory) / "replay" / "run.json")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

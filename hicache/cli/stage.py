@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Thread
 from time import perf_counter
-from typing import IO, Protocol
+from typing import Protocol
 
 import hicache
+from hicache.testing.report.legible import legible
 from hicache.testing.report.run import Outcome, RunRecord, read_run
 
 Progress = Callable[[int, int], None]
@@ -24,6 +26,19 @@ Progress = Callable[[int, int], None]
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
 _TAIL_LINES = 15
 _MAX_SILENCE_S = 300.0
+_MAX_OUTPUT = 50_000_000
+_MAX_RESTARTS = 4
+_GRACE_S = 15.0
+_POLL_S = 0.5
+_MAX_QUEUED = 1000
+
+LEFT_BEHIND = "a thread or a process that it left running"
+
+INTERRUPTED = "interrupted"
+"""The problem of a stage that Ctrl-C ended."""
+
+TEST_LIMIT_S = {"conformance": 60.0}
+"""How long one test of a suite may take. Tests of other suites may take as long as a process may be silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +75,9 @@ class StageResult:
         return sum(execution.outcome is outcome for execution in executions)
 
 
-def shortcomings(results: Sequence[StageResult]) -> list[str]:
-    """Why the cache is not verified: the names of failed stages, or that no test passed. Empty if it is verified."""
-    failed = [result.name for result in results if result.failed]
-    nothing = not any(result.count(Outcome.PASSED) for result in results)
-    return failed or (["no test passed"] if nothing else [])
+def failed_stages(results: Sequence[StageResult]) -> list[str]:
+    """The names of the stages that failed."""
+    return [result.name for result in results if result.failed]
 
 
 class Stage(Protocol):
@@ -93,24 +106,19 @@ class SuiteStage:
 
     def run(self, progress: Progress) -> StageResult:
         """Run pytest, write its output to `pytest.log`, and read its `run.json`."""
-        begin = perf_counter()
         directory = self.verification.directory / self.name
-        directory.mkdir(parents=True, exist_ok=True)
-        run_file, log = directory / "run.json", directory / "pytest.log"
-        # The file of an earlier run must not be taken for that of this run.
-        run_file.unlink(missing_ok=True)
-        ending = follow(self._command(directory), log, progress)
-        record = read_run(run_file) if run_file.exists() else None
-        explained = ending == "code 0" or (ending == "code 1" and record is not None and _explains_failure(record))
-        problem = None if explained else f"pytest ended with {ending}; {log} ends with:\n{_tail(log)}"
-        return StageResult(self.name, record, problem, perf_counter() - begin)
+        return run_process(self.name, self._command(directory), directory, "pytest.log", progress)
 
     def _command(self, directory: Path) -> list[str]:
         verification = self.verification
         known = ["--known-failures", str(verification.known_failures)] if verification.known_failures else []
+        limit = TEST_LIMIT_S.get(self.name, _MAX_SILENCE_S)
         return [
             *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
             *("--verbose", "--color=no", "-n", "auto"),
+            # A test that hangs ends its worker, and is a failure by name. Each such test costs this time.
+            *("-o", f"faulthandler_timeout={limit:g}", "-o", "faulthandler_exit_on_timeout=true"),
+            *("--max-worker-restart", str(_MAX_RESTARTS)),
             # These two plugins would write files into the current folder.
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
             *("--adapter", verification.adapter, "--report", str(directory), *known),
@@ -119,28 +127,137 @@ class SuiteStage:
         ]
 
 
+def run_process(name: str, command: list[str], directory: Path, log_name: str, progress: Progress) -> StageResult:
+    """Run a process that writes `run.json` into a folder, and its output to a log there, and watch it.
+
+    However it ends, the result says so: it exits without a record, is killed, is silent for too long, writes too much,
+    or leaves a thread or a process behind.
+    """
+    begin = perf_counter()
+    directory.mkdir(parents=True, exist_ok=True)
+    run_file, log = directory / "run.json", directory / log_name
+    # The file of an earlier run must not be taken for that of this run.
+    run_file.unlink(missing_ok=True)
+    ending = follow(command, log, run_file, progress)
+    record = read_run(run_file) if run_file.exists() else None
+    explained = record is not None and (ending == "code 0" or (ending == "code 1" and _explains_failure(record)))
+    if ending == INTERRUPTED or explained:
+        problem = INTERRUPTED if ending == INTERRUPTED else None
+    else:
+        missing = "" if record is not None else " without a record"
+        problem = f"the process ended with {ending}{missing}; {log} ends with:\n{_tail(log)}"
+    return StageResult(name, record, problem, perf_counter() - begin)
+
+
 def suite_folder(name: str) -> Path:
     """The folder of a suite: beside the package in a source checkout, inside the package if it is installed."""
     package = Path(hicache.__file__).parent
     return package.parent / name if _checkout_settings().is_file() else package / "suites" / name
 
 
-def follow(command: list[str], log: Path, progress: Progress) -> str:
-    """Run pytest, copy its output to a file, and report its percentages.
+def follow(command: list[str], log: Path, run_file: Path, progress: Progress) -> str:
+    """Run a process, copy its output to a file, and report its percentages.
 
-    Returns `code N` with the exit code of pytest, or a message if pytest was silent for too long and was killed.
+    Returns `code N` with its exit code, INTERRUPTED, or why it was killed. `run_file`: the process writes it as its
+    last act, and has to end soon after.
     """
-    with log.open("w", encoding="utf-8") as copy, started(command) as process:
-        assert process.stdout is not None, "started() gives a process whose output is a pipe"
+    process = WatchedProcess(command)
+    with log.open("w", encoding="utf-8") as copy, closing(process):
         try:
-            for line in lines(process.stdout, _MAX_SILENCE_S):
+            for line in bounded(process.lines(_MAX_SILENCE_S, run_file), _MAX_OUTPUT):
                 copy.write(line)
                 if found := _PERCENT.search(line):
                     progress(int(found[1]), 100)
+            return f"code {process.wait()}"
         except TimeoutError as error:
-            process.kill()
             return str(error)
-        return f"code {process.wait()}"
+        except KeyboardInterrupt:
+            process.interrupt()
+            return INTERRUPTED
+
+
+def bounded(lines: Iterable[str], limit: int) -> Iterator[str]:
+    """The lines. Raises TimeoutError when they have more than `limit` characters together."""
+    written = 0
+    for line in lines:
+        written += len(line)
+        if written > limit:
+            raise TimeoutError(f"more than {limit:,} characters of output")
+        yield line
+
+
+class WatchedProcess:
+    """A process in a process group of its own, with stdout and stderr in one stream, and without `PYTEST_ADDOPTS`."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        )
+        # Bounded, so that a process that prints without end waits, and does not fill the memory.
+        self._queue: Queue[str | None] = Queue(_MAX_QUEUED)
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def lines(self, silence_s: float, run_file: Path) -> Iterator[str]:
+        """Yield each line of output until the stream ends.
+
+        Raises TimeoutError if no line comes for `silence_s` seconds, or if the stream goes on after the process has
+        ended or has written its run: a thread keeps it alive, or a process that it started holds the stream.
+        """
+        waited = 0.0
+        while True:
+            try:
+                line = self._queue.get(timeout=_POLL_S)
+            except Empty:
+                waited += _POLL_S
+                if waited >= _GRACE_S and (self._process.poll() is not None or run_file.exists()):
+                    raise TimeoutError(LEFT_BEHIND) from None
+                if waited >= silence_s:
+                    raise TimeoutError(f"no output for {silence_s:g} s") from None
+                continue
+            waited = 0.0
+            if line is None:
+                return
+            yield line
+
+    def wait(self) -> int:
+        """The exit code. Raises TimeoutError when the process closed its output and does not end."""
+        try:
+            return self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(LEFT_BEHIND) from None
+
+    def interrupt(self) -> None:
+        """Ask the process to end with what it has, and give it a little time."""
+        self._process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+
+    def close(self) -> None:
+        """Kill the process and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        while self._reader.is_alive():
+            with suppress(Empty):
+                self._queue.get(timeout=_POLL_S)
+        assert self._process.stdout is not None, "the process was started with a pipe"
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None, "the process was started with a pipe"
+        for line in self._process.stdout:
+            self._queue.put(line)
+        self._queue.put(None)
 
 
 def _explains_failure(record: RunRecord) -> bool:
@@ -162,44 +279,4 @@ def _settings() -> list[str]:
 
 
 def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(encoding="utf-8").splitlines()[-_TAIL_LINES:])
-
-
-@contextmanager
-def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process with stdout and stderr in one stream, without `PYTEST_ADDOPTS`. It has ended when the block ends."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    with subprocess.Popen(  # noqa: S603 - the command is made by this package
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env=environment,
-    ) as process:
-        try:
-            yield process
-        except BaseException:
-            process.kill()
-            raise
-
-
-def lines(stream: IO[str], silence_s: float) -> Iterator[str]:
-    """Yield each line until the stream ends. Raises TimeoutError if no line comes for `silence_s` seconds."""
-    queue: SimpleQueue[str | None] = SimpleQueue()
-
-    def read() -> None:
-        for line in stream:
-            queue.put(line)
-        queue.put(None)
-
-    Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = queue.get(timeout=silence_s)
-        except Empty:
-            raise TimeoutError(f"no output for {silence_s:g} s") from None
-        if line is None:
-            return
-        yield line
+    return legible("\n".join(log.read_text(encoding="utf-8").splitlines()[-_TAIL_LINES:]))

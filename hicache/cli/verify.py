@@ -10,10 +10,12 @@ import typer
 from rich.console import Console
 
 from hicache.cli.accuracy import missing_libraries
-from hicache.cli.command import REFERENCE, adapter_class, say
-from hicache.cli.stage import Stage, StageResult, SuiteStage, Verification, shortcomings
+from hicache.cli.command import REFERENCE, say
+from hicache.cli.described import Described, describe
+from hicache.cli.stage import INTERRUPTED, Stage, SuiteStage, Verification, failed_stages
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapter import Capability
+from hicache.testing.levels import Level
 from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ def verify_command(
     known_failures: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="TOML file that lists expected failures.")
     ] = None,
+    require: Annotated[
+        list[Level], typer.Option(help="Level that must be verified as a whole; may be given several times.")
+    ] = [Level.DEVICE],  # noqa: B006 - typer copies the default
 ) -> None:
     """Verify a cache: run every suite on it and write one report.
 
@@ -37,41 +42,46 @@ def verify_command(
     for several ranks, with one process for each rank. If it declares BYTES, also runs the accuracy suite (answers of
     language models), unless its libraries are not installed. Prints the suites that it does not run, with the reason.
 
+    A level is verified if each of its clauses that applies to the cache was checked, and none was found broken. A
+    clause applies if the cache has the features that it needs, and the profile of its design does not except it.
+
     The report is report.html, report.md, junit.xml and run.json.
 
     Exit code:
 
-    - 0: no test failed, and at least one passed.
-    - 1: a test or a suite failed, or no test passed.
+    - 0: no test failed, and each required level is verified.
+    - 1: a test or a suite failed.
     - 2: the adapter or the list of expected failures cannot be loaded.
+    - 3: no test failed, but a required level was not checked as a whole.
+    - 130: interrupted.
     """
     from hicache.cli.replay_stage import ReplayStage
 
-    known = listed_failures(known_failures)
-    cache = adapter_class(adapter)
+    listed_failures(known_failures)
+    cache = describe(adapter)
     verification = Verification(adapter, quick, report, known_failures)
     omitted, profile = left_out(cache, quick=quick), ("--hypothesis-profile", "quick")
     suites = {"conformance": (), "properties": profile, "distributed_tests": (), "accuracy": ()}
     stages: list[Stage] = [
         *(SuiteStage(name, verification, arguments) for name, arguments in suites.items() if name not in omitted),
-        *([ReplayStage(verification, cache, known)] if "replay" not in omitted else []),
+        *([ReplayStage(verification)] if "replay" not in omitted else []),
     ]
-    failed, console = shortcomings(verify(stages, report, Console())), Console()
+    console = Console()
     for name, reason in omitted.items():
         say(console, f"not run: {name}: {reason}")
-    if failed:
-        raise typer.Exit(1)
+    if code := verify(stages, report, console, require):
+        raise typer.Exit(code)
 
 
-def left_out(cache: type[CacheAdapter], *, quick: bool) -> dict[str, str]:
+def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
     """The suites that are not run, each with the reason: a capability, a library, or the time that it takes."""
     reasons = {}
-    if Capability.VERBS not in cache.capabilities:
-        reasons["replay"] = f"{cache.__name__} does not declare VERBS"
-    if Capability.RANKS not in cache.capabilities:
-        reasons["distributed_tests"] = f"{cache.__name__} does not declare RANKS"
-    if Capability.BYTES not in cache.capabilities:
-        reasons["accuracy"] = f"{cache.__name__} does not declare BYTES"
+    if Capability.VERBS.name not in cache.capabilities:
+        reasons["replay"] = f"{cache.name} does not declare VERBS"
+    if Capability.RANKS.name not in cache.capabilities:
+        reasons["distributed_tests"] = f"{cache.name} does not declare RANKS"
+    if Capability.BYTES.name not in cache.capabilities:
+        reasons["accuracy"] = f"{cache.name} does not declare BYTES"
     elif quick:
         reasons["accuracy"] = "takes minutes and is not part of --quick"
     elif missing := missing_libraries():
@@ -93,14 +103,30 @@ def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:
         raise typer.BadParameter(str(error), param_hint="--known-failures") from error
 
 
-def verify(stages: Sequence[Stage], directory: Path, console: Console) -> list[StageResult]:
-    """Run the stages one after the other, write one report of all of them, and show the results."""
-    from hicache.cli.verify_view import run_with_progress, show_results
+def verify(stages: Sequence[Stage], directory: Path, console: Console, require: Sequence[Level]) -> int:
+    """Run the stages one after the other, write one report of all of them, and show the results.
+
+    Returns the exit code. `require`: the levels that must be verified.
+    """
+    from hicache.cli.verify_view import run_with_progress, show_results, show_verdict
+    from hicache.testing.contract import CONTRACT
     from hicache.testing.report import merge_runs, write_report
+    from hicache.testing.report.coverage import coverage
+    from hicache.testing.report.matrix import overview
 
     directory.mkdir(parents=True, exist_ok=True)
     results = run_with_progress(stages, console)
     records = [result.record for result in results if result.record is not None]
-    page = write_report(merge_runs(records), directory) if records else None
-    show_results(results, page, console)
-    return results
+    show_results(results, console)
+    failed, found = failed_stages(results), None
+    if records:
+        merged = merge_runs(records)
+        found = coverage(overview(merged, CONTRACT))
+        page = write_report(merged, directory)
+    missed = [level for level in require if found is None or found.of(level) not in found.verified]
+    show_verdict(failed, found, missed, console)
+    if records:
+        say(console, f"report: {page}")
+    if any(result.problem == INTERRUPTED for result in results):
+        return 130
+    return 1 if failed else 3 if missed else 0

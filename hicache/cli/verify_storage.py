@@ -18,12 +18,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.command import REFERENCE
-from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, part_of, shortcomings
+from hicache.cli.command import REFERENCE, say
+from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, failed_stages, part_of
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
+from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.versions import VERSIONS
-from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, read_subject
 from hicache.testing.storage.throughput import PAGE_SIZES, Throughput, measure
@@ -106,8 +107,14 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
     stages = [
         stage for stage in _stages(verification, suites, fault_runs, kills) if stage.name.partition("/")[0] in chosen
     ]
-    if shortcomings(verify_storage(stages, title, report, Console())):
+    console = Console()
+    results = verify_storage(stages, title, report, console)
+    failed = failed_stages(results)
+    nothing = not any(result.count(Outcome.PASSED) for result in results)
+    if failed or nothing:
+        say(console, f"failed: {', '.join(failed) or 'no test passed'}", style="bold red")
         raise typer.Exit(1)
+    say(console, "verified: no test failed", style="bold green")
 
 
 def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console: Console) -> list[StageResult]:
@@ -127,7 +134,9 @@ def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console
         record = merge_runs(records)
         page = write_report(record, directory, BACKEND_CLAUSES)
         show_storage(record, console)
-    show_results(results, page, console)
+    show_results(results, console)
+    if page is not None:
+        say(console, f"report: {page}")
     return results
 
 
@@ -174,11 +183,13 @@ class StorageVerification:
 class Finding:
     """The result of the runs on one subject.
 
-    `reason`: why it was skipped or failed, or empty. `summary`: what was done, in words. `seed`: of the last run.
+    `reason`: why it was skipped or failed, or empty. `causes`: of the failure. `summary`: what was done, in words.
+    `seed`: of the last run.
     """
 
     outcome: Outcome
     reason: str
+    causes: tuple[str, ...]
     summary: str
     operations: int
     seed: int
@@ -212,8 +223,11 @@ class SeededStage:
         with tempfile.TemporaryDirectory(dir=self._parent(), prefix="hicache-") as folder:
             try:
                 return self.run_one(subject, Path(folder), seeds, progress)
-            except Exception:  # noqa: BLE001 - an exception of a backend is a finding and must not end the report
-                return Finding(Outcome.FAILED, traceback.format_exc(), "stopped by an exception", 0, seeds.start)
+            except Exception as error:  # noqa: BLE001 - an exception of a backend is a finding
+                causes = causes_of(error, ())
+                return Finding(
+                    Outcome.FAILED, traceback.format_exc(), causes, "stopped by an exception", 0, seeds.start
+                )
 
     def _parent(self) -> Path | None:
         if self.verification.folder is None and self.name == "faults" and MEMORY_FOLDER.is_dir():
@@ -228,7 +242,10 @@ class SeededStage:
             clauses=self.clauses,
             configuration=f"storage/{subject.name}",
             outcome=finding.outcome,
+            causes=finding.causes,
             reason=finding.reason,
+            lacks=(),
+            evidence=NO_EVIDENCE,
             replay=shlex.join([*again, f"--{self.option}", "1", "--only", self.name]),
             duration_s=duration_s,
             operations=finding.operations,
@@ -237,19 +254,20 @@ class SeededStage:
 
 def run_faults(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
     """Run one fault run for each seed on one backend, up to the first failure."""
+    causes: tuple[str, ...] = ()
     counts, outcome, reason, seed = NO_RUNS, Outcome.PASSED, "", seeds.start
     for seed in seeds:
         try:
             counts += fault_run(subject, folder, seed)
         except InvariantError as error:
-            outcome, reason = Outcome.FAILED, str(error)
+            outcome, reason, causes = Outcome.FAILED, str(error), causes_of(error, ())
             break
         progress(counts.runs, len(seeds))
     summary = (
         f"{counts.runs:,} runs with seeds from {seeds.start}: {counts.operations:,} calls, {counts.faults:,} faults, "
         f"{counts.hits:,} pages read, {counts.misses:,} misses"
     )
-    return Finding(outcome, reason, summary, counts.operations, seed)
+    return Finding(outcome, reason, causes, summary, counts.operations, seed)
 
 
 def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Progress) -> Finding:
@@ -259,13 +277,15 @@ def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Pro
             reason = (
                 f"the data of {subject.name} is visible only in its own process: after a kill nothing can be checked"
             )
-            return Finding(Outcome.SKIPPED, reason, f"none: {reason}", runs.operations, seeds.start)
+            return Finding(Outcome.SKIPPED, reason, (), f"none: {reason}", runs.operations, seeds.start)
+        causes: tuple[str, ...] = ()
         outcome, reason, seed = Outcome.PASSED, "", seeds.start
         while runs.counts.kills < len(seeds) and not reason:
             try:
                 runs.run(seed)
             except InvariantError as error:
                 outcome, reason = Outcome.FAILED, f"kill with seed {seed}: {error}"
+                causes = causes_of(error, ())
                 break
             progress(runs.counts.kills, len(seeds))
             seed += 1
@@ -274,7 +294,7 @@ def run_kills(subject: BackendSubject, folder: Path, seeds: range, progress: Pro
             f"{counts.kills:,} writers killed, seeds from {seeds.start}: {counts.acknowledged:,} acknowledged pages "
             f"were read; of the pages in flight {counts.whole:,} were complete and {counts.absent:,} absent"
         )
-        return Finding(outcome, reason, summary, runs.operations, seed)
+        return Finding(outcome, reason, causes, summary, runs.operations, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +332,7 @@ def record_of(title: str, environment: Mapping[str, str], executions: Sequence[E
         implementation=title,
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=environment,
+        profile=NO_PROFILE,
         capabilities=(),
         executions=tuple(executions),
     )

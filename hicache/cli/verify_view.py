@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hicache.cli.command import say
-from hicache.cli.stage import Stage, StageResult, shortcomings
+from hicache.cli.stage import INTERRUPTED, Stage, StageResult
+from hicache.testing.contract import CONTRACT
+from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
-from hicache.testing.report.matrix import Overview, Status, overview
+from hicache.testing.report.coverage import Coverage, Verdict
+from hicache.testing.report.legible import legible
+from hicache.testing.report.matrix import Cause, Overview, Status, causes_of, overview
 from hicache.testing.report.run import RunRecord, first_line
-from hicache.testing.report.text import counted, legible
+from hicache.testing.report.text import counted
 from hicache.testing.storage.subject import BACKEND_CLAUSES
 
-_MAX_FAILURES = 5
+_MAX_CAUSES = 5
 
 STYLES = {
     Status.PASSED: "green",
@@ -26,14 +29,26 @@ STYLES = {
     Status.SKIPPED: "yellow",
 }
 
+VERDICT_STYLES = {Verdict.VERIFIED: "green", Verdict.FAILED: "red", Verdict.IN_PART: "yellow"}
+
 FIGURES = ("faults of", "kills of", "throughput of")
 
 
 def run_with_progress(stages: Sequence[Stage], console: Console) -> list[StageResult]:
-    """Run each stage with its own progress bar."""
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bars:
-        return [_run(stage, bars) for stage in stages]
+    """Run each stage with its own progress bar; where there is no terminal, print a line as each ends.
+
+    Ctrl-C ends the stage that runs, and no other is started.
+    """
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    results: list[StageResult] = []
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        for stage in stages:
+            results.append(_run(stage, bars))
+            if not console.is_terminal:
+                say(console, _line(results[-1]))
+            if results[-1].problem == INTERRUPTED:
+                break
+    return results
 
 
 def _run(stage: Stage, bars: Progress) -> StageResult:
@@ -43,18 +58,34 @@ def _run(stage: Stage, bars: Progress) -> StageResult:
     return result
 
 
-def show_results(results: Sequence[StageResult], page: Path | None, console: Console) -> None:
-    """Print the table, the last failures with the commands that rerun them, the verdict and the report's path."""
+def _line(result: StageResult) -> str:
+    counts = ", ".join(f"{result.count(outcome):,} {outcome.value.replace('_', ' ')}" for outcome in Outcome)
+    return f"{result.name}: {counts}, in {result.duration_s:.1f} s"
+
+
+def show_results(results: Sequence[StageResult], console: Console) -> None:
+    """Print the table, and the causes of failures, each with its smallest example and the command that reruns it."""
     console.print(_table(results))
     for result in results:
         if result.problem is not None:
             say(console, f"{result.name}: {result.problem}\n", style="red")
-    _show_failures([one for result in results for one in _failures(result)], console)
-    failed = shortcomings(results)
-    verdict, colour = (f"failed: {', '.join(failed)}", "red") if failed else ("verified: no test failed", "green")
-    say(console, verdict, style=f"bold {colour}")
-    if page is not None:
-        say(console, f"report: {page}")
+    _show_causes(causes_of([one for result in results for one in _failures(result)], CONTRACT), console)
+
+
+def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence[Level], console: Console) -> None:
+    """Print the result of each level, what to declare for more, and the verdict. `missed`: levels that are required."""
+    if found is not None:
+        for one in found.levels:
+            say(console, str(one), style=VERDICT_STYLES.get(one.verdict))
+        say(console, str(found))
+    if failed:
+        say(console, f"failed: {', '.join(failed)}", style="bold red")
+    elif missed:
+        names = ", ".join(level.value for level in missed)
+        say(console, f"not verified: {names}: no test failed, but not all was checked", style="bold yellow")
+    elif found is not None:
+        names = ", ".join(one.level.value for one in found.verified)
+        say(console, f"verified: {names}: no test failed", style="bold green")
 
 
 def show_storage(record: RunRecord, console: Console) -> None:
@@ -92,13 +123,17 @@ def _failures(result: StageResult) -> list[Execution]:
     return [execution for execution in executions if execution.outcome is Outcome.FAILED]
 
 
-def _show_failures(failures: Sequence[Execution], console: Console) -> None:
-    if len(failures) > _MAX_FAILURES:
-        say(console, f"{len(failures)} failures; these are the last {_MAX_FAILURES}, and the report has all:")
-    for failure in failures[-_MAX_FAILURES:]:
-        say(console, f"✗ {legible(failure.node_id)}", style="red")
-        say(console, f"  {first_line(legible(failure.reason))}")
-        say(console, f"  {legible(failure.replay)}\n", style="cyan")
+def _show_causes(causes: Sequence[Cause], console: Console) -> None:
+    if len(causes) > _MAX_CAUSES:
+        say(console, f"{len(causes)} causes; these are the most frequent {_MAX_CAUSES}, and the report has all:")
+    for cause in causes[:_MAX_CAUSES]:
+        smallest = cause.failures[0]
+        say(console, f"✗ {legible(cause.name)}, found by {counted(len(cause.failures), 'test')}", style="red")
+        if cause.clause is not None:
+            say(console, f"  {cause.clause.sentence}")
+        say(console, f"  {legible(smallest.node_id)}")
+        say(console, f"  {first_line(legible(smallest.reason))}")
+        say(console, f"  {legible(smallest.replay)}\n", style="cyan")
 
 
 def _clauses(view: Overview) -> Table:

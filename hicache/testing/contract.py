@@ -164,7 +164,7 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     prefetch_threshold: bool = False,
     verbs: bool = True,
 ) -> pytest.MarkDecorator:
-    """Name the clauses that a test checks, and choose the configurations over which it runs.
+    """Name the clauses that a test checks, and choose its configurations. Raises ValueError for an unknown clause.
 
     A test with the argument `config` runs over each configuration of the run that has the named components, sidecars,
     policies and page sizes, and what its clauses need: for MATCH-3, SWA. A test without `config` covers those of its
@@ -174,7 +174,6 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     HOST is in `needs`, the test runs over configurations with a host tier, otherwise over those without: with a
     load-back threshold if `load_back_threshold`, and with the named `write_policies` (write_through_selective differs
     only in when it copies) and `executors`. The same holds for storage, `prefetch_threshold` and `stop_policies`.
-    Raises ValueError for an id that is not in the contract.
     """
     import pytest  # The command line reads the contract, and starts without pytest.
 

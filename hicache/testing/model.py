@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hicache.errors import InvariantError
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
+from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, Component, Key, Namespace, Tier, Tokens, TransferKind
 
 ROOT = -1
@@ -116,7 +116,8 @@ class Model:
                 known = self.held[Tier.DEVICE][component] | self.held[Tier.HOST][component]
                 new = pages - known - (self._announced[component] if tier is Tier.HOST else set())
                 if new:
-                    raise InvariantError(f"EVICT-1: {component}: {self._named(new)} appeared on the {tier.value}")
+                    place = f"{component} on the {tier.value}"
+                    raise violation("EVICT-1", place, "no page that no tier had before", self._named(new))
         self.held, self._announced = content, self._nothing()
         self._arriving = self._window_under_way(snapshot)
 

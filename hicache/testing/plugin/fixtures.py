@@ -16,6 +16,7 @@ from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import Checks
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.devices import missing_device
+from hicache.testing.plugin.evidence import recorded
 from hicache.testing.plugin.hooks import FINAL_CHECK
 from hicache.testing.plugin.selection import select, subject_of
 from hicache.testing.plugin.tags import OPERATIONS, suite_of
@@ -36,7 +37,7 @@ def adapter(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[C
     store = store_of(config)
     if store is not None:
         store.empty()
-    opened = adapter_type(config)
+    opened = recorded(adapter_type)(config)
     yield opened
     opened.close()
 

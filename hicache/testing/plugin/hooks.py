@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hicache.testing.plugin.tags import read_tags
+from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -46,8 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
     options = [config.getoption(name) for name in ("--known-failures", "--report", "--backend", "--backend-config")]
-    if any(options) or config.getoption("--adapter") != DEFAULT_ADAPTER:
+    if any(options) or config.getoption("--adapter") != DEFAULT_ADAPTER or _selects_a_clause(config):
         plugin.session()
+
+
+def _selects_a_clause(config: pytest.Config) -> bool:
+    """Whether -k has what looks like the id of a clause, in a run of a suite."""
+    is_of_suite = any(name in argument for argument in config.args for name in SUITES)
+    return is_of_suite and CLAUSE_ID.search(config.getoption("keyword")) is not None
 
 
 class SuitePlugin:
@@ -89,14 +95,22 @@ class SuitePlugin:
         """Add a failure's replay command, report all failures of a group, and name an outdated known failure."""
         report = yield
         tags = read_tags(report.user_properties)
-        if tags is not None and call.excinfo is not None:
-            _tell_each(report, call)
-        if tags is not None and report.failed:
-            if KNOWN_FAILURE in item.stash and _passed_anyway(report):
-                report.longrepr = f"listed as a known failure, but passes: remove {item.stash[KNOWN_FAILURE]}"
-            else:
-                report.sections.append(("replay", tags.replay))
+        if tags is not None and (report.failed or hasattr(report, "wasxfail")):
+            self._explain(item, call, report, tags)
         return report
+
+    def _explain(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, tags: Tags) -> None:
+        from hicache.testing.plugin.session import explain, forgive, outdate
+
+        if call.excinfo is not None:
+            driver = getattr(item, "funcargs", {}).get("driver")
+            adapter = getattr(item, "funcargs", {}).get("adapter") if driver is None else driver.adapter
+            explain(report, call.excinfo.value, tags.clauses, adapter)
+        if report.failed and KNOWN_FAILURE in item.stash and _passed_anyway(report):
+            outdate(report, item.stash[KNOWN_FAILURE])
+        elif report.failed:
+            report.sections.append(("replay", tags.replay))
+            forgive(report, self.session().known)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the reports of the suites' tests, including those that workers send."""
@@ -129,12 +143,6 @@ def require_kit() -> None:
 
 def _passed_anyway(report: pytest.TestReport) -> bool:
     return isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
-
-
-def _tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    from hicache.testing.plugin.session import tell_each
-
-    tell_each(report, call)
 
 
 def _no_shrinking(item: pytest.Item) -> Any:

@@ -105,6 +105,12 @@ def _exception(clause_id: str, adapter: type[CacheAdapter]) -> str:
     return f"{clause_id} does not apply to the profile {adapter.profile}: {reason}" if reason else ""
 
 
+def undeclared(checks: Checks, adapter: type[CacheAdapter]) -> tuple[str, ...]:
+    """The names of the capabilities that a test needs and the adapter does not declare."""
+    needs = _needs(checks)
+    return tuple(one.name for one in Capability if one in needs and one not in adapter.capabilities)
+
+
 def _needs(checks: Checks) -> frozenset[Capability]:
     """The capabilities that a test needs. A test that steps storage needs stepped transfers only if it says so."""
     own = _own_needs(checks)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,29 +19,48 @@ import pytest
 from hicache import __version__
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
+from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
+from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.plugin.backends import backends_of, contract_of
+from hicache.testing.plugin.causes import CRASHED as DIED
+from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
+from hicache.testing.plugin.evidence import evidence
 from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
-from hicache.testing.plugin.selection import Selection, select_clauses, subject_of
-from hicache.testing.plugin.tags import OPERATIONS, Tags, place_in_suite, read_tags, suite_of
+from hicache.testing.plugin.selection import Selection, select_clauses, subject_of, undeclared
+from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import write_report
-from hicache.testing.report.run import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report.run import (
+    NO_EVIDENCE,
+    NO_PROFILE,
+    SCHEMA_VERSION,
+    Evidence,
+    Execution,
+    Outcome,
+    RunRecord,
+    Step,
+)
 from hicache.testing.storage.subject import BackendSubject
 
 
 class SuiteSession:
-    """One run. Raises UsageError when the adapter, the backend or the known failures cannot be read."""
+    """One run. Raises UsageError when the adapter, the backend or the known failures cannot be read.
+
+    Also for `-k` with the id of a clause that the contract does not have: it would select nothing, after a while.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.journal = Journal()
         self._config = config
         self._started = datetime.now(timezone.utc)
-        self._known = _read_known_failures(config.getoption("--known-failures"))
+        self.known = _read_known_failures(config.getoption("--known-failures"))
         self._tally = Tally((), CONTRACT)
         self._lines: list[str] = []
+        if unknown := sorted(set(CLAUSE_ID.findall(config.getoption("keyword", ""))) - CONTRACT.keys()):
+            raise pytest.UsageError(f"-k: the contract has no clause {', '.join(unknown)}")
         if config.getoption("--adapter") != DEFAULT_ADAPTER:
             subject_of(config)
         if any(config.getoption(option) is not None for option in ("--backend", "--backend-config")):
@@ -48,7 +69,7 @@ class SuiteSession:
     def prepare(self, items: Iterable[pytest.Item]) -> None:
         """Prepare each test of a suite."""
         for item in items:
-            prepare(item, self._known)
+            prepare(item, self.known)
 
     def finish(self, session: pytest.Session) -> None:
         """Decide the result: a run fails when it verified nothing or a known failure is outdated; write its report."""
@@ -81,7 +102,7 @@ class SuiteSession:
         if self._tally.verified_nothing():
             yield "no test of any clause was executed: nothing was verified"
         if not _is_part_of_a_suite(self._config):
-            for failure in self._tally.unmatched(self._known):
+            for failure in self._tally.unmatched(self.known):
                 yield f"{failure.place} matches no executed test: remove it"
 
 
@@ -112,10 +133,13 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
     if mark is None and not suite:
         return
     selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
-    tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item))
+    lacks = undeclared(mark.args[0], subject_of(item.config).adapter) if mark is not None else ()
+    tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item), lacks)
     item.user_properties.extend(tags.to_properties())
-    # Lets `-k LOCK-3` select the tests of a clause.
+    # Lets `-k LOCK-3` select the tests of a clause, and for a law all tests in which it is checked.
     item.extra_keyword_matches.update(selection.clauses)
+    if "driver" in getattr(item, "fixturenames", ()):
+        item.extra_keyword_matches.update(CHECKED_AFTER_EACH_VERB)
     if selection.reason:
         item.add_marker(pytest.mark.skip(reason=selection.reason))
     failure = next((failure for failure in known if failure.covers(tags.test, tags.clauses)), None)
@@ -185,7 +209,7 @@ class Journal:
 
 def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
     properties = [one for report in reports for one in report.user_properties]
-    tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'")
+    tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'", ())
     decisive = min(reports, key=lambda report: WORST_FIRST.index(_outcome(report)))
     return Execution(
         node_id=tags.test,
@@ -193,7 +217,10 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         clauses=tags.clauses,
         configuration=tags.configuration,
         outcome=_outcome(decisive),
+        causes=() if decisive.passed or _was_skipped(decisive) else read_causes(properties) or (DIED,),
         reason=_reason(decisive),
+        lacks=tags.lacks,
+        evidence=_evidence(properties),
         replay=tags.replay,
         duration_s=sum(report.duration for report in reports),
         operations=sum(int(str(value)) for name, value in reports[-1].user_properties if name == OPERATIONS),
@@ -208,6 +235,10 @@ def _outcome(report: pytest.TestReport) -> Outcome:
     return Outcome.PASSED
 
 
+def _was_skipped(report: pytest.TestReport) -> bool:
+    return _outcome(report) is Outcome.SKIPPED
+
+
 def _reason(report: pytest.TestReport) -> str:
     if report.passed:
         return ""
@@ -218,22 +249,45 @@ def _reason(report: pytest.TestReport) -> str:
     return f"{report.wasxfail}\n{message}" if hasattr(report, "wasxfail") else message
 
 
-def tell_each(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Replace a group's message by the messages of all its exceptions, with their notes, which hold the steps.
+def _evidence(properties: Iterable[tuple[str, object]]) -> Evidence:
+    for name, value in properties:
+        if name == EVIDENCE:
+            known = json.loads(str(value))
+            return Evidence(**known | {"steps": tuple(Step(**step) for step in known["steps"])})
+    return NO_EVIDENCE
 
-    Hypothesis raises several failures of one test as a group.
+
+def explain(
+    report: pytest.TestReport, raised: BaseException, clauses: Sequence[str], adapter: CacheAdapter | None
+) -> None:
+    """Add the causes and the evidence of a failure to its report.
+
+    `clauses`: those that the test names. `adapter`: the cache of the test, or None.
+
+    Hypothesis raises several failures of one test as a group. The group's message is replaced by the messages of all
+    its exceptions, with their notes, which hold the steps.
     """
+    report.user_properties.append(to_property(causes_of(raised, clauses)))
+    report.user_properties.append((EVIDENCE, json.dumps(asdict(evidence(adapter, raised)))))
     crash = getattr(report.longrepr, "reprcrash", None)
-    raised = None if call.excinfo is None else call.excinfo.value
-    if crash is not None and raised is not None and hasattr(raised, "exceptions"):
-        failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in _members(raised)]
+    if crash is not None and hasattr(raised, "exceptions"):
+        failures = ["".join(traceback.format_exception_only(type(one), one)).rstrip() for one in members(raised)]
         crash.message = "\n\n".join([f"{len(failures)} failures in one test", *failures])
 
 
-def _members(raised: BaseException) -> Iterator[BaseException]:
-    # The class is not named here because Python 3.10 has no ExceptionGroup.
-    for one in getattr(raised, "exceptions", ()):
-        yield from _members(one) if hasattr(one, "exceptions") else (one,)
+def forgive(report: pytest.TestReport, known: Sequence[KnownFailure]) -> None:
+    """Turn a failure into a known one, if an entry names each clause that it found broken."""
+    causes = read_causes(report.user_properties)
+    entries = [next((entry for entry in known if entry.id == cause), None) for cause in causes]
+    if causes and None not in entries:
+        report.outcome = "skipped"
+        report.wasxfail = f"reason: {entries[0]}"
+
+
+def outdate(report: pytest.TestReport, place: str) -> None:
+    """Say that a test passes although it is listed as a known failure."""
+    report.longrepr = f"listed as a known failure, but passes: remove {place}"
+    report.user_properties.append(to_property([OUTDATED]))
 
 
 class Tally:
@@ -282,7 +336,8 @@ class Tally:
         """The known failures that match no executed test, of the suites that were executed."""
         suites = {one.suite for one in self._executed}
         for failure in known:
-            if failure.suite in suites and not any(failure.covers(one.node_id, one.clauses) for one in self._executed):
+            covered = any(failure.covers(one.node_id, (*one.clauses, *one.causes)) for one in self._executed)
+            if failure.suite in suites and not covered:
                 yield failure
 
 
@@ -291,26 +346,28 @@ PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
 
 def record_of(config: pytest.Config, started: datetime, executions: Sequence[Execution]) -> RunRecord:
     """The record of a finished run. `started`: in UTC."""
-    implementation, capabilities = _subject(config)
+    implementation, profile, capabilities = _subject(config)
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,
         implementation=implementation,
         started=started.isoformat(timespec="seconds"),
         environment=_environment(config),
+        profile=profile,
         capabilities=capabilities,
         executions=tuple(executions),
     )
 
 
-def _subject(config: pytest.Config) -> tuple[str, tuple[str, ...]]:
-    """The name of the subject, and the capabilities it declares; a backend declares none."""
+def _subject(config: pytest.Config) -> tuple[str, str, tuple[str, ...]]:
+    """The name of the subject, its profile, and the capabilities it declares; a backend declares none."""
     backend, adapter = config.getoption("--backend"), config.getoption("--adapter")
     if backend is not None and adapter == DEFAULT_ADAPTER:
-        return backend, ()
+        return backend, NO_PROFILE, ()
     subject = subject_of(config)
     capabilities = tuple(sorted(capability.name for capability in subject.adapter.capabilities))
-    return (subject.path if backend is None else f"{subject.path} and {backend}"), capabilities
+    name = subject.path if backend is None else f"{subject.path} and {backend}"
+    return name, subject.adapter.profile, capabilities
 
 
 def _environment(config: pytest.Config) -> Mapping[str, str]:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
 
+CLAUSE_ID = re.compile(r"\b[A-Z]{2,}-\d+\b")
+"""What looks like the id of a clause."""
+
 OPERATIONS = "hicache.operations"
 """The report property with the number of verbs that one driver of the test called."""
+
+EVIDENCE = "hicache.evidence"
+"""The report property with the evidence of a failure, as JSON."""
 
 _SUITE = "hicache.suite"
 _TEST = "hicache.test"
 _CLAUSES = "hicache.clauses"
 _CONFIGURATION = "hicache.configuration"
 _REPLAY = "hicache.replay"
+_LACKS = "hicache.lacks"
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """`test`: the test's id relative to its suite's parent folder, the same wherever the suite is installed."""
+    """`test`: the test's id relative to its suite's parent folder, the same wherever the suite is installed.
+
+    `lacks`: names of capabilities that the test needs and the adapter does not declare.
+    """
 
     suite: str
     test: str
     clauses: tuple[str, ...]
     configuration: str
     replay: str
+    lacks: tuple[str, ...]
 
     def to_properties(self) -> list[tuple[str, object]]:
         """The tags as the user properties of a pytest item."""
@@ -36,6 +48,7 @@ class Tags:
             (_CLAUSES, " ".join(self.clauses)),
             (_CONFIGURATION, self.configuration),
             (_REPLAY, self.replay),
+            (_LACKS, " ".join(self.lacks)),
         ]
 
 
@@ -44,7 +57,14 @@ def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
     found = {name: str(value) for name, value in properties}
     if _SUITE not in found:
         return None
-    return Tags(found[_SUITE], found[_TEST], tuple(found[_CLAUSES].split()), found[_CONFIGURATION], found[_REPLAY])
+    return Tags(
+        suite=found[_SUITE],
+        test=found[_TEST],
+        clauses=tuple(found[_CLAUSES].split()),
+        configuration=found[_CONFIGURATION],
+        replay=found[_REPLAY],
+        lacks=tuple(found[_LACKS].split()),
+    )
 
 
 def place_in_suite(path: Path, root: Path) -> Path:

@@ -94,7 +94,8 @@ class StorageSettings:
 class ReplaySettings:
     """The settings of a replay. Raises ConfigurationError, naming the field, for a number that is too small.
 
-    `capacity`: tokens, a share of the trace's footprint such as "25%", or "unlimited". `components`: components and
+    `capacity`: tokens, a share of the trace's footprint such as "25%", or "unlimited", which is also the most: more
+    than the trace and its running requests need would only take memory. `components`: components and
     sidecars. `running`: the number of requests that run at the same time. `check_every`: check the whole cache after
     every so many requests; 0 checks only at the end. `sliding_window_size`: tokens, for SWA. `host`: None for the
     device alone. `storage`: None for none; it needs a host.
@@ -115,6 +116,8 @@ class ReplaySettings:
             value = getattr(self, field)
             if value < least:
                 raise ConfigurationError(f"{field} must be {least} or more, got {value!r}")
+        for capacity in (self.capacity, *([self.host.capacity] if self.host is not None else [])):
+            parsed_capacity(capacity)
         if self.storage is not None and self.host is None:
             raise ConfigurationError(f"storage {self.storage.backend!r} needs a host tier, and there is none")
 
@@ -175,13 +178,24 @@ def _capacities(capacity: str, components: tuple[str, ...], settings: ReplaySett
 
 
 def _wanted_tokens(capacity: str, settings: ReplaySettings, totals: Survey) -> int:
+    unlimited = totals.footprint_tokens + settings.running * settings.page_size
+    number = parsed_capacity(capacity)
+    if number is None:
+        return unlimited
+    wanted = int(totals.footprint_tokens * number / 100) if capacity.strip().endswith("%") else int(number)
+    # A larger pool would hold the same tokens, and only take memory.
+    return min(wanted, unlimited)
+
+
+def parsed_capacity(capacity: str) -> float | None:
+    """Tokens, or percent if the text ends with %; None for unlimited. Raises ConfigurationError for another text."""
     text = capacity.strip()
     if text == UNLIMITED:
-        return totals.footprint_tokens + settings.running * settings.page_size
+        return None
     number = _number(text.removesuffix("%"))
     if not 0 < number < float("inf"):
         raise ConfigurationError(f"capacity {capacity!r} is neither tokens, nor like '25%', nor {UNLIMITED!r}")
-    return int(totals.footprint_tokens * number / 100) if text.endswith("%") else int(number)
+    return number
 
 
 def _number(text: str) -> float:

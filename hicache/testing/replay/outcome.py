@@ -80,7 +80,7 @@ class ReplayOutcome:
     `lru_hit_rate`: a block-level LRU of that capacity, which shares no code with the cache; `device_lru_hit_rate`: one
     of the device's capacity. `evicted_tokens`: of FULL from the device, or None when the adapter has no size counters.
     `latency`: by verb. `checks`: audits of the whole cache. `broken`: the message of the violated law that ended the
-    replay, or None. `host`, `storage`: None without that tier.
+    replay, or None. `causes`: its clause. `host`, `storage`: None without that tier.
     """
 
     schema_version: int
@@ -105,6 +105,7 @@ class ReplayOutcome:
     latency: Mapping[str, Latency]
     checks: int
     broken: str | None
+    causes: tuple[str, ...]
     seconds: float
     peak_rss_bytes: int
     timeline: tuple[Window, ...]

@@ -14,6 +14,7 @@ from time import perf_counter
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.errors import ConfigurationError, InvariantError, TraceError
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.replay.audit import Audit
 from hicache.testing.replay.configuration import NEVER, ReplaySettings, StorageSettings, cache_config
@@ -34,9 +35,9 @@ def replay(
 ) -> ReplayOutcome:
     """Run a trace on a new cache. A violated law ends the replay, and its message is the outcome's `broken`.
 
-    Streams the file five times, once more with a host tier, and four times more with storage. Memory is that of the
-    cache, and some bytes for each block of the trace. Raises TraceError for a malformed line or an empty trace, and
-    ConfigurationError when this machine or the adapter does not support the settings.
+    Streams the file five times, once more with a host tier, four times more with storage. Memory is that of the cache,
+    and some bytes for each block. Raises TraceError for a malformed line or an empty trace, and ConfigurationError for
+    settings that cannot be served.
     """
     begin, totals = perf_counter(), survey(trace, settings.page_size)
     if not totals.requests:
@@ -45,10 +46,9 @@ def replay(
         config = cache_config(settings, totals, Path(directory))
         _require_served(config, adapter)
         with closing(ReplayEpochs(adapter, config, settings)) as epochs:
-            broken = _broken(epochs, lambda: _drive(epochs, trace, totals.requests, settings.storage, progress))
-            # Transfers of the last check are not part of the trace.
-            host = _host_outcome(epochs, config)
-            broken = broken or _broken(epochs, epochs.check_drained)
+            found = _violated(lambda: _drive(epochs, trace, totals.requests, settings.storage, progress))
+            host = _host_outcome(epochs, config)  # before the transfers of the last check
+            found = found or _violated(epochs.check_drained)
     tally, reached = epochs.tally, limits(trace, config)
     return ReplayOutcome(
         schema_version=SCHEMA_VERSION,
@@ -72,7 +72,8 @@ def replay(
         evicted_tokens=tally.evicted_tokens,
         latency=epochs.stopwatch.summaries(),
         checks=epochs.checks,
-        broken=broken,
+        broken=None if found is None else f"after {tally.requests} requests: {found}",
+        causes=() if found is None else causes_of(found, ()),
         seconds=round(perf_counter() - begin, 3),
         peak_rss_bytes=_peak_rss_bytes(),
         timeline=tuple(tally.timeline.windows),
@@ -99,12 +100,12 @@ def _drive(
         epochs.note_part()
 
 
-def _broken(epochs: ReplayEpochs, act: Callable[[], None]) -> str | None:
-    """The message of the law that `act` was found to violate, or None."""
+def _violated(act: Callable[[], None]) -> InvariantError | None:
+    """The error of the law that `act` was found to violate, or None."""
     try:
         act()
     except InvariantError as error:
-        return f"after {epochs.tally.requests} requests: {error}"
+        return error
     return None
 
 

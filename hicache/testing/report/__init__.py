@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hicache.testing.report.run import (
+    NO_EVIDENCE,
+    NO_PROFILE,
     SCHEMA_VERSION,
     Execution,
     Outcome,
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from hicache.testing.report.comparison import Comparison
 
 __all__ = [
+    "NO_EVIDENCE",
+    "NO_PROFILE",
     "SCHEMA_VERSION",
     "Execution",
     "Outcome",
@@ -56,7 +60,7 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
     write_run(record, directory / "run.json")
     page = directory / "report.html"
     page.write_text(render_html(view, shown, replay_svgs), encoding="utf-8")
-    (directory / "report.md").write_text(render_markdown(view, shown), encoding="utf-8")
+    (directory / "report.md").write_text(render_markdown(view), encoding="utf-8")
     (directory / "junit.xml").write_text(render_junit(record), encoding="utf-8")
     return page
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,15 @@ from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
 class Finding:
     """A test that fails or is known to fail, in one or several configurations, for one reason.
 
-    `shortest`: the failure with the shortest message.
+    `shortest`: the failure with the shortest message. `clauses`: those that it found broken. `errors`: those that ended
+    it.
     """
 
     status: Status
     test: str
     shortest: Execution
     clauses: tuple[str, ...]
+    errors: tuple[str, ...]
     configurations: tuple[str, ...]
 
 
@@ -94,7 +96,7 @@ def compare(runs: Mapping[str, RunRecord], clauses: Mapping[str, Clause]) -> Com
     compared = [_compared(rows, implementations) for rows in zip(*map(_rows, implementations), strict=True)]
     sections: dict[str, list[ComparedClause]] = {}
     for one in compared:
-        if any(result.cell.executions for result in one.results):
+        if any(result.cell.results for result in one.results):
             sections.setdefault(section_of(one.clause.id), []).append(one)
     return Comparison(implementations, {name: tuple(rows) for name, rows in sections.items()})
 
@@ -135,16 +137,19 @@ def _implementation(name: str, file: str, view: Overview) -> Implementation:
         test = failure.node_id.partition("[")[0]
         known = first_line(failure.reason) if failure.outcome is Outcome.KNOWN_FAILURE else ""
         groups.setdefault((test, known), []).append(failure)
-    return Implementation(name, file, view, tuple(_finding(test, failures) for (test, _), failures in groups.items()))
+    clauses = [row.clause.id for section in view.matrix.sections for row in section.rows]
+    findings = tuple(_finding(test, failures, clauses) for (test, _), failures in groups.items())
+    return Implementation(name, file, view, findings)
 
 
-def _finding(test: str, failures: Sequence[Execution]) -> Finding:
+def _finding(test: str, failures: Sequence[Execution], clauses: Collection[str]) -> Finding:
     shortest = min(failures, key=lambda one: (len(one.reason.splitlines()), len(one.reason), len(one.replay)))
     return Finding(
         status=Status.FAILED if shortest.outcome is Outcome.FAILED else Status.KNOWN_FAILURE,
         test=test,
         shortest=shortest,
-        clauses=_distinct(clause for failure in failures for clause in failure.clauses),
+        clauses=_distinct(cause for failure in failures for cause in failure.causes if cause in clauses),
+        errors=_distinct(cause for failure in failures for cause in failure.causes if cause not in clauses),
         configurations=_distinct(failure.configuration for failure in failures if failure.configuration),
     )
 
@@ -159,11 +164,11 @@ def _compared(rows: Sequence[Row], implementations: Sequence[Implementation]) ->
 
 
 def _result(row: Row, findings: Sequence[Finding]) -> ClauseResult:
-    executions: Counter[str] = Counter()
+    results: Counter[Status] = Counter()
     for cell in row.cells:
-        executions.update(cell.executions)
+        results.update(cell.results)
     numbers = (number for number, finding in enumerate(findings, start=1) if row.clause.id in finding.clauses)
-    return ClauseResult(Cell(row.status, executions), next(numbers, 0))
+    return ClauseResult(Cell(row.status, results), next(numbers, 0))
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

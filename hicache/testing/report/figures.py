@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Matrix, Status
 from hicache.testing.report.run import Execution
-from hicache.testing.report.text import legible
 
 # Each of these colours is replaced by a variable of the style sheet.
 _INK, _FAINT, _ACCENT, _ON_STATUS = "#010101", "#020202", "#030303", "#040302"

@@ -14,12 +14,17 @@ from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
 
 
 class Status(str, Enum):
-    """The status of a clause, in one configuration or in all."""
+    """The status of a clause, in one configuration or in all.
+
+    FAILED: a test found it broken, also by a law that the test does not name. UNDECIDED: a test of it ended early,
+    because of another clause or an error, and no test found it broken.
+    """
 
     PASSED = "passed"
     PASSED_IN_PART = "passed in part"
     FAILED = "failed"
     KNOWN_FAILURE = "known failure"
+    UNDECIDED = "undecided"
     SKIPPED = "skipped"
     NOT_EXECUTED = "not executed"
 
@@ -29,6 +34,7 @@ SYMBOLS: Mapping[Status, str] = {
     Status.PASSED_IN_PART: "◐",
     Status.FAILED: "✗",
     Status.KNOWN_FAILURE: "!",
+    Status.UNDECIDED: "?",
     Status.SKIPPED: "-",
     Status.NOT_EXECUTED: "·",
 }
@@ -36,10 +42,10 @@ SYMBOLS: Mapping[Status, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One clause in one configuration. `executions`: their number by outcome."""
+    """One clause in one configuration. `results`: the number of executions by what they say of the clause."""
 
     status: Status
-    executions: Mapping[str, int]
+    results: Mapping[Status, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Matrix:
 
 def build_matrix(record: RunRecord, clauses: Mapping[str, Clause]) -> Matrix:
     """Sort the executions into cells. Raises ConfigurationError for a clause that is not among `clauses`."""
-    cells = _executions_by_cell(record.executions, clauses)
+    cells = _results_by_cell(record.executions, clauses)
     configurations = tuple(sorted({configuration for _, configuration in cells}, key=_natural_order))
     rows = [_row(clause, configurations, cells) for clause in clauses.values()]
     names = dict.fromkeys(section_of(row.clause.id) for row in rows)
@@ -84,46 +90,54 @@ def section_of(clause_id: str) -> str:
     return clause_id.partition("-")[0]
 
 
-def _executions_by_cell(
+def _results_by_cell(
     executions: Iterable[Execution], clauses: Mapping[str, Clause]
-) -> dict[tuple[str, str], list[Execution]]:
-    cells: dict[tuple[str, str], list[Execution]] = {}
+) -> dict[tuple[str, str], list[Status]]:
+    cells: dict[tuple[str, str], list[Status]] = {}
     for execution in executions:
-        for clause_id in execution.clauses:
+        broken = [cause for cause in execution.causes if cause in clauses]
+        for clause_id in dict.fromkeys((*execution.clauses, *broken)):
             if clause_id not in clauses:
                 raise ConfigurationError(
                     f"{execution.node_id} names clause {clause_id!r}, which is not in the contract"
                 )
-            cells.setdefault((clause_id, execution.configuration), []).append(execution)
+            cells.setdefault((clause_id, execution.configuration), []).append(_result(execution, clause_id))
     return cells
 
 
-def _row(clause: Clause, configurations: Sequence[str], executed: Mapping[tuple[str, str], Sequence[Execution]]) -> Row:
-    by_cell = [executed.get((clause.id, configuration), ()) for configuration in configurations]
+def _result(execution: Execution, clause_id: str) -> Status:
+    """What one execution says of one clause."""
+    failed = {Outcome.FAILED: Status.FAILED, Outcome.KNOWN_FAILURE: Status.KNOWN_FAILURE}
+    if execution.outcome in failed:
+        return failed[execution.outcome] if clause_id in execution.causes else Status.UNDECIDED
+    return Status.PASSED if execution.outcome is Outcome.PASSED else Status.SKIPPED
+
+
+def _row(clause: Clause, configurations: Sequence[str], results: Mapping[tuple[str, str], Sequence[Status]]) -> Row:
+    by_cell = [results.get((clause.id, configuration), ()) for configuration in configurations]
     # A configuration that this machine cannot open does not change the status of a clause that ran in others.
     opened = [cell for name, cell in zip(configurations, by_cell, strict=True) if not _is_closed(name, cell)]
-    status = _status([execution for cell in (opened if any(opened) else by_cell) for execution in cell])
-    return Row(clause, status, tuple(_cell(executions) for executions in by_cell))
+    status = _status([result for cell in (opened if any(opened) else by_cell) for result in cell])
+    return Row(clause, status, tuple(_cell(results) for results in by_cell))
 
 
-def _is_closed(configuration: str, executions: Sequence[Execution]) -> bool:
-    return bool(configuration) and all(execution.outcome is Outcome.SKIPPED for execution in executions)
+def _is_closed(configuration: str, results: Sequence[Status]) -> bool:
+    return bool(configuration) and all(result is Status.SKIPPED for result in results)
 
 
-def _cell(executions: Sequence[Execution]) -> Cell:
-    return Cell(_status(executions), Counter(execution.outcome.value for execution in executions))
+def _cell(results: Sequence[Status]) -> Cell:
+    return Cell(_status(results), Counter(results))
 
 
-def _status(executions: Iterable[Execution]) -> Status:
-    """The worst outcome. PASSED: every execution passed. PASSED_IN_PART: some passed and the others were skipped."""
-    outcomes = {execution.outcome for execution in executions}
-    if Outcome.FAILED in outcomes:
-        return Status.FAILED
-    if Outcome.KNOWN_FAILURE in outcomes:
-        return Status.KNOWN_FAILURE
-    if Outcome.SKIPPED in outcomes:
-        return Status.PASSED_IN_PART if Outcome.PASSED in outcomes else Status.SKIPPED
-    return Status.PASSED if outcomes else Status.NOT_EXECUTED
+def _status(results: Iterable[Status]) -> Status:
+    """The worst result. PASSED: every execution passed. PASSED_IN_PART: some passed and the others were skipped."""
+    found = set(results)
+    for worst in (Status.FAILED, Status.KNOWN_FAILURE, Status.UNDECIDED):
+        if worst in found:
+            return worst
+    if Status.SKIPPED in found:
+        return Status.PASSED_IN_PART if Status.PASSED in found else Status.SKIPPED
+    return Status.PASSED if found else Status.NOT_EXECUTED
 
 
 def _section(name: str, rows: Sequence[Row]) -> Section:
@@ -153,18 +167,28 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause of failures: a clause, or an error. `failures`: those that found it, the shortest message first."""
+
+    name: str
+    clause: Clause | None
+    failures: tuple[Execution, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """What the pages show of a run, computed once.
 
-    `outcomes`: number of executions by outcome. `known_to_fail`: the known failures; `known_failures`: the same,
-    grouped by reason. `not_executed`: clauses without an execution, by tier. `operations`: calls of the cache under
-    test. `test_s`: seconds in tests, summed over parallel workers.
+    `outcomes`: number of executions by outcome. `causes`: of the failures, the most frequent first. `known_to_fail`:
+    the known failures; `known_failures`: the same, grouped by reason. `not_executed`: clauses without an execution, by
+    tier. `operations`: calls of the cache under test. `test_s`: seconds in tests, summed over parallel workers.
     """
 
     record: RunRecord
     matrix: Matrix
     outcomes: Mapping[Outcome, int]
     failures: tuple[Execution, ...]
+    causes: tuple[Cause, ...]
     known_to_fail: tuple[Execution, ...]
     known_failures: tuple[Group, ...]
     skips: tuple[Group, ...]
@@ -190,6 +214,7 @@ def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
         matrix=matrix,
         outcomes={outcome: outcomes[outcome] for outcome in Outcome},
         failures=_with_outcome(record, Outcome.FAILED),
+        causes=causes_of(_with_outcome(record, Outcome.FAILED), clauses),
         known_to_fail=known,
         known_failures=_groups(known),
         skips=_groups(_with_outcome(record, Outcome.SKIPPED)),
@@ -201,6 +226,22 @@ def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
 
 def _with_outcome(record: RunRecord, outcome: Outcome) -> tuple[Execution, ...]:
     return tuple(execution for execution in record.executions if execution.outcome is outcome)
+
+
+def causes_of(failures: Iterable[Execution], clauses: Mapping[str, Clause]) -> tuple[Cause, ...]:
+    """Group failures by cause, the most frequent cause first. A failure with two causes is in both groups."""
+    found: dict[str, list[Execution]] = {}
+    for failure in failures:
+        for name in failure.causes:
+            found.setdefault(name, []).append(failure)
+    causes = [
+        Cause(name, clauses.get(name), tuple(sorted(group, key=_length_of_message))) for name, group in found.items()
+    ]
+    return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
+
+
+def _length_of_message(failure: Execution) -> tuple[int, int, int]:
+    return len(failure.reason.splitlines()), len(failure.reason), len(failure.replay)
 
 
 def _groups(executions: Sequence[Execution]) -> tuple[Group, ...]:

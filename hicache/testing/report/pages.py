@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,12 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.contract import Clause
 from hicache.testing.report.comparison import Comparison, contract_difference, difference
+from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
 from hicache.testing.report.run import Outcome, first_line
-from hicache.testing.report.text import counted, headline, legible
+from hicache.testing.report.text import counted, headline
 
 _MAX_SLOW_TESTS = 12
-_WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.PASSED, Outcome.SKIPPED)
 
 
 def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequence[bytes]) -> str:
@@ -39,7 +38,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
         headline=headline(view),
         families=families,
         first_columns=_first_columns(families),
-        failure_of=_first_failures(view),
+        number_of={cause.name: number for number, cause in enumerate(view.causes, start=1)},
         sections_figure=sections_figure(view.matrix),
         slowest_figure=slowest_figure(timed, _MAX_SLOW_TESTS) if timed else None,
         replay_images=[_data_address(picture) for picture in replay_svgs],
@@ -109,19 +108,9 @@ def _first_columns(families: list[Family]) -> set[int]:
     return first
 
 
-def _first_failures(view: Overview) -> Mapping[tuple[str, str], int]:
-    """The number, from 1, of the failure on the page that a failed cell links to; 0 for other cells."""
-    first: Counter[tuple[str, str]] = Counter()
-    for number, failure in reversed(list(enumerate(view.failures, start=1))):
-        for clause in failure.clauses:
-            first[(clause, failure.configuration)] = number
-    return first
-
-
 def _data_address(svg: bytes) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"
 
 
 def _tally(cell: Cell) -> str:
-    counts = [(outcome, cell.executions.get(outcome.value, 0)) for outcome in _WORST_FIRST]
-    return ", ".join(f"{count} {outcome.value.replace('_', ' ')}" for outcome, count in counts if count)
+    return ", ".join(f"{cell.results[status]} {status.value}" for status in Status if cell.results.get(status))

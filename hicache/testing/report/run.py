@@ -25,14 +25,47 @@ class Outcome(str, Enum):
     KNOWN_FAILURE = "known_failure"
 
 
+NO_PROFILE = "none"
+"""The profile of a storage backend, which is no cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the cache: the verb, its arguments, and what it returned or raised."""
+
+    verb: str
+    arguments: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a failure.
+
+    `steps`: the last calls, oldest first. `before`, `after`: the tree before and after the last call, or empty.
+    `traceback`: the frames of the adapter and of what it called, or empty.
+    """
+
+    steps: tuple[Step, ...]
+    before: str
+    after: str
+    traceback: str
+
+
+NO_EVIDENCE = Evidence((), "", "", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """One test that ran, or was skipped, in one configuration.
 
     `clauses`: ids of the clauses that the test checks. `configuration`: its short name, or empty.
+    `causes`: of a failure, known or not: ids of the clauses that were found broken, also by a law that the test does
+    not name; or names of errors, such as `KeyError in MyAdapter.match`.
     `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
-    why it is known, then the message. `replay`: the command that runs exactly this execution again.
-    `operations`: calls of the cache under test.
+    why it is known, then the message. `lacks`: capabilities that the test needs and the adapter does not declare.
+    `evidence`: of a failure. `replay`: the command that runs exactly this execution again. `operations`: calls of the
+    cache under test.
     """
 
     node_id: str
@@ -40,7 +73,10 @@ class Execution:
     clauses: tuple[str, ...]
     configuration: str
     outcome: Outcome
+    causes: tuple[str, ...]
     reason: str
+    lacks: tuple[str, ...]
+    evidence: Evidence
     replay: str
     duration_s: float
     operations: int
@@ -70,13 +106,18 @@ _UNNUMBERED = Versions(1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run. `implementation`: path of the adapter. `started`: ISO 8601. `capabilities`: names of those declared."""
+    """One run.
+
+    `implementation`: path of the adapter. `started`: ISO 8601. `profile`: the design of the cache, or NO_PROFILE.
+    `capabilities`: names of those declared.
+    """
 
     schema_version: int
     versions: Versions
     implementation: str
     started: str
     environment: Mapping[str, str]
+    profile: str
     capabilities: tuple[str, ...]
     executions: tuple[Execution, ...]
 
@@ -106,8 +147,9 @@ def read_run(path: Path) -> RunRecord:
         implementation=fields.text("implementation"),
         started=fields.text("started"),
         environment=fields.texts_by_name("environment"),
+        profile="tree" if schema == 1 else fields.text("profile"),
         capabilities=fields.texts("capabilities"),
-        executions=tuple(_execution(one) for one in fields.tables("executions")),
+        executions=tuple(_execution(one, schema) for one in fields.tables("executions")),
     )
     fields.refuse_unread()
     return record
@@ -119,20 +161,44 @@ def _versions(fields: Fields) -> Versions:
     return versions
 
 
-def _execution(fields: Fields) -> Execution:
+def _execution(fields: Fields, schema: int) -> Execution:
+    clauses = fields.texts("clauses")
+    outcome = Outcome(fields.choice("outcome", [outcome.value for outcome in Outcome]))
+    # Schema 1 did not record what a failure found broken. Then it counts for the clauses of the test.
+    old_causes = clauses if outcome in (Outcome.FAILED, Outcome.KNOWN_FAILURE) else ()
     execution = Execution(
         node_id=fields.text("node_id"),
         suite=fields.text("suite"),
-        clauses=fields.texts("clauses"),
+        clauses=clauses,
         configuration=fields.text("configuration"),
-        outcome=Outcome(fields.choice("outcome", [outcome.value for outcome in Outcome])),
+        outcome=outcome,
+        causes=old_causes if schema == 1 else fields.texts("causes"),
         reason=fields.text("reason"),
+        lacks=() if schema == 1 else fields.texts("lacks"),
+        evidence=NO_EVIDENCE if schema == 1 else _evidence(fields.fields("evidence")),
         replay=fields.text("replay"),
         duration_s=fields.number("duration_s"),
         operations=fields.integer("operations"),
     )
     fields.refuse_unread()
     return execution
+
+
+def _evidence(fields: Fields) -> Evidence:
+    evidence = Evidence(
+        steps=tuple(_step(one) for one in fields.tables("steps")),
+        before=fields.text("before"),
+        after=fields.text("after"),
+        traceback=fields.text("traceback"),
+    )
+    fields.refuse_unread()
+    return evidence
+
+
+def _step(fields: Fields) -> Step:
+    step = Step(fields.text("verb"), fields.text("arguments"), fields.text("answer"))
+    fields.refuse_unread()
+    return step
 
 
 def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
@@ -162,6 +228,7 @@ def merge_runs(records: Sequence[RunRecord]) -> RunRecord:
         implementation=records[0].implementation,
         started=min(record.started for record in records),
         environment=_merged_environment(records),
+        profile=records[0].profile,
         capabilities=records[0].capabilities,
         executions=executions,
     )

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
-from hicache.testing.contract import Clause
-from hicache.testing.report.matrix import Group, Overview, Status
+from hicache.testing.report.legible import legible
+from hicache.testing.report.matrix import Cause, Group, Overview, Status
 from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
 
-_TERMINAL_STYLE = re.compile("\x1b\\[[0-9;]*m")
-_UNPRINTABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def legible(text: str) -> str:
-    r"""The text without terminal colours, and with escapes for characters that XML forbids: NUL becomes `\x00`."""
-    plain = _TERMINAL_STYLE.sub("", text).replace("\r\n", "\n")
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
+_MAX_TOLD = 3
+"""The causes that a headline lists; the page has all."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -30,7 +24,7 @@ def headline(view: Overview) -> str:
     """The verdict in one sentence."""
     counts = view.matrix.counts
     if view.verdict is Status.FAILED:
-        return f"{counted(len(view.failures), 'test')} failed; {counted(counts[Status.FAILED], 'clause')} failed"
+        return "; ".join(_told(view.causes))
     if view.verdict is Status.NOT_EXECUTED:
         return "No test passed, so nothing was verified"
     passed = f"{counted(counts[Status.PASSED], 'clause')} passed"
@@ -41,7 +35,20 @@ def headline(view: Overview) -> str:
     return f"{passed}; no test failed"
 
 
-def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
+def _told(causes: Sequence[Cause]) -> Iterator[str]:
+    """The broken clauses and the errors, each with the number of tests that found it."""
+    for noun, group in (
+        ("clause broken", [cause for cause in causes if cause.clause is not None]),
+        ("error", [cause for cause in causes if cause.clause is None]),
+    ):
+        if group:
+            found = [f"{cause.name} in {counted(len(cause.failures), 'test')}" for cause in group[:_MAX_TOLD]]
+            more = [f"{len(group) - _MAX_TOLD} more"] if len(group) > _MAX_TOLD else []
+            number = noun if len(group) == 1 else noun.replace("clause", "clauses").replace("error", "errors")
+            yield f"{len(group)} {number}: {', '.join([*found, *more])}"
+
+
+def render_markdown(view: Overview) -> str:
     """Render the page: headline, failures, sections, known failures, skipped, not executed, versions, environment."""
     executions = counted(len(view.record.executions), "test")
     figures = f"{executions}, {view.operations:,} operations, {view.test_s:,.1f} s test time"
@@ -51,7 +58,7 @@ def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
             "",
             f"**{headline(view)}.** {figures}, started {_plain(view.record.started)}.",
             "",
-            *_failures(view.failures, clauses),
+            *_failures(view.causes),
             *_sections(view),
             *_groups("Known failures", view.known_failures),
             *_groups("Skipped", view.skips),
@@ -62,12 +69,20 @@ def render_markdown(view: Overview, clauses: Mapping[str, Clause]) -> str:
     )
 
 
-def _failures(failures: Iterable[Execution], clauses: Mapping[str, Clause]) -> Iterator[str]:
-    for failure in failures:
-        yield f"## Failed: {_plain(failure.node_id)}"
+def _failures(causes: Iterable[Cause]) -> Iterator[str]:
+    for cause in causes:
+        smallest, *others = cause.failures
+        yield f"## Failed: {_plain(cause.name)}, in {counted(len(cause.failures), 'test')}"
         yield ""
-        yield from (f"- **{clause}** {_plain(clauses[clause].sentence)}" for clause in failure.clauses)
-        yield from ("", *_fenced(failure.reason), "", "To run it again:", "", *_fenced(failure.replay), "")
+        if cause.clause is not None:
+            yield f"> {_plain(cause.clause.sentence)}"
+            yield ""
+        yield f"The smallest example is {_plain(smallest.node_id)}:"
+        yield from ("", *_fenced(smallest.reason), "", "To run it again:", "", *_fenced(smallest.replay), "")
+        if others:
+            yield from ("<details><summary>the other tests</summary>", "")
+            yield from (f"- {_plain(one.node_id)}" for one in others)
+            yield from ("", "</details>", "")
 
 
 def _sections(view: Overview) -> Iterator[str]:
@@ -146,6 +161,7 @@ def _add_case(parent: ET.Element, execution: Execution) -> None:
         case,
         [
             *(("clause", clause) for clause in execution.clauses),
+            *(("cause", cause) for cause in execution.causes),
             ("configuration", execution.configuration),
             ("operations", str(execution.operations)),
         ],

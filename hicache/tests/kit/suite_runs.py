@@ -14,7 +14,7 @@ from hicache.testing.adapters import reference
 from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.plugin.versions import VERSIONS
-from hicache.testing.report import SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.tests.kit.hosted_cache import FlatCache
 
 LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, session)
@@ -77,10 +77,27 @@ def execution(
     name: str = "test_one",
     suite: str = "conformance",
     duration_s: float = 0.25,
+    causes: tuple[str, ...] | None = None,
+    lacks: tuple[str, ...] = (),
 ) -> Execution:
-    """One execution of `name`, with 7 operations."""
+    """One execution of `name`, with 7 operations. `causes`: of a failure; by default all its clauses."""
+    if causes is None:
+        causes = clauses if outcome in (Outcome.FAILED, Outcome.KNOWN_FAILURE) else ()
     node_id = f"{suite}/test_file.py::{name}[{configuration}]"
-    return Execution(node_id, suite, clauses, configuration, outcome, reason, f"pytest '{node_id}'", duration_s, 7)
+    return Execution(
+        node_id,
+        suite,
+        clauses,
+        configuration,
+        outcome,
+        causes,
+        reason,
+        lacks,
+        NO_EVIDENCE,
+        f"pytest '{node_id}'",
+        duration_s,
+        7,
+    )
 
 
 def record(
@@ -93,6 +110,7 @@ def record(
         implementation=implementation,
         started=started,
         environment={"python": "3.10.1"},
+        profile="tree",
         capabilities=("BYTES", "SWA"),
         executions=executions,
     )

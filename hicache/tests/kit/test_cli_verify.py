@@ -13,20 +13,27 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hicache import __version__
 from hicache.cli import stage as stage_module
 from hicache.cli.app import app
-from hicache.cli.replay_stage import ReplayStage
+from hicache.cli.described import describe
+from hicache.cli.replay_stage import Replays, ReplayStage
 from hicache.cli.stage import Progress, StageResult, SuiteStage, Verification, follow, suite_folder
 from hicache.cli.verify import left_out, verify
 from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.contract import CONTRACT
+from hicache.testing.levels import Level
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
 from hicache.testing.report import Execution, Outcome, read_run, write_run
 from hicache.tests.kit.hosted_cache import FlatCache, HostedCache
 from hicache.tests.kit.suite_runs import FLAT_CACHE, HOSTILE, execution, record
 
-PASSED = execution("KEY-1")
+OF_DEVICE = tuple(clause.id for clause in CONTRACT.values() if clause.tier in ("device", "config"))
+"""Clauses of the level `device`; the capabilities of `record` decide which of them apply."""
+
+PASSED = execution(*OF_DEVICE)
 FAILED = execution("KEY-2", outcome=Outcome.FAILED, reason="expected 1, got 2", name="test_two")
 
 
@@ -48,7 +55,7 @@ class FakeStage:
 def shown(stages: list[FakeStage], directory: Path) -> str:
     """What a verification prints."""
     output = io.StringIO()
-    verify(stages, directory, Console(file=output, width=100))
+    verify(stages, directory, Console(file=output, width=100), [Level.DEVICE])
     return output.getvalue()
 
 
@@ -75,7 +82,7 @@ def test_all_stages_end_in_one_report(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (PASSED,), None), FakeStage("properties", (other,), None)], tmp_path)
     merged = read_run(tmp_path / "run.json")
     assert merged.executions == (PASSED, other), f"the report holds {merged.executions}"
-    assert f"verified: no test failed\nreport: {tmp_path / 'report.html'}" in output, (
+    assert f"verified: device: no test failed\nreport: {tmp_path / 'report.html'}" in output, (
         f"the last lines name the report: {output}"
     )
 
@@ -89,18 +96,29 @@ def test_the_table_counts_each_outcome(tmp_path: Path) -> None:
     assert cells == ["conformance", "4", "2", "1", "1", "3", "1.5"], f"executed, passed, failed, known, skipped: {row}"
 
 
-def test_the_last_failures_are_shown_with_their_commands(tmp_path: Path) -> None:
+def test_each_cause_is_shown_once_with_the_command_of_its_smallest_example(tmp_path: Path) -> None:
     names = [f"test_{'long_' * 20}{number}" for number in range(7)]
-    failures = tuple(execution("KEY-1", outcome=Outcome.FAILED, reason=HOSTILE, name=name) for name in names)
+    causes = ["KEY-1"] * 4 + ["LOCK-1"] * 2 + ["KeyError in Mine.match"]
+    reasons = [HOSTILE + "!" * (7 - number) for number in range(7)]
+    failures = tuple(
+        execution("KEY-2", outcome=Outcome.FAILED, reason=reason, name=name, causes=(cause,))
+        for name, reason, cause in zip(names, reasons, causes, strict=True)
+    )
     output = shown([FakeStage("conformance", failures, None)], tmp_path)
-    assert "7 failures; these are the last 5" in output, f"what is left out is said: {output}"
-    assert [failure.replay in output for failure in failures] == [False] * 2 + [True] * 5, f"whole commands: {output}"
+    for told in (
+        "✗ KEY-1, found by 4 tests",
+        "✗ LOCK-1, found by 2 tests",
+        "✗ KeyError in Mine.match, found by 1 test",
+    ):
+        assert told in output, f"expected {told!r}, got {output}"
+    shortest = [number in (3, 5, 6) for number in range(7)]
+    assert [failure.replay in output for failure in failures] == shortest, f"whole commands: {output}"
     assert "failed: conformance" in output, f"the verdict names the suite: {output}"
 
 
 def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None)], tmp_path)
-    assert "failed: no test passed" in output, f"a run of skipped tests shows nothing: {output}"
+    assert "not verified: device" in output, f"a run of skipped tests shows nothing: {output}"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +128,8 @@ def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
         (FakeStage("conformance", (PASSED, FAILED), None), 1),
         (FakeStage("conformance", (PASSED,), "pytest ended with code 3"), 1),
         (FakeStage("conformance", None, "pytest ended with code 4"), 1),
-        (FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None), 0),
+        (FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None), 3),
+        (FakeStage("conformance", (execution("KEY-1"),), None), 3),
     ],
 )
 def test_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conformance: FakeStage, code: int) -> None:
@@ -157,7 +176,7 @@ def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
 
     def stage(name: str, *_: object) -> FakeStage:
         begun.append(name)
-        return FakeStage(name, (execution("KEY-1", suite=name),), None)
+        return FakeStage(name, (execution(*OF_DEVICE, suite=name),), None)
 
     monkeypatch.setattr("hicache.cli.verify.SuiteStage", stage)
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stage("replay"))
@@ -200,29 +219,33 @@ def python(program: str) -> list[str]:
 def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     program = "print('[gw0] [  5%] PASSED a'); print('no share'); print('test_b PASSED [100%]')"
-    ending = follow(python(program), tmp_path / "log", lambda done, total: seen.append((done, total)))
+    ending = follow(
+        python(program), tmp_path / "log", tmp_path / "run.json", lambda done, total: seen.append((done, total))
+    )
     assert ending == "code 0", f"the process ended well, got {ending}"
     assert seen == [(5, 100), (100, 100)], f"expected 5 % and 100 %, got {seen}"
     assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
 
 
 def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
-    ending = follow(python("import sys; print('a line'); sys.exit('the cause')"), tmp_path / "log", ignore)
+    ending = follow(
+        python("import sys; print('a line'); sys.exit('the cause')"), tmp_path / "log", tmp_path / "run.json", ignore
+    )
     assert ending == "code 1", f"expected code 1, got {ending}"
     assert set((tmp_path / "log").read_text().splitlines()) == {"a line", "the cause"}, "both streams are in the log"
 
 
 def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 0.5)
+    monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 1.0)
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
-    ending = follow(python(program), tmp_path / "log", ignore)
-    assert ending == "no output for 0.5 s", f"a process that never ends has to be ended, got {ending}"
+    ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore)
+    assert ending == "no output for 1 s", f"a process that never ends has to be ended, got {ending}"
 
 
 def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *executions: Execution) -> StageResult:
     """A suite whose pytest ends so, and reports these executions before if there are any."""
 
-    def report(command: list[str], log: Path, _: object) -> str:
+    def report(command: list[str], log: Path, *_: object) -> str:
         assert log.parent == directory / "conformance", f"the log lies beside the report, got {log}"
         assert command[command.index("--report") + 1] == str(log.parent), f"told where to report: {command}"
         log.write_text("".join(f"line {number}\n" for number in range(100)))
@@ -294,10 +317,9 @@ def run_replay(monkeypatch: pytest.MonkeyPatch, ending: ReplayOutcome | Exceptio
         return ending
 
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", replayed)
-    result = ReplayStage(Verification(FLAT_CACHE, False, Path("some where"), None), FlatCache, known).run(ignore)
-    assert result.record is not None, "the replay is told as a run"
-    assert result.record.capabilities == ("NAMESPACES", "PAGED"), f"got {result.record.capabilities}"
-    return result.record.executions[0]
+    record = Replays(FLAT_CACHE, FlatCache, Path("some where"), known).run(ignore)
+    assert record.capabilities == ("NAMESPACES", "PAGED", "RESET", "VERBS"), f"got {record.capabilities}"
+    return record.executions[0]
 
 
 def test_a_replay_to_the_end_has_passed(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
@@ -309,14 +331,15 @@ def test_a_replay_to_the_end_has_passed(monkeypatch: pytest.MonkeyPatch, outcome
 
 
 def test_a_broken_law_fails_its_clause(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
-    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN))
-    assert (told.outcome, told.clauses, told.reason) == (Outcome.FAILED, ("POOL-1",), BROKEN), f"got {told}"
+    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN, causes=("POOL-1",)))
+    assert (told.outcome, told.causes, told.reason) == (Outcome.FAILED, ("POOL-1",), BROKEN), f"got {told}"
 
 
 def test_a_cache_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     told = run_replay(monkeypatch, IndexError("slot 7"))
     assert told.outcome is Outcome.FAILED, f"got {told}"
     assert told.reason.endswith("IndexError: slot 7\n"), f"the traceback is the reason: {told.reason}"
+    assert told.causes == ("IndexError in the test",), f"expected the error as the cause, got {told.causes}"
 
 
 def test_the_picture_of_an_earlier_replay_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -324,8 +347,8 @@ def test_the_picture_of_an_earlier_replay_is_gone(monkeypatch: pytest.MonkeyPatc
     pictures = [tmp_path / "some where" / name for name in ("replay.svg", "replay-host.svg")]
     for picture in pictures:
         picture.touch()
-    monkeypatch.chdir(tmp_path)
-    run_replay(monkeypatch, IndexError("slot 7"))
+    monkeypatch.setattr("hicache.cli.replay_stage.run_process", lambda *_: None)
+    ReplayStage(Verification(FLAT_CACHE, False, tmp_path / "some where", None)).run(ignore)
     assert not any(picture.exists() for picture in pictures), "a replay that ended early has no picture"
 
 
@@ -334,9 +357,8 @@ def test_a_host_tier_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcom
     told = [replace(outcome, checks=12), replace(outcome, checks=12, host=host)]
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda _, sample, *__: told[sample.name != "replay"])
     seen: list[tuple[int, int]] = []
-    stage = ReplayStage(Verification(HOSTED, False, Path("reports"), None), HostedCache, ())
-    record = stage.run(lambda done, total: seen.append((done, total))).record
-    assert record is not None, "the replays are told as a run"
+    replays = Replays(HOSTED, HostedCache, Path("reports"), ())
+    record = replays.run(lambda done, total: seen.append((done, total)))
     assert [one.node_id for one in record.executions] == [
         "replay::generated trace",
         "replay::generated trace, device and host",
@@ -352,8 +374,7 @@ def test_storage_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcome: R
     storage = StorageOutcome("memory", "wait_complete", 1024, True, None, 0.5, (), ())
     told = replace(outcome, checks=12, host=host, storage=storage)
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda *_: told)
-    record = ReplayStage(Verification(REFERENCE, False, Path("reports"), None), ReferenceAdapter, ()).run(ignore).record
-    assert record is not None, "the replays are told as a run"
+    record = Replays(REFERENCE, ReferenceAdapter, Path("reports"), ()).run(ignore)
     titles = [one.node_id for one in record.executions]
     assert titles[2:] == ["replay::generated trace, three tiers and a restart"], f"the third of three: {titles}"
     clauses = set(record.executions[2].clauses)
@@ -373,8 +394,7 @@ def test_the_command_of_a_replay_runs_it_again(
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda *_: outcome)
     monkeypatch.setattr("hicache.cli.replay_view.replay_with_progress", replayed)
     (tmp_path / "trace.jsonl").touch()
-    record = ReplayStage(Verification(REFERENCE, False, tmp_path, None), ReferenceAdapter, ()).run(ignore).record
-    assert record is not None, "the replays are told as a run"
+    record = Replays(REFERENCE, ReferenceAdapter, tmp_path, ()).run(ignore)
     command = shlex.split(record.executions[number].replay)
     result = CliRunner().invoke(app, [*command[1:], "--report", str(tmp_path)])
     assert result.exit_code == 0, f"{command} ended with {result.exit_code}: {result.output}"
@@ -384,13 +404,37 @@ def test_the_command_of_a_replay_runs_it_again(
 
 def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.MonkeyPatch, outcome: ReplayOutcome) -> None:
     known = KnownFailure("known.toml: entry 1 (POOL-1)", "POOL-1", "bug", "frees twice", "")
-    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN), known)
+    told = run_replay(monkeypatch, replace(outcome, broken=BROKEN, causes=("POOL-1",)), known)
     assert (told.outcome, told.reason) == (Outcome.KNOWN_FAILURE, "bug: frees twice"), f"got {told}"
     told = run_replay(monkeypatch, outcome, known)
     assert told.outcome is Outcome.PASSED, f"only a failure can be known, got {told}"
 
 
 def test_a_cache_of_requests_alone_is_not_replayed() -> None:
-    told = left_out(BlockCacheAdapter, quick=True)
+    told = left_out(describe(f"{BlockCacheAdapter.__module__}:{BlockCacheAdapter.__name__}"), quick=True)
     assert told.get("replay") == "BlockCacheAdapter does not declare VERBS", f"expected it to be said: {told}"
-    assert "replay" not in left_out(FlatCache, quick=True), "a cache of verbs is replayed"
+    assert "replay" not in left_out(describe(FLAT_CACHE), quick=True), "a cache of verbs is replayed"
+
+
+def test_the_version_is_shown() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"hicache {__version__}\n"), f"got {result.output}"
+
+
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "hicache", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hicache {__version__}\n", f"got {done.stdout}"
+
+
+@pytest.mark.parametrize("module", ["raises", "exits", "hangs_not"])
+def test_an_adapter_whose_import_fails_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str
+) -> None:
+    sources = {"raises": "raise RuntimeError('no GPU here')", "exits": "import os; os._exit(3)", "hangs_not": "x = 1"}
+    told = {"raises": "RuntimeError: no GPU here", "exits": "ended with code 3", "hangs_not": "Cache is None"}
+    (tmp_path / f"{module}_on_import.py").write_text(sources[module])
+    monkeypatch.chdir(tmp_path)
+    ended, output = run_app("--adapter", f"{module}_on_import:Cache", "--report", str(tmp_path / "out"))
+    assert ended == 2, f"expected 2, got {ended}: {output}"
+    assert told[module] in output, f"expected {told[module]!r}, got {output}"
+    assert "Traceback" not in output, f"expected no traceback, got {output}"

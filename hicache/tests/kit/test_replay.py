@@ -148,7 +148,7 @@ def test_a_capacity_that_means_nothing_is_refused(tmp_path: Path, capacity: str)
 
 @pytest.mark.parametrize(
     ("capacity", "tokens"),
-    [("25%", 512), ("100%", 2048), ("1000", 512), ("1e4", 9728), ("1%", 512), (UNLIMITED, 2048 + 2 * 512)],
+    [("25%", 512), ("100%", 2048), ("1000", 512), ("2e3", 1536), ("1%", 512), ("1e9", 3072), (UNLIMITED, 3072)],
 )
 def test_a_capacity_is_rounded_down_to_whole_pages(tmp_path: Path, capacity: str, tokens: int) -> None:
     outcome = replayed(tmp_path, [request(2000, 0, 1, 2, 3)], one_tier(capacity))

@@ -1,0 +1,190 @@
+"""Evidence of a failure: the verbs that a test called, the tree before and after the last, the adapter's frames.
+
+The calls are recorded by a subclass of the adapter, so that what a test does beside the driver is recorded too.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.report.run import Evidence, Step
+from hicache.testing.snapshot import NodeView, Snapshot
+from hicache.types import SHARED, Key
+
+VERBS = (
+    *("allocate", "free", "match", "insert", "lock", "unlock", "evict", "reset", "step", "drain"),
+    *("release_window", "allocate_state", "free_state", "fork_state"),
+    *("lookup", "admit", "resume", "extend", "checkpoint", "finish", "abort"),
+    *("evict_host", "lock_host", "unlock_host", "load_back", "claim", "abandon"),
+    *("advance", "complete", "fail", "fail_waits"),
+    *("prefetch", "check_prefetch", "abort_prefetch", "attach_storage", "detach_storage", "clear_storage"),
+    "advance_clock",
+)
+"""The verbs that are recorded. What only reads the cache is not."""
+
+RECORDER = __file__
+"""The file of the frames that record calls, which are neither the adapter's nor the test's."""
+
+MAX_STEPS = 40
+_MAX_SHOWN = 6
+_RECORD = "_hicache_record"
+
+Call = tuple[str, tuple[object, ...], Mapping[str, object], object]
+
+
+class Record:
+    """The last calls of one adapter, unformatted, and its last two snapshots. `is_inside`: a verb is being called."""
+
+    def __init__(self) -> None:
+        self.calls: deque[Call] = deque(maxlen=MAX_STEPS)
+        self.snapshots: deque[object] = deque(maxlen=2)
+        self.is_inside = False
+
+
+def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
+    """A subclass of the same name that records the calls of verbs."""
+    methods: dict[str, Any] = {
+        name: _recording(getattr(adapter, name), name) for name in VERBS if hasattr(adapter, name)
+    }
+    methods["snapshot"] = _remembering(adapter.snapshot)
+    names = {"__module__": adapter.__module__, "__qualname__": adapter.__qualname__, "__doc__": adapter.__doc__}
+    return type(adapter.__name__, (adapter,), methods | names)
+
+
+def evidence(adapter: CacheAdapter | None, raised: BaseException) -> Evidence:
+    """What is known of a failure. `adapter`: the cache of the test, or None when the test opened none."""
+    record = None if adapter is None else vars(adapter).get(_RECORD)
+    trees = [] if record is None else [tree_text(one) for one in record.snapshots if isinstance(one, Snapshot)]
+    return Evidence(
+        steps=() if record is None else tuple(_step(call) for call in record.calls),
+        before=trees[0] if len(trees) > 1 else "",
+        after=trees[-1] if trees else "",
+        traceback="".join(_frames(raised.__traceback__)),
+    )
+
+
+def _record_of(adapter: CacheAdapter) -> Record:
+    record: Record = vars(adapter).setdefault(_RECORD, Record())
+    return record
+
+
+def _recording(method: Callable[..., object], name: str) -> Callable[..., object]:
+    """The verb, which is recorded when it is called from outside, and not by another verb."""
+
+    def verb(self: CacheAdapter, *arguments: object, **named: object) -> object:
+        record = _record_of(self)
+        if record.is_inside:
+            return method(self, *arguments, **named)
+        record.is_inside = True
+        try:
+            answer = method(self, *arguments, **named)
+        except Exception as error:
+            record.calls.append((name, arguments, named, error))
+            raise
+        finally:
+            record.is_inside = False
+        record.calls.append((name, arguments, named, answer))
+        return answer
+
+    verb.__name__ = name
+    return verb
+
+
+def _remembering(method: Callable[..., object]) -> Callable[..., object]:
+    def snapshot(self: CacheAdapter) -> object:
+        taken = method(self)
+        _record_of(self).snapshots.append(taken)
+        return taken
+
+    return snapshot
+
+
+def _step(call: Call) -> Step:
+    name, arguments, named, answer = call
+    words = [*map(told, arguments), *(f"{key}={told(value)}" for key, value in named.items())]
+    shown = f"raised {type(answer).__name__}: {answer}" if isinstance(answer, Exception) else told(answer)
+    return Step(name, ", ".join(words), shown)
+
+
+def told(value: object) -> str:
+    """A value of a verb in a few words: tokens and slots as ranges, a handle by its type."""
+    if isinstance(value, Key):
+        namespace = "" if value.namespace == SHARED else f" in {value.namespace}"
+        return f"[{_runs(value.tokens)}]{namespace}"
+    if isinstance(value, (np.ndarray, list, tuple)):
+        is_of_numbers = isinstance(value, np.ndarray) or all(isinstance(one, int) for one in value)
+        return f"[{_runs(value) if is_of_numbers else ', '.join(map(told, value))}]"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {told(one)}" for key, one in value.items()) + "}"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (f"{one.name}={told(getattr(value, one.name))}" for one in fields(value))
+        return f"{type(value).__name__}({', '.join(parts)})"
+    is_plain = value is None or isinstance(value, (bool, int, float, str))
+    return str(value) if is_plain else type(value).__name__
+
+
+def _runs(numbers: Sequence[int] | np.typing.NDArray[Any]) -> str:
+    """Numbers, with `1..16` for each run of following ones."""
+    found: list[list[int]] = []
+    for number in map(int, numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    shown = [f"{first}..{last}" if last > first else str(first) for first, last in found[:_MAX_SHOWN]]
+    return ", ".join([*shown, f"and more, {len(numbers)} in all"] if len(found) > _MAX_SHOWN else shown)
+
+
+def tree_text(snapshot: Snapshot) -> str:
+    """The tree, a node on each line: its elements, what is on which tier, and locks."""
+    below: dict[int, list[int]] = {}
+    for row, node in enumerate(snapshot.nodes):
+        below.setdefault(node.parent, []).append(row)
+    return "\n".join(["root", *_rows(snapshot, below, -1, "")])
+
+
+def _rows(snapshot: Snapshot, below: Mapping[int, Sequence[int]], parent: int, indent: str) -> Iterator[str]:
+    rows = below.get(parent, ())
+    for row in rows:
+        is_last = row == rows[-1]
+        yield f"{indent}{'└─' if is_last else '├─'} {_node(snapshot, row)}"
+        yield from _rows(snapshot, below, row, f"{indent}{'   ' if is_last else '│  '}")
+
+
+def _node(snapshot: Snapshot, row: int) -> str:
+    node, host, storage = snapshot.nodes[row], snapshot.host, snapshot.storage
+    parts = [f"{node.start}..{node.end} {_first_tokens(node)}", _held("device", node.slots, node.locks)]
+    if host is not None:
+        parts.append(_held("host", host.nodes[row].slots, host.nodes[row].locks))
+    if storage is not None and storage.persisted is not None:
+        parts.append(f"storage {' '.join(sorted(storage.persisted[row])) or '-'}")
+    return "  ".join(parts)
+
+
+def _first_tokens(node: NodeView) -> str:
+    return f"({_runs(np.frombuffer(node.segment, dtype='<i4'))})"
+
+
+def _held(tier: str, slots: Mapping[str, Any], locks: Mapping[str, int]) -> str:
+    names = [name + (f"[{locks[name]}]" if locks[name] else "") for name, own in slots.items() if own is not None]
+    return f"{tier} {' '.join(names) or '-'}"
+
+
+def _frames(trace: TracebackType | None) -> Iterator[str]:
+    """The frames from the first verb of the adapter on, without those of this module."""
+    is_inside = False
+    for frame, line in traceback.walk_tb(trace):
+        is_inside |= isinstance(frame.f_locals.get("self"), CacheAdapter)
+        if is_inside and frame.f_code.co_filename != RECORDER:
+            yield from traceback.format_list(traceback.StackSummary.extract(iter([(frame, line)])))

@@ -1,0 +1,160 @@
+"""Coverage: which levels of the contract a run verified, and what an adapter has to declare to have more checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import Clause
+from hicache.testing.levels import Level
+from hicache.testing.report.matrix import Overview, Status
+from hicache.testing.report.run import Execution, Outcome, RunRecord
+
+VIEWS = frozenset(
+    {
+        *(Capability.VERBS, Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES, Capability.REFUSALS),
+        *(Capability.STEPPED, Capability.STEPPED_STORAGE),
+    }
+)
+"""Capabilities that say what an adapter shows of its cache. All others are features, which a cache may lack."""
+
+MODELS_SUITE = "accuracy"
+
+
+LEVEL_OF_TIER: Mapping[str, Level] = {
+    "device": Level.DEVICE,
+    "config": Level.DEVICE,
+    "host": Level.HOST,
+    "storage": Level.STORAGE,
+    "ranks": Level.RANKS,
+}
+"""The level of the clauses of a tier. Clauses of a metadata server are about no cache and belong to no level."""
+
+
+class Verdict(str, Enum):
+    """What a run says of a level."""
+
+    VERIFIED = "verified"
+    FAILED = "failed"
+    IN_PART = "in part"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """The result of one level. MODELS counts tests, the other levels clauses.
+
+    `applying`: those that apply to the cache: not excepted by its profile, and of features that it has. `checked`: of
+    these, those that passed. `known`: those with a known failure. `broken`: the ids of the broken ones.
+    """
+
+    level: Level
+    verdict: Verdict
+    applying: int
+    checked: int
+    known: int
+    broken: tuple[str, ...]
+
+    def __str__(self) -> str:
+        unit = "tests" if self.level is Level.MODELS else "clauses"
+        if self.verdict is Verdict.NOT_RUN:
+            return f"{self.level.value}: not run"
+        if self.verdict is Verdict.FAILED:
+            return f"{self.level.value}: failed: {', '.join(self.broken) or 'errors, no clause was found broken'}"
+        exceptions = f" except {self.known} with known failures" if self.known else ""
+        share = f"{self.checked} of {self.applying} {unit}"
+        if self.verdict is Verdict.IN_PART:
+            return f"{self.level.value}: not verified, only {share} were checked"
+        return f"{self.level.value}: verified{exceptions}, {share}"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """`levels`: the result of each. `checked`, `clauses`: clauses that a test checked, and all of the contract.
+
+    `gains`: capabilities that are not declared, with the number of unchecked clauses that need each.
+    """
+
+    levels: tuple[LevelResult, ...]
+    checked: int
+    clauses: int
+    gains: Mapping[str, int]
+
+    @property
+    def verified(self) -> tuple[LevelResult, ...]:
+        """The levels that are verified."""
+        return tuple(one for one in self.levels if one.verdict is Verdict.VERIFIED)
+
+    def of(self, level: Level) -> LevelResult:
+        """The result of one level."""
+        return next(one for one in self.levels if one.level is level)
+
+    def __str__(self) -> str:
+        told = f"{self.checked} of {self.clauses} clauses checked"
+        if self.checked == self.clauses:
+            return told
+        gains = ", ".join(f"{name} (+{count})" for name, count in self.gains.items())
+        return f"{told}, {self.clauses - self.checked} not" + (f": declare {gains}" if gains else "")
+
+
+CHECKED = (Status.PASSED, Status.PASSED_IN_PART, Status.FAILED, Status.KNOWN_FAILURE)
+
+
+def coverage(view: Overview) -> Coverage:
+    """Compute which levels a run verified."""
+    rows = {row.clause.id: row.status for section in view.matrix.sections for row in section.rows}
+    clauses = [row.clause for section in view.matrix.sections for row in section.rows]
+    applying = [clause for clause in clauses if _applies(clause, view.record)]
+    levels = [_of_clauses(level, applying, rows) for level in Level if level is not Level.MODELS]
+    unchecked = [clause for clause in clauses if rows[clause.id] not in CHECKED]
+    return Coverage(
+        levels=(*levels, _of_models(view)),
+        checked=len(clauses) - len(unchecked),
+        clauses=len(clauses),
+        gains=_gains({clause.id for clause in unchecked}, view.record.executions),
+    )
+
+
+def _applies(clause: Clause, record: RunRecord) -> bool:
+    """Whether the cache has the features that a clause needs, and is of a design that it applies to."""
+    features = {one.name for one in clause.needs if one not in VIEWS}
+    is_served = features <= set(record.capabilities)
+    return clause.tier in LEVEL_OF_TIER and record.profile not in clause.exceptions and is_served
+
+
+def _of_clauses(level: Level, applying: Sequence[Clause], statuses: Mapping[str, Status]) -> LevelResult:
+    of_level = [clause.id for clause in applying if LEVEL_OF_TIER[clause.tier] is level]
+    found = Counter(statuses[clause_id] for clause_id in of_level)
+    broken = tuple(clause_id for clause_id in of_level if statuses[clause_id] is Status.FAILED)
+    known, checked = found[Status.KNOWN_FAILURE], found[Status.PASSED] + found[Status.PASSED_IN_PART]
+    if broken or found[Status.UNDECIDED]:
+        verdict = Verdict.FAILED
+    elif not checked:
+        verdict = Verdict.NOT_RUN
+    else:
+        verdict = Verdict.VERIFIED if checked + known == len(of_level) else Verdict.IN_PART
+    return LevelResult(level, verdict, len(of_level), checked, known, broken)
+
+
+def _of_models(view: Overview) -> LevelResult:
+    outcomes = Counter(one.outcome for one in view.record.executions if one.suite == MODELS_SUITE)
+    executed = sum(outcomes.values()) - outcomes[Outcome.SKIPPED]
+    if outcomes[Outcome.FAILED]:
+        verdict = Verdict.FAILED
+    else:
+        verdict = Verdict.VERIFIED if outcomes[Outcome.PASSED] else Verdict.NOT_RUN
+    return LevelResult(Level.MODELS, verdict, executed, outcomes[Outcome.PASSED], outcomes[Outcome.KNOWN_FAILURE], ())
+
+
+def _gains(unchecked: AbstractSet[str], executions: Iterable[Execution]) -> dict[str, int]:
+    """Undeclared capabilities by the number of unchecked clauses whose tests need them, the most useful one first."""
+    lacking: dict[str, set[str]] = {}
+    for execution in executions:
+        for clause_id in unchecked & set(execution.clauses):
+            for name in execution.lacks:
+                lacking.setdefault(name, set()).add(clause_id)
+    return dict(Counter({name: len(clauses) for name, clauses in lacking.items()}).most_common())

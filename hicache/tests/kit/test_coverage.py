@@ -1,0 +1,105 @@
+"""Coverage: a level is verified only if everything in it that applies to the cache was checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import CONTRACT
+from hicache.testing.levels import Level
+from hicache.testing.report import Execution, Outcome
+from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage
+from hicache.testing.report.matrix import overview
+from hicache.tests.kit.suite_runs import execution, record
+
+ALL = frozenset(one.name for one in Capability)
+
+
+def found(*executions: Execution, capabilities: frozenset[str] = ALL, profile: str = "tree") -> Coverage:
+    """The coverage of a run."""
+    run = replace(record(*executions), capabilities=tuple(sorted(capabilities)), profile=profile)
+    return coverage(overview(run, CONTRACT))
+
+
+def of(level: Level) -> list[str]:
+    """The clauses of a level."""
+    return [clause.id for clause in CONTRACT.values() if LEVEL_OF_TIER.get(clause.tier) is level]
+
+
+def test_a_level_is_verified_when_all_of_it_was_checked() -> None:
+    device = found(execution(*of(Level.DEVICE))).of(Level.DEVICE)
+    assert device.verdict is Verdict.VERIFIED, f"got {device}"
+    assert device.checked == device.applying == len(of(Level.DEVICE)), f"got {device}"
+
+
+def test_a_level_is_not_verified_when_one_clause_was_not_checked() -> None:
+    device = found(execution(*of(Level.DEVICE)[1:])).of(Level.DEVICE)
+    assert device.verdict is Verdict.IN_PART, f"got {device}"
+    assert str(device) == f"device: not verified, only {device.applying - 1} of {device.applying} clauses were checked"
+
+
+def test_a_level_without_a_test_was_not_run() -> None:
+    assert [one.level for one in found(execution(*of(Level.DEVICE))).verified] == [Level.DEVICE]
+    assert found(execution(*of(Level.DEVICE))).of(Level.HOST).verdict is Verdict.NOT_RUN
+
+
+def test_a_broken_law_fails_its_level_whatever_the_test_was_about() -> None:
+    failure = execution("STORE-1", outcome=Outcome.FAILED, causes=("HOST-4",))
+    result = found(execution(*of(Level.HOST)), failure)
+    assert str(result.of(Level.HOST)) == "host: failed: HOST-4", f"got {result.of(Level.HOST)}"
+    assert result.of(Level.STORAGE).verdict is Verdict.FAILED, "a clause whose test ended early is undecided"
+
+
+def test_known_failures_are_exceptions_of_a_verified_level() -> None:
+    known = execution("LOCK-2", outcome=Outcome.KNOWN_FAILURE)
+    rest = execution(*(clause for clause in of(Level.DEVICE) if clause != "LOCK-2"), name="test_rest")
+    device = found(known, rest).of(Level.DEVICE)
+    assert str(device).startswith("device: verified except 1 with known failures"), f"got {device}"
+
+
+@pytest.mark.parametrize("feature", ["SWA", "NAMESPACES", "EVENTS"])
+def test_a_feature_that_the_cache_lacks_is_not_required(feature: str) -> None:
+    needing = [clause_id for clause_id in of(Level.DEVICE) if Capability[feature] in CONTRACT[clause_id].needs]
+    others = [clause_id for clause_id in of(Level.DEVICE) if clause_id not in needing]
+    assert needing, f"no clause of the device needs {feature}: this test shows nothing"
+    device = found(execution(*others), capabilities=ALL - {feature}).of(Level.DEVICE)
+    assert device.verdict is Verdict.VERIFIED, f"got {device}"
+
+
+@pytest.mark.parametrize("view", ["SNAPSHOT", "BYTES"])
+def test_what_the_adapter_does_not_show_is_required(view: str) -> None:
+    others = [clause_id for clause_id in of(Level.DEVICE) if Capability[view] not in CONTRACT[clause_id].needs]
+    device = found(execution(*others), capabilities=ALL - {view}).of(Level.DEVICE)
+    assert device.verdict is Verdict.IN_PART, f"got {device}"
+
+
+def test_a_clause_that_the_profile_excepts_is_not_required() -> None:
+    excepted = [clause_id for clause_id in of(Level.DEVICE) if "blocks" in CONTRACT[clause_id].exceptions]
+    others = [clause_id for clause_id in of(Level.DEVICE) if clause_id not in excepted]
+    assert excepted, "no clause is excepted for blocks: this test shows nothing"
+    assert found(execution(*others), profile="blocks").of(Level.DEVICE).verdict is Verdict.VERIFIED
+    assert found(execution(*others), profile="tree").of(Level.DEVICE).verdict is Verdict.IN_PART
+
+
+def test_what_to_declare_next_is_counted_in_clauses() -> None:
+    skipped = [
+        execution("LOCK-1", "LOCK-3", outcome=Outcome.SKIPPED, lacks=("SNAPSHOT",), name="test_a"),
+        execution("LOCK-1", "HOST-1", outcome=Outcome.SKIPPED, lacks=("SNAPSHOT", "HOST"), name="test_b"),
+        execution("KEY-1", outcome=Outcome.SKIPPED, lacks=("BYTES",), name="test_c"),
+    ]
+    result = found(execution("KEY-1"), *skipped)
+    assert result.gains == {"SNAPSHOT": 3, "HOST": 2}, f"got {result.gains}"
+    assert str(result) == (
+        f"1 of {len(CONTRACT)} clauses checked, {len(CONTRACT) - 1} not: declare SNAPSHOT (+3), HOST (+2)"
+    ), f"got {result}"
+
+
+def test_models_are_a_level_of_tests() -> None:
+    passed, skipped = (
+        execution("REQ-3", suite="accuracy", name="test_a"),
+        execution("REQ-3", suite="accuracy", outcome=Outcome.SKIPPED, name="test_b"),
+    )
+    assert str(found(passed, skipped).of(Level.MODELS)) == "models: verified, 1 of 1 tests"
+    assert found(skipped).of(Level.MODELS).verdict is Verdict.NOT_RUN

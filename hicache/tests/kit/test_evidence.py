@@ -1,0 +1,106 @@
+"""Evidence: a failed test shows its calls, the tree, and the frames of the adapter alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.configurations import quick_configurations
+from hicache.testing.driving.driver import Driver
+from hicache.testing.plugin.evidence import MAX_STEPS, evidence, recorded, told
+from hicache.testing.report import RunRecord, write_report
+from hicache.tests.kit.hosted_cache import FlatCache
+from hicache.tests.kit.suite_runs import run_recorded, write_suite
+from hicache.types import SHARED, Key, Namespace
+
+SUITE = """
+@clause("KEY-1", page_sizes={16})
+def test_of_keys(driver):
+    slots = driver.allocate(32)
+    driver.free(slots)
+    driver.adapter.match(None, chunked=False)
+"""
+
+
+@pytest.fixture
+def found(pytester: pytest.Pytester) -> RunRecord:
+    """A run with one failure."""
+    write_suite(pytester, SUITE)
+    return run_recorded(pytester, "--quick")
+
+
+def test_the_steps_of_a_failed_test_are_in_its_record(found: RunRecord) -> None:
+    (execution,) = found.executions
+    steps = [(step.verb, step.arguments, step.answer) for step in execution.evidence.steps]
+    assert steps[0] == ("allocate", "32", "[16..47]"), f"got {steps}"
+    assert steps[1] == ("free", "[16..47]", "None"), f"got {steps}"
+    assert steps[2][:2] == ("match", "None, chunked=False"), f"got {steps}"
+    assert steps[2][2].startswith("raised AttributeError: "), f"got {steps}"
+
+
+def test_the_traceback_has_the_frames_of_the_adapter_alone(found: RunRecord) -> None:
+    (execution,) = found.executions
+    assert "hosted_cache.py" in execution.evidence.traceback, f"got {execution.evidence.traceback}"
+    for other in ("test_it.py", "evidence.py", "pluggy"):
+        assert other not in execution.evidence.traceback, f"expected no frame of {other}"
+
+
+def test_the_page_shows_the_steps(found: RunRecord, pytester: pytest.Pytester) -> None:
+    page = write_report(found, pytester.path / "out").read_text(encoding="utf-8")
+    for shown in ("<code>allocate</code>", "[16..47]", "Traceback of the adapter"):
+        assert shown in page, f"the page does not show {shown!r}"
+
+
+def test_a_recorded_class_is_known_by_the_same_name() -> None:
+    assert (recorded(FlatCache).__qualname__, recorded(FlatCache).__module__) == ("FlatCache", FlatCache.__module__)
+    assert issubclass(recorded(FlatCache), FlatCache), "the adapter's class methods must work"
+
+
+def test_the_tree_is_shown_before_and_after_the_last_step() -> None:
+    config = quick_configurations(ReferenceAdapter.capabilities)[0]
+    adapter = recorded(ReferenceAdapter)(config)
+    driver = Driver(adapter, config)
+    for pages in ([1, 2], [1, 3]):
+        key = driver.key(driver.prompt(pages))
+        slots = adapter.allocate(driver.elements(key))
+        assert slots is not None, "expected slots in an empty cache"
+        adapter.insert(key, slots, shared=0, window_start=0, state=None, priority=0)
+        adapter.snapshot()
+    found = evidence(adapter, AssertionError("no"))
+    adapter.close()
+    assert found.before.splitlines()[0] == found.after.splitlines()[0] == "root", f"got {found}"
+    assert len(found.before.splitlines()) == 2, f"one node after one insert, got {found.before}"
+    assert len(found.after.splitlines()) == 4, f"a split node with two children, got {found.after}"
+    assert "device full" in found.after, f"expected what is on the device, got {found.after}"
+
+
+def test_only_the_last_steps_are_kept() -> None:
+    config = quick_configurations(FlatCache.capabilities)[0]
+    adapter = recorded(FlatCache)(config)
+    for _ in range(MAX_STEPS + 5):
+        adapter.step()
+    steps = evidence(adapter, AssertionError("no")).steps
+    assert len(steps) == MAX_STEPS, f"expected {MAX_STEPS} steps, got {len(steps)}"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "None"),
+        (np.array([4, 5, 6, 9]), "[4..6, 9]"),
+        (np.arange(0, 40, 2), "[0, 2, 4, 6, 8, 10, and more, 20 in all]"),
+        (Key(np.array([1, 2, 3], np.int32), SHARED), "[1..3]"),
+        (object(), "object"),
+        ({"full": 3}, "{full: 3}"),
+    ],
+    ids=["nothing", "slots", "many", "key", "handle", "mapping"],
+)
+def test_a_value_is_told_in_a_few_words(value: object, expected: str) -> None:
+    assert told(value) == expected, f"got {told(value)}"
+
+
+def test_a_namespace_is_told_with_its_key() -> None:
+    shown = told(Key(np.array([1], np.int32), Namespace(lora="a", salt=None, tenant=None)))
+    assert shown.startswith("[1] in "), f"got {shown}"
+    assert "lora='a'" in shown, f"got {shown}"

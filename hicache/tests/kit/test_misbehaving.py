@@ -1,0 +1,103 @@
+"""An adapter that exits, crashes, hangs, prints or forks is a failure by name, in every stage, and a report remains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hicache.cli import stage as stage_module
+from hicache.cli.replay_stage import ReplayStage
+from hicache.cli.stage import StageResult, SuiteStage, Verification
+from hicache.tests.kit import misbehaving
+from hicache.tests.kit.misbehaving import (
+    Crashes,
+    ExitsWith0,
+    ExitsWith1,
+    Floods,
+    Forges,
+    Forks,
+    Hangs,
+    LeavesAThread,
+    Misbehaving,
+    RaisesKeyboardInterrupt,
+    RaisesSystemExit,
+)
+from hicache.tests.kit.suite_runs import write_suite
+
+SUITE = "conformance"
+
+ONE_WORKER = ("-n", "1")
+
+TESTS = """
+@clause("KEY-1")
+def test_of_keys(driver):
+    for _ in range(3):
+        driver.match(driver.key([1, 2, 3]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small_suite(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
+    """A suite of a few tests, and seconds for what a user waits minutes for."""
+    write_suite(pytester, TESTS)
+    monkeypatch.setattr(stage_module, "suite_folder", lambda name: pytester.path / name)
+    monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 10.0)
+    monkeypatch.setattr(stage_module, "_GRACE_S", 3.0)
+    monkeypatch.setattr(stage_module, "_MAX_OUTPUT", 20_000_000)
+    monkeypatch.setattr(stage_module, "TEST_LIMIT_S", {SUITE: 5.0})
+
+
+def verification(adapter: type, directory: Path) -> Verification:
+    """What to verify: one of the adapters."""
+    return Verification(f"{misbehaving.__name__}:{adapter.__name__}", True, directory, None)
+
+
+def run_suite(adapter: type, directory: Path) -> StageResult:
+    """The suite with few tests, in a worker."""
+    stage = SuiteStage(SUITE, verification(adapter, directory), ONE_WORKER)
+    return stage.run(lambda *_: None)
+
+
+@pytest.mark.parametrize("adapter", [ExitsWith0, ExitsWith1, Crashes, Hangs, RaisesSystemExit, Forges])
+def test_a_suite_names_the_test_in_which_it_happened(adapter: type[Misbehaving], tmp_path: Path) -> None:
+    result = run_suite(adapter, tmp_path)
+    assert result.record is not None, f"expected a record of what ran: {result.problem}"
+    failed = [one for one in result.record.executions if one.outcome.value == "failed"]
+    assert failed, f"expected a failed test, got {result.problem}"
+    assert all(one.causes for one in failed), f"expected a cause of each failure, got {failed}"
+    assert result.failed, "expected the stage to fail"
+
+
+@pytest.mark.parametrize("adapter", [Floods, Forks, LeavesAThread, RaisesKeyboardInterrupt])
+def test_a_suite_ends_whatever_happens(adapter: type, tmp_path: Path) -> None:
+    result = run_suite(adapter, tmp_path)
+    assert result.failed or adapter in (Forks, LeavesAThread), f"expected {adapter.__name__} to fail, got {result}"
+    assert result.record is not None or result.problem, "expected a record or a problem"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "told"),
+    [
+        (ExitsWith0, "code 0 without a record"),
+        (ExitsWith1, "code 1 without a record"),
+        (RaisesSystemExit, "code 0 without a record"),
+        (RaisesKeyboardInterrupt, "without a record"),
+        (Crashes, "code -11 without a record"),
+        (Hangs, "no output for 10 s without a record"),
+        (Floods, "more than 20,000,000 characters of output without a record"),
+        (LeavesAThread, "a thread or a process that it left running"),
+    ],
+)
+def test_a_replay_names_its_end(adapter: type, told: str, tmp_path: Path) -> None:
+    result = ReplayStage(verification(adapter, tmp_path)).run(lambda *_: None)
+    assert result.problem is not None, f"expected a problem, got {result}"
+    assert told in result.problem, f"expected {told!r}, got {result.problem}"
+    assert result.failed, "expected the stage to fail"
+
+
+def test_what_an_adapter_prints_cannot_reach_the_terminal(tmp_path: Path) -> None:
+    result = ReplayStage(verification(Forges, tmp_path)).run(lambda *_: None)
+    assert result.record is not None, f"an exception is a finding of the replay: {result.problem}"
+    assert result.failed, "the forged line says verified, but the replay failed"
+    assert "\x1b" not in (result.problem or ""), f"escape codes must not reach the terminal: {result.problem!r}"
