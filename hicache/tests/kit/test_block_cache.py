@@ -17,10 +17,10 @@ from hicache.testing.block_cache import (
     BlockCacheSnapshot,
     Digest,
     Group,
-    Publish,
     Request,
     sha256,
 )
+from hicache.testing.geometry import Publish
 from hicache.testing.mutants import block_cache as mutants
 from hicache.types import SHARED, Component, EventKind, Namespace
 
