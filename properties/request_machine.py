@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.testing.adapter import Admission, Capability
+from hicache.testing.geometry import Publish
 from hicache.testing.model import ExpectedMatch
-from hicache.types import SHARED, Component, Handle, Key, Namespace
+from hicache.types import SHARED, Handle, Key, Namespace
 
 from .machine import CacheMachine
 from .small_caches import NAMESPACE, PAGES
@@ -98,6 +99,15 @@ class RequestVerbs(CacheMachine):
 
     def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
         """Admit a request. Also returns the hit that the oracle expects; the last token is always computed."""
+        if self.blocks is not None:
+            # The driver compares the hit of an admission with the oracle of blocks: a request that runs alone may have
+            # to do without its hit.
+            admission = self.driver.admit(key)
+            hit = 0 if admission is None else admission.cached_tokens
+            if self.driver.geometry.publish is Publish.SCHEDULED:
+                self.blocks.permit(key)
+            self.sync()
+            return ExpectedMatch(hit, hit, {}), admission
         known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
         admission = self.driver.admit(key)
         self.sync()
@@ -116,6 +126,10 @@ class RequestVerbs(CacheMachine):
         """Abort every request: no lock and no slot is left (FLOW-7, as far as it concerns the device)."""
         for number in list(self.handles):
             self.end(number, is_finished=False)
+        if self.blocks is not None:
+            used = [block for block in self.driver.block_snapshot().blocks if block.references]
+            assert not used, f"REQ-2: every request has ended: expected no block with references, got {used}"
+            return
         locked = [node for node in self.driver.snapshot().nodes if any(node.locks.values())]
         held = {component: len(slots) for component, slots in self.driver.ledger.held().items() if len(slots)}
         assert not locked, f"REQ-2: every request has ended: expected no locked node, got {len(locked)}"
@@ -133,13 +147,16 @@ class RequestVerbs(CacheMachine):
     # Internal.
 
     def _cached(self, number: int) -> None:
-        self.model.permit(self.keys[number])
+        key = self.keys[number]
+        if self.blocks is not None:
+            self.blocks.permit(Key(key.tokens[: self.computed[number]], key.namespace))
+        else:
+            self.model.permit(key)
         self.sync()
 
     def _fits_empty(self, key: Key) -> bool:
-        page = self.config.page_size
-        needed = -(-len(key.tokens) // page) * page
-        return all(size >= needed for c, size in self.config.capacity_tokens.items() if c != Component.MAMBA)
+        geometry = self.driver.geometry
+        return geometry.fits(geometry.blocks_of(len(key.tokens)), geometry.in_blocks(self.config.capacity_tokens))
 
 
 class RequestMachine(RequestVerbs):

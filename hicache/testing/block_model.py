@@ -17,8 +17,8 @@ Cached = tuple[str, Namespace, bytes]
 class BlockModel:
     """Which prefixes are cached, by component. It has no blocks, no references and no order.
 
-    A block counts with its whole prefix: FULL and SWA have the data of the block's own tokens, MAMBA the state after the
-    prefix.
+    A block counts with its whole prefix: FULL and SWA have the data of the block's own tokens, MAMBA has the state
+    after the prefix.
     """
 
     def __init__(self, config: CacheConfig) -> None:

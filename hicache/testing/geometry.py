@@ -127,7 +127,7 @@ class GeometricConfig(CacheConfig):
     geometry: Geometry = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        super(GeometricConfig, self).__post_init__()  # noqa: UP008 - slots make a second class
+        super(GeometricConfig, self).__post_init__()
         geometry = self.geometry
         if set(geometry.block_tokens) != set(self.components):
             given = sorted(geometry.block_tokens)
@@ -148,7 +148,7 @@ class GeometricConfig(CacheConfig):
     @property
     def name(self) -> str:
         """A short name for tables and test ids, such as `full+mamba/page8/lru/shared-full4-mamba8`."""
-        return f"{super(GeometricConfig, self).name}/{self.geometry.name}"  # noqa: UP008 - slots make a second class
+        return f"{super(GeometricConfig, self).name}/{self.geometry.name}"
 
     @property
     def block_step(self) -> int:

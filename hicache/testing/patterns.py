@@ -1,7 +1,7 @@
 """Page bytes as a function of namespace, token prefix, position, layer and pool; and the check of such bytes.
 
 The bytes show whose data a slot holds without any help of the cache: the digests here share no code with the cache's
-page hashes. `sha256` is bound here at import, so that a test which makes the hashes of a cache equal leaves these alone.
+page hashes. `sha256` is bound at import: a test that makes the hashes of a cache equal leaves these alone.
 """
 
 from __future__ import annotations

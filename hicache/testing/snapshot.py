@@ -122,9 +122,9 @@ class Snapshot:
 class CachedBlock:
     """One block that a lookup can find.
 
-    `number`: of the physical block in its pool, above 0; its slots are number * slots of a block + offset. `prefix`: all
-    tokens up to the block's end, token ids as 4-byte little-endian; for MAMBA those that the state was computed from.
-    `references`: how often it stands in the tables of running requests.
+    `number`: of the physical block in its pool, above 0; its slots are number * slots of a block + offset. `prefix`:
+    all tokens up to the block's end, token ids as 4-byte little-endian; for MAMBA those that the state was computed
+    from. `references`: how often it stands in the tables of running requests.
     """
 
     component: str
@@ -138,8 +138,8 @@ class CachedBlock:
 class BlockPool:
     """One pool of physical blocks, and the components that take from it.
 
-    `capacity`: allocatable blocks. `blank`: the numbers of those that are free and cache nothing. `queue`: the numbers of
-    all that can be allocated, in the order in which they will be; None when the cache does not show it.
+    `capacity`: allocatable blocks. `blank`: the numbers of those that are free and cache nothing. `queue`: the numbers
+    of all that can be allocated, in the order in which they will be; None when the cache does not show it.
     """
 
     components: tuple[str, ...]

@@ -17,10 +17,10 @@ class RunningRequest:
     """A running request.
 
     `table`: its FULL slots, those of the tree before its own. `tables`: of an adapter with TABLES, the slots of every
-    component; else empty. `owner`: its number in the lock book. `computed_tokens`:
-    how many tokens the model has computed, and `kv_tokens` those of
-    FULL and SWA, which are more when they are cached at scheduling. `awaited`: while the request waits for a load, the number of slots at the
-    start of the table that are not its own, including those that are being loaded; None when it waits for nothing.
+    component; else empty. `owner`: its number in the lock book. `computed_tokens`: how many tokens the model has
+    computed. `awaited`: while the request waits for a load, the number of slots at the start of the table that are not
+    its own, including those that are being loaded; None when it waits for nothing. `kv_tokens`: with `tables`, the
+    tokens that FULL and SWA have; more than are computed when they are cached at scheduling.
     """
 
     request: Handle

@@ -25,7 +25,7 @@ POOLS: dict[str, tuple[Pool, ...]] = {
 
 
 class TableContents:
-    """Writes what the requests of one adapter compute, and checks what they read. Without BYTES it checks windows alone."""
+    """Writes what requests compute, and checks what they read. Without BYTES it checks that the windows are there."""
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         self._adapter = adapter
@@ -57,7 +57,7 @@ class TableContents:
         running.kv_tokens = max(tokens, running.kv_tokens)
 
     def verify(self, running: RunningRequest) -> None:
-        """Check every computed token in the tables, and the own state (REQ-3); and that the window is there (MATCH-3)."""
+        """Check every computed token in the tables, and the own state (REQ-3). The window must be there (MATCH-3)."""
         self._require_window(running)
         digests = _digests(running.key)[: running.kv_tokens]
         place = f"a request of {len(running.key.tokens)} tokens"

@@ -165,7 +165,7 @@ def check_evicted(before: BlockSnapshot, after: BlockSnapshot) -> None:
 
 
 def check_table(table: Mapping[str, Slots], config: CacheConfig, tokens: int) -> None:
-    """REQ-4: a table has whole blocks for every token and the lookahead; all of FULL are there, and the own state is."""
+    """REQ-4: a table has whole blocks for each token and the lookahead; all of FULL are there, and an own state."""
     geometry = geometry_of(config)
     if set(table) != set(config.components):
         raise violation("REQ-4", "tables of a request", f"tables of {sorted(config.components)}", sorted(table))
@@ -182,7 +182,9 @@ def check_table(table: Mapping[str, Slots], config: CacheConfig, tokens: int) ->
         is_whole = (rows[:, 0] % size == 0) & (rows == rows[:, :1] + np.arange(size)).all(axis=1) & (rows[:, 0] > 0)
         is_absent = (rows == 0).all(axis=1) & (component != Component.FULL)
         if not (is_whole | is_absent).all():
-            raise violation("POOL-4", place, f"aligned blocks of {size}", rows[(is_whole | is_absent).argmin()].tolist())
+            raise violation(
+                "POOL-4", place, f"aligned blocks of {size}", rows[(is_whole | is_absent).argmin()].tolist()
+            )
 
 
 def check_growth(before: Mapping[str, Slots], after: Mapping[str, Slots]) -> None:
