@@ -69,6 +69,7 @@ class RequestVerbs(CacheMachine):
         self.computed[number] = len(key.tokens)
         if self.driver.extend(self.handles[number], tokens) is not None:
             self.keys[number] = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
+        self.scheduled(self.keys[number])
         self.sync()
 
     def finish(self, number: int) -> None:
@@ -104,14 +105,18 @@ class RequestVerbs(CacheMachine):
             # to do without its hit.
             admission = self.driver.admit(key)
             hit = 0 if admission is None else admission.cached_tokens
-            if self.driver.geometry.publish is Publish.SCHEDULED:
-                self.blocks.permit(key)
+            self.scheduled(key)
             self.sync()
             return ExpectedMatch(hit, hit, {}), admission
         known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
         admission = self.driver.admit(key)
         self.sync()
         return known, admission
+
+    def scheduled(self, key: Key) -> None:
+        """Tokens were scheduled: allow that they are cached by now, if the geometry says so."""
+        if self.blocks is not None and self.driver.geometry.publish is Publish.SCHEDULED:
+            self.blocks.permit(key)
 
     def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
         """MATCH-1: a request got all tokens that are cached of its prompt."""
@@ -139,6 +144,7 @@ class RequestVerbs(CacheMachine):
         """Finish or abort a request."""
         handle = self.handles.pop(number)
         if is_finished:
+            self.computed[number] = len(self.keys[number].tokens)
             self.driver.finish(handle)
         else:
             self.driver.abort(handle)
