@@ -310,14 +310,27 @@ def test_a_request_never_evicts_the_prefix_that_it_found(driver: Driver) -> None
     assert hits, "REQ-5: a prompt that fits beside all that is cached: expected it to be admitted"
 
 
+def compute_twice(driver: Driver, last: int) -> None:
+    """Two requests compute two pages side by side. `last`: which of them ends last."""
+    admissions = [admit(driver, [1, 2], tail=1) for _ in range(2)]
+    for admission in admissions:
+        compute(driver, admission, tokens_in_pages(driver, 2))
+    for admission in (admissions[1 - last], admissions[last]):
+        driver.finish(admission.request)
+
+
+@clause("MATCH-1", needs=LOOKING, verbs=False)
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_page_is_found_as_long_as_a_copy_of_it_stays(driver: Driver, last: int) -> None:
+    # The driver compares each look-up with what the cache has, in whichever copy.
+    found = [cached_pages(other, [1, 2]) for other in pressed(driver, lambda other: compute_twice(other, last), [100])]
+    expected = expected_pages(driver, 2, [2 * driver.config.page_size], 2 * driver.config.page_size + 1)
+    assert found[0] == expected, f"MATCH-1: nothing had to go: expected {expected} pages of (1, 2), got {found}"
+
+
 @clause("EVENT-1", needs=(*LOOKING, Capability.EVENTS, Capability.HASHES), verbs=False)
 def test_a_page_is_removed_from_the_log_with_its_last_copy(driver: Driver) -> None:
-    def compute_twice(other: Driver) -> None:
-        admissions = [admit(other, [1, 2]) for _ in range(2)]
-        for admission in admissions:
-            other.finish(admission.request)
-
-    for other in pressed(driver, compute_twice, [100]):
+    for other in pressed(driver, lambda other: compute_twice(other, 1), [100]):
         found, key = cached_pages(other, [1, 2]), other.key(other.prompt([1, 2]))
         stored: set[str] = set()
         for event in other.adapter.events():
