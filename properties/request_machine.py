@@ -99,7 +99,7 @@ class RequestVerbs(CacheMachine):
         return number
 
     def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
-        """Admit a request. Also returns the hit that the oracle expects; the last token is always computed."""
+        """Admit a request. Also returns the hit that the oracle expects."""
         if self.blocks is not None:
             # The driver compares the hit of an admission with the oracle of blocks: a request that runs alone may have
             # to do without its hit.
@@ -108,7 +108,8 @@ class RequestVerbs(CacheMachine):
             self.scheduled(key)
             self.sync()
             return ExpectedMatch(hit, hit, {}), admission
-        known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
+        found = len(key.tokens) - self.driver.geometry.recomputed_tokens
+        known = self.model.expected_match(Key(key.tokens[:found], key.namespace))
         admission = self.driver.admit(key)
         self.sync()
         return known, admission

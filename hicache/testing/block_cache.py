@@ -234,8 +234,7 @@ class BlockCache:
         request.cached_tokens, request.tables = self._longest_hit(request, self._hit_limit(request))
         request.computed = request.cached_tokens
         if not self._fits_beside_hit(request) and not self._requests:
-            # No other request will end and free the missing block.
-            request.cached_tokens, request.computed, request.tables = 0, 0, [[] for _ in request.tables]
+            self._do_without_hit(request)
         if not self._fits_beside_hit(request):
             return None
         request.published = [len(table) for table in request.tables]
@@ -447,6 +446,10 @@ class BlockCache:
         """Whether the blocks that the tables lack can be allocated while the blocks of the hit stay."""
         idle = sum(not self._blocks[number].references for number in _found(request))
         return self._missing(request, len(request.tokens)) <= len(self._queue) - idle
+
+    def _do_without_hit(self, request: Request) -> None:
+        """Let a request that runs alone start anew: no other request will end and free the missing block."""
+        request.cached_tokens, request.computed, request.tables = 0, 0, [[] for _ in request.tables]
 
     def _take(self, request: Request, found: Sequence[int]) -> None:
         """Take the blocks of the hit, then allocate the others."""

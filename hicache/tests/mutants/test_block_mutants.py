@@ -93,6 +93,12 @@ class AsksOnce(BlockCacheAdapter):
     cache_type: ClassVar[type[BlockCache]] = mutants.GroupsNotAskedAgain
 
 
+class InsistsOnHits(BlockCacheAdapter):
+    """Refuses a request that does not fit beside the state of its own hit."""
+
+    cache_type: ClassVar[type[BlockCache]] = mutants.InsistsOnTheHit
+
+
 @dataclass(frozen=True)
 class Kill:
     """What finds a mutant: a test of the conformance suite, and the clause that its failure names."""
@@ -114,6 +120,7 @@ FOUND = {
     PassesTheHit: Kill("a_hit_leaves_the_tokens", "MATCH-1"),
     AsksAttention: Kill("where_every_component_can_serve_it", "MATCH-1"),
     CountsOneRank: Kill("equal_prompts_in_one_batch", "REQ-3"),
+    InsistsOnHits: Kill("the_longest_prompt_that_fits", "REQ-5"),
     AsksOnce: Kill("needs_the_window_before_its_own_end", "MATCH-1"),
 }
 
