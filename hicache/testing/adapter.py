@@ -502,7 +502,8 @@ class CacheAdapter(HostVerbs, StorageVerbs, RankVerbs, ABC):
 def load_adapter(path: str) -> type[CacheAdapter]:
     """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when it is not an adapter.
 
-    An adapter that was written for another version of the interface, or that declares no door, is a ValueError too.
+    An adapter that was written for another version of the interface, that declares no door, or that shows blocks and no
+    tables of requests, is a ValueError too.
     """
     import importlib
 
@@ -519,4 +520,7 @@ def load_adapter(path: str) -> type[CacheAdapter]:
         )
     if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
         raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")
+    shows = found.capabilities & {Capability.SNAPSHOT, Capability.TABLES}
+    if found.profile == "blocks" and shows == {Capability.SNAPSHOT}:
+        raise ValueError(f"adapter {path!r} declares SNAPSHOT with the profile blocks: its laws need TABLES as well")
     return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from hicache.errors import InvariantError
+from hicache.testing.adapter import Capability, load_adapter
 from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.block_model import BlockModel
 from hicache.testing.driving.driver import Driver
@@ -242,6 +244,17 @@ def test_a_window_that_is_gone_is_found() -> None:
     running.tables = {**running.tables, SWA: np.where(np.arange(len(running.tables[SWA])) == 6, 0, running.tables[SWA])}
     with pytest.raises(InvariantError, match=r"^MATCH-3: .*none at 6"):
         driver._verify_table(running)
+
+
+class WithoutTables(BlockCacheAdapter):
+    """Shows its blocks, and not who has them."""
+
+    capabilities: ClassVar[frozenset[Capability]] = BlockCacheAdapter.capabilities - {Capability.TABLES}
+
+
+def test_an_adapter_that_shows_blocks_without_tables_is_refused() -> None:
+    with pytest.raises(ValueError, match="its laws need TABLES as well"):
+        load_adapter(f"{WithoutTables.__module__}:WithoutTables")
 
 
 def test_two_prompts_differ_in_bytes_while_their_hashes_collide() -> None:
