@@ -86,9 +86,10 @@ class Admission:
     """A running request.
 
     `request`: an opaque handle for the later verbs. `table`: the FULL slots of the request, one per token, rounded up
-    to whole pages; the first `cached_tokens` slots belong to the tree. `state`: the request's own MAMBA slot, which
-    holds the state after `cached_tokens` tokens, or None without MAMBA. `loading`: a part of the cached prefix is still
-    being loaded from the host; the request must wait, and `resume` tells when it may run.
+    to whole pages; with TABLES those of `tables`, lookahead included. The first `cached_tokens` slots belong to the
+    tree. `state`: the request's own MAMBA slot, which holds the state after `cached_tokens` tokens, or None without
+    MAMBA. `loading`: a part of the cached prefix is still being loaded from the host; the request must wait, and
+    `resume` tells when it may run.
     """
 
     request: Handle
