@@ -1,23 +1,84 @@
-"""Requests alone: what every cache owes its requests, whatever its design. No test calls a verb of the tree."""
+"""Requests alone: what every cache owes its requests, whatever its design. No test calls a verb of the tree.
+
+What a test expects is computed from the geometry of the configuration: the unit of hits, windows, the ends at which a
+state is cached, when computed tokens are cached, and what fits. After each verb the driver checks every law, and each
+look-up and admission against an oracle.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import pytest
 
-from hicache.testing.adapter import Capability
+from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import SHARED, Namespace
+from hicache.testing.geometry import Publish
+from hicache.types import SHARED, EventKind, Key, Namespace
 
-from .scenario import FULL, admit, cached_pages, decode, run, tokens_in_pages
+from .scenario import FULL, MAMBA, admit, cached_pages, decode, has, open_variant, run, tokens_in_pages
 
 REQUESTS = (Capability.REQUESTS,)
 LOOKING = (*REQUESTS, Capability.SNAPSHOT, Capability.SIZES)
 
+OTHERS = 1000
+"""Prompts that share nothing with those of a test begin with this page."""
 
-def free_pages(driver: Driver) -> int:
-    """The pages of FULL that are free now: no request has them, and nothing is cached there."""
-    return driver.adapter.sizes()[FULL].free // driver.config.page_size
+
+def expected_pages(driver: Driver, asked: int, chunks: Sequence[int], end: int | None = None) -> int:
+    """How many of the pages that are asked for are cached of a prompt that was computed in chunks.
+
+    `chunks`: the tokens that each chunk ended at. `end`: the tokens that a request finished with; None: it runs still,
+    or was aborted. A hit ends at a state, and a state is cached only where a chunk ended with whole pages.
+    """
+    size, publish = driver.config.page_size, driver.geometry.publish
+    ends = [*(chunks if publish is not Publish.REQUEST else ()), *(() if end is None else (end,))]
+    if has(driver, MAMBA):
+        ends = [tokens for tokens in ends if tokens % size == 0 and tokens <= asked * size]
+    return min(max(ends, default=0) // size, asked)
+
+
+def prompt_of(driver: Driver, pages: Sequence[int], tokens: int) -> Key:
+    """The first tokens of a prompt of these pages, then of other pages, without an end."""
+    size = driver.config.page_size
+    others = range(OTHERS, OTHERS + max(0, -(-tokens // size) - len(pages)))
+    return driver.key(driver.prompt([*pages, *others])[:tokens])
+
+
+def compute(driver: Driver, admission: Admission, tokens: int) -> None:
+    """Compute and cache a chunk that ends at so many tokens, unless they are cached already."""
+    if tokens > admission.cached_tokens:
+        driver.checkpoint(admission.request, tokens)
+
+
+def room(driver: Driver) -> int:
+    """The tokens of the longest prompt, known to nobody, that is admitted without an eviction; of 1 block or more."""
+    geometry, step = driver.geometry, driver.geometry.finest
+    free = geometry.in_blocks({name: sizes.free for name, sizes in driver.adapter.sizes().items()})
+    limit = driver.config.capacity_tokens[FULL]
+    fitting = [tokens for tokens in range(step, limit + 1, step) if geometry.fits(geometry.blocks_of(tokens), free)]
+    return max(fitting, default=step)
+
+
+def pressed(driver: Driver, prepare: Callable[[Driver], None], pages: Sequence[int] = ()) -> Iterator[Driver]:
+    """Prepare one cache after the other, and admit and abort a prompt that evicts a little more each time.
+
+    The prompt begins with these pages. It starts with the longest one that evicts nothing, and grows by the smallest
+    block until it is not admitted. Yields each cache once the prompt is gone again.
+    """
+    tokens = 0
+    while True:
+        other = open_variant(driver)
+        prepare(other)
+        tokens = tokens + driver.geometry.finest if tokens else room(other)
+        admission = other.admit(prompt_of(other, pages, tokens))
+        if admission is None:
+            other.adapter.close()
+            return
+        other.abort(admission.request)
+        yield other
+        other.adapter.close()
 
 
 # KEY-1, MATCH-1: what is found.
@@ -26,12 +87,94 @@ def free_pages(driver: Driver) -> int:
 @clause("KEY-1", "MATCH-1", needs=REQUESTS, components=(FULL,), verbs=False)
 def test_the_whole_pages_of_a_finished_prompt_are_cached(driver: Driver) -> None:
     run(driver, [1, 2, 3])
-    for pages, expected in (([1, 2, 3], 3), ([1, 2, 3, 4], 3), ([1, 2], 2), ([1, 9, 3], 1), ([2, 3], 0)):
+    # A shorter hit would end where no state is.
+    shorter = 0 if has(driver, MAMBA) else 1
+    for pages, expected in (
+        ([1, 2, 3], 3),
+        ([1, 2, 3, 4], 3),
+        ([1, 2], 2 * shorter),
+        ([1, 9, 3], shorter),
+        ([2, 3], 0),
+    ):
         found = cached_pages(driver, pages)
         assert found == expected, f"MATCH-1: (1, 2, 3) was computed: expected {expected} pages of {pages}, got {found}"
 
 
-@clause("KEY-2", "SEC-3", needs=REQUESTS, verbs=False)
+@clause("KEY-1", "MATCH-1", needs=REQUESTS, verbs=False)
+def test_a_prompt_that_ends_inside_a_page_is_cached_up_to_the_page(driver: Driver) -> None:
+    size = driver.config.page_size
+    for tail in range(1, size):
+        first = 10 * tail
+        run(driver, [first, first + 1], tail)
+        expected, found = 0 if has(driver, MAMBA) else 2, cached_pages(driver, [first, first + 1])
+        assert found == expected, (
+            f"KEY-1: two pages of {size} and {tail} tokens: expected {expected} pages, got {found}"
+        )
+
+
+@clause("MATCH-1", needs=REQUESTS, verbs=False)
+def test_a_hit_leaves_the_tokens_that_must_be_computed(driver: Driver) -> None:
+    run(driver, [1, 2])
+    whole, found = 2 * driver.config.page_size, admit(driver, [1, 2]).cached_tokens
+    if not driver.geometry.recomputed_tokens:
+        expected = whole
+    else:
+        expected = 0 if has(driver, MAMBA) else (whole - 1) // driver.config.page_size * driver.config.page_size
+    assert found == expected, (
+        f"MATCH-1: {whole} tokens are cached and asked for: expected a hit of {expected}, got {found}"
+    )
+    longer = admit(driver, [1, 2], tail=1).cached_tokens
+    assert longer == whole, f"MATCH-1: one token more is asked for: expected a hit of {whole}, got {longer}"
+
+
+@clause("MATCH-1", "REQ-3", needs=REQUESTS, verbs=False)
+@pytest.mark.parametrize("offsets", [(1,), (-1,), (1, 2), (-1, 1), (0, 1)], ids=str)
+def test_chunks_may_end_inside_a_page(driver: Driver, offsets: tuple[int, ...]) -> None:
+    size = driver.config.page_size
+    admission = admit(driver, [1, 2, 3], tail=1)
+    chunks = sorted({min(max(2 * size + offset, 1), 3 * size) for offset in offsets})
+    for tokens in (*chunks, 3 * size):
+        # The driver compares the state after exactly these tokens, and what is cached, with what was computed.
+        driver.checkpoint(admission.request, tokens)
+    driver.finish(admission.request)
+    found, expected = cached_pages(driver, [1, 2, 3]), expected_pages(driver, 3, (*chunks, 3 * size), 3 * size + 1)
+    assert found == expected, f"MATCH-1: chunks ended at {chunks}: expected {expected} pages cached, got {found}"
+
+
+@clause("MATCH-1", needs=REQUESTS, verbs=False)
+def test_a_hit_ends_where_every_component_can_serve_it(driver: Driver) -> None:
+    size = driver.config.page_size
+    admission = admit(driver, [1, 2, 3], tail=1)
+    driver.checkpoint(admission.request, 2 * size)
+    driver.finish(admission.request)
+    found, expected = cached_pages(driver, [1, 2, 3]), expected_pages(driver, 3, [2 * size], 3 * size + 1)
+    assert found == expected, f"MATCH-1: a chunk ended after two of three pages: expected {expected}, got {found}"
+    again = admit(driver, [1, 2, 3, 4]).cached_tokens
+    assert again == expected * size, f"MATCH-1: expected a hit of {expected} pages, got {again} tokens"
+
+
+@clause("MATCH-1", "MATCH-3", needs=LOOKING, components=(FULL,), verbs=False)
+def test_a_shorter_hit_needs_the_window_before_its_own_end(driver: Driver) -> None:
+    size = driver.config.page_size
+    window = driver.config.sliding_window_size or size
+    last = 2 * size + window + (1 if size > 1 else 0)
+    last += last % size == 0 and size > 1
+    running: dict[int, Admission] = {}
+
+    def compute_past_the_window(other: Driver) -> None:
+        admission = other.admit(prompt_of(other, [1, 2], last + 2))
+        assert admission is not None, f"REQ-5: nothing else runs: expected a prompt of {last + 2} tokens to be admitted"
+        other.checkpoint(admission.request, 2 * size)
+        other.checkpoint(admission.request, last)
+        running[id(other)] = admission
+
+    for other in pressed(driver, compute_past_the_window, [50]):
+        # The driver compares the look-up with what each component has at each length.
+        other.finish(running.pop(id(other)).request)
+        other.lookup(prompt_of(other, [1, 2], last + 2))
+
+
+@clause("KEY-2", "SEC-3", needs=(*REQUESTS, Capability.NAMESPACES), verbs=False)
 def test_a_prompt_is_cached_in_its_namespace_alone(driver: Driver) -> None:
     run(driver, [1, 2])
     other = Namespace(lora=None, salt="another", tenant=None)
@@ -48,17 +191,36 @@ def test_nothing_is_found_of_an_unknown_prompt(driver: Driver) -> None:
 
 @clause("SEC-2", needs=(*REQUESTS, Capability.COLLISIONS), verbs=False)
 def test_a_prompt_whose_hashes_collide_finds_nothing_of_another(driver: Driver) -> None:
+    def found(*pages: int) -> int:
+        return driver.adapter.lookup(driver.key(driver.prompt(pages))) // driver.config.page_size
+
     with driver.adapter.colliding():
         run(driver, [1, 2, 3])
-        for pages in ([4, 5, 6], [4, 2, 3], [2, 1, 3]):
-            found = cached_pages(driver, pages)
-            assert found == 0, f"SEC-2: all hashes are equal: expected nothing for {pages}, got {found} pages"
+        for pages in ((4, 5, 6), (4, 2, 3), (2, 1, 3)):
+            assert found(*pages) == 0, f"SEC-2: all hashes are equal: expected nothing of {pages}, got {found(*pages)}"
         run(driver, [4, 2, 3])
-        both = [cached_pages(driver, pages) for pages in ([1, 2, 3], [4, 2, 3])]
+        both = [found(*pages) for pages in ((1, 2, 3), (4, 2, 3))]
         assert both == [3, 3], f"SEC-2: all hashes are equal: expected 3 pages of each prompt, got {both}"
 
 
 # REQ-1: what is cached, and when.
+
+
+@clause("REQ-1", needs=REQUESTS, verbs=False)
+def test_pages_are_cached_when_the_geometry_says(driver: Driver) -> None:
+    size, is_scheduled = driver.config.page_size, driver.geometry.publish is Publish.SCHEDULED
+    admission = admit(driver, [1, 2], tail=1)
+    stages = {"its admission": cached_pages(driver, [1, 2])}
+    driver.checkpoint(admission.request, 2 * size)
+    stages["a chunk of two pages"] = cached_pages(driver, [1, 2])
+    driver.finish(admission.request)
+    stages["its end"] = cached_pages(driver, [1, 2])
+    expected = {
+        "its admission": 2 if is_scheduled and not has(driver, MAMBA) else 0,
+        "a chunk of two pages": expected_pages(driver, 2, [2 * size]),
+        "its end": expected_pages(driver, 2, [2 * size], 2 * size + 1),
+    }
+    assert stages == expected, f"REQ-1: of a request's two pages expected {expected} after each stage, got {stages}"
 
 
 @clause("REQ-1", needs=REQUESTS, verbs=False)
@@ -73,29 +235,31 @@ def test_decoded_tokens_are_cached_with_their_prompt(driver: Driver) -> None:
 @clause("REQ-1", "REQ-4", "POOL-1", needs=LOOKING, verbs=False)
 @pytest.mark.parametrize("chunks", [(3,), (1, 3), (2, 3)], ids=str)
 def test_equal_prompts_in_one_batch_each_read_their_own_pages(driver: Driver, chunks: tuple[int, ...]) -> None:
+    ends = [tokens_in_pages(driver, count) for count in chunks]
     admissions = [admit(driver, [1, 2, 3], tail=1) for _ in range(2)]
-    for count in chunks:
+    for tokens in ends:
         for admission in admissions:
             # The driver compares the bytes at every slot of the table with those that were written for the prompt.
-            driver.checkpoint(admission.request, tokens_in_pages(driver, count))
+            compute(driver, admission, tokens)
     third = admit(driver, [1, 2, 3], tail=1)
     for admission in (*admissions, third):
         driver.finish(admission.request)
-    found = cached_pages(driver, [1, 2, 3])
-    assert found == 3, f"REQ-1: three requests computed three pages: expected them cached, got {found}"
+    found, expected = cached_pages(driver, [1, 2, 3]), expected_pages(driver, 3, ends, ends[-1] + 1)
+    assert found == expected, f"REQ-1: three requests computed three pages: expected {expected} cached, got {found}"
 
 
 @clause("REQ-1", "POOL-1", needs=LOOKING, verbs=False)
 def test_a_prompt_that_is_sent_again_while_it_runs_is_computed_beside_it(driver: Driver) -> None:
+    whole = tokens_in_pages(driver, 4)
     first = admit(driver, [1, 2, 3, 4], tail=1)
     driver.checkpoint(first.request, tokens_in_pages(driver, 2))
     second = admit(driver, [1, 2, 3, 4], tail=1)
     for admission in (second, first):
-        driver.checkpoint(admission.request, tokens_in_pages(driver, 4))
+        compute(driver, admission, whole)
     driver.abort(first.request)
     driver.finish(second.request)
-    found = cached_pages(driver, [1, 2, 3, 4])
-    assert found == 4, f"REQ-1: a request computed four pages and finished: expected them cached, got {found}"
+    found, expected = cached_pages(driver, [1, 2, 3, 4]), expected_pages(driver, 4, [whole], whole + 1)
+    assert found == expected, f"REQ-1: a request computed four pages and finished: expected {expected}, got {found}"
 
 
 # EVICT-1, EVICT-2: what makes room.
@@ -105,32 +269,83 @@ def test_a_prompt_that_is_sent_again_while_it_runs_is_computed_beside_it(driver:
 def test_nothing_cached_is_evicted_while_free_slots_suffice(driver: Driver) -> None:
     run(driver, [1, 2, 3])
     run(driver, [4], tail=1)
-    others = list(range(100, 100 + free_pages(driver)))
-    driver.abort(admit(driver, others).request)
+    admission = driver.admit(prompt_of(driver, [100], room(driver)))
+    assert admission is not None, (
+        f"REQ-5: expected a prompt of {room(driver)} tokens to be admitted, as so many are free"
+    )
+    driver.abort(admission.request)
     found = cached_pages(driver, [1, 2, 3])
     assert found == 3, f"EVICT-1: the request took free slots alone: expected 3 pages to stay cached, got {found}"
 
 
 @clause("EVICT-2", needs=LOOKING, verbs=False)
 def test_a_prefix_that_was_used_outlives_one_that_was_not(driver: Driver) -> None:
-    run(driver, [1, 2])
-    run(driver, [3])
-    # The use ends inside the first prompt. It is a use of page 1 alone.
-    driver.abort(admit(driver, [1], tail=1).request)
-    others = list(range(100, 102 + free_pages(driver)))
-    driver.abort(admit(driver, others).request)
-    left = {pages: cached_pages(driver, pages) for pages in ((1, 2), (3,))}
-    expected = {(1, 2): 1, (3,): 0}
-    assert left == expected, f"EVICT-2: two pages had to go, page 1 was used last: expected {expected}, got {left}"
+    def use_page_1_last(other: Driver) -> None:
+        if has(other, MAMBA):
+            run(other, [1])  # a use can end there only if a state is there
+        run(other, [1, 2])
+        run(other, [3])
+        # The use ends inside the first prompt. It is a use of page 1 alone.
+        other.abort(admit(other, [1], tail=1).request)
+
+    left = [
+        (cached_pages(other, [1, 2]), cached_pages(other, [3])) for other in pressed(driver, use_page_1_last, [100])
+    ]
+    assert left[0] == (2, 1), f"EVICT-1: nothing had to go: expected 2 pages of (1, 2) and 1 of (3), got {left[0]}"
+    early = [pages for pages in left if pages[0] == 0 and pages[1]]
+    assert not early, f"EVICT-2: page 1 was used after page 3: expected page 3 to go first, got {left}"
+    assert (1, 0) in left, f"EVICT-2: page 1 was used last: expected it to be left alone at some time, got {left}"
 
 
-# REQ-2: what is given back.
+@clause("EVICT-2", "POOL-1", "REQ-3", needs=LOOKING, verbs=False)
+def test_a_request_never_evicts_the_prefix_that_it_found(driver: Driver) -> None:
+    def run_two_prompts(other: Driver) -> None:
+        run(other, [1, 2])
+        run(other, [3])
+
+    # The prefix of the request is what was used longest ago. The driver checks its table and its bytes.
+    hits = sum(1 for _ in pressed(driver, run_two_prompts, [1, 2]))
+    assert hits, "REQ-5: a prompt that fits beside all that is cached: expected it to be admitted"
+
+
+def compute_twice(driver: Driver, last: int) -> None:
+    """Two requests compute two pages side by side. `last`: which of them ends last."""
+    admissions = [admit(driver, [1, 2], tail=1) for _ in range(2)]
+    for admission in admissions:
+        compute(driver, admission, tokens_in_pages(driver, 2))
+    for admission in (admissions[1 - last], admissions[last]):
+        driver.finish(admission.request)
+
+
+@clause("MATCH-1", needs=LOOKING, verbs=False)
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_page_is_found_as_long_as_a_copy_of_it_stays(driver: Driver, last: int) -> None:
+    # The driver compares each look-up with what the cache has, in whichever copy.
+    found = [cached_pages(other, [1, 2]) for other in pressed(driver, lambda other: compute_twice(other, last), [100])]
+    expected = expected_pages(driver, 2, [2 * driver.config.page_size], 2 * driver.config.page_size + 1)
+    assert found[0] == expected, f"MATCH-1: nothing had to go: expected {expected} pages of (1, 2), got {found}"
+
+
+@clause("EVENT-1", needs=(*LOOKING, Capability.EVENTS, Capability.HASHES), verbs=False)
+def test_a_page_is_removed_from_the_log_with_its_last_copy(driver: Driver) -> None:
+    for other in pressed(driver, lambda other: compute_twice(other, 1), [100]):
+        found, key = cached_pages(other, [1, 2]), other.key(other.prompt([1, 2]))
+        stored: set[str] = set()
+        for event in other.adapter.events():
+            if event.component == FULL:
+                change = stored.update if event.kind is EventKind.STORED else stored.difference_update
+                change(event.blocks)
+        missing = [name for name in other.adapter.page_hashes(key)[:found] if name not in stored]
+        assert not missing, f"EVENT-1: {found} pages are found: expected them in the log, which lacks {missing}"
+
+
+# REQ-2, REQ-5: what is given back, and who is admitted.
 
 
 @clause("REQ-2", needs=LOOKING, verbs=False)
 def test_every_slot_is_free_or_evictable_when_all_requests_have_ended(driver: Driver) -> None:
     admissions = [admit(driver, [1, 2, first], tail=1) for first in (3, 4, 3)]
-    driver.checkpoint(admissions[0].request, tokens_in_pages(driver, 3))
+    compute(driver, admissions[0], tokens_in_pages(driver, 3))
     driver.abort(admissions[0].request)
     driver.finish(admissions[1].request)
     driver.abort(admissions[2].request)
@@ -139,3 +354,16 @@ def test_every_slot_is_free_or_evictable_when_all_requests_have_ended(driver: Dr
         assert sizes.free + sizes.evictable == capacity, (
             f"REQ-2: all requests have ended: expected {capacity} slots of {component} free or evictable, got {sizes}"
         )
+
+
+@clause("REQ-5", needs=LOOKING, verbs=False)
+def test_the_longest_prompt_that_fits_is_admitted_beside_its_own_prefix(driver: Driver) -> None:
+    key, size = prompt_of(driver, [1], room(driver)), driver.config.page_size
+    shorter = driver.admit(driver.key(key.tokens[: (len(key.tokens) - 1) // size * size]))
+    assert shorter is not None, "REQ-5: nothing else runs: expected a prompt that fits an empty cache to be admitted"
+    driver.finish(shorter.request)
+    # The state that a hit ends at, and the request's own copy of it, may not both fit: then there is no hit.
+    admission = driver.admit(key)
+    assert admission is not None, (
+        f"REQ-5: nothing else runs, and {len(key.tokens)} tokens fit an empty cache: expected them to be admitted"
+    )

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.block_model import BlockModel
 from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.prompts import cut
@@ -22,7 +23,7 @@ from hicache.testing.model import Model
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots
 
-from .small_caches import configurations
+from .small_caches import configurations, geometric, small_geometries
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -53,13 +54,17 @@ class CacheMachine(RuleBasedStateMachine):
             sliding_window_size=self.config.sliding_window_size,
             bigram=self.config.bigram,
         )
+        self.blocks = BlockModel(self.config) if self.driver.shows_blocks else None
         self.opened(data)
 
     def opened(self, data: st.DataObject) -> None:
         """A hook: the cache was opened."""
 
     def caches(self) -> st.SearchStrategy[CacheConfig]:
-        """The configurations that a run may draw."""
+        """The configurations that a run may draw: small ones of the adapter's own geometries, if it lists any."""
+        listed = geometric(self.adapter_type.configurations() or (), self.components, self.sidecars)
+        if listed:
+            return small_geometries(listed)
         return configurations(self.components, self.sidecars, self.adapter_type.capabilities)
 
     def teardown(self) -> None:
@@ -88,6 +93,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     def sync(self) -> None:
         """Update the oracle: remove what was evicted."""
+        if self.blocks is not None:
+            self.blocks.sync(self.driver.block_snapshot())
+            return
         self.model.sync(self.driver.snapshot())
 
     def departs(self, *clauses: str) -> bool:

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.testing.adapter import Admission, Capability
+from hicache.testing.geometry import Publish
 from hicache.testing.model import ExpectedMatch
-from hicache.types import SHARED, Component, Handle, Key, Namespace
+from hicache.types import SHARED, Handle, Key, Namespace
 
 from .machine import CacheMachine
 from .small_caches import NAMESPACE, PAGES
@@ -68,6 +69,7 @@ class RequestVerbs(CacheMachine):
         self.computed[number] = len(key.tokens)
         if self.driver.extend(self.handles[number], tokens) is not None:
             self.keys[number] = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
+        self.scheduled(self.keys[number])
         self.sync()
 
     def finish(self, number: int) -> None:
@@ -97,11 +99,25 @@ class RequestVerbs(CacheMachine):
         return number
 
     def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
-        """Admit a request. Also returns the hit that the oracle expects; the last token is always computed."""
-        known = self.model.expected_match(Key(key.tokens[:-1], key.namespace))
+        """Admit a request. Also returns the hit that the oracle expects."""
+        if self.blocks is not None:
+            # The driver compares the hit of an admission with the oracle of blocks: a request that runs alone may have
+            # to do without its hit.
+            admission = self.driver.admit(key)
+            hit = 0 if admission is None else admission.cached_tokens
+            self.scheduled(key)
+            self.sync()
+            return ExpectedMatch(hit, hit, {}), admission
+        found = len(key.tokens) - self.driver.geometry.recomputed_tokens
+        known = self.model.expected_match(Key(key.tokens[:found], key.namespace))
         admission = self.driver.admit(key)
         self.sync()
         return known, admission
+
+    def scheduled(self, key: Key) -> None:
+        """Tokens were scheduled: allow that they are cached by now, if the geometry says so."""
+        if self.blocks is not None and self.driver.geometry.publish is Publish.SCHEDULED:
+            self.blocks.permit(key)
 
     def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
         """MATCH-1: a request got all tokens that are cached of its prompt."""
@@ -116,6 +132,10 @@ class RequestVerbs(CacheMachine):
         """Abort every request: no lock and no slot is left (FLOW-7, as far as it concerns the device)."""
         for number in list(self.handles):
             self.end(number, is_finished=False)
+        if self.blocks is not None:
+            used = [block for block in self.driver.block_snapshot().blocks if block.references]
+            assert not used, f"REQ-2: every request has ended: expected no block with references, got {used}"
+            return
         locked = [node for node in self.driver.snapshot().nodes if any(node.locks.values())]
         held = {component: len(slots) for component, slots in self.driver.ledger.held().items() if len(slots)}
         assert not locked, f"REQ-2: every request has ended: expected no locked node, got {len(locked)}"
@@ -125,6 +145,7 @@ class RequestVerbs(CacheMachine):
         """Finish or abort a request."""
         handle = self.handles.pop(number)
         if is_finished:
+            self.computed[number] = len(self.keys[number].tokens)
             self.driver.finish(handle)
         else:
             self.driver.abort(handle)
@@ -133,13 +154,16 @@ class RequestVerbs(CacheMachine):
     # Internal.
 
     def _cached(self, number: int) -> None:
-        self.model.permit(self.keys[number])
+        key = self.keys[number]
+        if self.blocks is not None:
+            self.blocks.permit(Key(key.tokens[: self.computed[number]], key.namespace))
+        else:
+            self.model.permit(key)
         self.sync()
 
     def _fits_empty(self, key: Key) -> bool:
-        page = self.config.page_size
-        needed = -(-len(key.tokens) // page) * page
-        return all(size >= needed for c, size in self.config.capacity_tokens.items() if c != Component.MAMBA)
+        geometry = self.driver.geometry
+        return geometry.fits(geometry.blocks_of(len(key.tokens)), geometry.in_blocks(self.config.capacity_tokens))
 
 
 class RequestMachine(RequestVerbs):

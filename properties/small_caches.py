@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from hicache.config import (
     WritePolicy,
 )
 from hicache.testing.adapter import Capability
+from hicache.testing.geometry import GeometricConfig
 from hicache.testing.hybrid_model import TINY_MODEL, tiny_model
 from hicache.testing.storage.scripted import BACKEND
 from hicache.types import SHARED, Component, Namespace, StopPolicy
@@ -49,6 +50,23 @@ def configurations(
         model=tiny_model(tuple(sidecars)),
         topology=SINGLE_RANK,
     )
+
+
+def geometric(
+    configs: Iterable[CacheConfig], components: Sequence[str], sidecars: Sequence[str]
+) -> list[GeometricConfig]:
+    """The configurations with a geometry of their own that have exactly these components."""
+    wanted = (tuple(components), tuple(sidecars))
+    return [one for one in configs if isinstance(one, GeometricConfig) and (one.components, one.sidecars) == wanted]
+
+
+@st.composite
+def small_geometries(draw: st.DrawFn, configs: Sequence[GeometricConfig]) -> GeometricConfig:
+    """One of these configurations, with pools that have room for prompts of 1 to 6 pages."""
+    config = draw(st.sampled_from(configs))
+    needed = config.geometry.blocks_of(draw(st.integers(1, 6), label="pages") * config.page_size + 1)
+    least = sum(needed.values()) if config.geometry.shared_pool else max(needed.values())
+    return config.with_blocks(least + draw(st.integers(0, 4), label="more blocks"))
 
 
 @st.composite

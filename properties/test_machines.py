@@ -39,6 +39,9 @@ COMBINATIONS = [
 COMBINED = pytest.mark.parametrize(
     ("components", "sidecars"), COMBINATIONS, ids=["+".join(names + extra) for names, extra in COMBINATIONS]
 )
+OF_REQUESTS = [*COMBINATIONS, (("full", "swa", "mamba"), ())]
+"""All combinations; and all components without a sidecar, for caches of blocks that have none."""
+
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
 SHORT = 8
 """Steps of a short run over two tiers. Most defects need no more, and shrinking a long run takes minutes."""
@@ -89,7 +92,9 @@ def test_any_order_of_verbs(
 
 
 @clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS), verbs=False)
-@COMBINED
+@pytest.mark.parametrize(
+    ("components", "sidecars"), OF_REQUESTS, ids=["+".join(names + extra) for names, extra in OF_REQUESTS]
+)
 def test_any_mix_of_requests(
     adapter_type: type[CacheAdapter],
     components: tuple[str, ...],

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from hicache.config import CacheConfig
 from hicache.testing.ranks.world import RankWorld
-from hicache.testing.snapshot import Snapshot
+from hicache.testing.snapshot import BlockSnapshot, Snapshot
 from hicache.types import (
     Event,
     EvictResult,
@@ -61,7 +61,7 @@ class Capability(str, Enum):
     INDEXER = "an indexer sidecar pool that follows KV"
     POLICIES = "all seven eviction policies, not only LRU"
     BYTES = "pools that can be written and read: `layers`, `slot_bytes`, `write`, `read`"
-    SNAPSHOT = "the whole state can be shown: `snapshot`"
+    SNAPSHOT = "the whole state can be shown: `snapshot`, or `block_snapshot` with the profile blocks"
     SIZES = "size counters: `sizes`"
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
@@ -71,6 +71,7 @@ class Capability(str, Enum):
     HITS = "nodes count the requests that matched them: `hits` in the snapshot"
     COUNTERS = "counts of the work done: `counters`"
     REQUESTS = "the life of a request: `lookup`, `admit`, `extend`, `checkpoint`, `finish`, `abort`"
+    TABLES = "each component has a table of its own, not slots paired with those of FULL: `tables`"
     HOST = "a host tier"
     STORAGE = "a storage tier"
     MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
@@ -85,9 +86,10 @@ class Admission:
     """A running request.
 
     `request`: an opaque handle for the later verbs. `table`: the FULL slots of the request, one per token, rounded up
-    to whole pages; the first `cached_tokens` slots belong to the tree. `state`: the request's own MAMBA slot, which
-    holds the state after `cached_tokens` tokens, or None without MAMBA. `loading`: a part of the cached prefix is still
-    being loaded from the host; the request must wait, and `resume` tells when it may run.
+    to whole pages; with TABLES those of `tables`, lookahead included. The first `cached_tokens` slots belong to the
+    tree. `state`: the request's own MAMBA slot, which holds the state after `cached_tokens` tokens, or None without
+    MAMBA. `loading`: a part of the cached prefix is still being loaded from the host; the request must wait, and
+    `resume` tells when it may run.
     """
 
     request: Handle
@@ -431,11 +433,24 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         """Release everything that the request holds. A cache that keeps what was computed departs from REQ-6."""
         self._lacks("abort")
 
+    def tables(self, request: Handle) -> Mapping[str, Slots]:
+        """The slots of a running request now, by component. Slot = block * slots of a block + offset in the block.
+
+        FULL and SWA: one slot for each token and each lookahead slot in order, rounded up to whole blocks; 0 where the
+        request has none any more. MAMBA: the states that the request keeps in use, the last one its own, which holds
+        the state after its computed tokens.
+        """
+        self._lacks("tables")
+
     # Read-only.
 
     def snapshot(self) -> Snapshot:
-        """The state of the whole cache now, in values that the caller owns."""
+        """The state of the whole cache now, in values that the caller owns. Not called with the profile blocks."""
         self._lacks("snapshot")
+
+    def block_snapshot(self) -> BlockSnapshot:
+        """The state of a cache with the profile blocks now, in values that the caller owns. Needs TABLES."""
+        self._lacks("block_snapshot")
 
     def sizes(self) -> Mapping[str, Sizes]:
         """The size counters of each component."""
@@ -475,7 +490,8 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
 def load_adapter(path: str) -> type[CacheAdapter]:
     """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when it is not an adapter.
 
-    An adapter that was written for another version of the interface, or that declares no door, is a ValueError too.
+    An adapter that was written for another version of the interface, that declares no door, or that shows blocks and no
+    tables of requests, is a ValueError too.
     """
     import importlib
 
@@ -492,4 +508,7 @@ def load_adapter(path: str) -> type[CacheAdapter]:
         )
     if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
         raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")
+    shows = found.capabilities & {Capability.SNAPSHOT, Capability.TABLES}
+    if found.profile == "blocks" and shows == {Capability.SNAPSHOT}:
+        raise ValueError(f"adapter {path!r} declares SNAPSHOT with the profile blocks: its laws need TABLES as well")
     return found

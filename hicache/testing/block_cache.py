@@ -19,10 +19,10 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 
+from hicache.testing.geometry import Publish
 from hicache.types import SHARED, Component, EventKind, Namespace, Slots, Tokens
 
 NULL_BLOCK = 0
@@ -38,14 +38,6 @@ def sha256(data: bytes) -> bytes:
 
 def keep_no_bytes(source: int, target: int) -> None:
     """Copy no state: for a cache that is used without memory behind its blocks."""
-
-
-class Publish(str, Enum):
-    """When the computed blocks of a request enter the hash table. States of MAMBA enter when they exist."""
-
-    SCHEDULED = "when the request is admitted or extended: the batch is computed before anyone reads the blocks"
-    CHUNK = "when a chunk was computed: checkpoint"
-    REQUEST = "when the request ends: finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,18 +226,19 @@ class BlockCache:
         """Find the longest cached prefix and allocate the rest; None, with no effect, when the pool is short.
 
         The blocks of the prefix are taken before any is allocated, so that a request never evicts its own prefix.
+        If nothing else runs and the request does not fit beside the state of its hit, it does without the hit.
         """
         if not len(tokens):
             raise ValueError("expected a prompt of 1 token at least, found none")
         request = self._open(tokens, namespace)
         request.cached_tokens, request.tables = self._longest_hit(request, self._hit_limit(request))
         request.computed = request.cached_tokens
-        request.published = [len(table) for table in request.tables]
-        found = [number for table in request.tables for number in table if number != NULL_BLOCK]
-        idle = sum(not self._blocks[number].references for number in found)
-        if self._missing(request, len(tokens)) > len(self._queue) - idle:
+        if not self._fits_beside_hit(request) and not self._requests:
+            self._do_without_hit(request)
+        if not self._fits_beside_hit(request):
             return None
-        self._take(request, found)
+        request.published = [len(table) for table in request.tables]
+        self._take(request, _found(request))
         for group in self._groups(Component.MAMBA):
             table = request.tables[group]
             self._copy_state(self._state_found(request, group), table[-1])
@@ -319,6 +312,10 @@ class BlockCache:
         return events
 
     # Read-only.
+
+    def digests(self, tokens: Tokens, namespace: Namespace = SHARED) -> list[bytes]:
+        """Return the digest at the end of each whole hash block of a prompt, as events name it."""
+        return self._open(tokens, namespace).digests[1:]
 
     def slots(self, request: Request, group: int) -> Slots:
         """Return one slot per token of the table's blocks, lookahead included: block id * tokens per block + offset."""
@@ -444,6 +441,15 @@ class BlockCache:
             max(0, self._table_length(group, tokens, request.computed) - len(table))
             for group, table in enumerate(request.tables)
         )
+
+    def _fits_beside_hit(self, request: Request) -> bool:
+        """Whether the blocks that the tables lack can be allocated while the blocks of the hit stay."""
+        idle = sum(not self._blocks[number].references for number in _found(request))
+        return self._missing(request, len(request.tokens)) <= len(self._queue) - idle
+
+    def _do_without_hit(self, request: Request) -> None:
+        """Let a request that runs alone start anew: no other request will end and free the missing block."""
+        request.cached_tokens, request.computed, request.tables = 0, 0, [[] for _ in request.tables]
 
     def _take(self, request: Request, found: Sequence[int]) -> None:
         """Take the blocks of the hit, then allocate the others."""
@@ -578,6 +584,11 @@ class BlockCache:
         own = content.prefix[-self.block_tokens[content.group] :]
         event = BlockEvent(kind, content.group, content.digest, content.parent, content.namespace, tuple(own.tolist()))
         self._events.append(event)
+
+
+def _found(request: Request) -> list[int]:
+    """Return the blocks in the tables of a request that was not admitted yet: those of its hit."""
+    return [number for table in request.tables for number in table if number != NULL_BLOCK]
 
 
 def _token_bytes(tokens: Tokens) -> bytes:

@@ -1,15 +1,15 @@
 """Page bytes as a function of namespace, token prefix, position, layer and pool; and the check of such bytes.
 
 The bytes show whose data a slot holds without any help of the cache: the digests here share no code with the cache's
-page hashes.
+page hashes. `sha256` is bound at import: a test that makes the hashes of a cache equal leaves these alone.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
+from hashlib import sha256
 
 import numpy as np
 import numpy.typing as npt
@@ -53,14 +53,14 @@ def elements_of(key: Key, bigram: bool) -> bytes:
 def seed(namespace: Namespace) -> bytes:
     """The first digest of a namespace's chain, different for each namespace."""
     fields = json.dumps([namespace.lora, namespace.salt, namespace.tenant])
-    return hashlib.sha256(fields.encode("ascii")).digest()
+    return sha256(fields.encode("ascii")).digest()
 
 
 def chain(previous: bytes, elements: bytes, page_bytes: int) -> list[bytes]:
     """The digest of each page of `elements`, which continue `previous`; the last page may be incomplete."""
     digests: list[bytes] = []
     for start in range(0, len(elements), page_bytes):
-        previous = hashlib.sha256(previous + elements[start : start + page_bytes]).digest()
+        previous = sha256(previous + elements[start : start + page_bytes]).digest()
         digests.append(previous)
     return digests
 
@@ -88,7 +88,7 @@ def of_shard(digests: Digests, shard: str) -> Digests:
     """The digests of the same pages on a rank that holds this shard; an empty name is the whole page."""
     if not shard:
         return digests
-    return digests ^ np.uint64(int.from_bytes(hashlib.sha256(shard.encode("ascii")).digest()[:WORD_BYTES], "little"))
+    return digests ^ np.uint64(int.from_bytes(sha256(shard.encode("ascii")).digest()[:WORD_BYTES], "little"))
 
 
 def shard_of(topology: Topology, pool: Pool, *, is_mla: bool) -> str:
@@ -121,7 +121,7 @@ def fill(digests: Digests, page_size: int, layer: int, pool: Pool, item_bytes: i
 
 @cache
 def _salt(pool: Pool, layer: int) -> np.uint64:
-    digest = hashlib.sha256(f"{pool.value}/{layer}".encode("ascii")).digest()
+    digest = sha256(f"{pool.value}/{layer}".encode("ascii")).digest()
     return np.uint64(int.from_bytes(digest[:WORD_BYTES], "little"))
 
 

@@ -1,4 +1,4 @@
-"""The snapshot of a cache: copied values. Nodes are identified by their tokens, not by object identity."""
+"""The snapshots of caches: Snapshot of a tree, BlockSnapshot of a table of blocks. Both are copied values."""
 
 from __future__ import annotations
 
@@ -116,3 +116,41 @@ class Snapshot:
             parts.append(self.nodes[index].segment)
             index = self.nodes[index].parent
         return b"".join(reversed(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBlock:
+    """One block that a lookup can find.
+
+    `number`: of the physical block in its pool, above 0; its slots are number * slots of a block + offset. `prefix`:
+    all tokens up to the block's end, token ids as 4-byte little-endian; for MAMBA those that the state was computed
+    from. `references`: how often it stands in the tables of running requests.
+    """
+
+    component: str
+    number: int
+    namespace: Namespace
+    prefix: bytes
+    references: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPool:
+    """One pool of physical blocks, and the components that take from it.
+
+    `capacity`: allocatable blocks. `blank`: the numbers of those that are free and cache nothing. `queue`: the numbers
+    of all that can be allocated, in the order in which they will be; None when the cache does not show it.
+    """
+
+    components: tuple[str, ...]
+    capacity: int
+    blank: tuple[int, ...]
+    queue: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSnapshot:
+    """The whole state of a cache of blocks at one moment. Its running requests show their blocks by `tables`."""
+
+    blocks: tuple[CachedBlock, ...]
+    pools: tuple[BlockPool, ...]

@@ -71,13 +71,13 @@ Adapter = TypeVar("Adapter", bound="ReferenceAdapter")
 
 
 class ReferenceAdapter(CacheAdapter):
-    """The reference cache, which has every capability: three tiers, on one rank and on several.
+    """The reference cache, which has every capability of a tree: three tiers, on one rank and on several.
 
     `max_pause_s`: the longest that a thread is delayed before each run, at random. `clock`: the time of the cache.
     """
 
     interface = 2
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.TABLES}
     max_pause_s: ClassVar[float] = 0.0
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:

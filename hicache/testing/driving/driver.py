@@ -11,18 +11,23 @@ import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, Pending
+from hicache.testing.block_model import BlockModel
 from hicache.testing.contract import clauses_not_checked
+from hicache.testing.driving.block_inspector import BlockInspector
 from hicache.testing.driving.contents import Contents
 from hicache.testing.driving.inspector import Inspector
 from hicache.testing.driving.ledger import Ledger, LockBook
 from hicache.testing.driving.oracle import cached_length
 from hicache.testing.driving.prompts import aligned_count, cut, element_count, make_key, page_tokens
 from hicache.testing.driving.running import OpenLoad, OpenPrefetch, RunningRequest
+from hicache.testing.driving.table_contents import TableContents
+from hicache.testing.geometry import Publish, geometry_of
+from hicache.testing.laws.blocks import check_growth, check_table
 from hicache.testing.laws.slots import require_pages
 from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.laws.tree import host_candidates
 from hicache.testing.patterns import element_bytes, elements_of
-from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
+from hicache.testing.snapshot import BlockSnapshot, HostNodeView, NodeView, Snapshot, TransferView
 from hicache.testing.violation import violation
 from hicache.types import (
     SHARED,
@@ -75,7 +80,15 @@ class Driver:
         self.adapter = adapter
         self.ledger = Ledger(self.config)
         self.contents = Contents(adapter, self.config)
-        self.inspector = Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
+        self.geometry = geometry_of(self.config)
+        self._tables = TableContents(adapter, self.config) if Capability.TABLES in adapter.capabilities else None
+        self.inspector = self._inspector(adapter)
+
+    def _inspector(self, adapter: CacheAdapter) -> Inspector | BlockInspector:
+        if adapter.profile == "blocks":
+            contents = self._tables or TableContents(adapter, self.config)
+            return BlockInspector(adapter, self.config, contents, lambda: self.operations)
+        return Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
 
     def forget(self) -> None:
         """Drop all receipts and tickets: they are not valid in a new epoch."""
@@ -89,6 +102,10 @@ class Driver:
     def snapshot(self) -> Snapshot:
         """The state of the whole cache now."""
         return self.adapter.snapshot()
+
+    def block_snapshot(self) -> BlockSnapshot:
+        """The state of a whole cache of blocks now."""
+        return self.adapter.block_snapshot()
 
     def check(self) -> None:
         """Raise InvariantError unless every law holds and every byte is right."""
@@ -112,6 +129,11 @@ class Driver:
     def has_snapshot(self) -> bool:
         """Whether the adapter declares SNAPSHOT."""
         return Capability.SNAPSHOT in self.adapter.capabilities
+
+    @property
+    def shows_blocks(self) -> bool:
+        """Whether the adapter has a BlockSnapshot, and not the snapshot of a tree."""
+        return self.has_snapshot and self.adapter.profile == "blocks"
 
     def sizes(self, tier: Tier) -> Mapping[str, Sizes]:
         """The size counters of a tier; empty without SIZES."""
@@ -321,8 +343,11 @@ class Driver:
     def admit(self, key: Key) -> Admission | None:
         """Start a request and check the bytes of its table and state; None when it does not fit."""
         self.overwrite_free_slots()
+        hit = self._expected_admission(key) if self.shows_blocks else None
         admission = self.adapter.admit(key)
         if admission is not None:
+            if hit is not None:
+                self._require_hit(key, hit, admission)
             self._start(key, admission)
         self.verb_done()
         return admission
@@ -353,9 +378,8 @@ class Driver:
         table = self.adapter.extend(request, added)
         if table is not None:
             running.key = Key(np.concatenate((running.key.tokens, added)), running.key.namespace)
-            running.table = table
-            self.locks.renew(running.owner)
-            self._require_table(running)
+            self._renew_table(running, table)
+            self._compute_scheduled(running)
         self.verb_done()
         return table
 
@@ -363,11 +387,8 @@ class Driver:
         """Compute and cache a chunk, and check the bytes of the table, which may have other slots then."""
         running = self._ready(request)
         self._compute(running, computed_tokens)
-        running.table = self.adapter.checkpoint(request, computed_tokens)
-        self.locks.renew(running.owner)
-        self._require_table(running)
-        computed = running.computed()
-        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)])
+        self._renew_table(running, self.adapter.checkpoint(request, computed_tokens))
+        self._verify_table(running)
         self.verb_done()
         return running.table
 
@@ -627,6 +648,10 @@ class Driver:
     def _require_nothing_cached(self) -> None:
         if not self.has_snapshot:
             return
+        if self.shows_blocks:
+            if self.block_snapshot().blocks:
+                raise violation("EVICT-9", "reset", "nothing cached", f"{len(self.block_snapshot().blocks)} blocks")
+            return
         snapshot = self.snapshot()
         transfers = snapshot.host.transfers if snapshot.host is not None else ()
         prefetches = snapshot.storage.fetches if snapshot.storage is not None else ()
@@ -687,14 +712,16 @@ class Driver:
         if (admission.state is not None) != (Component.MAMBA in self.config.components):
             raise violation("MATCH-11", "admit", "a state of its own exactly when there is MAMBA", admission.state)
         computed = cut(running.key, cached, self.config)
-        running.table, running.state, running.computed_tokens = admission.table, admission.state, len(computed.tokens)
+        running.state, running.computed_tokens = admission.state, len(computed.tokens)
+        running.kv_tokens = running.computed_tokens
         running.awaited = cached if admission.loading else None
-        self._require_table(running)
+        self._set_table(running, admission.table)
         if admission.loading:
             return
-        self.contents.verify(computed, admission.table[:cached])
-        if admission.state is not None and cached:
+        self._verify_table(running)
+        if self._tables is None and admission.state is not None and cached:
             self.contents.verify_state(computed, admission.state)
+        self._compute_scheduled(running)
 
     def _ready(self, request: Handle) -> RunningRequest:
         """A request that can compute. Raises ValueError for one that waits for a load."""
@@ -705,12 +732,45 @@ class Driver:
 
     def _compute(self, running: RunningRequest, tokens: int) -> None:
         """Compute the first `tokens` tokens: whole pages of KV, and the state after exactly these."""
+        if self._tables is not None:
+            self._tables.compute(running, tokens)
+            return
         start = aligned_count(running.computed(), self.config)
         key = running.upto(tokens)
         self.contents.write(key, running.table[start : aligned_count(key, self.config)], start)
         if running.state is not None:
             self.contents.write_state(key, running.state)
         running.computed_tokens = tokens
+
+    def _compute_scheduled(self, running: RunningRequest) -> None:
+        """Where tokens are cached when they are scheduled, compute them in the same step, before anyone reads them."""
+        if self._tables is not None and self.geometry.publish is Publish.SCHEDULED:
+            self._tables.compute_kv(running, len(running.key.tokens))
+
+    def _renew_table(self, running: RunningRequest, table: Slots) -> None:
+        """Take over the table that a verb of a running request returned."""
+        self.locks.renew(running.owner)
+        self._set_table(running, table)
+
+    def _set_table(self, running: RunningRequest, table: Slots) -> None:
+        running.table = table
+        if self._tables is None:
+            self._require_table(running)
+            return
+        before, running.tables = running.tables, dict(self.adapter.tables(running.request))
+        check_table(running.tables, self.config, len(running.key.tokens))
+        if self.geometry.duplicates and before:
+            check_growth(before, running.tables)
+        if not np.array_equal(table, running.tables[Component.FULL]):
+            raise violation("REQ-4", "table of a request", running.tables[Component.FULL].tolist(), table.tolist())
+
+    def _verify_table(self, running: RunningRequest) -> None:
+        """Check the bytes of the computed tokens in a request's table."""
+        if self._tables is not None:
+            self._tables.verify(running)
+            return
+        computed = running.computed()
+        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)])
 
     def _require_table(self, running: RunningRequest) -> None:
         tokens = len(running.key.tokens)
@@ -846,7 +906,30 @@ class Driver:
 
     def _expected_length(self, key: Key) -> int:
         """The number of elements that a match of the key finds on both tiers, by the oracle."""
-        return cached_length(key, self.snapshot(), self.config) if self.has_snapshot else 0
+        if not self.has_snapshot:
+            return 0
+        if self.shows_blocks:
+            return self._block_model().expected_hit(key, len(key.tokens))
+        return cached_length(key, self.snapshot(), self.config)
+
+    # The oracle of caches of blocks.
+
+    def _block_model(self) -> BlockModel:
+        model = BlockModel(self.config)
+        model.adopt(self.block_snapshot())
+        return model
+
+    def _expected_admission(self, key: Key) -> int:
+        """What an admission must find now. A request that runs alone does without a hit that it does not fit beside."""
+        hit = self._block_model().expected_admission(key)
+        needed = self.geometry.blocks_of(len(key.tokens), hit=hit, window=self.config.sliding_window_size or 0)
+        is_beside = self.geometry.fits(needed, self.geometry.in_blocks(self.config.capacity_tokens))
+        return hit if self.running or is_beside else 0
+
+    def _require_hit(self, key: Key, hit: int, admission: Admission) -> None:
+        if admission.cached_tokens != hit:
+            place = f"admission of {len(key.tokens)} tokens"
+            raise violation("MATCH-1", place, f"{hit} cached tokens", admission.cached_tokens)
 
 
 def _progress_clause(one: Pending) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,11 @@ from hicache.types import Handle, Key, Pool, Slots, TransferPhase
 class RunningRequest:
     """A running request.
 
-    `table`: its FULL slots, those of the tree before its own. `owner`: its number in the lock book. `computed_tokens`:
-    how many tokens the model has computed. `awaited`: while the request waits for a load, the number of slots at the
-    start of the table that are not its own, including those that are being loaded; None when it waits for nothing.
+    `table`: its FULL slots, those of the tree before its own. `tables`: of an adapter with TABLES, the slots of every
+    component; else empty. `owner`: its number in the lock book. `computed_tokens`: how many tokens the model has
+    computed. `awaited`: while the request waits for a load, the number of slots at the start of the table that are not
+    its own, including those that are being loaded; None when it waits for nothing. `kv_tokens`: with `tables`, the
+    tokens that FULL and SWA have; more than are computed when they are cached at scheduling.
     """
 
     request: Handle
@@ -27,6 +30,8 @@ class RunningRequest:
     owner: int
     computed_tokens: int
     awaited: int | None
+    tables: Mapping[str, Slots] = field(default_factory=dict)
+    kv_tokens: int = 0
 
     @property
     def is_loading(self) -> bool:

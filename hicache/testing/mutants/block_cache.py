@@ -232,6 +232,16 @@ class AllocatesBeforeItTakes(BlockCache):
         self._touch(found)
 
 
+class InsistsOnTheHit(BlockCache):
+    """Refuses a request that fits an empty cache, for ever, because it does not fit beside the state of its own hit.
+
+    Seen in BlockCache: nothing else runs, so that no request will free the block which the copy of the state needs.
+    """
+
+    def _do_without_hit(self, request: Request) -> None:
+        """Keep the hit."""
+
+
 class TrustsTheDigest(BlockCache):
     """Compares digests and not tokens, so that a collision serves the blocks of another prefix.
 

@@ -17,10 +17,10 @@ from hicache.testing.block_cache import (
     BlockCacheSnapshot,
     Digest,
     Group,
-    Publish,
     Request,
     sha256,
 )
+from hicache.testing.geometry import Publish
 from hicache.testing.mutants import block_cache as mutants
 from hicache.types import SHARED, Component, EventKind, Namespace
 
@@ -110,6 +110,8 @@ class Engine:
         expected = self._expected_hit(cached_prefixes(before), tokens, namespace)
         assert self.cache.match(np.array(tokens, np.int32), namespace) == expected, f"match: expected {expected}"
         assert self.cache.snapshot() == before, "match changed the cache"
+        if not self.running and not self._fits_beside(tokens, namespace, expected):
+            expected = 0  # nothing that runs will free a block: the request does without its hit
         request = self.cache.admit(np.array(tokens, np.int32), namespace)
         missing = sum(self._blocks_beyond(group, len(tokens), expected) for group in range(len(self.config.groups)))
         if request is None:
@@ -261,6 +263,11 @@ class Engine:
         if self.config.groups[group].kind is MAMBA:
             return 1
         return -(-(tokens + self.config.lookahead) // size) - hit // size
+
+    def _fits_beside(self, tokens: Sequence[int], namespace: Namespace, hit: int) -> bool:
+        """Return whether a request that runs alone fits beside the blocks of a hit of this length."""
+        missing = sum(self._blocks_beyond(group, len(tokens), hit) for group in range(len(self.config.groups)))
+        return missing + len(self._read_prefixes(tokens, namespace, hit)) < self.config.num_blocks
 
     def _published(self, running: Running, computed: int, *, states: bool) -> set[Prefix]:
         """Return what a call that publishes these computed tokens may add."""
@@ -542,6 +549,13 @@ def a_hit_that_is_the_oldest_prefix(engine: Engine) -> None:
     assert engine.admit(PROMPT[:20])
 
 
+def a_prompt_that_fits_without_its_hit(engine: Engine) -> None:
+    running = engine.admit(PROMPT[:16])
+    assert running
+    engine.finish(running)
+    assert engine.admit(PROMPT[:20])
+
+
 def two_prompts_with_one_digest(engine: Engine) -> None:
     running = engine.admit([0, 1, 1, 1, 5])
     assert running
@@ -585,6 +599,12 @@ KILLS: dict[type[BlockCache], Kill] = {
     mutants.RemovedWhileACopyRemains: Kill(the_copy_that_was_stored_first_goes, FULL_4, "events tell", (SHORT, 60)),
     mutants.AllocatesBeforeItTakes: Kill(
         a_hit_that_is_the_oldest_prefix, config_of((FULL, 4), blocks=6), "not published, and shared", (SHORT, 300)
+    ),
+    mutants.InsistsOnTheHit: Kill(
+        a_prompt_that_fits_without_its_hit,
+        config_of((FULL, 4), (MAMBA, 4), blocks=7),
+        "refused 6 blocks, 6 are free",
+        None,
     ),
     mutants.TrustsTheDigest: Kill(two_prompts_with_one_digest, FULL_4, "expected 0", ("full-4", 40), weak_digest),
 }
@@ -740,6 +760,16 @@ def test_a_request_that_does_not_fit_changes_nothing() -> None:
     assert not cache.extend(request, tokens_of(5))
     assert cache.snapshot() == before
     assert cache.extend(request, tokens_of(4))
+
+
+def test_a_request_that_runs_alone_does_without_a_hit_that_it_does_not_fit_beside() -> None:
+    cache = BlockCache(config_of((FULL, 4), (MAMBA, 4), blocks=7))  # 5 blocks of FULL and 1 state fill it
+    cache.finish(admitted(cache, 16))
+    assert cache.match(tokens_of(20)) == 16, "a request of 16 tokens has ended: expected them to be found"
+    again = admitted(cache, 20)
+    assert again.cached_tokens == 0, (
+        f"the state of a hit takes a seventh block: expected no hit, got {again.cached_tokens}"
+    )
 
 
 def test_slots_are_block_ids_times_tokens_plus_offset() -> None:

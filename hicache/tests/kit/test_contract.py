@@ -16,7 +16,7 @@ from hicache.tests.kit.suite_runs import write_suite
 CLAUSES_BY_SECTION = {
     "KEY": 6,
     "POOL": 8,
-    "MATCH": 15,
+    "MATCH": 16,
     "COMP": 3,
     "INS": 8,
     "LOCK": 8,
@@ -26,7 +26,7 @@ CLAUSES_BY_SECTION = {
     "FETCH": 9,
     "RANK": 8,
     "CONF": 5,
-    "REQ": 5,
+    "REQ": 6,
     "FLOW": 12,
     "EVENT": 2,
     "SEC": 6,

@@ -1,0 +1,201 @@
+"""The laws of caches of blocks, checked on a BlockSnapshot and the tables of the running requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from hicache.config import CacheConfig
+from hicache.testing.geometry import geometry_of
+from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock
+from hicache.testing.violation import ViolationError, violation
+from hicache.types import Component, Sizes, Slots
+
+TOKEN_BYTES = 4
+
+Tables = Sequence[Mapping[str, Slots]]
+"""The tables of the running requests, as `tables` of an adapter returns them."""
+
+Held = Counter[tuple[str, int]]
+"""How often each block stands in tables, by component and number."""
+
+
+def check_blocks(
+    snapshot: BlockSnapshot, config: CacheConfig, tables: Tables, departures: frozenset[str] = frozenset()
+) -> None:
+    """Raise InvariantError unless every law holds. `departures`: clauses whose laws are not checked."""
+    held = held_blocks(tables, config)
+    for check in _laws(snapshot, config, held):
+        try:
+            check()
+        except ViolationError as error:
+            if error.clause not in departures:
+                raise
+
+
+def held_blocks(tables: Tables, config: CacheConfig) -> Held:
+    """How often each block stands in tables. A block counts once for each table, and slot 0 is no block."""
+    geometry, held = geometry_of(config), Held()
+    for table in tables:
+        for component in config.components:
+            slots = table[component][:: geometry.slots(component)]
+            held.update((component, number) for number in (slots[slots != 0] // geometry.slots(component)).tolist())
+    return held
+
+
+def _laws(snapshot: BlockSnapshot, config: CacheConfig, held: Held) -> Iterator[Callable[[], None]]:
+    yield partial(check_pools, snapshot, config)
+    for pool in snapshot.pools:
+        yield partial(check_owners, pool, snapshot, held)
+    yield partial(check_lengths, snapshot, config)
+    yield partial(check_references, snapshot, held)
+    yield partial(check_copies, snapshot, config)
+
+
+def check_pools(snapshot: BlockSnapshot, config: CacheConfig) -> None:
+    """POOL-1: each component takes from one pool, all from the same one with a shared pool, of the given capacity."""
+    geometry = geometry_of(config)
+    named = [pool.components for pool in snapshot.pools]
+    expected = [config.components] if geometry.shared_pool else [(component,) for component in config.components]
+    if sorted(map(sorted, named)) != sorted(map(sorted, expected)):
+        raise violation("POOL-1", "pools of the snapshot", expected, named)
+    capacity = geometry.in_blocks(config.capacity_tokens)
+    for pool in snapshot.pools:
+        if pool.capacity != capacity[pool.components[0]]:
+            place = f"pool of {', '.join(pool.components)}"
+            raise violation("POOL-1", place, f"{capacity[pool.components[0]]} blocks", pool.capacity)
+
+
+def check_owners(pool: BlockPool, snapshot: BlockSnapshot, held: Held) -> None:
+    """POOL-1: a block is blank and free, or cached, or in the table of one request; nothing is lost.
+
+    A cached block may stand in several tables. The queue has the blocks that no table has.
+    """
+    place = f"pool of {', '.join(pool.components)}"
+    owners: dict[int, str] = {}
+    cached = [block for block in snapshot.blocks if block.component in pool.components]
+    for number in pool.blank:
+        _own(owners, number, "the blank blocks", place)
+    for block in cached:
+        _own(owners, block.number, f"the cached blocks of {block.component}", place)
+    in_use: set[int] = set()
+    for (component, number), count in held.items():
+        if component in pool.components:
+            in_use.add(number)
+            if owners.get(number) != f"the cached blocks of {component}":
+                _own(owners, number, f"a request's table of {component}", place)
+                if count > 1:
+                    raise violation("POOL-1", f"{place}, block {number}, not cached", "1 entry in tables", count)
+    if len(owners) != pool.capacity:
+        counts = Counter(owners.values())
+        raise violation("POOL-1", place, f"{pool.capacity} blocks with an owner", f"{len(owners)}: {dict(counts)}")
+    if pool.queue is not None and sorted(pool.queue) != sorted(owners.keys() - in_use):
+        raise violation("POOL-1", f"queue of the {place}", sorted(owners.keys() - in_use), sorted(pool.queue))
+
+
+def _own(owners: dict[int, str], number: int, owner: str, place: str) -> None:
+    if number < 1:
+        raise violation("POOL-1", place, "blocks above 0, the padding block", number)
+    if number in owners:
+        raise violation("POOL-1", f"{place}, block {number}", f"one owner, {owners[number]}", f"{owner} as well")
+    owners[number] = owner
+
+
+def check_lengths(snapshot: BlockSnapshot, config: CacheConfig) -> None:
+    """KEY-1: a cached prefix is a positive number of whole blocks."""
+    geometry = geometry_of(config)
+    for block in snapshot.blocks:
+        unit = geometry.tokens(block.component) * TOKEN_BYTES
+        if not block.prefix or len(block.prefix) % unit:
+            expected = f"a positive multiple of {unit // TOKEN_BYTES} tokens"
+            raise violation("KEY-1", _place(block), expected, f"{len(block.prefix) / TOKEN_BYTES:g}")
+
+
+def check_references(snapshot: BlockSnapshot, held: Held) -> None:
+    """LOCK-2: a cached block counts the running requests whose tables have it."""
+    for block in snapshot.blocks:
+        if block.references != held[block.component, block.number]:
+            expected = f"{held[block.component, block.number]} references, one for each table that has it"
+            raise violation("LOCK-2", _place(block), expected, block.references)
+
+
+def check_copies(snapshot: BlockSnapshot, config: CacheConfig) -> None:
+    """INS-1: without duplicates in the geometry, a prefix is cached in one block of each component."""
+    if geometry_of(config).duplicates:
+        return
+    copies = Counter((block.component, block.namespace, block.prefix) for block in snapshot.blocks)
+    for block in snapshot.blocks:
+        count = copies[block.component, block.namespace, block.prefix]
+        if count > 1:
+            raise violation("INS-1", _place(block), "one copy, as the geometry has no duplicates", f"{count} copies")
+
+
+def check_block_sizes(snapshot: BlockSnapshot, config: CacheConfig, sizes: Mapping[str, Sizes], tables: Tables) -> None:
+    """LOCK-4: the size counters of a component are those of its pool, in the component's own slots.
+
+    Free: blank blocks. Evictable: cached ones that no table has. Protected: those in tables, cached or not.
+    """
+    held, geometry = held_blocks(tables, config), geometry_of(config)
+    for pool in snapshot.pools:
+        used = {number for component, number in held if component in pool.components}
+        cached = {block.number for block in snapshot.blocks if block.component in pool.components}
+        for component in pool.components:
+            unit = geometry.slots(component)
+            expected = Sizes(len(cached - used) * unit, len(used) * unit, len(pool.blank) * unit)
+            if sizes[component] != expected:
+                raise violation("LOCK-4", f"size counters of {component}", expected, sizes[component])
+
+
+def check_evicted(before: BlockSnapshot, after: BlockSnapshot) -> None:
+    """EVICT-1: no cached block is lost in a verb that leaves blank blocks in the pool."""
+    known = {(block.component, block.number): block for block in before.blocks}
+    now = {(block.component, block.number, block.namespace, block.prefix) for block in after.blocks}
+    for pool in after.pools:
+        lost = [
+            block
+            for (component, number), block in known.items()
+            if component in pool.components and (component, number, block.namespace, block.prefix) not in now
+        ]
+        if lost and pool.blank:
+            raise violation("EVICT-1", _place(lost[0]), f"to stay while {len(pool.blank)} blocks are blank", "evicted")
+
+
+def check_table(table: Mapping[str, Slots], config: CacheConfig, tokens: int) -> None:
+    """REQ-4: a table has whole blocks for each token and the lookahead; all of FULL are there, and an own state."""
+    geometry = geometry_of(config)
+    if set(table) != set(config.components):
+        raise violation("REQ-4", "tables of a request", f"tables of {sorted(config.components)}", sorted(table))
+    for component, slots in table.items():
+        place, size = f"table of {component} of a request of {tokens} tokens", geometry.slots(component)
+        if component == Component.MAMBA:
+            if not len(slots) or int(slots.min()) < 1:
+                raise violation("REQ-4", place, "slots above 0, the last one its own", slots.tolist())
+            continue
+        expected = geometry.blocks_of(tokens)[component] * size
+        if len(slots) != expected:
+            raise violation("REQ-4", place, f"{expected} slots", f"{len(slots)} slots")
+        rows = slots.reshape(-1, size)
+        is_whole = (rows[:, 0] % size == 0) & (rows == rows[:, :1] + np.arange(size)).all(axis=1) & (rows[:, 0] > 0)
+        is_absent = (rows == 0).all(axis=1) & (component != Component.FULL)
+        if not (is_whole | is_absent).all():
+            raise violation(
+                "POOL-4", place, f"aligned blocks of {size}", rows[(is_whole | is_absent).argmin()].tolist()
+            )
+
+
+def check_growth(before: Mapping[str, Slots], after: Mapping[str, Slots]) -> None:
+    """REQ-4: where duplicates stay, an entry of a table stays as it is, or goes when it is not needed any more."""
+    for component, slots in before.items():
+        if component != Component.MAMBA:
+            now = after[component][: len(slots)]
+            kept = now != 0
+            if not np.array_equal(now[kept], slots[kept]):
+                raise violation("REQ-4", f"table of {component} that grew", slots.tolist(), now.tolist())
+
+
+def _place(block: CachedBlock) -> str:
+    end = len(block.prefix) // TOKEN_BYTES
+    return f"block {block.number} of {block.component}, which ends {end} tokens of {block.namespace}"
