@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from hicache.config import EvictionPolicy, WritePolicy
+from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability, PendingTransfer
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedInsert, ExpectedMatch
@@ -28,9 +28,10 @@ from hicache.types import (
     TransferPhase,
 )
 
+from .eviction_oracle import require_host_victims, require_victims
 from .loads import ExpectedLoad, LoadTickets, loads_of, new_targets, require_answer
 from .situation import Situation
-from .small_caches import NAMESPACE, PAGES, TAIL, USED
+from .small_caches import NAMESPACE, PAGES, PRIORITY, TAIL, USED
 from .tier_machine import (
     ACTIONS,
     COMPONENT,
@@ -113,10 +114,11 @@ class HostVerbs(TierMachine):
         passed: int,
         with_state: bool,
         soon: list[DrawnAction],
+        priority: int = 0,
     ) -> None:
         """A prompt is computed and inserted, if there is room for it. `passed`: pages before the request's window."""
         self.prompts.append((pages, namespace))
-        self._put(self.key(pages, tail, namespace), passed, with_state)
+        self._put(self.key(pages, tail, namespace), passed, with_state, priority)
         self.pass_time(soon)
 
     def put_again(self, place: int, pages: int, passed: int, with_state: bool) -> None:
@@ -157,25 +159,30 @@ class HostVerbs(TierMachine):
         )
         best = (key.namespace, self.prefix(key, expected.best))
         require_hits(before, hits_by_page(after, self.config.page_size), None if chunked else best)
-        self.uses.used(*best)
+        self.uses.matched(*best, after, is_hit=not chunked)
         return found, expected
 
-    def _put(self, key: Key, passed: int, with_state: bool) -> None:
+    def _put(self, key: Key, passed: int, with_state: bool, priority: int = 0) -> None:
         found, _ = self.find(key)
         shared = len(found.device_indices)
         receipt = self.driver.lock(found.device_anchor)
         fresh = self.take_slots(self.driver.aligned(key) - shared)
         if fresh is not None:
-            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
+            window_start = self.pass_window(passed, shared, fresh)
+            self._insert(key, found.device_indices, fresh, window_start, with_state, priority)
         self.driver.unlock(receipt)
         self.sync()
 
-    def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
+    def _insert(
+        self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool, priority: int
+    ) -> None:
         self.driver.write(key, fresh, len(shared))
         state = self.state_of(key) if with_state else None
         expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
         slots = np.concatenate((shared, fresh))
-        result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
+        result = self.driver.insert(
+            key, slots, shared=len(shared), window_start=window_start, state=state, priority=priority
+        )
         if state is None and Component.MAMBA in self.components and self.departs("INS-3"):
             self.sync()
             return
@@ -186,7 +193,7 @@ class HostVerbs(TierMachine):
         assert not lacking, f"INS-3: expected all data of the insert to be cached, lacking: {lacking}"
         self.sync()
         prefix = self.prefix(key, self.driver.aligned(key))
-        self.uses.inserted(key.namespace, prefix, snapshot)
+        self.uses.inserted(key.namespace, prefix, snapshot, priority)
         self.write_policy.used(key.namespace, prefix, snapshot)
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)
@@ -339,21 +346,21 @@ class HostVerbs(TierMachine):
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        self.uses = UseLog()
+        self.uses = UseLog(self.config)
 
     def sync(self) -> None:
         super().sync()
+        self.uses.observe(self.driver.snapshot())
         self.tickets.observe(bool(loads_of(self.driver.snapshot())))
 
     def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        goes_by_use = self.config.policy is EvictionPolicy.LRU and not self.departs("EVICT-2", "MATCH-16")
         is_copied_first = self.host.write_policy is WritePolicy.WRITE_BACK
-        if component == Component.FULL and goes_by_use and not is_copied_first:
-            self.uses.require_victims(before, after, tokens)
+        if self.has_known_order(component) and not is_copied_first:
+            require_victims(self.uses, before, after, component, tokens)
 
     def evicted_from_host(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        if component == Component.FULL and not self.departs("EVICT-8", "MATCH-16"):
-            self.uses.require_host_victims(before, after, tokens)
+        if not self.departs("EVICT-3", "EVICT-4", "EVICT-6", "EVICT-8", "MATCH-10", "MATCH-16"):
+            require_host_victims(self.uses, before, after, component, tokens)
 
     def moved(self, one: PendingTransfer) -> None:
         for ticket in self.tickets.waiting if one.kind is TransferKind.LOAD else ():
@@ -400,7 +407,7 @@ class HostMachine(HostVerbs):
     pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
     evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
     match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
-    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON)(
+    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON, priority=PRIORITY)(
         HostVerbs.put
     )
     put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans())(HostVerbs.put_again)

@@ -72,10 +72,17 @@ def register_profiles() -> None:
 
     quick: for development; ci: the same examples everywhere, as a gate; nightly: for long runs.
     """
-    from hypothesis import HealthCheck, settings
+    from hypothesis import HealthCheck, Phase, settings
 
-    # A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies.
-    common = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+    # A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies. One failure
+    # is reduced and not each that the search meets, and no lines are collected to explain it: both take minutes.
+    common = settings(
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+        report_multiple_bugs=False,
+        phases=[phase for phase in Phase if phase is not Phase.explain],
+    )
     settings.register_profile("quick", common, max_examples=25, stateful_step_count=25)
     settings.register_profile("ci", common, max_examples=150, stateful_step_count=30, derandomize=True)
     settings.register_profile("nightly", common, max_examples=4000, stateful_step_count=60)
