@@ -159,7 +159,9 @@ def _node_states(snapshot: Snapshot) -> dict[Place, NodeState]:
             views[Tier.HOST] = snapshot.host.nodes[number]
         nodes[place_of(snapshot, number)] = NodeState(
             parent=place_of(snapshot, node.parent) if node.parent >= 0 else None,
-            held={tier: {c: len(own) for c, own in view.slots.items() if own is not None} for tier, view in views.items()},
+            held={
+                tier: {c: len(own) for c, own in view.slots.items() if own is not None} for tier, view in views.items()
+            },
             locked={tier: frozenset(c for c, count in view.locks.items() if count) for tier, view in views.items()},
         )
     return nodes

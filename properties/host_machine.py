@@ -407,9 +407,15 @@ class HostMachine(HostVerbs):
     pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
     evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
     match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
-    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON, priority=PRIORITY)(
-        HostVerbs.put
-    )
+    put = rule(
+        pages=PAGES,
+        tail=TAIL,
+        namespace=NAMESPACE,
+        passed=PASSED,
+        with_state=st.booleans(),
+        soon=SOON,
+        priority=PRIORITY,
+    )(HostVerbs.put)
     put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans())(HostVerbs.put_again)
     load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
         HostVerbs.load_back

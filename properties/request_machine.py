@@ -5,11 +5,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
+from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.model import ExpectedMatch
 from hicache.types import SHARED, Component, Handle, Key, Namespace
 
 from .machine import CacheMachine
+from .request_order import RequestOrder
 from .small_caches import NAMESPACE, PAGES
 
 REQUEST_TAIL = st.integers(1, 2)
@@ -17,6 +19,9 @@ REQUEST_TAIL = st.integers(1, 2)
 
 CHUNK = st.integers(1, 6)
 """Tokens that are computed until the next checkpoint."""
+
+FIRST_STRANGE_PAGE = 100
+"""The number of a page that no other rule draws."""
 
 DECODED = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 
@@ -58,7 +63,7 @@ class RequestVerbs(CacheMachine):
             return
         self.computed[number] = min(len(self.keys[number].tokens), self.computed[number] + tokens)
         self.driver.checkpoint(self.handles[number], self.computed[number])
-        self._cached(number)
+        self.cached(number)
 
     def extend(self, number: int, tokens: list[int]) -> None:
         """Decode tokens. Without room the request is unchanged."""
@@ -66,9 +71,9 @@ class RequestVerbs(CacheMachine):
             return
         key = self.keys[number]
         self.computed[number] = len(key.tokens)
-        if self.driver.extend(self.handles[number], tokens) is not None:
-            self.keys[number] = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
-        self.sync()
+        longer = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
+        if self.grow(number, tokens, longer):
+            self.keys[number] = longer
 
     def finish(self, number: int) -> None:
         """Finish a request that is computed in full."""
@@ -103,6 +108,12 @@ class RequestVerbs(CacheMachine):
         self.sync()
         return known, admission
 
+    def grow(self, number: int, tokens: list[int], longer: Key) -> bool:
+        """Give a request slots for more tokens; False without room. `longer`: its key with them."""
+        is_granted = self.driver.extend(self.handles[number], tokens) is not None
+        self.sync()
+        return is_granted
+
     def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
         """MATCH-1: a request got all tokens that are cached of its prompt."""
         given = admission.cached_tokens
@@ -128,13 +139,14 @@ class RequestVerbs(CacheMachine):
             self.driver.finish(handle)
         else:
             self.driver.abort(handle)
-        self._cached(number)
+        self.cached(number)
 
-    # Internal.
-
-    def _cached(self, number: int) -> None:
+    def cached(self, number: int) -> None:
+        """A request may have cached what it computed."""
         self.model.permit(self.keys[number])
         self.sync()
+
+    # Internal.
 
     def _fits_empty(self, key: Key) -> bool:
         page = self.config.page_size
@@ -143,9 +155,38 @@ class RequestVerbs(CacheMachine):
 
 
 class RequestMachine(RequestVerbs):
-    """The rules of requests on one tier: each is a verb, with the strategies of its arguments."""
+    """The rules of requests on one tier: each is a verb, with the strategies of its arguments.
+
+    `order`: what an admission may evict, or None where the oracle does not know it.
+    """
 
     requests = Bundle("requests")
+    order: RequestOrder | None = None
+
+    def opened(self, data: st.DataObject) -> None:
+        is_known = self.components == (Component.FULL,) and self.config.policy is EvictionPolicy.LRU
+        if is_known and not self.departs("EVICT-1", "EVICT-2", "MATCH-10"):
+            self.order = RequestOrder(self.config, self._is_cached)
+
+    # The first two are used most: they end in the situations that the others begin with.
+
+    @rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, is_finished=st.booleans())
+    def serve(self, pages: list[int], tail: int, is_finished: bool) -> object:
+        """Admit a prompt, compute it in full and end it."""
+        number = self.start(self.key(pages, tail, SHARED))
+        if number is None:
+            return multiple()
+        self.checkpoint(number, len(self.keys[number].tokens))
+        self.end(number, is_finished)
+        return number
+
+    @rule(pages=st.integers(1, 8))
+    def press(self, pages: int) -> None:
+        """A request takes pages that share nothing with any prompt, and gives them back unused."""
+        first = FIRST_STRANGE_PAGE + len(self.keys)
+        number = self.start(self.key([first, *[first + 1] * (pages - 1)], 0, SHARED))
+        if number is not None:
+            self.end(number, is_finished=False)
 
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
@@ -163,3 +204,51 @@ class RequestMachine(RequestVerbs):
         component = data.draw(st.sampled_from(self.components), label="component")
         self.driver.evict(component, self.slots_of(component, pages))
         self.sync()
+        if self.order is not None:
+            self.order.require_evictions(f"evict({pages} pages)", needed=pages, free=0)
+
+    # Overridden hooks.
+
+    def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
+        free = self._free_pages()
+        known, admission = super().ask(key)
+        if self.order is None:
+            return known, admission
+        if admission is None:
+            self.order.refused(key)
+            return known, admission
+        self.order.admitted(len(self.keys), key, admission.cached_tokens)
+        needed = (len(admission.table) - admission.cached_tokens) // self.config.page_size
+        self.order.require_evictions(f"admission of {len(key.tokens)} tokens", needed, free)
+        return known, admission
+
+    def grow(self, number: int, tokens: list[int], longer: Key) -> bool:
+        free = self._free_pages()
+        is_granted = super().grow(number, tokens, longer)
+        if self.order is not None and is_granted:
+            self.order.extended(number, longer)
+            page, before = self.config.page_size, len(self.keys[number].tokens)
+            needed = -(-len(longer.tokens) // page) - -(-before // page)
+            self.order.require_evictions(f"extension to {len(longer.tokens)} tokens", needed, free)
+        return is_granted
+
+    def cached(self, number: int) -> None:
+        super().cached(number)
+        if self.order is not None:
+            self.order.cached_by(number)
+            if number not in self.handles:
+                self.order.ended(number)
+
+    def give_back(self) -> None:
+        """Also look up every prompt: what is cached is found, whatever else was evicted."""
+        super().give_back()
+        for key in self.keys.values():
+            self.driver.lookup(key)
+
+    # Internal.
+
+    def _is_cached(self, key: Key) -> bool:
+        return self.model.expected_match(key).anchor == self.driver.aligned(key)
+
+    def _free_pages(self) -> int:
+        return self.adapter.sizes()[Component.FULL].free // self.config.page_size

@@ -63,8 +63,8 @@ class Span:
 class PageLog:
     """What is known of one page since it is cached.
 
-    `created`: when it came. `priority`: of the inserts that ended in its node. `hits`: matches through it. `window_use`:
-    when its SWA data was last used.
+    `created`: when it came. `priority`: of the inserts that ended in its node. `hits`: matches through it.
+    `window_use`: when its SWA data was last used.
     """
 
     created: Span
