@@ -31,7 +31,7 @@ from hicache.types import (
 from .eviction_oracle import require_host_victims, require_victims
 from .loads import ExpectedLoad, LoadTickets, loads_of, new_targets, require_answer
 from .situation import Situation
-from .small_caches import NAMESPACE, PAGES, PRIORITY, TAIL, USED
+from .small_caches import NAMESPACE, PAGES, TAIL, USED
 from .tier_machine import (
     ACTIONS,
     COMPONENT,
@@ -114,11 +114,10 @@ class HostVerbs(TierMachine):
         passed: int,
         with_state: bool,
         soon: list[DrawnAction],
-        priority: int = 0,
     ) -> None:
         """A prompt is computed and inserted, if there is room for it. `passed`: pages before the request's window."""
         self.prompts.append((pages, namespace))
-        self._put(self.key(pages, tail, namespace), passed, with_state, priority)
+        self._put(self.key(pages, tail, namespace), passed, with_state)
         self.pass_time(soon)
 
     def put_again(self, place: int, pages: int, passed: int, with_state: bool) -> None:
@@ -162,27 +161,22 @@ class HostVerbs(TierMachine):
         self.uses.matched(*best, after, is_hit=not chunked)
         return found, expected
 
-    def _put(self, key: Key, passed: int, with_state: bool, priority: int = 0) -> None:
+    def _put(self, key: Key, passed: int, with_state: bool) -> None:
         found, _ = self.find(key)
         shared = len(found.device_indices)
         receipt = self.driver.lock(found.device_anchor)
         fresh = self.take_slots(self.driver.aligned(key) - shared)
         if fresh is not None:
-            window_start = self.pass_window(passed, shared, fresh)
-            self._insert(key, found.device_indices, fresh, window_start, with_state, priority)
+            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
         self.driver.unlock(receipt)
         self.sync()
 
-    def _insert(
-        self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool, priority: int
-    ) -> None:
+    def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
         self.driver.write(key, fresh, len(shared))
         state = self.state_of(key) if with_state else None
         expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
         slots = np.concatenate((shared, fresh))
-        result = self.driver.insert(
-            key, slots, shared=len(shared), window_start=window_start, state=state, priority=priority
-        )
+        result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
         if state is None and Component.MAMBA in self.components and self.departs("INS-3"):
             self.sync()
             return
@@ -193,7 +187,7 @@ class HostVerbs(TierMachine):
         assert not lacking, f"INS-3: expected all data of the insert to be cached, lacking: {lacking}"
         self.sync()
         prefix = self.prefix(key, self.driver.aligned(key))
-        self.uses.inserted(key.namespace, prefix, snapshot, priority)
+        self.uses.inserted(key.namespace, prefix, snapshot)
         self.write_policy.used(key.namespace, prefix, snapshot)
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)
@@ -407,15 +401,9 @@ class HostMachine(HostVerbs):
     pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
     evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
     match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
-    put = rule(
-        pages=PAGES,
-        tail=TAIL,
-        namespace=NAMESPACE,
-        passed=PASSED,
-        with_state=st.booleans(),
-        soon=SOON,
-        priority=PRIORITY,
-    )(HostVerbs.put)
+    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON)(
+        HostVerbs.put
+    )
     put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans())(HostVerbs.put_again)
     load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
         HostVerbs.load_back

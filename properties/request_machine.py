@@ -20,6 +20,9 @@ REQUEST_TAIL = st.integers(1, 2)
 CHUNK = st.integers(1, 6)
 """Tokens that are computed until the next checkpoint."""
 
+FEW_PAGES = st.lists(st.integers(1, 3), max_size=2)
+"""The whole pages of a prompt of which a small cache has room for several: equal ones are likely."""
+
 FIRST_STRANGE_PAGE = 100
 """The number of a page that no other rule draws."""
 
@@ -49,12 +52,14 @@ class RequestVerbs(CacheMachine):
         again = self.start(self.keys[number])
         return multiple() if again is None else again
 
-    def admit_batch(self, pages: list[int], tail: int, tokens: int) -> object:
-        """Admit two equal prompts in one batch, and compute and cache a chunk of both."""
+    def admit_batch(self, pages: list[int], tail: int, tokens: int, ended: int) -> object:
+        """Admit two equal prompts in one batch, and compute and cache a chunk of both. The last `ended` are aborted."""
         key = self.key(pages, tail, SHARED)
         numbers = [number for number in (self.start(key), self.start(key)) if number is not None]
         for number in numbers:
             self.checkpoint(number, tokens)
+        for number in numbers[2 - ended :]:
+            self.abort(number)
         return multiple(*numbers)
 
     def checkpoint(self, number: int, tokens: int) -> None:
@@ -170,7 +175,7 @@ class RequestMachine(RequestVerbs):
 
     # The first two are used most: they end in the situations that the others begin with.
 
-    @rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, is_finished=st.booleans())
+    @rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, is_finished=st.booleans())
     def serve(self, pages: list[int], tail: int, is_finished: bool) -> object:
         """Admit a prompt, compute it in full and end it."""
         number = self.start(self.key(pages, tail, SHARED))
@@ -180,17 +185,20 @@ class RequestMachine(RequestVerbs):
         self.end(number, is_finished)
         return number
 
-    @rule(pages=st.integers(1, 8))
-    def press(self, pages: int) -> None:
-        """A request takes pages that share nothing with any prompt, and gives them back unused."""
+    @rule(missing=st.integers(0, 3))
+    def press(self, missing: int) -> None:
+        """A request takes all free pages and some more, shares nothing with any prompt, and is aborted."""
+        pages = self._free_pages() + missing
         first = FIRST_STRANGE_PAGE + len(self.keys)
-        number = self.start(self.key([first, *[first + 1] * (pages - 1)], 0, SHARED))
+        number = self.start(self.key([first, *[first + 1] * (pages - 1)], 0, SHARED)) if pages else None
         if number is not None:
             self.end(number, is_finished=False)
 
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
-    admit_batch = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, tokens=CHUNK)(RequestVerbs.admit_batch)
+    admit_batch = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, tokens=CHUNK, ended=st.integers(0, 2))(
+        RequestVerbs.admit_batch
+    )
     checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
     extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
     finish = rule(number=consumes(requests))(RequestVerbs.finish)
