@@ -28,6 +28,8 @@ from .scenario import (
     lock,
     longer_prompt,
     make_tombstone,
+    open_variant,
+    open_with_window,
     put,
     recompute,
     unit,
@@ -329,6 +331,75 @@ def test_an_insert_of_a_cached_prompt_is_a_use(driver: Driver, insert: Callable[
         put(driver, [page])
     insert(driver, [1])
     require_order(driver, [(2,), (3,), (1,)], "caching 1, 2, 3, and 1 again")
+
+
+# INS-8, MATCH-10: what a split leaves as it was. The part of a node that a request did not reach is no more recent.
+
+
+@clause("MATCH-10", "INS-8", page_sizes=[1, 16], needs=[Capability.SNAPSHOT], bigram=True)
+def test_a_use_that_ends_inside_a_node_is_a_use_of_its_first_part(driver: Driver) -> None:
+    put(driver, [1, 2, 3])
+    put(driver, [4])
+    # No state is inside the node: with MAMBA only a request that also leaves its own state there ends inside it.
+    if has(driver, MAMBA):
+        put(driver, [1, 2])
+    else:
+        use(driver, [1, 2])
+    for expected in ({(1,), (1, 2), (4,)}, {(1,), (1, 2)}):
+        driver.evict(FULL, 1)
+        left = device_slots(driver, FULL).keys()
+        assert left == expected, f"MATCH-10: (1, 2) of (1, 2, 3) was used last: expected {expected} left, got {left}"
+
+
+@clause("EVICT-2", "INS-8", policies=[FIFO], needs=[Capability.SNAPSHOT])
+def test_a_split_keeps_the_age_of_both_parts(driver: Driver) -> None:
+    put(driver, [1, 2, 3])
+    put(driver, [4])
+    put(driver, [1, 2])
+    driver.evict(FULL, 3 * driver.config.page_size)
+    left = device_slots(driver, FULL).keys()
+    assert left == {(4,)}, f"INS-8: (1, 2, 3) came before 4, and was split since: expected 4 alone left, got {left}"
+
+
+@clause("INS-8", "EVICT-10", components=(SWA, MAMBA), needs=[Capability.SNAPSHOT])
+def test_a_split_keeps_how_recent_window_data_is(driver: Driver) -> None:
+    wide = open_with_window(driver, 3)
+    for pages in ([1, 2, 3], [9]):
+        put(wide, pages)
+    use(wide, [1, 2, 3])
+    assert hit_pages(wide, [1, 8]) == 0, "MATCH-4: there is no state after page 1: expected a split and no hit"
+    wide.evict(SWA, 1)
+    left = device_slots(wide, SWA).keys()
+    expected = prefixes(1, 2, 3)
+    assert left == expected, f"INS-8: (1, 2, 3) was used after 9, and then split: expected {expected} left, got {left}"
+
+
+# EVICT-10: SWA and MAMBA go by use, whatever the policy.
+
+
+@clause("EVICT-10", components=(SWA,), needs=[Capability.SNAPSHOT, Capability.POLICIES], bigram=True)
+@pytest.mark.parametrize("policy", ALL_POLICIES, ids=lambda policy: policy.value)
+def test_window_data_is_evicted_by_use_whatever_the_policy(driver: Driver, policy: EvictionPolicy) -> None:
+    goes_by_use(driver, SWA, policy)
+
+
+@clause("EVICT-10", components=(MAMBA,), needs=[Capability.SNAPSHOT, Capability.POLICIES])
+@pytest.mark.parametrize("policy", ALL_POLICIES, ids=lambda policy: policy.value)
+def test_states_are_evicted_by_use_whatever_the_policy(driver: Driver, policy: EvictionPolicy) -> None:
+    goes_by_use(driver, MAMBA, policy)
+
+
+def goes_by_use(driver: Driver, component: str, policy: EvictionPolicy) -> None:
+    """Three leaves, of which each policy but LRU evicts another one first or second."""
+    other = open_variant(driver, policy=policy)
+    for page, priority in ((1, 1), (2, 0), (3, 2)):
+        put(other, [page], priority=priority)
+    for page in (1, 1, 2):
+        use(other, [page])
+    for expected in ({(1,), (2,)}, {(2,)}):
+        other.evict(component, 1)
+        left = device_slots(other, component).keys()
+        assert left == expected, f"EVICT-10: {policy.value}: 3, 1, 2 by use: expected {expected} left, got {left}"
 
 
 # EVICT-2: the hits that LFU and SLRU use: each request that matched a node counts once.

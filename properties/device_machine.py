@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
-from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.model import ExpectedInsert
-from hicache.types import SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
+from hicache.types import NO_SLOTS, SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
 
+from .eviction_oracle import require_victims
 from .machine import CacheMachine
-from .small_caches import NAMESPACE, PAGES, TAIL, USED
+from .small_caches import NAMESPACE, PAGES, PRIORITY, TAIL, USED
 from .uses import UseLog
 
 Prompt = tuple[list[int], Namespace, int, int, bool]
@@ -43,7 +43,6 @@ class DeviceMachine(CacheMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.uses = UseLog()
         self.serial = 0
         self.holders = 0
         self.prompts: list[tuple[list[int], Namespace]] = []
@@ -52,8 +51,9 @@ class DeviceMachine(CacheMachine):
         self.outdated: set[int] = set()
 
     def opened(self, data: st.DataObject) -> None:
+        self.uses = UseLog(self.config)
         for pages, namespace in data.draw(USED, label="prompts that came before"):
-            self._put(pages, namespace, tail=0, passed=0, with_state=True)
+            self._put(pages, namespace, tail=0, passed=0, with_state=True, priority=0)
 
     # Match.
 
@@ -65,10 +65,20 @@ class DeviceMachine(CacheMachine):
 
     # Insert.
 
-    @rule(prompt=PROMPT, tail=TAIL, passed=PASSED, with_state=st.booleans())
-    def put(self, prompt: Prompt, tail: int, passed: int, with_state: bool) -> None:
+    @rule(prompt=PROMPT, tail=TAIL, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)
+    def put(self, prompt: Prompt, tail: int, passed: int, with_state: bool, priority: int) -> None:
         """A prompt is computed and inserted, if there is room for it. `passed`: pages before the request's window."""
-        self._put(*self._prompt(*prompt), tail, passed, with_state)
+        self._put(*self._prompt(*prompt), tail, passed, with_state, priority)
+
+    @rule(prompt=PROMPT, tail=TAIL, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)
+    def put_unmatched(self, prompt: Prompt, tail: int, passed: int, with_state: bool, priority: int) -> None:
+        """A prompt is computed in full, as if nothing of it were cached, and inserted without a match before."""
+        pages, namespace = self._prompt(*prompt)
+        self.prompts.append((pages, namespace))
+        key = self.key(pages, tail, namespace)
+        fresh = self.take_slots(self.driver.aligned(key))
+        if fresh is not None:
+            self._insert(key, NO_SLOTS, fresh, self.pass_window(passed, 0, fresh), with_state, priority)
 
     # Lock.
 
@@ -96,10 +106,9 @@ class DeviceMachine(CacheMachine):
         self.driver.evict(component, tokens)
         after = self.driver.snapshot()
         self.model.sync(after)
-        # The oracle counts a match as a use, and takes the ancestors that a victim leaves useless.
-        has_own_order = self.config.policy is not EvictionPolicy.LRU or self.departs("EVICT-2", "EVICT-6", "MATCH-16")
-        if component == Component.FULL and not has_own_order:
-            self.uses.require_victims(before, after, tokens)
+        if self.has_known_order(component):
+            require_victims(self.uses, before, after, component, tokens)
+        self.uses.observe(after)
 
     @precondition(lambda self: self.holders < HOLDERS)
     @rule(target=slots, pages=st.integers(1, 4))
@@ -136,10 +145,16 @@ class DeviceMachine(CacheMachine):
         self.prompts.clear()
         self.driver.reset()
         self.sync()
-        self.uses = UseLog()
+        self.uses = UseLog(self.config)
         self.outdated |= self.outstanding
         self.outstanding = set()
         assert not self.driver.snapshot().nodes, "EVICT-9: expected an empty tree after a reset"
+
+    # Overridden hooks.
+
+    def sync(self) -> None:
+        super().sync()
+        self.uses.observe(self.driver.snapshot())
 
     # Internal.
 
@@ -152,7 +167,9 @@ class DeviceMachine(CacheMachine):
         earlier, namespace = self.prompts[-1 - place % len(self.prompts)]
         return [*earlier[:kept], *(pages if goes_on else [])][:6], namespace
 
-    def _put(self, pages: list[int], namespace: Namespace, tail: int, passed: int, with_state: bool) -> None:
+    def _put(
+        self, pages: list[int], namespace: Namespace, tail: int, passed: int, with_state: bool, priority: int
+    ) -> None:
         self.prompts.append((pages, namespace))
         key = self.key(pages, tail, namespace)
         found = self._match(key)
@@ -160,7 +177,8 @@ class DeviceMachine(CacheMachine):
         receipt = self._lock(found)
         fresh = self.take_slots(self.driver.aligned(key) - shared)
         if fresh is not None:
-            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
+            window_start = self.pass_window(passed, shared, fresh)
+            self._insert(key, found.device_indices, fresh, window_start, with_state, priority)
         self._unlock(receipt)
 
     def _match(self, key: Key) -> MatchResult:
@@ -168,7 +186,7 @@ class DeviceMachine(CacheMachine):
         found = self.driver.match(key)
         matched = len(found.device_indices)
         assert matched == expected, f"MATCH-1: expected {expected} elements of {key}, got {matched}"
-        self.uses.used(key.namespace, self.prefix(key, matched))
+        self.uses.matched(key.namespace, self.prefix(key, matched), self.driver.snapshot(), is_hit=True)
         return found
 
     def _lock(self, found: MatchResult) -> int:
@@ -187,16 +205,21 @@ class DeviceMachine(CacheMachine):
         self.driver.unlock(receipt)
         self.sync()
 
-    def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
+    def _insert(
+        self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool, priority: int
+    ) -> None:
         self.driver.write(key, fresh, len(shared))
         state = self.state_of(key) if with_state else None
         expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
         slots = np.concatenate((shared, fresh))
-        result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
+        result = self.driver.insert(
+            key, slots, shared=len(shared), window_start=window_start, state=state, priority=priority
+        )
         actual = ExpectedInsert(result.prefix_length, result.accepted_length, result.state_adopted)
         assert actual == expected, f"INS-1: expected the answer {expected}, got {actual}"
-        differences = self.model.differences(self.driver.snapshot())
+        snapshot = self.driver.snapshot()
+        differences = self.model.differences(snapshot)
         assert not differences, f"INS-1: expected no differences from the oracle after the insert, got {differences}"
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)
-        self.uses.inserted(key.namespace, self.prefix(key, self.driver.aligned(key)), self.driver.snapshot())
+        self.uses.inserted(key.namespace, self.prefix(key, self.driver.aligned(key)), snapshot, priority)

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from hicache.config import EvictionPolicy, WritePolicy
+from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability, Pending
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedInsert, ExpectedMatch
@@ -28,6 +28,7 @@ from hicache.types import (
     TransferPhase,
 )
 
+from .eviction_oracle import require_host_victims, require_victims
 from .loads import ExpectedLoad, LoadTickets, loads_of, new_targets, require_answer
 from .situation import Situation
 from .small_caches import NAMESPACE, PAGES, TAIL, USED
@@ -157,7 +158,7 @@ class HostVerbs(TierMachine):
         )
         best = (key.namespace, self.prefix(key, expected.best))
         require_hits(before, hits_by_page(after, self.config.page_size), None if chunked else best)
-        self.uses.used(*best)
+        self.uses.matched(*best, after, is_hit=not chunked)
         return found, expected
 
     def _put(self, key: Key, passed: int, with_state: bool) -> None:
@@ -339,21 +340,21 @@ class HostVerbs(TierMachine):
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        self.uses = UseLog()
+        self.uses = UseLog(self.config)
 
     def sync(self) -> None:
         super().sync()
+        self.uses.observe(self.driver.snapshot())
         self.tickets.observe(bool(loads_of(self.driver.snapshot())))
 
     def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        goes_by_use = self.config.policy is EvictionPolicy.LRU and not self.departs("EVICT-2", "MATCH-16")
         is_copied_first = self.host.write_policy is WritePolicy.WRITE_BACK
-        if component == Component.FULL and goes_by_use and not is_copied_first:
-            self.uses.require_victims(before, after, tokens)
+        if self.has_known_order(component) and not is_copied_first:
+            require_victims(self.uses, before, after, component, tokens)
 
     def evicted_from_host(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
-        if component == Component.FULL and not self.departs("EVICT-8", "MATCH-16"):
-            self.uses.require_host_victims(before, after, tokens)
+        if not self.departs("EVICT-3", "EVICT-4", "EVICT-6", "EVICT-8", "MATCH-10", "MATCH-16"):
+            require_host_victims(self.uses, before, after, component, tokens)
 
     def moved(self, one: Pending) -> None:
         for ticket in self.tickets.waiting if one.kind is TransferKind.LOAD else ():

@@ -102,6 +102,12 @@ class CacheMachine(RuleBasedStateMachine):
         """Whether one of these clauses does not apply: the adapter departs from it, or its profile excepts it."""
         return not clauses_not_checked(self.adapter.profile, self.adapter.departures).isdisjoint(clauses)
 
+    def has_known_order(self, component: str) -> bool:
+        """Whether the oracle knows the order in which a component is evicted from the device."""
+        # A cache that departs from EVICT-2 counts uses in another way, and so for each component.
+        of_all = ("EVICT-2", "EVICT-3", "EVICT-4", "EVICT-6", "MATCH-10", "MATCH-16", "INS-8")
+        return not self.departs(*of_all, *(["EVICT-10"] if component != Component.FULL else []))
+
     def refuses(self, call: Callable[[], object]) -> None:
         """The call raises and changes nothing. Skipped for an adapter that does not declare REFUSALS."""
         if Capability.REFUSALS not in self.adapter_type.capabilities:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
+from hicache.config import EvictionPolicy
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.geometry import Publish
 from hicache.testing.model import ExpectedMatch
-from hicache.types import SHARED, Handle, Key, Namespace
+from hicache.types import SHARED, Component, Handle, Key, Namespace
 
 from .machine import CacheMachine
+from .request_order import RequestOrder
 from .small_caches import NAMESPACE, PAGES
 
 REQUEST_TAIL = st.integers(1, 2)
@@ -18,6 +20,12 @@ REQUEST_TAIL = st.integers(1, 2)
 
 CHUNK = st.integers(1, 6)
 """Tokens that are computed until the next checkpoint."""
+
+FEW_PAGES = st.lists(st.integers(1, 3), max_size=2)
+"""The whole pages of a prompt of which a small cache has room for several: equal ones are likely."""
+
+FIRST_STRANGE_PAGE = 100
+"""The number of a page that no other rule draws."""
 
 DECODED = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 
@@ -45,12 +53,14 @@ class RequestVerbs(CacheMachine):
         again = self.start(self.keys[number])
         return multiple() if again is None else again
 
-    def admit_batch(self, pages: list[int], tail: int, tokens: int) -> object:
-        """Admit two equal prompts in one batch, and compute and cache a chunk of both."""
+    def admit_batch(self, pages: list[int], tail: int, tokens: int, ended: int) -> object:
+        """Admit two equal prompts in one batch, and compute and cache a chunk of both. The last `ended` are aborted."""
         key = self.key(pages, tail, SHARED)
         numbers = [number for number in (self.start(key), self.start(key)) if number is not None]
         for number in numbers:
             self.checkpoint(number, tokens)
+        for number in numbers[2 - ended :]:
+            self.abort(number)
         return multiple(*numbers)
 
     def checkpoint(self, number: int, tokens: int) -> None:
@@ -59,7 +69,7 @@ class RequestVerbs(CacheMachine):
             return
         self.computed[number] = min(len(self.keys[number].tokens), self.computed[number] + tokens)
         self.driver.checkpoint(self.handles[number], self.computed[number])
-        self._cached(number)
+        self.cached(number)
 
     def extend(self, number: int, tokens: list[int]) -> None:
         """Decode tokens. Without room the request is unchanged."""
@@ -67,10 +77,9 @@ class RequestVerbs(CacheMachine):
             return
         key = self.keys[number]
         self.computed[number] = len(key.tokens)
-        if self.driver.extend(self.handles[number], tokens) is not None:
-            self.keys[number] = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
-        self.scheduled(self.keys[number])
-        self.sync()
+        longer = self.driver.key([*key.tokens.tolist(), *tokens], key.namespace)
+        if self.grow(number, tokens, longer):
+            self.keys[number] = longer
 
     def finish(self, number: int) -> None:
         """Finish a request that is computed in full."""
@@ -119,6 +128,13 @@ class RequestVerbs(CacheMachine):
         if self.blocks is not None and self.driver.geometry.publish is Publish.SCHEDULED:
             self.blocks.permit(key)
 
+    def grow(self, number: int, tokens: list[int], longer: Key) -> bool:
+        """Give a request slots for more tokens; False without room. `longer`: its key with them."""
+        is_granted = self.driver.extend(self.handles[number], tokens) is not None
+        self.scheduled(longer if is_granted else self.keys[number])
+        self.sync()
+        return is_granted
+
     def require_cached(self, number: int, known: ExpectedMatch, admission: Admission) -> None:
         """MATCH-1: a request got all tokens that are cached of its prompt."""
         given = admission.cached_tokens
@@ -149,11 +165,10 @@ class RequestVerbs(CacheMachine):
             self.driver.finish(handle)
         else:
             self.driver.abort(handle)
-        self._cached(number)
+        self.cached(number)
 
-    # Internal.
-
-    def _cached(self, number: int) -> None:
+    def cached(self, number: int) -> None:
+        """A request may have cached what it computed."""
         key = self.keys[number]
         if self.blocks is not None:
             self.blocks.permit(Key(key.tokens[: self.computed[number]], key.namespace))
@@ -161,19 +176,53 @@ class RequestVerbs(CacheMachine):
             self.model.permit(key)
         self.sync()
 
+    # Internal.
+
     def _fits_empty(self, key: Key) -> bool:
         geometry = self.driver.geometry
         return geometry.fits(geometry.blocks_of(len(key.tokens)), geometry.in_blocks(self.config.capacity_tokens))
 
 
 class RequestMachine(RequestVerbs):
-    """The rules of requests on one tier: each is a verb, with the strategies of its arguments."""
+    """The rules of requests on one tier: each is a verb, with the strategies of its arguments.
+
+    `order`: what an admission may evict, or None where the oracle does not know it.
+    """
 
     requests = Bundle("requests")
+    order: RequestOrder | None = None
+
+    def opened(self, data: st.DataObject) -> None:
+        is_known = self.components == (Component.FULL,) and self.config.policy is EvictionPolicy.LRU
+        if is_known and not self.departs("EVICT-1", "EVICT-2", "MATCH-10"):
+            self.order = RequestOrder(self.config, self._is_cached)
+
+    # The first two are used most: they end in the situations that the others begin with.
+
+    @rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, is_finished=st.booleans())
+    def serve(self, pages: list[int], tail: int, is_finished: bool) -> object:
+        """Admit a prompt, compute it in full and end it."""
+        number = self.start(self.key(pages, tail, SHARED))
+        if number is None:
+            return multiple()
+        self.checkpoint(number, len(self.keys[number].tokens))
+        self.end(number, is_finished)
+        return number
+
+    @rule(missing=st.integers(0, 3))
+    def press(self, missing: int) -> None:
+        """A request takes all free pages and some more, shares nothing with any prompt, and is aborted."""
+        pages = self._free_pages() + missing
+        first = FIRST_STRANGE_PAGE + len(self.keys)
+        number = self.start(self.key([first, *[first + 1] * (pages - 1)], 0, SHARED)) if pages else None
+        if number is not None:
+            self.end(number, is_finished=False)
 
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
-    admit_batch = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, tokens=CHUNK)(RequestVerbs.admit_batch)
+    admit_batch = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, tokens=CHUNK, ended=st.integers(0, 2))(
+        RequestVerbs.admit_batch
+    )
     checkpoint = rule(number=requests, tokens=CHUNK)(RequestVerbs.checkpoint)
     extend = rule(number=requests, tokens=DECODED)(RequestVerbs.extend)
     finish = rule(number=consumes(requests))(RequestVerbs.finish)
@@ -187,3 +236,56 @@ class RequestMachine(RequestVerbs):
         component = data.draw(st.sampled_from(self.components), label="component")
         self.driver.evict(component, self.slots_of(component, pages))
         self.sync()
+        if self.order is not None:
+            self.order.require_evictions(f"evict({pages} pages)", needed=pages, free=0)
+
+    # Overridden hooks.
+
+    def ask(self, key: Key) -> tuple[ExpectedMatch, Admission | None]:
+        free = self._free_pages()
+        known, admission = super().ask(key)
+        if self.order is None:
+            return known, admission
+        if admission is None:
+            self.order.refused(key)
+            return known, admission
+        self.order.admitted(len(self.keys), key, admission.cached_tokens)
+        needed = (len(admission.table) - admission.cached_tokens) // self.config.page_size
+        self.order.require_evictions(f"admission of {len(key.tokens)} tokens", needed, free)
+        return known, admission
+
+    def grow(self, number: int, tokens: list[int], longer: Key) -> bool:
+        free = self._free_pages()
+        is_granted = super().grow(number, tokens, longer)
+        if self.order is not None and is_granted:
+            self.order.extended(number, longer)
+            page, ahead = self.config.page_size, self.driver.geometry.lookahead
+            lengths = (len(tokens) + ahead for tokens in (self.keys[number].tokens, longer.tokens))
+            before, after = (-(-length // page) for length in lengths)
+            needed = after - before
+            self.order.require_evictions(f"extension to {len(longer.tokens)} tokens", needed, free)
+        return is_granted
+
+    def cached(self, number: int) -> None:
+        super().cached(number)
+        if self.order is not None:
+            self.order.cached_by(number)
+            if number not in self.handles:
+                self.order.ended(number)
+
+    def give_back(self) -> None:
+        """Also look up every prompt: what is cached is found, whatever else was evicted."""
+        super().give_back()
+        for key in self.keys.values():
+            self.driver.lookup(key)
+
+    # Internal.
+
+    def _is_cached(self, key: Key) -> bool:
+        aligned = self.driver.aligned(key)
+        if self.blocks is not None:
+            return self.blocks.expected_hit(key, aligned) == aligned
+        return self.model.expected_match(key).anchor == aligned
+
+    def _free_pages(self) -> int:
+        return self.adapter.sizes()[Component.FULL].free // self.config.page_size

@@ -150,3 +150,6 @@ TAIL = st.integers(0, 2)
 
 USED = st.lists(st.tuples(PAGES.filter(len), NAMESPACE), min_size=1, max_size=3)
 """Prompts that are inserted first: a run that starts with an empty cache seldom reaches the interesting states."""
+
+PRIORITY = st.integers(0, 2)
+"""Of an insert. Only the policy of that name looks at it."""

@@ -1,28 +1,30 @@
-"""The uses of prefixes: the hits that a match adds to nodes, and the victims that LRU must choose."""
+"""The uses of prefixes: the hits that a match adds to nodes, and what a policy knows of each page."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+from hicache.config import CacheConfig, EvictionPolicy
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.types import Component, Namespace, Tier
 
-FULL = Component.FULL.value
-
 Place = tuple[Namespace, bytes]
 """A prefix in its namespace."""
+
+Rank = tuple[int, ...]
+"""A place in an order: what has the smallest rank goes first."""
+
+PROTECTED_HITS = 2
+"""EVICT-2: the number of hits from which SLRU counts a node as protected."""
 
 
 def hits_by_page(snapshot: Snapshot, page_size: int) -> dict[Place, int]:
     """For each page of the tree the hits of its node, if the cache counts them."""
     hits: dict[Place, int] = {}
     for number, node in enumerate(snapshot.nodes):
-        if node.hits is None:
-            continue
-        prefix = snapshot.prefix(number)
-        page_bytes = len(node.segment) // (node.end - node.start) * page_size
-        for end in range(len(prefix) - len(node.segment) + page_bytes, len(prefix) + 1, page_bytes):
-            hits[node.namespace, prefix[:end]] = node.hits
+        if node.hits is not None:
+            hits.update(dict.fromkeys(pages_of(snapshot, number, page_size), node.hits))
     return hits
 
 
@@ -36,127 +38,176 @@ def require_hits(before: dict[Place, int], after: dict[Place, int], used: Place 
     assert not wrong, f"HOST-1: hits after a match differ, (expected, actual) by place: {wrong}"
 
 
-class UseLog:
-    """The time of the last use of each prefix. A use of a prefix is a use of every node on its path."""
+def place_of(snapshot: Snapshot, number: int) -> Place:
+    """Where a node of a snapshot ends."""
+    return snapshot.nodes[number].namespace, snapshot.prefix(number)
 
-    def __init__(self) -> None:
-        self._uses: dict[Place, int] = {}
-        self._now = 0
 
-    def used(self, namespace: Namespace, prefix: bytes) -> None:
-        """Record that a match or an insert ended at this prefix."""
-        self._now += 1
-        self._uses[namespace, prefix] = self._now
+def pages_of(snapshot: Snapshot, number: int, page_size: int) -> list[Place]:
+    """The ends of a node's own pages."""
+    node, prefix = snapshot.nodes[number], snapshot.prefix(number)
+    page_bytes = len(node.segment) // (node.end - node.start) * page_size
+    first = len(prefix) - len(node.segment) + page_bytes
+    return [(node.namespace, prefix[:end]) for end in range(first, len(prefix) + 1, page_bytes)]
 
-    def last_use(self, place: Place) -> int:
-        """The time when the node that ends there was last on the path of a use."""
-        namespace, prefix = place
-        uses = (now for (owner, used), now in self._uses.items() if owner == namespace and used.startswith(prefix))
-        return max(uses, default=0)
 
-    def inserted(self, namespace: Namespace, prefix: bytes, snapshot: Snapshot) -> None:
-        """Record an insert of this prefix: it ended at the deepest node on its path."""
-        ends = [end for owner, end in _node_states(snapshot) if owner == namespace and prefix.startswith(end)]
-        self.used(namespace, max(ends, key=len, default=b""))
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A number that the contract leaves open within bounds."""
 
-    def require_victims(self, before: Snapshot, after: Snapshot, tokens: int) -> None:
-        """EVICT-2: an eviction of FULL by LRU took the expected nodes from the device. Host copies stay on the host."""
-        expected, _ = self._victims(before, Tier.DEVICE, tokens)
-        gone = _places(before, Tier.DEVICE) - _places(after, Tier.DEVICE)
-        assert gone == expected, f"EVICT-2: expected the LRU victims {expected}, got {gone}"
-
-    def require_host_victims(self, before: Snapshot, after: Snapshot, tokens: int) -> None:
-        """EVICT-8: an eviction of FULL took from the host nodes without device data first, by LRU, and then copies."""
-        expected, is_enough = self._victims(before, Tier.HOST, tokens)
-        gone = _places(before, Tier.HOST) - _places(after, Tier.HOST)
-        is_right = gone == expected if is_enough else gone >= expected
-        assert is_right, f"EVICT-8: expected the host victims {expected}, got {gone}"
-
-    def _victims(self, snapshot: Snapshot, tier: Tier, tokens: int) -> tuple[set[Place], bool]:
-        eviction = SimulatedEviction(snapshot, tier)
-        while eviction.freed < tokens and (candidates := eviction.candidates()):
-            eviction.take(min(candidates, key=self.last_use))
-        return eviction.taken, eviction.freed >= tokens
+    low: int
+    high: int
 
 
 @dataclass(slots=True)
-class NodeState:
-    """A node of the simulated eviction: how many slots of each component it has on each tier."""
+class PageLog:
+    """What is known of one page since it is cached.
 
-    parent: Place | None
-    held: dict[Tier, dict[str, int]]
-    is_locked: dict[Tier, bool]
+    `created`: when it came. `priority`: of the inserts that ended in its node. `hits`: matches through it.
+    `window_use`: when its SWA data was last used.
+    """
 
-    def is_on(self, tier: Tier) -> bool:
-        """Whether a tier has its FULL data."""
-        return FULL in self.held.get(tier, {})
-
-    def drop(self, tier: Tier) -> int:
-        """Drop all data on a tier; returns the number of FULL slots that this frees."""
-        freed = self.held[tier].get(FULL, 0)
-        self.held[tier] = {}
-        return freed
+    created: Span
+    priority: int = 0
+    hits: int = 0
+    window_use: Span = field(default_factory=lambda: Span(0, 0))
 
 
-class SimulatedEviction:
-    """Simulates an eviction of FULL from one tier. `freed`: FULL slots so far; `taken`: the nodes that lost them."""
+class UseLog:
+    """What happened to each prefix: uses, hits, inserts and their priorities. It has pages, and no nodes of its own.
 
-    def __init__(self, snapshot: Snapshot, tier: Tier) -> None:
-        self.freed = 0
-        self.taken: set[Place] = set()
-        self._tier = tier
-        self._nodes = _node_states(snapshot)
-        self._components = tuple(snapshot.pools)
+    A use of a prefix is a use of every node on its path. What the pages of one node share, both parts have after a
+    split (INS-8).
+    """
 
-    def candidates(self) -> list[Place]:
-        """The leaves of the tier that can be evicted now; on the host only those without device data."""
-        stays = {node.parent for node in self._nodes.values() if node.is_on(self._tier)}
-        return [place for place, node in self._nodes.items() if place not in stays and self._may_go(node)]
+    def __init__(self, config: CacheConfig) -> None:
+        self._config = config
+        self._now = 0
+        self._uses: dict[Place, int] = {}
+        self._priorities: dict[Place, int] = {}
+        self._pages: dict[Place, PageLog] = {}
+        self._held: dict[tuple[Tier, str], set[Place]] = {}
 
-    def take(self, place: Place) -> None:
-        """Evict a leaf, and the ancestors that no match can end at any more (EVICT-6)."""
-        self._leave(place)
-        goes: Place | None = place
-        while goes is not None and self._is_useless(goes):
-            self._leave(goes)
-            goes = self._nodes.pop(goes).parent
+    def matched(self, namespace: Namespace, prefix: bytes, snapshot: Snapshot, *, is_hit: bool) -> None:
+        """Record a match that ended at this prefix. `is_hit`: it is the first one of its request."""
+        self._used(namespace, prefix, snapshot)
+        for place, page in self._pages.items():
+            if is_hit and place[0] == namespace and prefix.startswith(place[1]):
+                page.hits += 1
 
-    def _leave(self, place: Place) -> None:
-        node = self._nodes[place]
-        if node.is_on(self._tier):
-            self.taken.add(place)
-            self.freed += node.drop(self._tier)
+    def inserted(self, namespace: Namespace, prefix: bytes, snapshot: Snapshot, priority: int = 0) -> None:
+        """Record an insert of this prefix: it ended at the deepest node on its path."""
+        path = _path(snapshot, namespace, prefix)
+        if not path:
+            return
+        known = set(self._pages_present())
+        end = place_of(snapshot, path[-1])
+        self._used(*end, snapshot)
+        self._priorities[end] = max(self._priorities.get(end, 0), priority)
+        last = set(pages_of(snapshot, path[-1], self._config.page_size))
+        for place in last | (set(self._pages_present()) - known):
+            self._pages[place].priority = max(self._pages[place].priority, priority)
 
-    def _may_go(self, node: NodeState) -> bool:
-        if self._tier is Tier.DEVICE:
-            return node.is_on(Tier.DEVICE) and not node.is_locked[Tier.DEVICE]
-        return node.is_on(Tier.HOST) and not node.is_on(Tier.DEVICE) and not any(node.is_locked.values())
+    def observe(self, snapshot: Snapshot) -> None:
+        """Find what came to a tier. What has left is known until it comes back, and then begins anew."""
+        held = _held_pages(snapshot, self._config.page_size)
+        before = set(self._pages_present())
+        came = {place for key, places in held.items() for place in places - self._held.get(key, set())}
+        for place in came:
+            page = self._pages.get(place)
+            if page is None or place not in before:
+                page = self._pages[place] = PageLog(created=Span(self._now, self._now))
+            # Whether data that comes back to a tier has the age of what had left, the contract does not say.
+            page.created = Span(page.created.low, self._now)
+        for tier in Tier:
+            key = tier, Component.SWA.value
+            for place in held.get(key, set()) - self._held.get(key, set()):
+                self._pages[place].window_use = Span(0, self._now)
+        self._held = held
 
-    def _is_useless(self, place: Place) -> bool:
-        node = self._nodes[place]
-        held = {component for components in node.held.values() for component in components}
-        is_childless = all(other.parent != place for other in self._nodes.values())
-        return is_childless and not any(node.is_locked.values()) and not held.issuperset(self._components)
+    def ranks(self, place: Place, component: str) -> tuple[Rank, Rank]:
+        """The lowest and the highest rank that a node which ends there may have in the order of the device.
+
+        FULL goes by the policy (EVICT-2), SWA and MAMBA by use (EVICT-10). Of nodes of one use the parent is older.
+        """
+        if component != Component.FULL:
+            return self.ranks_by_use(place, component)
+        page, use = self._pages[place], self._last_use(place)
+        exact: dict[EvictionPolicy, Rank] = {
+            EvictionPolicy.LRU: (use,),
+            EvictionPolicy.LFU: (page.hits, use),
+            EvictionPolicy.MRU: (-use,),
+            EvictionPolicy.SLRU: (page.hits >= PROTECTED_HITS, use),
+        }
+        if self._config.policy in exact:
+            rank = exact[self._config.policy]
+            return rank, rank
+        if self._config.policy is EvictionPolicy.FIFO:
+            return (page.created.low,), (page.created.high,)
+        if self._config.policy is EvictionPolicy.FILO:
+            return (-page.created.high,), (-page.created.low,)
+        # A node may have the priority of its own inserts alone, or that of all which went through it.
+        through = [priority for end, priority in self._priorities.items() if _is_on_path(place, end)]
+        return (page.priority, use), (max([page.priority, *through]), use)
+
+    def ranks_by_use(self, place: Place, component: str) -> tuple[Rank, Rank]:
+        """The lowest and the highest rank in the order of least recent use."""
+        depth = len(place[1])
+        if component != Component.SWA:
+            return ((self._last_use(place), depth),) * 2
+        span = self._pages[place].window_use
+        return (span.low, depth), (span.high, depth)
+
+    def _last_use(self, place: Place) -> int:
+        """The time when the node that ends there was last on the path of a use."""
+        return max((now for end, now in self._uses.items() if _is_on_path(place, end)), default=0)
+
+    def _used(self, namespace: Namespace, prefix: bytes, snapshot: Snapshot) -> None:
+        self._now += 1
+        self._uses[namespace, prefix] = self._now
+        self.observe(snapshot)
+        if Component.SWA in self._config.components:
+            self._used_window(namespace, prefix, snapshot)
+
+    def _used_window(self, namespace: Namespace, prefix: bytes, snapshot: Snapshot) -> None:
+        """MATCH-10: SWA refreshes the nodes inside the window that ends at the match."""
+        assert self._config.sliding_window_size is not None, "a cache with SWA has a window"
+        page = self._config.page_size
+        path = _path(snapshot, namespace, prefix)
+        end = snapshot.nodes[path[-1]].end if path else 0
+        start = end - -(-self._config.sliding_window_size // page) * page
+        for number in reversed(path):
+            places = pages_of(snapshot, number, page)
+            is_held = any(places[-1] in self._held.get((tier, Component.SWA.value), ()) for tier in Tier)
+            if snapshot.nodes[number].end <= start or not is_held:
+                return
+            for place in places:
+                self._pages[place].window_use = Span(self._now, self._now)
+
+    def _pages_present(self) -> Iterable[Place]:
+        return set().union(*self._held.values())
 
 
-def _node_states(snapshot: Snapshot) -> dict[Place, NodeState]:
-    nodes: dict[Place, NodeState] = {}
+def _path(snapshot: Snapshot, namespace: Namespace, prefix: bytes) -> list[int]:
+    """The nodes that a prefix covers whole, the root's child first."""
+    places = [place_of(snapshot, number) for number in range(len(snapshot.nodes))]
+    numbers = [number for number, (owner, end) in enumerate(places) if owner == namespace and prefix.startswith(end)]
+    return sorted(numbers, key=lambda number: snapshot.nodes[number].end)
+
+
+def _is_on_path(place: Place, end: Place) -> bool:
+    return place[0] == end[0] and end[1].startswith(place[1])
+
+
+def _held_pages(snapshot: Snapshot, page_size: int) -> dict[tuple[Tier, str], set[Place]]:
+    """The pages of the nodes that have a component on a tier."""
+    held: dict[tuple[Tier, str], set[Place]] = {}
     for number, node in enumerate(snapshot.nodes):
-        below = None if snapshot.host is None else snapshot.host.nodes[number]
         views: dict[Tier, NodeView | HostNodeView] = {Tier.DEVICE: node}
-        if below is not None:
-            views[Tier.HOST] = below
-        nodes[_place(snapshot, number)] = NodeState(
-            parent=_place(snapshot, node.parent) if node.parent >= 0 else None,
-            held={tier: {c: len(own) for c, own in views[tier].slots.items() if own is not None} for tier in views},
-            is_locked={tier: any(views[tier].locks.values()) for tier in views},
-        )
-    return nodes
-
-
-def _places(snapshot: Snapshot, tier: Tier) -> set[Place]:
-    return {place for place, node in _node_states(snapshot).items() if node.is_on(tier)}
-
-
-def _place(snapshot: Snapshot, number: int) -> Place:
-    return snapshot.nodes[number].namespace, snapshot.prefix(number)
+        if snapshot.host is not None:
+            views[Tier.HOST] = snapshot.host.nodes[number]
+        for tier, view in views.items():
+            for component, slots in view.slots.items():
+                if slots is not None:
+                    held.setdefault((tier, component), set()).update(pages_of(snapshot, number, page_size))
+    return held
