@@ -199,7 +199,6 @@ class RequestMachine(RequestVerbs):
 
     # The first two are used most: they end in the situations that the others begin with.
 
-    @rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, is_finished=st.booleans())
     def serve(self, pages: list[int], tail: int, is_finished: bool) -> object:
         """Admit a prompt, compute it in full and end it."""
         number = self.start(self.key(pages, tail, SHARED))
@@ -209,7 +208,6 @@ class RequestMachine(RequestVerbs):
         self.end(number, is_finished)
         return number
 
-    @rule(missing=st.integers(0, 3))
     def press(self, missing: int) -> None:
         """A request takes all free pages and some more, shares nothing with any prompt, and is aborted."""
         pages = self._free_pages() + missing
@@ -217,6 +215,16 @@ class RequestMachine(RequestVerbs):
         number = self.start(self.key([first, *[first + 1] * (pages - 1)], 0, SHARED)) if pages else None
         if number is not None:
             self.end(number, is_finished=False)
+
+    serve_one = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, is_finished=st.booleans())(serve)
+    press_alone = rule(missing=st.integers(0, 3))(press)
+
+    @rule(first=st.integers(1, 3), second=st.integers(4, 6), missing=st.integers(1, 2))
+    def serve_in_turn(self, first: int, second: int, missing: int) -> None:
+        """Serve a long prompt and another one, use the beginning of the first again, and take some of their pages."""
+        for pages in ([first, second], [second], [first]):
+            self.serve(pages, 1, is_finished=True)
+        self.press(missing)
 
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
