@@ -15,7 +15,7 @@ import pytest
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.plugin.devices import gpu_count
-from hicache.testing.plugin.fixtures import register_profiles
+from hicache.testing.plugin.profiles import register_profiles
 from hicache.testing.plugin.selection import subject_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import Mesh

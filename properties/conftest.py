@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hicache.testing.plugin.fixtures import adapter_type, pytest_generate_tests, register_profiles
+from hicache.testing.plugin.fixtures import adapter_type, pytest_generate_tests
+from hicache.testing.plugin.profiles import register_profiles
 
 __all__ = ["adapter_type", "pytest_generate_tests"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +16,17 @@ from hicache.cli.described import Described, describe
 from hicache.cli.stage import INTERRUPTED, Stage, SuiteStage, Verification, failed_stages
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
-from hicache.testing.levels import Level
+from hicache.testing.levels import NOTHING, Level
 from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
     from hicache.testing.plugin.known_failures import KnownFailure
+
+
+Requirement = Enum("Requirement", {one.upper(): one for one in (*(level.value for level in Level), NOTHING)})  # type: ignore[misc]
+"""The values of --require: a level, or nothing."""
+
+DEVICE = [Requirement("device")]
 
 
 def verify_command(
@@ -32,8 +39,9 @@ def verify_command(
         Path | None, typer.Option(exists=True, dir_okay=False, help="TOML file that lists expected failures.")
     ] = None,
     require: Annotated[
-        list[Level], typer.Option(help="Level that must be verified as a whole; may be given several times.")
-    ] = [Level.DEVICE],  # noqa: B006 - typer copies the default
+        list[Requirement],
+        typer.Option(help="Level that must be verified as a whole, or nothing; may be given several times."),
+    ] = DEVICE,
 ) -> None:
     """Verify a cache: run every suite on it and write one report.
 
@@ -69,7 +77,8 @@ def verify_command(
     console = Console()
     for name, reason in omitted.items():
         say(console, f"not run: {name}: {reason}")
-    if code := verify(stages, report, console, require):
+    levels = [Level(one.value) for one in require if one.value != NOTHING]
+    if code := verify(stages, report, console, levels):
         raise typer.Exit(code)
 
 

@@ -13,3 +13,7 @@ class Level(str, Enum):
     STORAGE = "storage"
     RANKS = "ranks"
     MODELS = "models"
+
+
+NOTHING = "nothing"
+"""What a gate can require in the place of levels."""

@@ -6,7 +6,6 @@ configuration that its clauses and its `@clause` select.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -22,10 +21,7 @@ from hicache.testing.plugin.selection import select, subject_of
 from hicache.testing.plugin.tags import OPERATIONS, suite_of
 from hicache.testing.storage.scripted import store_of
 
-__all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests", "register_profiles"]
-
-MAX_SHRINKING_S = 60
-"""For reducing a failing example. Most are reduced in a few seconds; a larger example tells the same."""
+__all__ = ["adapter", "adapter_type", "driver", "pytest_generate_tests"]
 
 
 @pytest.fixture(scope="session")
@@ -69,31 +65,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.fail(f"{test.nodeid} names no clause: mark it with @clause(...)", pytrace=False)
     if mark is not None and takes_config:
         metafunc.parametrize("config", _parameters(mark.args[0], metafunc.config))
-
-
-def register_profiles() -> None:
-    """Register Hypothesis' profiles; load ci when the variable CI is set, otherwise quick.
-
-    quick: for development; ci: the same examples everywhere, as a gate; nightly: for long runs. With each of them a
-    failure is reduced for MAX_SHRINKING_S at most: Hypothesis has no setting for it, and stops after 300 seconds.
-    """
-    from hypothesis import HealthCheck, Phase, settings
-    from hypothesis.internal.conjecture import engine
-
-    # A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies. Only one
-    # failure of a search is reduced, and no lines are collected to explain it: both would take minutes.
-    engine.MAX_SHRINKING_SECONDS = MAX_SHRINKING_S
-    common = settings(
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow],
-        report_multiple_bugs=False,
-        phases=[phase for phase in Phase if phase is not Phase.explain],
-    )
-    settings.register_profile("quick", common, max_examples=25, stateful_step_count=25)
-    settings.register_profile("ci", common, max_examples=150, stateful_step_count=30, derandomize=True)
-    settings.register_profile("nightly", common, max_examples=4000, stateful_step_count=60)
-    settings.load_profile("ci" if "CI" in os.environ else "quick")
 
 
 def _parameters(checks: Checks, config: pytest.Config) -> list[object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hicache.testing.plugin.profiles import PROFILES, register_profiles
 from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
@@ -38,8 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--quick", action="store_true", help="a few configurations instead of all")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker. Read the option values now, so that a wrong value ends the run."""
+    """Register the marker. Read the option values now, so that a wrong value ends the run.
+
+    It runs before Hypothesis loads the profile of its option, which may be one of the suites.
+    """
+    if config.getoption("--hypothesis-profile", None) in PROFILES:
+        register_profiles()
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
     if any(argument.startswith("hicache.suites") for argument in config.args):
         require_kit()

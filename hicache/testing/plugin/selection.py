@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +49,10 @@ def subject_of(config: pytest.Config) -> Subject:
 
 
 def _load(path: str, *, quick: bool) -> Subject:
+    # As with `python -m pytest`, an adapter in the current folder can be named.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
     try:
         adapter = load_adapter(path)
     except (ImportError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -403,3 +404,19 @@ def test_the_reference_is_delayed_for_tests_alone() -> None:
     pauses = [getattr(one, "max_pause_s", None) for one in (plain, delayed)]
     assert pauses[0] == 0, f"expected no delay in a replay or a benchmark, got {pauses[0]} s"
     assert 0 < (pauses[1] or 0) <= 0.001, f"expected a delay of at most a millisecond in a test, got {pauses[1]} s"
+
+
+@pytest.mark.parametrize("profile", ["nightly", "ci"])
+def test_a_profile_can_be_chosen_for_suites_that_are_named_by_package(pytester: pytest.Pytester, profile: str) -> None:
+    named = ("--pyargs", "hicache.suites.properties", "--hypothesis-profile", profile)
+    result = pytester.runpytest_subprocess(*named, "--collect-only", "-q", "-k", "test_any_mix_of_requests")
+    assert result.ret == pytest.ExitCode.OK, f"expected the profile {profile} to be known: {result.outlines[-5:]}"
+
+
+def test_an_adapter_in_the_current_folder_can_be_named(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, '@clause("KEY-1")\ndef test_a(config):\n    pass\n')
+    pytester.makepyfile(own_adapter="from hicache.tests.kit.hosted_cache import FlatCache as Mine")
+    # The program `pytest` does not put the current folder on the path, as `python -m pytest` does.
+    program = Path(sys.executable).with_name("pytest")
+    done = pytester.run(program, "conformance", "--adapter", "own_adapter:Mine", "-q", "-p", "no:cacheprovider")
+    assert done.ret == pytest.ExitCode.OK, f"expected the adapter to be found: {done.outlines} {done.errlines}"
