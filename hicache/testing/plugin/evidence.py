@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -50,6 +51,7 @@ class Record:
         self.is_inside = False
 
 
+@cache
 def recorded(adapter: type[CacheAdapter]) -> type[CacheAdapter]:
     """A subclass of the same name that records the calls of verbs."""
     methods: dict[str, Any] = {

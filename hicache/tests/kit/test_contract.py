@@ -20,7 +20,7 @@ CLAUSES_BY_SECTION = {
     "COMP": 3,
     "INS": 8,
     "LOCK": 8,
-    "EVICT": 9,
+    "EVICT": 10,
     "HOST": 9,
     "STORE": 11,
     "FETCH": 9,

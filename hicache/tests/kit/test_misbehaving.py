@@ -39,13 +39,19 @@ def test_of_keys(driver):
 
 @pytest.fixture(autouse=True)
 def _small_suite(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
-    """A suite of a few tests, and seconds for what a user waits minutes for."""
+    """A suite of one test, and little patience where an adapter never ends."""
     write_suite(pytester, TESTS)
     monkeypatch.setattr(stage_module, "suite_folder", lambda name: pytester.path / name)
-    monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 10.0)
-    monkeypatch.setattr(stage_module, "_GRACE_S", 3.0)
     monkeypatch.setattr(stage_module, "_MAX_OUTPUT", 20_000_000)
-    monkeypatch.setattr(stage_module, "TEST_LIMIT_S", {SUITE: 5.0})
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch, adapter: type) -> None:
+    """Seconds for what a user waits minutes for, with adapters that never end."""
+    if adapter in (Hangs, Floods):
+        monkeypatch.setattr(stage_module, "TEST_LIMIT_S", {SUITE: 5.0})
+    if adapter is LeavesAThread:
+        monkeypatch.setattr(stage_module, "_GRACE_S", 10.0)
 
 
 def verification(adapter: type, directory: Path) -> Verification:
@@ -59,6 +65,7 @@ def run_suite(adapter: type, directory: Path) -> StageResult:
     return stage.run(lambda *_: None)
 
 
+@pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("adapter", [ExitsWith0, ExitsWith1, Crashes, Hangs, RaisesSystemExit, Forges])
 def test_a_suite_names_the_test_in_which_it_happened(adapter: type[Misbehaving], tmp_path: Path) -> None:
     result = run_suite(adapter, tmp_path)
@@ -69,6 +76,7 @@ def test_a_suite_names_the_test_in_which_it_happened(adapter: type[Misbehaving],
     assert result.failed, "expected the stage to fail"
 
 
+@pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("adapter", [Floods, Forks, LeavesAThread, RaisesKeyboardInterrupt])
 def test_a_suite_ends_whatever_happens(adapter: type, tmp_path: Path) -> None:
     result = run_suite(adapter, tmp_path)
@@ -76,6 +84,7 @@ def test_a_suite_ends_whatever_happens(adapter: type, tmp_path: Path) -> None:
     assert result.record is not None or result.problem, "expected a record or a problem"
 
 
+@pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize(
     ("adapter", "told"),
     [
@@ -89,7 +98,9 @@ def test_a_suite_ends_whatever_happens(adapter: type, tmp_path: Path) -> None:
         (LeavesAThread, "a thread or a process that it left running"),
     ],
 )
-def test_a_replay_names_its_end(adapter: type, told: str, tmp_path: Path) -> None:
+def test_a_replay_names_its_end(monkeypatch: pytest.MonkeyPatch, adapter: type, told: str, tmp_path: Path) -> None:
+    if adapter is Hangs:
+        monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 10.0)
     result = ReplayStage(verification(adapter, tmp_path)).run(lambda *_: None)
     assert result.problem is not None, f"expected a problem, got {result}"
     assert told in result.problem, f"expected {told!r}, got {result.problem}"

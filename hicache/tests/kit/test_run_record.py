@@ -178,9 +178,10 @@ def test_an_execution_says_why(executions: dict[str, Execution], name: str) -> N
 
 
 TWO_DEFECTS = """
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 @clause("POOL-2")
+@settings(report_multiple_bugs=True)
 @given(st.sampled_from((0, 10, -11)))  # few, so that no search misses one
 def test_two_defects(number):
     assert number < 10, "too much"
