@@ -23,7 +23,7 @@ from hicache.testing.laws.tree import host_candidates
 from hicache.testing.model import Model
 from hicache.testing.patterns import element_bytes, elements_of
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot, TransferView
-from hicache.testing.violation import violation
+from hicache.testing.violation import ViolationError, violation
 from hicache.types import (
     SHARED,
     Component,
@@ -523,7 +523,7 @@ class Driver:
             if phase is TransferPhase.DONE and len(ready) < len(layers):
                 raise violation("HOST-9", f"layers of {pool.value} after a load", sorted(layers), sorted(ready))
             for layer in sorted(ready):
-                read(layer)
+                _read_ready(read, layer, phase)
         return {pool: len(ready) for pool, ready in load.ready.items()}
 
     def drain(self) -> None:
@@ -902,3 +902,17 @@ def _host_pins(snapshot: Snapshot) -> dict[str, int]:
             slots = view.slots[name]
             pins[name] += count * (0 if slots is None else len(slots))
     return dict(pins)
+
+
+def _read_ready(read: Callable[[int], None], layer: int, phase: TransferPhase) -> None:
+    """Read a layer of a load that the cache says is ready. HOST-6: until the load has ended, wrong bytes are too early.
+
+    The bytes of a load that has ended are wrong for another reason, and stay REQ-3.
+    """
+    try:
+        read(layer)
+    except ViolationError as error:
+        if phase is TransferPhase.DONE or error.clause != "REQ-3":
+            raise
+        place = f"a layer that is ready while the load is {phase.value}, {error.place}"
+        raise violation("HOST-6", place, error.expected, error.actual) from error

@@ -294,8 +294,8 @@ DRAWN: Sequence[Drawn] = (
     Drawn("sglang#29819", NeverWaits, ("HOST-6",)),
     Drawn("sglang#25088", DeepestOnHost, ("MATCH-1",)),
     Drawn("sglang#12025", HashesNumbers, ("KEY-3",)),
-    Drawn("sglang#36386", RemembersWrites, ("FLOW-9",)),
-    Drawn("sglang#30057", CountsKvAlone, ("FETCH-4",)),
+    Drawn("sglang#36386", RemembersWrites, ("STORE-3",)),
+    Drawn("sglang#30057", CountsKvAlone, ("FETCH-5", "FETCH-4")),
     Drawn("sglang#36738", FreesWhatIsWritten, ("FLOW-1",)),
 )
 """One for each defect."""
