@@ -184,7 +184,7 @@ def test_the_same_salt_reads_what_it_wrote(driver: Driver) -> None:
     assert came == len(PROMPT), f"SEC-3: with the same salt {len(PROMPT)} pages are there, {came} came"
 
 
-@clause("STORE-1", page_sizes=[16])
+@clause("KEY-3", "STORE-1", page_sizes=[16])
 def test_bigram_pages_are_written_and_read_under_the_same_keys(driver: Driver) -> None:
     if Capability.BIGRAM not in driver.adapter.capabilities:
         pytest.skip(f"{type(driver.adapter).__name__} has no keys of pairs")
@@ -305,6 +305,22 @@ def test_a_damaged_object_is_written_again_after_recomputation(driver: Driver) -
             f"STORE-3: {pool.value} was computed again, {in_storage(driver, PROMPT)} is there, {came} pages came"
         )
         driver.restart()
+
+
+@clause("STORE-3", "FETCH-9", page_sizes=[16])
+def test_an_object_that_a_prefetch_found_missing_is_written_again(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    for pool in pools(driver):
+        driver.reset()
+        kept = [key for key in object_keys(driver, pool, PROMPT) if key in store(driver).objects]
+        store(driver).corrupt(kept[-1:])
+        came = prefetch(driver, PROMPT)
+        assert came < len(PROMPT), f"STORE-3: the last page of {pool.value} is gone, and {came} pages came"
+        put(driver, PROMPT)
+        driver.evict("full", driver.config.capacity_tokens["full"])
+        driver.drain()
+        lost = [key for key in kept if key not in store(driver).objects]
+        assert not lost, f"STORE-3: a prefetch missed it, and it was computed again: expected {lost} to be stored"
 
 
 @clause("STORE-3", page_sizes=[16])

@@ -175,6 +175,10 @@ class DeepestOnHost(OtherParts):
 
 
 class _FreesWhatIsWritten(LoadBackManager):
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._forgotten: set[Transfer] = set()
+
     def abandon(self, ticket: LoadBackTicket) -> None:
         super().abandon(ticket)
         for transfer in ticket.transfers:
@@ -183,7 +187,15 @@ class _FreesWhatIsWritten(LoadBackManager):
                     for name in transfer.moves:
                         node.device[self._tree.by_name[name].index].transfer = None
                 self.undo(transfer)
-                transfer.moves = {}
+                self._forgotten.add(transfer)
+
+    def undo(self, transfer: Transfer) -> None:
+        if transfer not in self._forgotten:
+            super().undo(transfer)
+
+    def _finish(self, transfer: Transfer) -> None:
+        if transfer not in self._forgotten:
+            super()._finish(transfer)
 
 
 class FreesWhatIsWritten(OtherParts):

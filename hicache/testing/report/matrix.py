@@ -168,11 +168,24 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause of failures: a clause, or an error. `failures`: those that found it, the shortest message first."""
+    """A cause of failures: a clause, or an error.
+
+    `failures`: those that found it, the shortest message first; then those of `also`. `about`: where no test that found
+    it names it, as for an error or a law: the clauses that these tests are about, the most concerned first. `also`:
+    other causes that were found only by tests of this clause, so that they may follow from it.
+    """
 
     name: str
     clause: Clause | None
     failures: tuple[Execution, ...]
+    about: tuple[str, ...]
+    also: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """The cause, and how many tests of what found it."""
+        of_clauses = f" of {', '.join(self.about)}" if self.about else ""
+        return f"{self.name} in {len(self.failures):,} test{'' if len(self.failures) == 1 else 's'}{of_clauses}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +227,7 @@ def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
         matrix=matrix,
         outcomes={outcome: outcomes[outcome] for outcome in Outcome},
         failures=_with_outcome(record, Outcome.FAILED),
-        causes=causes_of(_with_outcome(record, Outcome.FAILED), clauses),
+        causes=causes_of(record.executions, clauses),
         known_to_fail=known,
         known_failures=_groups(known),
         skips=_groups(_with_outcome(record, Outcome.SKIPPED)),
@@ -228,16 +241,46 @@ def _with_outcome(record: RunRecord, outcome: Outcome) -> tuple[Execution, ...]:
     return tuple(execution for execution in record.executions if execution.outcome is outcome)
 
 
-def causes_of(failures: Iterable[Execution], clauses: Mapping[str, Clause]) -> tuple[Cause, ...]:
-    """Group failures by cause, the most frequent cause first. A failure with two causes is in both groups."""
+_MAX_ABOUT = 2
+
+
+def causes_of(executions: Sequence[Execution], clauses: Mapping[str, Clause]) -> tuple[Cause, ...]:
+    """Group failures by cause, the most frequent cause first. A failure with two causes is in both groups.
+
+    A cause joins a more frequent one, a clause, if each test that found it is also a test of that clause: such a test
+    may have met the other defect first. It is named there, and is a cause of its own once that defect is mended.
+    """
     found: dict[str, list[Execution]] = {}
-    for failure in failures:
-        for name in failure.causes:
+    for failure in executions:
+        for name in failure.causes if failure.outcome is Outcome.FAILED else ():
             found.setdefault(name, []).append(failure)
-    causes = [
-        Cause(name, clauses.get(name), tuple(sorted(group, key=_length_of_message))) for name, group in found.items()
-    ]
+    joined: dict[str, list[str]] = {}
+    for name in sorted(found, key=lambda name: -len(found[name])):
+        root = next((one for one in joined if one in clauses and _are_of(found[name], one)), None)
+        joined.setdefault(root or name, []).extend([name] if root else [])
+    ran = Counter(clause for one in executions if one.outcome is not Outcome.SKIPPED for clause in one.clauses)
+    causes = [_cause(name, also, found, clauses, ran) for name, also in joined.items()]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
+
+
+def _are_of(failures: Iterable[Execution], clause_id: str) -> bool:
+    """Whether each of these tests is about a clause, or found it broken too."""
+    return all(clause_id in (*one.clauses, *one.causes) for one in failures)
+
+
+def _cause(
+    name: str,
+    also: Sequence[str],
+    found: Mapping[str, Sequence[Execution]],
+    clauses: Mapping[str, Clause],
+    ran: Mapping[str, int],
+) -> Cause:
+    groups = [sorted(found[one], key=_length_of_message) for one in (name, *also)]
+    failures = tuple({one.node_id: one for group in groups for one in group}.values())
+    tests = Counter(clause for one in found[name] for clause in one.clauses)
+    # The clause of which the largest share of tests failed is concerned most, not the one with the most tests.
+    nearest = sorted(tests, key=lambda clause: (-tests[clause] / ran[clause], -tests[clause]))[:_MAX_ABOUT]
+    return Cause(name, clauses.get(name), failures, () if name in tests else tuple(nearest), tuple(also))
 
 
 def _length_of_message(failure: Execution) -> tuple[int, int, int]:
