@@ -366,7 +366,7 @@ class Driver:
         self.locks.renew(running.owner)
         self._require_table(running)
         computed = running.computed()
-        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)])
+        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)], is_own=True)
         self.verb_done()
         return running.table
 

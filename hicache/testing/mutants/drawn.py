@@ -299,7 +299,7 @@ class Drawn:
 
 
 DRAWN: Sequence[Drawn] = (
-    Drawn("sglang#29860", FloorsTheFrontier, ("REQ-4",)),
+    Drawn("sglang#29860", FloorsTheFrontier, ("REQ-4", "REQ-3")),
     Drawn("sglang#27072", ReportsTheLastFragment, ("EVENT-1",)),
     Drawn("sglang#12875", KeepsCopies, ("EVICT-8",)),
     Drawn("sglang#34519", RefusesPending, ("FLOW-6",)),
