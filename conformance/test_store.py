@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from hicache.config import SINGLE_RANK, Layout, WritePolicy
-from hicache.testing.adapter import Capability
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import standard_configurations
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import reshaped
 from hicache.types import SHARED, Namespace, Pool, StorageKind, Tier, TransferKind
 
-from .scenario import FULL, MAMBA, evict_all, evict_host, has, put
+from .scenario import FULL, MAMBA, evict_all, evict_host, has, open_standard, put
 from .storage_scenes import (
     LONG,
     OTHER,
@@ -184,7 +185,7 @@ def test_the_same_salt_reads_what_it_wrote(driver: Driver) -> None:
     assert came == len(PROMPT), f"SEC-3: with the same salt {len(PROMPT)} pages are there, {came} came"
 
 
-@clause("KEY-3", "STORE-1", page_sizes=[16])
+@clause("STORE-1", page_sizes=[16])
 def test_bigram_pages_are_written_and_read_under_the_same_keys(driver: Driver) -> None:
     if Capability.BIGRAM not in driver.adapter.capabilities:
         pytest.skip(f"{type(driver.adapter).__name__} has no keys of pairs")
@@ -195,6 +196,29 @@ def test_bigram_pages_are_written_and_read_under_the_same_keys(driver: Driver) -
         assert prefetch(paired, PROMPT[:2]) == 2, "STORE-1: a prompt of pairs must be found again by its pairs"
         paired.load(paired.key(paired.prompt(PROMPT[:2])))
         paired.put(paired.key(paired.prompt(PROMPT)))
+
+
+@clause("KEY-3", needs=[Capability.STORAGE])
+def test_each_whole_page_of_pairs_is_one_object(adapter_type: type[CacheAdapter]) -> None:
+    stored = (one for one in standard_configurations(adapter_type.capabilities) if one.storage is not None)
+    name = next(one.name for one in stored if one.page_size == 16)
+    driver = open_standard(adapter_type, name, bigram=True)
+    store(driver).empty()
+    # The last of the tokens has no successor: two pages of tokens are one page of pairs.
+    for tokens, pages in ((32, 1), (33, 2)):
+        key = driver.key(range(1, tokens + 1))
+        driver.put(key)
+        driver.evict(FULL, driver.config.capacity_tokens[FULL])
+        driver.drain()
+        kept = [one for one in driver.storage_keys(Pool.KV, key) if one in store(driver).objects]
+        assert len(kept) == pages, f"KEY-3: {tokens} tokens are {tokens - 1} pairs: expected {pages} pages, got {kept}"
+    driver.restart()
+    ticket = driver.prefetch(key)
+    driver.drain()
+    came = None if ticket is None else driver.check_prefetch(ticket)
+    assert came == 32, f"KEY-3: two pages of pairs are in storage: expected a prefetch of 32 elements, got {came}"
+    driver.check()
+    driver.adapter.close()
 
 
 @clause("STORE-1", "KEY-4")

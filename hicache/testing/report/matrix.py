@@ -172,7 +172,7 @@ class Cause:
 
     `failures`: those that found it, the shortest message first; then those of `also`. `about`: where no test that found
     it names it, as for an error or a law: the clauses that these tests are about, the most concerned first. `also`:
-    other causes that were found only by tests of this clause, so that they may follow from it.
+    other causes that may follow from it.
     """
 
     name: str
@@ -248,7 +248,8 @@ def causes_of(executions: Sequence[Execution], clauses: Mapping[str, Clause]) ->
     """Group failures by cause, the most frequent cause first. A failure with two causes is in both groups.
 
     A cause joins a more frequent one, a clause, if each test that found it is also a test of that clause: such a test
-    may have met the other defect first. It is named there, and is a cause of its own once that defect is mended.
+    may have met the other defect first. It is named there, and is a cause of its own once that defect is mended. An
+    error joins one of its type that was raised at the same line below another verb.
     """
     found: dict[str, list[Execution]] = {}
     for failure in executions:
@@ -256,16 +257,25 @@ def causes_of(executions: Sequence[Execution], clauses: Mapping[str, Clause]) ->
             found.setdefault(name, []).append(failure)
     joined: dict[str, list[str]] = {}
     for name in sorted(found, key=lambda name: -len(found[name])):
-        root = next((one for one in joined if one in clauses and _are_of(found[name], one)), None)
+        root = next((one for one in joined if _explains(one, name, found, clauses)), None)
         joined.setdefault(root or name, []).extend([name] if root else [])
     ran = Counter(clause for one in executions if one.outcome is not Outcome.SKIPPED for clause in one.clauses)
     causes = [_cause(name, also, found, clauses, ran) for name, also in joined.items()]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
 
 
-def _are_of(failures: Iterable[Execution], clause_id: str) -> bool:
-    """Whether each of these tests is about a clause, or found it broken too."""
-    return all(clause_id in (*one.clauses, *one.causes) for one in failures)
+def _explains(cause: str, other: str, found: Mapping[str, Sequence[Execution]], clauses: Mapping[str, Clause]) -> bool:
+    """Whether another cause may follow from a cause."""
+    if cause in clauses:
+        return all(cause in (*one.clauses, *one.causes) for one in found[other])
+    is_one_type = other not in clauses and cause.partition(" in ")[0] == other.partition(" in ")[0]
+    return is_one_type and not _lines(found[cause]).isdisjoint(_lines(found[other]))
+
+
+def _lines(failures: Iterable[Execution]) -> set[str]:
+    """Where errors were raised: the last frame of each traceback."""
+    frames = [re.findall(r'^  File "[^"]*", line \d+', one.evidence.traceback, re.MULTILINE) for one in failures]
+    return {one[-1] for one in frames if one}
 
 
 def _cause(
@@ -277,7 +287,7 @@ def _cause(
 ) -> Cause:
     groups = [sorted(found[one], key=_length_of_message) for one in (name, *also)]
     failures = tuple({one.node_id: one for group in groups for one in group}.values())
-    tests = Counter(clause for one in found[name] for clause in one.clauses)
+    tests = Counter(clause for one in failures for clause in one.clauses)
     # The clause of which the largest share of tests failed is concerned most, not the one with the most tests.
     nearest = sorted(tests, key=lambda clause: (-tests[clause] / ran[clause], -tests[clause]))[:_MAX_ABOUT]
     return Cause(name, clauses.get(name), failures, () if name in tests else tuple(nearest), tuple(also))

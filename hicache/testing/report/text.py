@@ -80,7 +80,7 @@ def _failures(causes: Iterable[Cause]) -> Iterator[str]:
             yield f"Found by tests of {', '.join(cause.about)}."
             yield ""
         if cause.also:
-            yield f"May also explain: {_plain(', '.join(cause.also))}, found only by tests of {cause.name}."
+            yield f"May also explain: {_plain(', '.join(cause.also))}."
             yield ""
         yield f"The smallest example is {_plain(smallest.node_id)}:"
         yield from ("", *_fenced(smallest.reason), "", "To run it again:", "", *_fenced(smallest.replay), "")

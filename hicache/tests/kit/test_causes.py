@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hicache.errors import InvariantError
 from hicache.testing.contract import CONTRACT
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.plugin.causes import CRASHED, causes_of
-from hicache.testing.report import Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, Execution, Outcome, RunRecord
 from hicache.testing.report.matrix import Status, build_matrix, overview
 from hicache.testing.report.pages import render_html
 from hicache.testing.report.text import headline
@@ -117,6 +118,23 @@ def test_nothing_joins_an_error() -> None:
     errors = [failed(number, "KeyError in Mine.match", "KEY-1") for number in range(3)]
     view = overview(record(*errors, failed(3, "KEY-1", "KEY-1")), CONTRACT)
     assert [cause.name for cause in view.causes] == ["KeyError in Mine.match", "KEY-1"], f"got {view.causes}"
+
+
+def raised(number: int, cause: str, line: int) -> Execution:
+    """A failed test that an error ended, which was raised at a line."""
+    frames = f'  File "mine.py", line {number + 1}, in verb\n  File "mine.py", line {line}, in pages\n    pages[0]\n'
+    return replace(failed(number, cause, "KEY-1"), evidence=replace(NO_EVIDENCE, traceback=frames))
+
+
+def test_an_error_raised_at_one_line_is_one_cause_whatever_the_verb() -> None:
+    names = ("KeyError in Mine.match", "KeyError in Mine.insert", "KeyError in Mine.evict", "OSError in Mine.step")
+    failures = [raised(number, name, line) for number, (name, line) in enumerate(zip(names, (7, 7, 8, 7), strict=True))]
+    causes = overview(record(*failures), CONTRACT).causes
+    assert [(cause.name, cause.also) for cause in causes] == [
+        ("KeyError in Mine.match", ("KeyError in Mine.insert",)),
+        ("KeyError in Mine.evict", ()),
+        ("OSError in Mine.step", ()),
+    ], f"got {causes}"
 
 
 def test_a_law_is_told_with_the_clauses_of_the_tests_that_met_it() -> None:
