@@ -276,7 +276,7 @@ REQUEST_DEFECTS: list[tuple[type[CacheAdapter], Verbs, str]] = [
     (CutsTheTable, start, "REQ-4: table of a request of 7 tokens: expected 8 slots, got 6"),
     (ForgetsTheState, start, "MATCH-11: admit: expected a state of its own"),
     (LocksNothing, start, "REQ-1: shared slots of a request of 7 tokens"),
-    (KeepsTheOldTable, overtaken, "MATCH-3: hit of 6 tokens: expected SWA data in the last window"),
+    (KeepsTheOldTable, overtaken, "REQ-3: a running request of 6 tokens: expected SWA data in the last window"),
     (ExtendsByNothing, lambda driver: driver.extend(start(driver), [1, 2]), "REQ-4: .*9 tokens: expected 10 slots"),
     (LeaksTheTail, lambda driver: driver.finish(start(driver)), "POOL-1: pool of full: expected 16 slots"),
     (KeepsTheLock, lambda driver: driver.abort(start(driver)), "LOCK-2: FULL locks below the root"),
