@@ -63,6 +63,7 @@ def require_load(driver: Driver, pages: Sequence[int], expected: ExpectedMatch, 
     """Load a prompt: from the anchor to the best match, and of each component the host hits."""
     key = key_of(driver, pages)
     found = driver.match(key)
+    require_match(found, expected, what)
     load = driver.load_back(key, found)
     assert (load is None) == (expected.anchor == expected.best), f"HOST-4: {what}: {expected} is loaded as {load}"
     if load is None:

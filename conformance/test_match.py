@@ -631,7 +631,7 @@ RANDOM_RESIDENCIES = 5
 """How many random residencies a test draws."""
 
 
-@clause("MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
+@clause("MATCH-1", "MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
 def test_a_match_finds_the_anchor_and_the_host_hits_of_the_residency_cases(driver: Driver) -> None:
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, WINDOW_PAGES)) as two_tiers:
         for case in residency_cases(two_tiers):
@@ -640,7 +640,7 @@ def test_a_match_finds_the_anchor_and_the_host_hits_of_the_residency_cases(drive
             two_tiers.reset()
 
 
-@clause("MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
+@clause("MATCH-1", "MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_prefix_finds_what_the_oracle_finds(driver: Driver, seed: int) -> None:
     rng = Random(seed)

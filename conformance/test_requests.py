@@ -249,6 +249,7 @@ def test_a_page_that_prompts_share_in_part_is_not_cached(driver: Driver) -> None
 
 
 WITH_REQUESTS = (Capability.SNAPSHOT, Capability.SIZES, Capability.REQUESTS)
+PAIR = (1, 2)
 LONG = tuple(range(1, 19))
 """A prompt of more pages than the SWA pool has."""
 
@@ -315,6 +316,27 @@ def test_the_last_window_stays_one_token_past_the_last_page(driver: Driver, page
     assert hit == pages, f"REQ-4: one token was decoded, {pages} pages were inserted, a match right after finds {hit}"
     driver.finish(admission.request)
     require_requests_released(driver, "a request finished one token past its last page")
+
+
+@clause("REQ-4", "REQ-3", needs=WITH_REQUESTS, components=(SWA,), page_sizes=[3, 16], bigram=True)
+def test_a_window_shorter_than_a_page_stays_wherever_decoding_ends(driver: Driver) -> None:
+    # What the window has passed reaches the end of the last whole page, if it is rounded to pages alone (sglang#29860).
+    for window in {1, driver.config.page_size // 2}:
+        short = open_variant(driver, sliding_window_size=window)
+        for passed in (1, window, driver.config.page_size - 1):
+            admission = admit(short, PAIR)
+            for count in (passed, 1):
+                assert short.extend(admission.request, [7] * count) is not None, (
+                    f"REQ-5: there is room for {count} more"
+                )
+            short.checkpoint(admission.request, tokens_in_pages(short, len(PAIR)) + passed)
+            hit = hit_pages(short, PAIR)
+            assert hit == len(PAIR) or has(short, MAMBA), (
+                f"REQ-4: {passed} tokens past the page, window {window}: {len(PAIR)} pages were inserted, hit {hit}"
+            )
+            short.finish(admission.request)
+            short.reset()
+        short.adapter.close()
 
 
 @clause("LOCK-8", "EVICT-4", needs=WITH_REQUESTS, components=(SWA,), bigram=True)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from hicache.config import SINGLE_RANK, Layout, WritePolicy
-from hicache.testing.adapter import Capability
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import standard_configurations
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import reshaped
 from hicache.types import SHARED, Namespace, Pool, StorageKind, Tier, TransferKind
 
-from .scenario import FULL, MAMBA, evict_all, evict_host, has, put
+from .scenario import FULL, MAMBA, evict_all, evict_host, has, open_standard, put
 from .storage_scenes import (
     LONG,
     OTHER,
@@ -197,6 +198,29 @@ def test_bigram_pages_are_written_and_read_under_the_same_keys(driver: Driver) -
         paired.put(paired.key(paired.prompt(PROMPT)))
 
 
+@clause("KEY-3", needs=[Capability.STORAGE])
+def test_each_whole_page_of_pairs_is_one_object(adapter_type: type[CacheAdapter]) -> None:
+    stored = (one for one in standard_configurations(adapter_type.capabilities) if one.storage is not None)
+    name = next(one.name for one in stored if one.page_size == 16)
+    driver = open_standard(adapter_type, name, bigram=True)
+    store(driver).empty()
+    # The last of the tokens has no successor: two pages of tokens are one page of pairs.
+    for tokens, pages in ((32, 1), (33, 2)):
+        key = driver.key(range(1, tokens + 1))
+        driver.put(key)
+        driver.evict(FULL, driver.config.capacity_tokens[FULL])
+        driver.drain()
+        kept = [one for one in driver.storage_keys(Pool.KV, key) if one in store(driver).objects]
+        assert len(kept) == pages, f"KEY-3: {tokens} tokens are {tokens - 1} pairs: expected {pages} pages, got {kept}"
+    driver.restart()
+    ticket = driver.prefetch(key)
+    driver.drain()
+    came = None if ticket is None else driver.check_prefetch(ticket)
+    assert came == 32, f"KEY-3: two pages of pairs are in storage: expected a prefetch of 32 elements, got {came}"
+    driver.check()
+    driver.adapter.close()
+
+
 @clause("STORE-1", "KEY-4")
 def test_a_page_has_one_key_wherever_a_match_ends(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT[:2], PROMPT)
@@ -305,6 +329,22 @@ def test_a_damaged_object_is_written_again_after_recomputation(driver: Driver) -
             f"STORE-3: {pool.value} was computed again, {in_storage(driver, PROMPT)} is there, {came} pages came"
         )
         driver.restart()
+
+
+@clause("STORE-3", "FETCH-9", page_sizes=[16])
+def test_an_object_that_a_prefetch_found_missing_is_written_again(driver: Driver) -> None:
+    put_in_storage(driver, PROMPT)
+    for pool in pools(driver):
+        driver.reset()
+        kept = [key for key in object_keys(driver, pool, PROMPT) if key in store(driver).objects]
+        store(driver).corrupt(kept[-1:])
+        came = prefetch(driver, PROMPT)
+        assert came < len(PROMPT), f"STORE-3: the last page of {pool.value} is gone, and {came} pages came"
+        put(driver, PROMPT)
+        driver.evict("full", driver.config.capacity_tokens["full"])
+        driver.drain()
+        lost = [key for key in kept if key not in store(driver).objects]
+        assert not lost, f"STORE-3: a prefetch missed it, and it was computed again: expected {lost} to be stored"
 
 
 @clause("STORE-3", page_sizes=[16])

@@ -69,7 +69,7 @@ def show_results(results: Sequence[StageResult], console: Console) -> None:
     for result in results:
         if result.problem is not None:
             say(console, f"{result.name}: {result.problem}\n", style="red")
-    _show_causes(causes_of([one for result in results for one in _failures(result)], CONTRACT), console)
+    _show_causes(causes_of([one for result in results for one in _executions(result)], CONTRACT), console)
 
 
 def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence[Level], console: Console) -> None:
@@ -118,9 +118,8 @@ def _table(results: Iterable[StageResult]) -> Table:
     return table
 
 
-def _failures(result: StageResult) -> list[Execution]:
-    executions = result.record.executions if result.record else ()
-    return [execution for execution in executions if execution.outcome is Outcome.FAILED]
+def _executions(result: StageResult) -> tuple[Execution, ...]:
+    return result.record.executions if result.record else ()
 
 
 def _show_causes(causes: Sequence[Cause], console: Console) -> None:
@@ -128,9 +127,12 @@ def _show_causes(causes: Sequence[Cause], console: Console) -> None:
         say(console, f"{len(causes)} causes; these are the most frequent {_MAX_CAUSES}, and the report has all:")
     for cause in causes[:_MAX_CAUSES]:
         smallest = cause.failures[0]
-        say(console, f"✗ {legible(cause.name)}, found by {counted(len(cause.failures), 'test')}", style="red")
+        tests = counted(len(cause.failures), "test") + (f" of {', '.join(cause.about)}" if cause.about else "")
+        say(console, f"✗ {legible(cause.name)}, found by {tests}", style="red")
         if cause.clause is not None:
             say(console, f"  {cause.clause.sentence}")
+        if cause.also:
+            say(console, f"  may also explain: {legible(', '.join(cause.also))}")
         say(console, f"  {legible(smallest.node_id)}")
         say(console, f"  {first_line(legible(smallest.reason))}")
         say(console, f"  {legible(smallest.replay)}\n", style="cyan")

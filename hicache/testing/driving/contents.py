@@ -80,9 +80,14 @@ class Contents:
                     noise = np.full((len(slots), self._adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
                     self._adapter.write(pool, slots, layer, noise)
 
-    def verify(self, key: Key, slots: Slots) -> None:
-        """Check the bytes of whole pages from the key's start: KV, indexer, and SWA in the last window (REQ-3)."""
-        if self._has_window:
+    def verify(self, key: Key, slots: Slots, *, is_own: bool = False) -> None:
+        """Check the bytes of whole pages from the key's start: KV, indexer, and SWA in the last window (REQ-3).
+
+        `is_own`: a running request reads them, which was given them with their window. Otherwise they are a hit.
+        """
+        if self._has_window and is_own:
+            self._require_own_window(slots)
+        elif self._has_window:
             self._require_window(slots)
         if self._readable and len(slots):
             digests = self._digests(key)
@@ -168,13 +173,22 @@ class Contents:
         return max(0, tokens - (self._config.sliding_window_size or 0))
 
     def _require_window(self, slots: Slots) -> None:
+        position = self._lost_in_window(slots)
+        if position is not None:
+            place = f"hit of {len(slots)} tokens"
+            raise violation("MATCH-3", place, "SWA data in the last window", f"none at {position}")
+
+    def _require_own_window(self, slots: Slots) -> None:
+        position = self._lost_in_window(slots)
+        if position is not None:
+            place = f"a running request of {len(slots)} tokens"
+            raise violation("REQ-3", place, "SWA data in the last window", f"none at {position}")
+
+    def _lost_in_window(self, slots: Slots) -> int | None:
+        """The first position in the last window without SWA data, or None."""
         start = self._window_start(len(slots))
         partners = self._adapter.partners(slots[start:])
-        if not partners.all():
-            position = start + int((partners == 0).argmax())
-            raise violation(
-                "MATCH-3", f"hit of {len(slots)} tokens", "SWA data in the last window", f"none at {position}"
-            )
+        return None if partners.all() else start + int((partners == 0).argmax())
 
     def _paired_pages(self, slots: Slots) -> tuple[Slots, Slots]:
         """The partners of those pages that have one, and the indices of these pages."""

@@ -28,7 +28,7 @@ from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.laws.tree import host_candidates
 from hicache.testing.patterns import element_bytes, elements_of
 from hicache.testing.snapshot import BlockSnapshot, HostNodeView, NodeView, Snapshot, TransferView
-from hicache.testing.violation import violation
+from hicache.testing.violation import ViolationError, violation
 from hicache.types import (
     SHARED,
     Component,
@@ -388,7 +388,7 @@ class Driver:
         running = self._ready(request)
         self._compute(running, computed_tokens)
         self._renew_table(running, self.adapter.checkpoint(request, computed_tokens))
-        self._verify_table(running)
+        self._verify_table(running, is_own=True)
         self.verb_done()
         return running.table
 
@@ -550,7 +550,7 @@ class Driver:
             if phase is TransferPhase.DONE and len(ready) < len(layers):
                 raise violation("HOST-9", f"layers of {pool.value} after a load", sorted(layers), sorted(ready))
             for layer in sorted(ready):
-                read(layer)
+                _read_ready(read, layer, phase)
         return {pool: len(ready) for pool, ready in load.ready.items()}
 
     def drain(self) -> None:
@@ -718,7 +718,7 @@ class Driver:
         self._set_table(running, admission.table)
         if admission.loading:
             return
-        self._verify_table(running)
+        self._verify_table(running, is_own=False)
         if self._tables is None and admission.state is not None and cached:
             self.contents.verify_state(computed, admission.state)
         self._compute_scheduled(running)
@@ -764,8 +764,8 @@ class Driver:
         if not np.array_equal(table, running.tables[Component.FULL]):
             raise violation("REQ-4", "table of a request", running.tables[Component.FULL].tolist(), table.tolist())
 
-    def _verify_table(self, running: RunningRequest) -> None:
-        """Check the bytes of the computed tokens in a request's table."""
+    def _verify_table(self, running: RunningRequest, *, is_own: bool) -> None:
+        """Check the bytes of the computed tokens in a request's table. `is_own`: it computed some; else they are a hit."""
         if self._tables is not None:
             self._tables.verify(running)
             return
@@ -964,3 +964,17 @@ def _host_pins(snapshot: Snapshot) -> dict[str, int]:
             slots = view.slots[name]
             pins[name] += count * (0 if slots is None else len(slots))
     return dict(pins)
+
+
+def _read_ready(read: Callable[[int], None], layer: int, phase: TransferPhase) -> None:
+    """Read a layer of a load that the cache says is ready. HOST-6: until the load has ended, wrong bytes are too early.
+
+    The bytes of a load that has ended are wrong for another reason, and stay REQ-3.
+    """
+    try:
+        read(layer)
+    except ViolationError as error:
+        if phase is TransferPhase.DONE or error.clause != "REQ-3":
+            raise
+        place = f"a layer that is ready while the load is {phase.value}, {error.place}"
+        raise violation("HOST-6", place, error.expected, error.actual) from error

@@ -41,7 +41,10 @@ def node_slots(nodes: Iterable[NodeView | HostNodeView], component: str) -> list
 
 
 def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> Ownership:
-    """POOL-1: the slots of the free list, the tree, the caller and the transfers partition each pool."""
+    """POOL-1: the slots of the free list, the tree, the caller and the transfers partition each pool.
+
+    FLOW-1: a slot of a transfer or a prefetch that has another owner too was freed or reused too early.
+    """
     host = snapshot.host
     device = {
         component: _owners_of(pool, component, config, Tier.DEVICE, _device_parts(snapshot, component, held))
@@ -110,8 +113,11 @@ def _mark(place: str, owners: Owners, slots: Slots, owner: int) -> None:
     before = owners[slots]
     if before.any():
         first = int(before.argmax())
-        expected = f"one owner, {OWNER_NAMES[int(before[first])]}"
-        raise violation("POOL-1", f"{place}, slot {slots[first]}", expected, OWNER_NAMES[owner] + " as well")
+        other = int(before[first])
+        place, expected = f"{place}, slot {slots[first]}", f"one owner, {OWNER_NAMES[other]}"
+        if {owner, other} & {TRANSFER, FETCH}:
+            raise violation("FLOW-1", place, expected, OWNER_NAMES[owner] + " as well")
+        raise violation("POOL-1", place, expected, OWNER_NAMES[owner] + " as well")
     owners[slots] = owner
 
 

@@ -168,11 +168,24 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause of failures: a clause, or an error. `failures`: those that found it, the shortest message first."""
+    """A cause of failures: a clause, or an error.
+
+    `failures`: those that found it, the shortest message first; then those of `also`. `about`: where no test that found
+    it names it, as for an error or a law: the clauses that these tests are about, the most concerned first. `also`:
+    other causes that may follow from it.
+    """
 
     name: str
     clause: Clause | None
     failures: tuple[Execution, ...]
+    about: tuple[str, ...]
+    also: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """The cause, and how many tests of what found it."""
+        of_clauses = f" of {', '.join(self.about)}" if self.about else ""
+        return f"{self.name} in {len(self.failures):,} test{'' if len(self.failures) == 1 else 's'}{of_clauses}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +227,7 @@ def overview(record: RunRecord, clauses: Mapping[str, Clause]) -> Overview:
         matrix=matrix,
         outcomes={outcome: outcomes[outcome] for outcome in Outcome},
         failures=_with_outcome(record, Outcome.FAILED),
-        causes=causes_of(_with_outcome(record, Outcome.FAILED), clauses),
+        causes=causes_of(record.executions, clauses),
         known_to_fail=known,
         known_failures=_groups(known),
         skips=_groups(_with_outcome(record, Outcome.SKIPPED)),
@@ -228,16 +241,56 @@ def _with_outcome(record: RunRecord, outcome: Outcome) -> tuple[Execution, ...]:
     return tuple(execution for execution in record.executions if execution.outcome is outcome)
 
 
-def causes_of(failures: Iterable[Execution], clauses: Mapping[str, Clause]) -> tuple[Cause, ...]:
-    """Group failures by cause, the most frequent cause first. A failure with two causes is in both groups."""
+_MAX_ABOUT = 2
+
+
+def causes_of(executions: Sequence[Execution], clauses: Mapping[str, Clause]) -> tuple[Cause, ...]:
+    """Group failures by cause, the most frequent cause first. A failure with two causes is in both groups.
+
+    A cause joins a more frequent one, a clause, if each test that found it is also a test of that clause: such a test
+    may have met the other defect first. It is named there, and is a cause of its own once that defect is mended. An
+    error joins one of its type that was raised at the same line below another verb.
+    """
     found: dict[str, list[Execution]] = {}
-    for failure in failures:
-        for name in failure.causes:
+    for failure in executions:
+        for name in failure.causes if failure.outcome is Outcome.FAILED else ():
             found.setdefault(name, []).append(failure)
-    causes = [
-        Cause(name, clauses.get(name), tuple(sorted(group, key=_length_of_message))) for name, group in found.items()
-    ]
+    joined: dict[str, list[str]] = {}
+    for name in sorted(found, key=lambda name: -len(found[name])):
+        root = next((one for one in joined if _explains(one, name, found, clauses)), None)
+        joined.setdefault(root or name, []).extend([name] if root else [])
+    ran = Counter(clause for one in executions if one.outcome is not Outcome.SKIPPED for clause in one.clauses)
+    causes = [_cause(name, also, found, clauses, ran) for name, also in joined.items()]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
+
+
+def _explains(cause: str, other: str, found: Mapping[str, Sequence[Execution]], clauses: Mapping[str, Clause]) -> bool:
+    """Whether another cause may follow from a cause."""
+    if cause in clauses:
+        return all(cause in (*one.clauses, *one.causes) for one in found[other])
+    is_one_type = other not in clauses and cause.partition(" in ")[0] == other.partition(" in ")[0]
+    return is_one_type and not _lines(found[cause]).isdisjoint(_lines(found[other]))
+
+
+def _lines(failures: Iterable[Execution]) -> set[str]:
+    """Where errors were raised: the last frame of each traceback."""
+    frames = [re.findall(r'^  File "[^"]*", line \d+', one.evidence.traceback, re.MULTILINE) for one in failures]
+    return {one[-1] for one in frames if one}
+
+
+def _cause(
+    name: str,
+    also: Sequence[str],
+    found: Mapping[str, Sequence[Execution]],
+    clauses: Mapping[str, Clause],
+    ran: Mapping[str, int],
+) -> Cause:
+    groups = [sorted(found[one], key=_length_of_message) for one in (name, *also)]
+    failures = tuple({one.node_id: one for group in groups for one in group}.values())
+    tests = Counter(clause for one in failures for clause in one.clauses)
+    # The clause of which the largest share of tests failed is concerned most, not the one with the most tests.
+    nearest = sorted(tests, key=lambda clause: (-tests[clause] / ran[clause], -tests[clause]))[:_MAX_ABOUT]
+    return Cause(name, clauses.get(name), failures, () if name in tests else tuple(nearest), tuple(also))
 
 
 def _length_of_message(failure: Execution) -> tuple[int, int, int]:

@@ -38,7 +38,9 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
         headline=headline(view),
         families=families,
         first_columns=_first_columns(families),
-        number_of={cause.name: number for number, cause in enumerate(view.causes, start=1)},
+        number_of={
+            name: number for number, cause in enumerate(view.causes, start=1) for name in (cause.name, *cause.also)
+        },
         sections_figure=sections_figure(view.matrix),
         slowest_figure=slowest_figure(timed, _MAX_SLOW_TESTS) if timed else None,
         replay_images=[_data_address(picture) for picture in replay_svgs],

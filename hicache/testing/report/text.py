@@ -36,16 +36,16 @@ def headline(view: Overview) -> str:
 
 
 def _told(causes: Sequence[Cause]) -> Iterator[str]:
-    """The broken clauses and the errors, each with the number of tests that found it."""
-    for noun, group in (
-        ("clause broken", [cause for cause in causes if cause.clause is not None]),
-        ("error", [cause for cause in causes if cause.clause is None]),
+    """The broken clauses and the errors, each with the tests that found it; of all together, the first few."""
+    for noun, plural, group in (
+        ("clause broken", "clauses broken", [cause for cause in causes if cause.clause is not None]),
+        ("error", "errors", [cause for cause in causes if cause.clause is None]),
     ):
+        found = [cause.told for cause in group if cause in causes[:_MAX_TOLD]]
+        more = [f"{len(group) - len(found)} more"] if found and len(group) > len(found) else []
         if group:
-            found = [f"{cause.name} in {counted(len(cause.failures), 'test')}" for cause in group[:_MAX_TOLD]]
-            more = [f"{len(group) - _MAX_TOLD} more"] if len(group) > _MAX_TOLD else []
-            number = noun if len(group) == 1 else noun.replace("clause", "clauses").replace("error", "errors")
-            yield f"{len(group)} {number}: {', '.join([*found, *more])}"
+            listed = f": {', '.join([*found, *more])}" if found else ""
+            yield f"{len(group)} {noun if len(group) == 1 else plural}{listed}"
 
 
 def render_markdown(view: Overview) -> str:
@@ -76,6 +76,12 @@ def _failures(causes: Iterable[Cause]) -> Iterator[str]:
         yield ""
         if cause.clause is not None:
             yield f"> {_plain(cause.clause.sentence)}"
+            yield ""
+        if cause.about:
+            yield f"Found by tests of {', '.join(cause.about)}."
+            yield ""
+        if cause.also:
+            yield f"May also explain: {_plain(', '.join(cause.also))}."
             yield ""
         yield f"The smallest example is {_plain(smallest.node_id)}:"
         yield from ("", *_fenced(smallest.reason), "", "To run it again:", "", *_fenced(smallest.replay), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from hicache.errors import InvariantError
 from hicache.testing.contract import CONTRACT
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.plugin.causes import CRASHED, causes_of
-from hicache.testing.report import Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, Execution, Outcome, RunRecord
 from hicache.testing.report.matrix import Status, build_matrix, overview
+from hicache.testing.report.pages import render_html
 from hicache.testing.report.text import headline
 from hicache.testing.violation import ViolationError, violation
 from hicache.tests.inventory.laws import read_laws
@@ -87,7 +89,77 @@ def test_the_headline_names_the_causes_and_not_the_tests() -> None:
     ]
     error = execution("KEY-1", outcome=Outcome.FAILED, causes=("KeyError in Mine.match",))
     told = headline(overview(record(*many, error), CONTRACT))
-    assert told == "1 clause broken: REQ-3 in 875 tests; 1 error: KeyError in Mine.match in 1 test", f"got {told}"
+    assert told == (
+        "1 clause broken: REQ-3 in 875 tests of LOCK-1; 1 error: KeyError in Mine.match in 1 test of KEY-1"
+    ), f"got {told}"
+
+
+def failed(number: int, cause: str, *clauses: str) -> Execution:
+    """A failed test of these clauses, with this cause."""
+    return execution(*clauses, outcome=Outcome.FAILED, causes=(cause,), name=f"test_{number}")
+
+
+def test_what_only_tests_of_a_broken_clause_find_joins_that_clause() -> None:
+    own = [failed(number, "EVICT-8", "EVICT-8") for number in range(3)]
+    view = overview(record(*own, failed(3, "HOST-2", "HOST-2", "EVICT-8"), failed(4, "KEY-1", "KEY-1")), CONTRACT)
+    assert [(cause.name, cause.also) for cause in view.causes] == [("EVICT-8", ("HOST-2",)), ("KEY-1", ())]
+    assert len(view.causes[0].failures) == 4, f"expected the failures of both, got {view.causes[0].failures}"
+    assert view.causes[0].failures[-1].causes == ("HOST-2",), "expected the smallest example to be its own"
+
+
+def test_what_another_test_finds_too_does_not_join() -> None:
+    own = [failed(number, "EVICT-8", "EVICT-8") for number in range(3)]
+    others = [failed(3, "HOST-2", "HOST-2", "EVICT-8"), failed(4, "HOST-2", "HOST-2")]
+    view = overview(record(*own, *others), CONTRACT)
+    assert [cause.name for cause in view.causes] == ["EVICT-8", "HOST-2"], f"got {view.causes}"
+
+
+def test_nothing_joins_an_error() -> None:
+    errors = [failed(number, "KeyError in Mine.match", "KEY-1") for number in range(3)]
+    view = overview(record(*errors, failed(3, "KEY-1", "KEY-1")), CONTRACT)
+    assert [cause.name for cause in view.causes] == ["KeyError in Mine.match", "KEY-1"], f"got {view.causes}"
+
+
+def raised(number: int, cause: str, line: int) -> Execution:
+    """A failed test that an error ended, which was raised at a line."""
+    frames = f'  File "mine.py", line {number + 1}, in verb\n  File "mine.py", line {line}, in pages\n    pages[0]\n'
+    return replace(failed(number, cause, "KEY-1"), evidence=replace(NO_EVIDENCE, traceback=frames))
+
+
+def test_an_error_raised_at_one_line_is_one_cause_whatever_the_verb() -> None:
+    names = ("KeyError in Mine.match", "KeyError in Mine.insert", "KeyError in Mine.evict", "OSError in Mine.step")
+    failures = [raised(number, name, line) for number, (name, line) in enumerate(zip(names, (7, 7, 8, 7), strict=True))]
+    causes = overview(record(*failures), CONTRACT).causes
+    assert [(cause.name, cause.also) for cause in causes] == [
+        ("KeyError in Mine.match", ("KeyError in Mine.insert",)),
+        ("KeyError in Mine.evict", ()),
+        ("OSError in Mine.step", ()),
+    ], f"got {causes}"
+
+
+def test_a_law_is_told_with_the_clauses_of_the_tests_that_met_it() -> None:
+    met = [failed(number, "REQ-3", "FETCH-5", "FETCH-4") for number in range(2)]
+    passed = [execution("FETCH-4", name=f"test_other_{number}") for number in range(9)]
+    told = headline(overview(record(*met, *passed), CONTRACT))
+    assert told == "1 clause broken: REQ-3 in 2 tests of FETCH-5, FETCH-4", f"got {told}"
+
+
+def test_a_headline_tells_three_causes() -> None:
+    causes = ("KeyError in Mine.match", "KEY-1", "LOCK-1", "OSError in Mine.step")
+    failures = [failed(10 * place + n, cause, "POOL-1") for place, cause in enumerate(causes) for n in range(5 - place)]
+    told = headline(overview(record(*failures), CONTRACT))
+    assert told == (
+        "2 clauses broken: KEY-1 in 4 tests of POOL-1, LOCK-1 in 3 tests of POOL-1; "
+        "2 errors: KeyError in Mine.match in 5 tests of POOL-1, 1 more"
+    ), f"got {told}"
+
+
+def test_each_broken_clause_of_the_page_leads_to_its_cause() -> None:
+    own = [failed(number, "EVICT-8", "EVICT-8") for number in range(2)]
+    view = overview(record(*own, failed(3, "HOST-2", "HOST-2", "EVICT-8")), CONTRACT)
+    page = render_html(view, CONTRACT, ())
+    assert page.count('href="#cause-1"') >= 2, "expected EVICT-8 and HOST-2 to lead to the one cause"
+    assert "May also explain: HOST-2" in page, "expected the page to say what joined the cause"
 
 
 def test_a_group_of_failures_has_the_causes_of_all() -> None:

@@ -377,17 +377,17 @@ def test_what_a_host_eviction_may_take() -> None:
 
 HOST_POOLS_BROKEN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a target that is free": (
-        "POOL-1",
+        "FLOW-1",
         "slot 6: expected one owner, the free list, got a transfer as well",
         {"pools": DEVICE_POOLS | {FULL: pool(12, 6, 7, 8, 9, 10, 11)}},
     ),
     "a target that is the tree's": (
-        "POOL-1",
+        "FLOW-1",
         "one owner, the tree, got a transfer as well",
         {"transfers": (BACKUP, change(LOAD, device={FULL: slots(4, 5)}))},
     ),
     "a target of a backup that is free": (
-        "POOL-1",
+        "FLOW-1",
         "the free list, got a transfer as well",
         {"host_pools": HOST_POOLS | {MAMBA: pool(6, 2, 3, 4, 5, 6)}},
     ),
@@ -530,9 +530,9 @@ def test_a_sound_snapshot_with_storage_breaks_no_law() -> None:
 
 
 STORAGE_BROKEN: dict[str, tuple[str, str, Callable[[], Snapshot]]] = {
-    "a prefetch into free slots": ("POOL-1", "a prefetch, got the free list as well", lambda: stored(MARKS, FETCH)),
+    "a prefetch into free slots": ("FLOW-1", "a prefetch, got the free list as well", lambda: stored(MARKS, FETCH)),
     "a prefetch into a node's slots": (
-        "POOL-1",
+        "FLOW-1",
         "the tree",
         lambda: stored(MARKS, FetchView({FULL: slots(2, 3)})),
     ),
