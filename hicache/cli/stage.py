@@ -115,7 +115,7 @@ class SuiteStage:
         limit = TEST_LIMIT_S.get(self.name, _MAX_SILENCE_S)
         return [
             *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
-            *("--verbose", "--color=no", "-n", "auto"),
+            *("-vv", "--color=no", "-n", "auto"),
             # A test that hangs ends its worker, and is a failure by name. Each such test costs this time.
             *("-o", f"faulthandler_timeout={limit:g}", "-o", "faulthandler_exit_on_timeout=true"),
             *("--max-worker-restart", str(_MAX_RESTARTS)),

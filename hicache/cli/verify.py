@@ -45,14 +45,12 @@ def verify_command(
 ) -> None:
     """Verify a cache: run every suite on it and write one report.
 
-    Always runs the conformance suite (the contract, clause by clause) and the properties (random operations against a
-    model). If the adapter declares VERBS, also replays a generated trace. If it declares RANKS, also runs the suite
-    for several ranks, with one process for each rank. If it declares BYTES, also runs the accuracy suite (answers of
-    language models), unless its libraries are not installed. Prints the suites that it does not run, with the reason.
+    Always runs the conformance suite (the contract, clause by clause) and the properties (random operations). With
+    VERBS, also replays a generated trace. With RANKS, also runs the suite for several ranks, one process for each. With
+    BYTES, also runs the accuracy suite (answers of language models), unless its libraries are not installed. Prints the
+    suites that it does not run, with the reason.
 
-    A level is verified if each of its clauses that applies to the cache was checked, and none was found broken. A
-    clause applies if the cache has the features that it needs, and the profile of its design does not except it.
-
+    A level is verified if each of its clauses that applies to the cache was checked, and none was found broken.
     The report is report.html, report.md, junit.xml and run.json.
 
     Exit code:

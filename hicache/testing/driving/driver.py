@@ -765,12 +765,12 @@ class Driver:
             raise violation("REQ-4", "table of a request", running.tables[Component.FULL].tolist(), table.tolist())
 
     def _verify_table(self, running: RunningRequest, *, is_own: bool) -> None:
-        """Check the bytes of the computed tokens in a request's table. `is_own`: it computed some; else they are a hit."""
+        """Check the bytes of a request's computed tokens. `is_own`: it computed some; otherwise they are a hit."""
         if self._tables is not None:
             self._tables.verify(running)
             return
         computed = running.computed()
-        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)])
+        self.contents.verify(computed, running.table[: aligned_count(computed, self.config)], is_own=is_own)
 
     def _require_table(self, running: RunningRequest) -> None:
         tokens = len(running.key.tokens)

@@ -16,7 +16,7 @@ from hicache.testing.report.run import Execution, Outcome, RunRecord
 
 VIEWS = frozenset(
     {
-        *(Capability.VERBS, Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES, Capability.REFUSALS),
+        *(Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES, Capability.REFUSALS, Capability.TABLES),
         *(Capability.STEPPED, Capability.STEPPED_STORAGE),
     }
 )
@@ -64,7 +64,8 @@ class LevelResult:
         if self.verdict is Verdict.NOT_RUN:
             return f"{self.level.value}: not run"
         if self.verdict is Verdict.FAILED:
-            return f"{self.level.value}: failed: {', '.join(self.broken) or 'errors, no clause was found broken'}"
+            found = ", ".join(self.broken) or "errors, no clause was found broken"
+            return f"{self.level.value}: failed: {found}; {self.checked} of {self.applying} {unit} passed"
         exceptions = f" except {self.known} with known failures" if self.known else ""
         share = f"{self.checked} of {self.applying} {unit}"
         if self.verdict is Verdict.IN_PART:
@@ -108,22 +109,36 @@ def coverage(view: Overview) -> Coverage:
     """Compute which levels a run verified."""
     rows = {row.clause.id: row.status for section in view.matrix.sections for row in section.rows}
     clauses = [row.clause for section in view.matrix.sections for row in section.rows]
-    applying = [clause for clause in clauses if _applies(clause, view.record)]
+    lacks = _lacks_by_clause(view.record.executions)
+    applying = [clause for clause in clauses if _applies(clause, view.record, lacks.get(clause.id, ()))]
     levels = [_of_clauses(level, applying, rows) for level in Level if level is not Level.MODELS]
     unchecked = [clause for clause in clauses if rows[clause.id] not in CHECKED]
     return Coverage(
         levels=(*levels, _of_models(view)),
         checked=len(clauses) - len(unchecked),
         clauses=len(clauses),
-        gains=_gains({clause.id for clause in unchecked}, view.record.executions),
+        gains=_gains({clause.id for clause in unchecked}, view.record),
     )
 
 
-def _applies(clause: Clause, record: RunRecord) -> bool:
-    """Whether the cache has the features that a clause needs, and is of a design that it applies to."""
-    features = {one.name for one in clause.needs if one not in VIEWS}
-    is_served = features <= set(record.capabilities)
-    return clause.tier in LEVEL_OF_TIER and record.profile not in clause.exceptions and is_served
+def _lacks_by_clause(executions: Iterable[Execution]) -> Mapping[str, Sequence[Sequence[str]]]:
+    """By clause, what the adapter does not declare of what each of its tests needs."""
+    lacks: dict[str, list[Sequence[str]]] = {}
+    for execution in executions:
+        for clause_id in execution.clauses:
+            lacks.setdefault(clause_id, []).append(execution.lacks)
+    return lacks
+
+
+def _applies(clause: Clause, record: RunRecord, lacks: Sequence[Sequence[str]]) -> bool:
+    """Whether the cache is of a design that a clause applies to, and has the features that it and one test of it need.
+
+    A door is a feature: a cache of requests alone is not asked for what only verbs can show.
+    """
+    views = {one.name for one in VIEWS}
+    is_served = {one.name for one in clause.needs} <= {*record.capabilities, *views}
+    is_testable = not lacks or any(views.issuperset(one) for one in lacks)
+    return clause.tier in LEVEL_OF_TIER and record.profile not in clause.exceptions and is_served and is_testable
 
 
 def _of_clauses(level: Level, applying: Sequence[Clause], statuses: Mapping[str, Status]) -> LevelResult:
@@ -150,11 +165,14 @@ def _of_models(view: Overview) -> LevelResult:
     return LevelResult(Level.MODELS, verdict, executed, outcomes[Outcome.PASSED], outcomes[Outcome.KNOWN_FAILURE], ())
 
 
-def _gains(unchecked: AbstractSet[str], executions: Iterable[Execution]) -> dict[str, int]:
-    """Undeclared capabilities by the number of unchecked clauses whose tests need them, the most useful one first."""
+def _gains(unchecked: AbstractSet[str], record: RunRecord) -> dict[str, int]:
+    """Undeclared capabilities by the number of unchecked clauses whose tests need them, the most useful one first.
+
+    A second door is no advice: a cache that has one of them may not be able to have the other.
+    """
     lacking: dict[str, set[str]] = {}
-    for execution in executions:
+    for execution in record.executions:
         for clause_id in unchecked & set(execution.clauses):
-            for name in execution.lacks:
+            for name in set(execution.lacks) - {Capability.VERBS.name, Capability.REQUESTS.name}:
                 lacking.setdefault(name, set()).add(clause_id)
     return dict(Counter({name: len(clauses) for name, clauses in lacking.items()}).most_common())

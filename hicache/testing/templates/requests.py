@@ -79,7 +79,8 @@ class MyAdapter(CacheAdapter):
     #
     # PAGED       blocks above 1 token     blocks of 3, 16 and 64 tokens: __init__ takes any config.page_size
     # NAMESPACES  key.namespace            that equal tokens in two namespaces share nothing
-    # SNAPSHOT    snapshot()               the owner of every slot, structure and references, after every verb
+    # TABLES,     tables(),                the owner of every slot, structure and references, after every verb: with the
+    # SNAPSHOT    block_snapshot()         profile "blocks" both together
     # SIZES       sizes()                  the size counters, recomputed after every verb
     # BYTES       layers, slot_bytes,      the bytes of every cached token, after every verb; language models that
     #             write, read              answer from the cache
