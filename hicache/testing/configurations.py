@@ -92,6 +92,7 @@ QUICK = frozenset(
         "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded/ScriptedStorage-wait_complete-threaded",
+        "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-timeout-stepped",
     }
 )
 """The names of the configurations of a quick run."""

@@ -34,7 +34,8 @@ class Clause:
 
     `level`: one of LEVELS. `tier`: one of TIERS. `needs`: capabilities that an adapter must declare for the clause.
     `source`: the upstream issue or pull request that the rule comes from, or "ours". `note`: the reason, or empty.
-    `exceptions`: by profile, why the clause does not apply to caches of this design.
+    `gpu`: whether it can be tested on a GPU alone. `exceptions`: by profile, why the clause does not apply to caches of
+    this design.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Clause:
     sentence: str
     source: str
     note: str
+    gpu: bool
     exceptions: Mapping[str, str]
 
 
@@ -106,7 +108,7 @@ def load_contract(path: Path) -> tuple[int, Mapping[str, Clause]]:
     return version, MappingProxyType(clauses)
 
 
-def _clause(
+def _clause(  # noqa: PLR0913 - one keyword for each key of the file
     clause_id: str,
     *,
     tier: str,
@@ -115,6 +117,7 @@ def _clause(
     needs: Iterable[str] = (),
     source: str = "ours",
     note: str = "",
+    gpu: bool = False,
     exceptions: Mapping[str, str] = MappingProxyType({}),
 ) -> Clause:
     if not set(exceptions) <= set(PROFILES):
@@ -129,6 +132,7 @@ def _clause(
         sentence=" ".join(sentence.split()),
         source=source,
         note=" ".join(note.split()),
+        gpu=gpu,
         exceptions=MappingProxyType({profile: " ".join(reason.split()) for profile, reason in exceptions.items()}),
     )
 

@@ -77,13 +77,15 @@ class LevelResult:
 class Coverage:
     """`levels`: the result of each. `checked`, `clauses`: clauses that a test checked, and all of the contract.
 
-    `gains`: capabilities that are not declared, with the number of unchecked clauses that need each.
+    `gains`: capabilities that are not declared, with the number of unchecked clauses that need each. `without_gpu`:
+    clauses that were not checked because no test ran on a GPU; no level needs them then.
     """
 
     levels: tuple[LevelResult, ...]
     checked: int
     clauses: int
     gains: Mapping[str, int]
+    without_gpu: tuple[str, ...]
 
     @property
     def verified(self) -> tuple[LevelResult, ...]:
@@ -96,6 +98,8 @@ class Coverage:
 
     def __str__(self) -> str:
         told = f"{self.checked} of {self.clauses} clauses checked"
+        if self.without_gpu:
+            told += f" ({', '.join(self.without_gpu)} only on a GPU)"
         if self.checked == self.clauses:
             return told
         gains = ", ".join(f"{name} (+{count})" for name, count in self.gains.items())
@@ -110,7 +114,9 @@ def coverage(view: Overview) -> Coverage:
     rows = {row.clause.id: row.status for section in view.matrix.sections for row in section.rows}
     clauses = [row.clause for section in view.matrix.sections for row in section.rows]
     lacks = _lacks_by_clause(view.record.executions)
+    on_gpu = [clause.id for clause in clauses if clause.gpu and rows[clause.id] not in CHECKED]
     applying = [clause for clause in clauses if _applies(clause, view.record, lacks.get(clause.id, ()))]
+    applying = [clause for clause in applying if clause.id not in on_gpu]
     levels = [_of_clauses(level, applying, rows) for level in Level if level is not Level.MODELS]
     unchecked = [clause for clause in clauses if rows[clause.id] not in CHECKED]
     return Coverage(
@@ -118,6 +124,7 @@ def coverage(view: Overview) -> Coverage:
         checked=len(clauses) - len(unchecked),
         clauses=len(clauses),
         gains=_gains({clause.id for clause in unchecked}, view.record),
+        without_gpu=tuple(on_gpu),
     )
 
 

@@ -91,9 +91,8 @@ def test_what_to_declare_next_is_counted_in_clauses() -> None:
     ]
     result = found(execution("KEY-1"), *skipped)
     assert result.gains == {"SNAPSHOT": 3, "HOST": 2}, f"got {result.gains}"
-    assert str(result) == (
-        f"1 of {len(CONTRACT)} clauses checked, {len(CONTRACT) - 1} not: declare SNAPSHOT (+3), HOST (+2)"
-    ), f"got {result}"
+    told = f"1 of {len(CONTRACT)} clauses checked (POOL-6 only on a GPU), {len(CONTRACT) - 1} not: declare "
+    assert str(result) == f"{told}SNAPSHOT (+3), HOST (+2)", f"got {result}"
 
 
 def test_models_are_a_level_of_tests() -> None:
@@ -103,3 +102,11 @@ def test_models_are_a_level_of_tests() -> None:
     )
     assert str(found(passed, skipped).of(Level.MODELS)) == "models: verified, 1 of 1 tests"
     assert found(skipped).of(Level.MODELS).verdict is Verdict.NOT_RUN
+
+
+def test_what_only_a_gpu_can_show_is_told_and_not_required() -> None:
+    on_gpu = [clause_id for clause_id in of(Level.HOST) if CONTRACT[clause_id].gpu]
+    result = found(execution(*(clause_id for clause_id in of(Level.HOST) if clause_id not in on_gpu)))
+    assert on_gpu, "no clause of the host needs a GPU: this test shows nothing"
+    assert result.of(Level.HOST).verdict is Verdict.VERIFIED, f"got {result.of(Level.HOST)}"
+    assert f"({', '.join(on_gpu)} only on a GPU)" in str(result), f"got {result}"
