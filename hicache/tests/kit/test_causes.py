@@ -11,7 +11,7 @@ import pytest
 from hicache.errors import InvariantError
 from hicache.testing.contract import CONTRACT
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
-from hicache.testing.plugin.causes import CRASHED, causes_of
+from hicache.testing.plugin.causes import causes_of
 from hicache.testing.report import NO_EVIDENCE, Execution, Outcome, RunRecord
 from hicache.testing.report.matrix import Status, build_matrix, overview
 from hicache.testing.report.pages import render_html
@@ -207,10 +207,6 @@ def test_a_clause_that_does_not_exist_cannot_be_selected(pytester: pytest.Pytest
     result = run(pytester, "conformance", "-k", "LOCK-99")
     assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
     result.stderr.fnmatch_lines(["*-k: the contract has no clause LOCK-99*"])
-
-
-def test_a_process_that_died_is_a_cause() -> None:
-    assert CRASHED not in CONTRACT, "the name of an error must not be taken for a clause"
 
 
 def test_the_clauses_checked_after_each_verb_are_those_of_the_laws() -> None:
