@@ -98,7 +98,14 @@ link = ""
 
 def run(adapter: type[CacheAdapter], tests: Iterable[str], bound_s: float, *options: str) -> tuple[int, str]:
     """The exit code and the words of a run of the suite on a cache."""
-    arguments = ["-q", "-p", "no:cacheprovider", "--adapter", f"{adapter.__module__}:{adapter.__qualname__}", *options]
+    arguments = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--hicache-adapter",
+        f"{adapter.__module__}:{adapter.__qualname__}",
+        *options,
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, *(f"{SUITE}/{test}" for test in tests)],
         cwd=ROOT,
@@ -125,7 +132,7 @@ def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(adapter: type[Ca
     mesh, told = SEARCHED[adapter]
     known = tmp_path / "known.toml"
     known.write_text(KNOWN, encoding="utf-8")
-    options = ["--hypothesis-profile", "ci", "--known-failures", str(known), "--xfail-tb"]
+    options = ["--hypothesis-profile", "hicache-ci", "--hicache-known-failures", str(known), "--xfail-tb"]
     _, words = run(adapter, [f"{MACHINE}[{mesh}]"], BOUND_S, *options)
     assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found on {mesh}:\n{words}"
     assert re.search(told, words), f"{adapter.__name__}: expected to be told {told!r}, got:\n{words}"
