@@ -118,7 +118,7 @@ def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(
     mesh, told = SEARCHED[adapter]
     known = pytester.path / "known.toml"
     known.write_text(KNOWN, encoding="utf-8")
-    options = ["--hypothesis-profile", "ci", "--known-failures", str(known), "--xfail-tb"]
+    options = ["--hypothesis-profile", "hicache-ci", "--hicache-known-failures", str(known), "--xfail-tb"]
     _, words = run_suite(pytester, adapter, [f"{MACHINE}[{mesh}]"], *options)
     assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found on {mesh}:\n{words}"
     assert re.search(told, words), f"{adapter.__name__}: expected to be told {told!r}, got:\n{words}"
