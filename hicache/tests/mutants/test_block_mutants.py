@@ -27,6 +27,12 @@ class KeepsAge(BlockCacheAdapter):
     cache_type: ClassVar[type[BlockCache]] = mutants.UseKeepsTheAge
 
 
+class EvictsMoreAndKeepsAge(KeepsAge):
+    """Has a rule of its own for how much is evicted; its order must be found wrong all the same."""
+
+    departures = frozenset({"EVICT-1"})
+
+
 class BlankLast(BlockCacheAdapter):
     """Evicts cached pages while blank ones are free."""
 
@@ -149,3 +155,11 @@ def test_a_mutant_is_found(pytester: pytest.Pytester, adapter: type[BlockCacheAd
     kill = FOUND[adapter]
     found = reasons(pytester, adapter, kill.test)
     assert any(kill.clause_id in reason for reason in found), f"expected {kill.clause_id} to be broken, got {found}"
+
+
+def test_a_departure_in_how_much_is_evicted_leaves_the_order_checked(pytester: pytest.Pytester) -> None:
+    path, suite = f"{__name__}:{EvictsMoreAndKeepsAge.__name__}", suite_folder("properties") / "test_machines.py"
+    options = ("--hypothesis-profile", "hicache-quick", "--hypothesis-seed", "0")
+    record = run_recorded(pytester, str(suite), "-k", "requests and full]", *options, "--hicache-adapter", path)
+    causes = [one.causes for one in record.executions if one.outcome is Outcome.FAILED]
+    assert causes == [("EVICT-2",)], f"expected the machine of requests to find the order, got {causes}"
