@@ -143,7 +143,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             running=running,
             check_every=check_every,
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
-            storage=storage and StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at),
+            storage=StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at) if storage else None,
         )
         cache = _prepared(adapter, report)
         outcome = replay_with_progress(console, requests, cache, settings)
