@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 TIERS = ("device", "host", "storage", "metadata", "ranks", "config")
 """What must exist before a clause can be tested."""
 
-PROFILES = ("tree", "blocks")
-"""The designs that exceptions are stated for: a radix tree of nodes, and a table of hashed blocks."""
+PROFILES = ("tree", "blocks", "offload")
+"""The designs that exceptions are stated for: a radix tree, a table of hashed blocks, and chunks beside the device."""
 
 NO_CACHE = ("metadata", "config")
 """The tiers of clauses that are tested without a cache."""

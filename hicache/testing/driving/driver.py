@@ -49,6 +49,9 @@ from hicache.types import (
     TransferPhase,
 )
 
+BLOCK_PROFILES = ("blocks", "offload")
+"""The profiles whose adapters show a BlockSnapshot, and tables of blocks."""
+
 
 class Driver:
     """Calls a cache through its adapter, and remembers what it holds.
@@ -85,7 +88,7 @@ class Driver:
         self.inspector = self._inspector(adapter)
 
     def _inspector(self, adapter: CacheAdapter) -> Inspector | BlockInspector:
-        if adapter.profile == "blocks":
+        if adapter.profile in BLOCK_PROFILES:
             contents = self._tables or TableContents(adapter, self.config)
             return BlockInspector(adapter, self.config, contents, lambda: self.operations)
         return Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
@@ -121,7 +124,13 @@ class Driver:
 
     def overwrite_free_slots(self) -> None:
         """Overwrite all free device slots: a load often gets the slots that its data had before the eviction."""
-        if self.has_snapshot and self.config.host is not None:
+        if not self.has_snapshot or self.config.host is None:
+            return
+        if self._tables is not None and self.shows_blocks:
+            size = self.geometry.slots(Component.FULL)
+            blank = np.array([number for pool in self.block_snapshot().pools for number in pool.blank], dtype=np.int64)
+            self._tables.overwrite((blank[:, None] * size + np.arange(size, dtype=np.int64)).reshape(-1))
+        elif not self.shows_blocks:
             for component, pool in self.snapshot().pools.items():
                 self.contents.overwrite(component, pool.free)
 
@@ -132,8 +141,8 @@ class Driver:
 
     @property
     def shows_blocks(self) -> bool:
-        """Whether the adapter has a BlockSnapshot, and not the snapshot of a tree."""
-        return self.has_snapshot and self.adapter.profile == "blocks"
+        """Whether the adapter has a BlockSnapshot, with or without chunks, and not the snapshot of a tree."""
+        return self.has_snapshot and self.adapter.profile in BLOCK_PROFILES
 
     def sizes(self, tier: Tier) -> Mapping[str, Sizes]:
         """The size counters of a tier; empty without SIZES."""
@@ -561,7 +570,7 @@ class Driver:
         if waiting:
             raise violation("FLOW-4", "drain", "nothing in flight", waiting)
         self.verb_done()
-        if not self.prefetches and self.has_snapshot and self.config.storage is not None:
+        if not self.prefetches and self.has_snapshot and not self.shows_blocks and self.config.storage is not None:
             check_no_fetch(self.snapshot())
 
     # The storage tier.
@@ -856,20 +865,33 @@ class Driver:
         for load in self.loads.values():
             if not load.phase.has_ended:
                 yield f"a load that is {load.phase.value}"
-        host = self.snapshot().host if self.has_snapshot else None
-        for transfer in host.transfers if host is not None else ():
+        for transfer in self._transfers():
             yield f"a {transfer.kind.value}"
         executors = [tier.executor for tier in (self.config.host, self.config.storage) if tier is not None]
         if ExecutorKind.STEPPED in executors:
             yield from (f"a pending {one.kind.value}" for one in self.adapter.pending())
 
+    def _transfers(self) -> Sequence[TransferView]:
+        """The transfers of the snapshot; none without one."""
+        if self.shows_blocks:
+            offload = self.block_snapshot().offload
+            return () if offload is None else offload.transfers
+        host = self.snapshot().host if self.has_snapshot else None
+        return () if host is None else host.transfers
+
+    def _residency(self) -> object:
+        """What is where, as a comparable value; None without a snapshot."""
+        if self.shows_blocks:
+            return _kept(self.block_snapshot())
+        return _resident(self.snapshot()) if self.has_snapshot else None
+
     def _pending(self, ticket: Handle) -> Pending | None:
         return next((one for one in self.pending() if one.ticket == ticket), None)
 
     def _move(self, verb: str, act: Callable[[], None]) -> None:
-        before = _resident(self.snapshot()) if self.has_snapshot else None
+        before = self._residency()
         act()
-        if before is not None and _resident(self.snapshot()) != before:
+        if self._residency() != before:
             raise violation("FLOW-2", verb, "residency unchanged until a step applies the transfer", "a change")
 
     def _require_end(self, verb: str, ticket: Handle) -> None:
@@ -935,6 +957,14 @@ class Driver:
 def _progress_clause(one: Pending) -> str:
     """The clause by which a transfer or a request to storage moves unit by unit."""
     return "FLOW-2" if isinstance(one.kind, TransferKind) else "FETCH-3"
+
+
+def _kept(snapshot: BlockSnapshot) -> set[tuple[Namespace, bytes, bytes | None, bool]]:
+    """The chunks beside the device, as comparable values."""
+    chunks = () if snapshot.offload is None else snapshot.offload.chunks
+    return {
+        (one.namespace, one.prefix, None if one.slots is None else one.slots.tobytes(), one.is_stored) for one in chunks
+    }
 
 
 def _resident(snapshot: Snapshot) -> list[list[bytes | None]]:
