@@ -13,6 +13,7 @@ import numpy as np
 from hicache.config import CacheConfig, ExecutorKind, HostConfig, StorageConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes, Pending
+from hicache.testing.configurations import USUAL_LAYOUTS
 from hicache.testing.geometry import GeometricConfig, Geometry, Publish
 from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.testing.offload_cache import (
@@ -98,7 +99,7 @@ class StoredObjects:
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class Request:
     """A running request. `load`: the retrieval that it waits for."""
 
     key: Key
@@ -164,19 +165,19 @@ class OffloadCacheAdapter(CacheAdapter):
         if blocks is None:
             self.cache.unpin(found)
             return None
-        request = _Request(key, blocks)
+        request = Request(key, blocks)
         if found.chunks:
             request.load = self.cache.retrieve(found, self.device.slots(blocks)[: found.tokens])
         self._settle()
         waits = request.load is not None and not request.load.is_applied
         return self._admission(request, found.tokens if waits else self._arrived(request), loading=waits)
 
-    def resume(self, request: _Request) -> Admission | None:
+    def resume(self, request: Request) -> Admission | None:
         if request.load is not None and not request.load.is_applied:
             return None
         return self._admission(request, self._arrived(request), loading=False)
 
-    def extend(self, request: _Request, tokens: Tokens) -> Slots | None:
+    def extend(self, request: Request, tokens: Tokens) -> Slots | None:
         missing = self._blocks_for(len(request.key.tokens) + len(tokens)) - len(request.blocks)
         blocks = self.device.take(missing)
         if blocks is None:
@@ -185,19 +186,19 @@ class OffloadCacheAdapter(CacheAdapter):
         request.key = Key(np.concatenate((request.key.tokens, tokens)), request.key.namespace)
         return self.device.slots(request.blocks)
 
-    def checkpoint(self, request: _Request, computed_tokens: int) -> Slots:
+    def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
         if self._geometry.publish is Publish.CHUNK:
             self._store(request, computed_tokens)
         return self.device.slots(request.blocks)
 
-    def finish(self, request: _Request) -> None:
+    def finish(self, request: Request) -> None:
         self._store(request, len(request.key.tokens))
         self.device.leave(request.blocks, self._busy())
 
-    def abort(self, request: _Request) -> None:
+    def abort(self, request: Request) -> None:
         self.device.leave(request.blocks, self._busy())
 
-    def tables(self, request: _Request) -> Mapping[str, Slots]:
+    def tables(self, request: Request) -> Mapping[str, Slots]:
         return {FULL: self.device.slots(request.blocks)}
 
     # Transfers.
@@ -273,13 +274,13 @@ class OffloadCacheAdapter(CacheAdapter):
     def _blocks_for(self, tokens: int) -> int:
         return self._geometry.blocks_of(tokens)[FULL]
 
-    def _admission(self, request: _Request, cached: int, *, loading: bool) -> Admission:
+    def _admission(self, request: Request, cached: int, *, loading: bool) -> Admission:
         return Admission(request, self.device.slots(request.blocks), cached, None, loading=loading)
 
-    def _arrived(self, request: _Request) -> int:
+    def _arrived(self, request: Request) -> int:
         return 0 if request.load is None else request.load.arrived
 
-    def _store(self, request: _Request, tokens: int) -> None:
+    def _store(self, request: Request, tokens: int) -> None:
         self.cache.store(request.key.tokens[:tokens], request.key.namespace, self.device.slots(request.blocks)[:tokens])
         self._settle()
 
@@ -308,14 +309,16 @@ def _transfer_view(transfer: Transfer) -> TransferView:
 
 def _config(block: int, chunk: int, *, is_stepped: bool, is_stored: bool = False, **rules: object) -> GeometricConfig:
     """A configuration whose device has room for PAGES units of hits, and whose host has room for HOST_CHUNKS chunks."""
-    executor = ExecutorKind.STEPPED if is_stepped else ExecutorKind.THREADED
+    executor, (layout, host_layout) = ExecutorKind.STEPPED if is_stepped else ExecutorKind.THREADED, USUAL_LAYOUTS
     rules = {"publish": Publish.REQUEST, **rules}
     geometry = Geometry({FULL: block}, duplicates=True, chunk_tokens=chunk, **rules)  # type: ignore[arg-type] # by name
-    storage = StorageConfig(BACKEND, "tiny", {"store": f"offload/{geometry.name}/{executor.value}"})
+    store = {"store": f"offload/{geometry.name}/{executor.value}"}
+    storage = StorageConfig(BACKEND, "tiny", store, prefetch_threshold=0)
     return GeometricConfig(
         capacity_tokens={FULL: PAGES * geometry.alignment},
         page_size=geometry.alignment,
-        host=HostConfig({FULL: HOST_CHUNKS * chunk}, load_back_threshold_tokens=0, executor=executor),
+        host=HostConfig({FULL: HOST_CHUNKS * chunk}, host_layout, load_back_threshold_tokens=0, executor=executor),
+        layout=layout,
         storage=storage if is_stored else None,
         model=TINY_MODEL if is_stored else None,
         geometry=geometry,

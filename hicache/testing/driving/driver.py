@@ -117,7 +117,7 @@ class Driver:
     def verb_done(self) -> None:
         """Count a verb, and check everything when it is due."""
         for prefetch in self.prefetches.values():
-            prefetch.record_length(self._expected_length(prefetch.key))
+            prefetch.record_length(self.cached_length_of(prefetch.key))
         self.operations += 1
         if self.check_every and self.operations % self.check_every == 0:
             self.check()
@@ -343,11 +343,19 @@ class Driver:
     def lookup(self, key: Key) -> int:
         """How many elements of a prompt are cached; with a snapshot, checked against what the tiers have (MATCH-1)."""
         cached = self.adapter.lookup(key)
-        expected = self._expected_length(key) if self.has_snapshot else cached
+        expected = self.cached_length_of(key) if self.has_snapshot else cached
         if cached % self.config.page_size or cached != expected:
             raise violation("MATCH-1", f"lookup of {self.elements(key)} elements", f"{expected} of them cached", cached)
         self.verb_done()
         return cached
+
+    def cached_length_of(self, key: Key) -> int:
+        """The number of elements that a match of the key finds on both tiers, by the oracle."""
+        if not self.has_snapshot:
+            return 0
+        if self.shows_blocks:
+            return self._block_model().expected_hit(key, len(key.tokens))
+        return cached_length(key, self.snapshot(), self.config)
 
     def admit(self, key: Key) -> Admission | None:
         """Start a request and check the bytes of its table and state; None when it does not fit."""
@@ -580,7 +588,7 @@ class Driver:
         before = self.snapshot() if self.has_snapshot else None
         ticket = self.adapter.prefetch(key)
         if ticket is not None:
-            self.prefetches[id(ticket)] = OpenPrefetch(ticket, key, self._expected_length(key), set())
+            self.prefetches[id(ticket)] = OpenPrefetch(ticket, key, self.cached_length_of(key), set())
         elif before is not None:
             self._require_as_before("FETCH-1", "a refused prefetch", before)
         self.verb_done()
@@ -923,16 +931,8 @@ class Driver:
     def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
         # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.
         if self.has_snapshot and not self.prefetches:
-            prefetch.record_length(self._expected_length(prefetch.key))
+            prefetch.record_length(self.cached_length_of(prefetch.key))
             prefetch.require_gain(tokens)
-
-    def _expected_length(self, key: Key) -> int:
-        """The number of elements that a match of the key finds on both tiers, by the oracle."""
-        if not self.has_snapshot:
-            return 0
-        if self.shows_blocks:
-            return self._block_model().expected_hit(key, len(key.tokens))
-        return cached_length(key, self.snapshot(), self.config)
 
     # The oracle of caches of blocks.
 

@@ -140,6 +140,7 @@ def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> 
     return (
         checks.components.issubset(config.components)
         and checks.sidecars.issubset(config.sidecars)
+        and (not checks.alone or checks.components | checks.sidecars >= {*config.components, *config.sidecars})
         and (checks.page_sizes is None or config.page_size in checks.page_sizes)
         and config.policy in checks.policies
         and (checks.bigram or not config.bigram or Capability.BIGRAM in needs)
