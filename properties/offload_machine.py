@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, consumes, rule
+from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import Admission
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedMatch
-from hicache.types import Component, Key, Tier
+from hicache.types import Component, Key, Namespace, Tier
 
 from .request_machine import CHUNK, DECODED, FEW_PAGES, REQUEST_TAIL, RequestVerbs
-from .small_caches import NAMESPACE, geometric, small_geometries, steps_transfers
+from .small_caches import NAMESPACE, USED, geometric, small_geometries, steps_transfers
 
 PLACE = st.integers(0, 9)
 """Which of several, counted from the first and around."""
@@ -35,6 +35,22 @@ class OffloadMachine(RequestVerbs):
     def caches(self) -> st.SearchStrategy[CacheConfig]:
         listed = geometric(self.adapter_type.configurations() or (), self.components, self.sidecars)
         return small_geometries([config for config in listed if steps_transfers(config)])
+
+    def opened(self, data: st.DataObject) -> None:
+        prompts: list[tuple[list[int], Namespace]] = data.draw(USED, label="prompts that came before")
+        for pages, namespace in prompts:
+            self.serve(pages, 1, namespace)
+
+    @rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)
+    def serve(self, pages: list[int], tail: int, namespace: Namespace) -> object:
+        """Admit a prompt, compute it in full and end it, and complete all transfers."""
+        number = self.start(self.key(pages, tail, namespace))
+        self.driver.drain()
+        if number is not None and self.is_ready(number):
+            self.end(number, is_finished=True)
+        self.driver.drain()
+        self.sync()
+        return multiple() if number is None else number
 
     admit = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
