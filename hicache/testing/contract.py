@@ -153,6 +153,12 @@ def clauses_not_checked(profile: str, departures: Collection[str]) -> frozenset[
     return frozenset(departures).union(excepted)
 
 
+def _require_known(ids: Collection[str]) -> None:
+    unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
+    if unknown:
+        raise ValueError(f"the contract has no clause {', '.join(unknown)}")
+
+
 def clause(  # noqa: PLR0913 - one keyword for each choice
     *ids: str,
     needs: Iterable[Capability] = (),
@@ -176,17 +182,15 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     policies and page sizes, and what its clauses need: for MATCH-3, SWA. A test without `config` covers those of its
     clauses whose needs the adapter declares. A test without ids tests the suite itself. `needs`: capabilities beyond
     those of the clauses. `verbs`: whether it needs VERBS; False for a test that drives the cache by requests alone.
-    `alone`: not with further components or sidecars. `bigram`: also run with bigram keys. `layouts`: also run with
-    unusual layouts. If a clause has the tier host, or HOST is in `needs`, the test runs over configurations with a host
-    tier, otherwise over those without: with a load-back threshold if `load_back_threshold`, and with the named
-    `write_policies` (write_through_selective differs only in when it copies) and `executors`. The same holds for
-    storage, `prefetch_threshold` and `stop_policies`.
+    `alone`: with no other components. `bigram`: also run with bigram keys. `layouts`: also run with unusual layouts. If
+    a clause has the tier host, or HOST is in `needs`, the test runs over configurations with a host tier, otherwise
+    over those without: with a load-back threshold if `load_back_threshold`, and with the named `write_policies`
+    (write_through_selective differs only in when it copies) and `executors`. The same holds for storage,
+    `prefetch_threshold` and `stop_policies`.
     """
     import pytest  # The command line reads the contract, and starts without pytest.
 
-    unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
-    if unknown:
-        raise ValueError(f"the contract has no clause {', '.join(unknown)}")
+    _require_known(ids)
     checks = Checks(
         clauses=ids,
         needs=frozenset(needs),

@@ -168,7 +168,7 @@ class OffloadCacheAdapter(CacheAdapter):
         request = Request(key, blocks)
         if found.chunks:
             request.load = self.cache.retrieve(found, self.device.slots(blocks)[: found.tokens])
-        self._settle()
+        self._complete_unstepped()
         waits = request.load is not None and not request.load.is_applied
         return self._admission(request, found.tokens if waits else self._arrived(request), loading=waits)
 
@@ -282,9 +282,9 @@ class OffloadCacheAdapter(CacheAdapter):
 
     def _store(self, request: Request, tokens: int) -> None:
         self.cache.store(request.key.tokens[:tokens], request.key.namespace, self.device.slots(request.blocks)[:tokens])
-        self._settle()
+        self._complete_unstepped()
 
-    def _settle(self) -> None:
+    def _complete_unstepped(self) -> None:
         """Complete all transfers in this verb, unless a test steps them."""
         if not self._is_stepped:
             self.drain()
