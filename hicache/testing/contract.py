@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy, read_table
 from hicache.errors import ConfigurationError
@@ -208,5 +208,4 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
         verbs=verbs,
         alone=alone,
     )
-    marked: pytest.MarkDecorator = pytest.mark.clause(checks)
-    return marked
+    return cast("pytest.MarkDecorator", pytest.mark.clause(checks))
