@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from hicache.config import EvictionPolicy, ExecutorKind, WritePolicy, read_table
 from hicache.errors import ConfigurationError
@@ -208,4 +208,4 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
         verbs=verbs,
         alone=alone,
     )
-    return cast("pytest.MarkDecorator", pytest.mark.clause(checks))
+    return pytest.mark.clause(checks)
