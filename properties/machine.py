@@ -23,7 +23,7 @@ from hicache.testing.model import Model
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots
 
-from .small_caches import configurations, geometric, small_geometries
+from .small_caches import configurations, geometric, small_geometries, steps_transfers
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -64,7 +64,7 @@ class CacheMachine(RuleBasedStateMachine):
         """The configurations that a run may draw: small ones of the adapter's own geometries, if it lists any."""
         listed = geometric(self.adapter_type.configurations() or (), self.components, self.sidecars)
         if listed:
-            return small_geometries(listed)
+            return small_geometries([config for config in listed if not steps_transfers(config)])
         return configurations(self.components, self.sidecars, self.adapter_type.capabilities)
 
     def teardown(self) -> None:

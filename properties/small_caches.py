@@ -66,7 +66,16 @@ def small_geometries(draw: st.DrawFn, configs: Sequence[GeometricConfig]) -> Geo
     config = draw(st.sampled_from(configs))
     needed = config.geometry.blocks_of(draw(st.integers(1, 6), label="pages") * config.page_size + 1)
     least = sum(needed.values()) if config.geometry.shared_pool else max(needed.values())
-    return config.with_blocks(least + draw(st.integers(0, 4), label="more blocks"))
+    small = config.with_blocks(least + draw(st.integers(0, 4), label="more blocks"))
+    if small.host is None:
+        return small
+    chunks = draw(st.integers(1, 6), label="chunks on the host")
+    return replace(small, host=replace(small.host, capacity_tokens={Component.FULL.value: chunks * config.page_size}))
+
+
+def steps_transfers(config: CacheConfig) -> bool:
+    """Whether a test decides when the transfers of a configuration end."""
+    return config.host is not None and config.host.executor is ExecutorKind.STEPPED
 
 
 @st.composite

@@ -19,6 +19,7 @@ from .device_machine import DeviceMachine
 from .host_machine import HostMachine
 from .loading_machine import LoadingMachine
 from .machine import CacheMachine
+from .offload_machine import OffloadMachine
 from .request_machine import RequestMachine
 from .situation import Situation
 from .storage_machine import StorageMachine
@@ -148,6 +149,18 @@ def test_any_mix_of_requests_that_load(
     stepped, met = ExecutorKind.STEPPED, Counter[Situation]()
     operations = search(LoadingMachine, adapter_type, components, sidecars, share=5, executor=stepped, met=met)
     record_property(OPERATIONS, operations)
+
+
+@clause(
+    *("REQ-2", "REQ-3", "POOL-1", "MATCH-1", "LOCK-2", "FLOW-1", "FLOW-2", "FLOW-3", "FLOW-4", "FLOW-7", "FLOW-10"),
+    needs=(*LOOKING, Capability.REQUESTS, Capability.TABLES, Capability.HOST, Capability.STEPPED),
+    verbs=False,
+)
+def test_any_mix_of_requests_and_transfers(
+    adapter_type: type[CacheAdapter], record_property: Callable[[str, object], None]
+) -> None:
+    """Beside the device: requests store and retrieve while transfers move, end and fail; in the end nothing is held."""
+    record_property(OPERATIONS, search(OffloadMachine, adapter_type, (Component.FULL.value,), ()))
 
 
 @pytest.mark.parametrize("executor", [ExecutorKind.STEPPED, ExecutorKind.THREADED], ids=["stepped", "threaded"])

@@ -61,7 +61,7 @@ class Capability(str, Enum):
     INDEXER = "an indexer sidecar pool that follows KV"
     POLICIES = "all seven eviction policies, not only LRU"
     BYTES = "pools that can be written and read: `layers`, `slot_bytes`, `write`, `read`"
-    SNAPSHOT = "the whole state can be shown: `snapshot`, or `block_snapshot` with the profile blocks"
+    SNAPSHOT = "the whole state can be shown: `snapshot`, or `block_snapshot` with blocks and offload"
     SIZES = "size counters: `sizes`"
     EVENTS = "an event log: `events`"
     HASHES = "page hashes: `page_hashes`"
@@ -278,7 +278,8 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     """A cache under test. One instance is one cache, opened with one configuration. Lengths are in tokens.
 
     `interface`: the INTERFACE_VERSION that the adapter was written for; an adapter that states none was written for 1.
-    `profile`: the design of the cache, "tree" or "blocks". The contract says which clauses do not apply to a design.
+    `profile`: the design of the cache, "tree", "blocks" or "offload". The contract says which clauses do not apply to
+    a design.
     `departures`: ids of clauses that the cache replaces, by design, with a rule of its own. The driver does not check
     the laws of these clauses after each verb, so that other defects stay visible. The tests of these clauses still run,
     and are listed as known failures.
@@ -445,11 +446,14 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     # Read-only.
 
     def snapshot(self) -> Snapshot:
-        """The state of the whole cache now, in values that the caller owns. Not called with the profile blocks."""
+        """The state of the whole cache now, in values that the caller owns. Only called with the profile tree."""
         self._lacks("snapshot")
 
     def block_snapshot(self) -> BlockSnapshot:
-        """The state of a cache with the profile blocks now, in values that the caller owns. Needs TABLES."""
+        """The state of a cache with the profile blocks or offload, in values that the caller owns. Needs TABLES.
+
+        With offload there are no cached blocks, and `offload` is what the cache keeps beside the device.
+        """
         self._lacks("block_snapshot")
 
     def sizes(self) -> Mapping[str, Sizes]:
@@ -509,6 +513,8 @@ def load_adapter(path: str) -> type[CacheAdapter]:
     if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
         raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")
     shows = found.capabilities & {Capability.SNAPSHOT, Capability.TABLES}
-    if found.profile == "blocks" and shows == {Capability.SNAPSHOT}:
-        raise ValueError(f"adapter {path!r} declares SNAPSHOT with the profile blocks: its laws need TABLES as well")
+    if found.profile != "tree" and shows == {Capability.SNAPSHOT}:
+        raise ValueError(
+            f"adapter {path!r} declares SNAPSHOT with the profile {found.profile}: its laws need TABLES as well"
+        )
     return found

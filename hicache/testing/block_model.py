@@ -1,4 +1,4 @@
-"""BlockModel: the oracle of caches of blocks, a set of cached prefixes. It shares no code with a cache."""
+"""BlockModel: the oracle of caches of blocks or chunks, a set of cached prefixes. It shares no code with a cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BlockModel:
     """Which prefixes are cached, by component. It has no blocks, no references and no order.
 
     A block counts with its whole prefix: FULL and SWA have the data of the block's own tokens, MAMBA has the state
-    after the prefix.
+    after the prefix. A chunk counts as a block of FULL, on whichever tier it is.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -46,7 +46,7 @@ class BlockModel:
         """Allow that a request cached any part of its prompt; the next `sync` finds which part."""
         data = _data(key)
         for component in self._components:
-            step = self._geometry.tokens(component)
+            step = self._geometry.cached_tokens(component)
             ends = range(step, len(key.tokens) + 1, step)
             self._permitted.update((component, key.namespace, data[: end * TOKEN_BYTES]) for end in ends)
 
@@ -65,7 +65,7 @@ class BlockModel:
     def _needed(self, key: Key, length: int) -> set[Cached]:
         data, needed = _data(key), set[Cached]()
         for component in self._components:
-            step = self._geometry.tokens(component)
+            step = self._geometry.cached_tokens(component)
             first = {Component.FULL.value: 0, Component.SWA.value: length - self._window}.get(component, length - 1)
             ends = (end for end in range(step, length + 1, step) if end > first)
             needed.update((component, key.namespace, data[: end * TOKEN_BYTES]) for end in ends)
@@ -77,4 +77,6 @@ def _data(key: Key) -> bytes:
 
 
 def _content(snapshot: BlockSnapshot) -> set[Cached]:
-    return {(block.component, block.namespace, block.prefix) for block in snapshot.blocks}
+    chunks = () if snapshot.offload is None else snapshot.offload.chunks
+    found = {(Component.FULL.value, chunk.namespace, chunk.prefix) for chunk in chunks}
+    return found | {(block.component, block.namespace, block.prefix) for block in snapshot.blocks}

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TIERS = ("device", "host", "storage", "metadata", "ranks", "config")
 """What must exist before a clause can be tested."""
 
-PROFILES = ("tree", "blocks")
-"""The designs that exceptions are stated for: a radix tree of nodes, and a table of hashed blocks."""
+PROFILES = ("tree", "blocks", "offload")
+"""The designs that exceptions are stated for: a radix tree, a table of hashed blocks, and chunks beside the device."""
 
 NO_CACHE = ("metadata", "config")
 """The tiers of clauses that are tested without a cache."""
@@ -55,7 +55,7 @@ class Checks:
     """The arguments of `@clause`: the clauses that a test checks, and the configurations that it runs over.
 
     `needs`: capabilities beyond those that the clauses need. `page_sizes`, `executors`, `stop_policies`: None for any.
-    `verbs`: whether the test calls verbs one by one.
+    `verbs`: whether the test calls verbs one by one. `alone`: no other components and no sidecars than those named.
     """
 
     clauses: tuple[str, ...]
@@ -72,6 +72,7 @@ class Checks:
     stop_policies: frozenset[StopPolicy] | None
     prefetch_threshold: bool
     verbs: bool
+    alone: bool
 
     @property
     def is_of_host(self) -> bool:
@@ -157,6 +158,12 @@ def _excepted(profile: str) -> frozenset[str]:
     return frozenset(clause_id for clause_id, one in CONTRACT.items() if profile in one.exceptions)
 
 
+def _require_known(ids: Collection[str]) -> None:
+    unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
+    if unknown:
+        raise ValueError(f"the contract has no clause {', '.join(unknown)}")
+
+
 def clause(  # noqa: PLR0913 - one keyword for each choice
     *ids: str,
     needs: Iterable[Capability] = (),
@@ -172,6 +179,7 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     stop_policies: Iterable[StopPolicy] | None = None,
     prefetch_threshold: bool = False,
     verbs: bool = True,
+    alone: bool = False,
 ) -> pytest.MarkDecorator:
     """Name the clauses that a test checks, and choose its configurations. Raises ValueError for an unknown clause.
 
@@ -179,16 +187,15 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
     policies and page sizes, and what its clauses need: for MATCH-3, SWA. A test without `config` covers those of its
     clauses whose needs the adapter declares. A test without ids tests the suite itself. `needs`: capabilities beyond
     those of the clauses. `verbs`: whether it needs VERBS; False for a test that drives the cache by requests alone.
-    `bigram`: also run with bigram keys. `layouts`: also run with unusual layouts. If a clause has the tier host, or
-    HOST is in `needs`, the test runs over configurations with a host tier, otherwise over those without: with a
-    load-back threshold if `load_back_threshold`, and with the named `write_policies` (write_through_selective differs
-    only in when it copies) and `executors`. The same holds for storage, `prefetch_threshold` and `stop_policies`.
+    `alone`: with no other components. `bigram`: also run with bigram keys. `layouts`: also run with unusual layouts. If
+    a clause has the tier host, or HOST is in `needs`, the test runs over configurations with a host tier, otherwise
+    over those without: with a load-back threshold if `load_back_threshold`, and with the named `write_policies`
+    (write_through_selective differs only in when it copies) and `executors`. The same holds for storage,
+    `prefetch_threshold` and `stop_policies`.
     """
     import pytest  # The command line reads the contract, and starts without pytest.
 
-    unknown = [clause_id for clause_id in ids if clause_id not in CONTRACT]
-    if unknown:
-        raise ValueError(f"the contract has no clause {', '.join(unknown)}")
+    _require_known(ids)
     checks = Checks(
         clauses=ids,
         needs=frozenset(needs),
@@ -204,6 +211,6 @@ def clause(  # noqa: PLR0913 - one keyword for each choice
         stop_policies=None if stop_policies is None else frozenset(stop_policies),
         prefetch_threshold=prefetch_threshold,
         verbs=verbs,
+        alone=alone,
     )
-    marked: pytest.MarkDecorator = pytest.mark.clause(checks)
-    return marked
+    return pytest.mark.clause(checks)

@@ -38,7 +38,8 @@ class Geometry:
     cached more than once, and the tables of requests are never rewritten, they grow. `recomputed_tokens`: how many
     tokens of a prompt an admission computes at least: 0 or 1. `lookahead`: slots that a request has beyond its tokens,
     for speculative decoding. `context_parallel`: the ranks that share the tokens of a block of FULL or SWA; every rank
-    has a state whole. `publish`: when computed tokens are cached.
+    has a state whole. `publish`: when computed tokens are cached. `chunk_tokens`: for a cache beside the device, which
+    keeps chunks on a host tier and nothing on the device: the tokens of a chunk, a multiple of the block; else None.
     Raises ConfigurationError, naming the field and its value, for what contradicts itself.
     """
 
@@ -49,6 +50,7 @@ class Geometry:
     lookahead: int = 0
     context_parallel: int = 1
     publish: Publish = Publish.CHUNK
+    chunk_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for component, tokens in self.block_tokens.items():
@@ -62,6 +64,13 @@ class Geometry:
             raise ConfigurationError(f"geometry.lookahead must not be negative, got {self.lookahead!r}")
         if self.context_parallel < 1:
             raise ConfigurationError(f"geometry.context_parallel must be positive, got {self.context_parallel!r}")
+        if self.chunk_tokens is not None:
+            self._check_chunks(self.chunk_tokens)
+
+    def _check_chunks(self, tokens: int) -> None:
+        if tokens < 1 or set(self.block_tokens) != {Component.FULL} or tokens % self.tokens(Component.FULL):
+            expected = "positive whole blocks, with FULL alone"
+            raise ConfigurationError(f"geometry.chunk_tokens must be {expected}, got {tokens!r}")
 
     def tokens(self, component: str) -> int:
         """The tokens of one block over all ranks; for MAMBA the distance between two states."""
@@ -71,10 +80,14 @@ class Geometry:
         """The slots of one block: one for each token, and one for a state. Slot = block * slots of a block + offset."""
         return 1 if component == MAMBA else self.tokens(component)
 
+    def cached_tokens(self, component: str) -> int:
+        """The tokens that are cached and evicted as one: a chunk, or else a block."""
+        return self.chunk_tokens or self.tokens(component)
+
     @property
     def alignment(self) -> int:
-        """The unit of hits: a block of every component ends there."""
-        return math.lcm(*(self.tokens(component) for component in self.block_tokens))
+        """The unit of hits: a block of every component ends there, and a chunk."""
+        return math.lcm(*(self.tokens(component) for component in self.block_tokens), self.chunk_tokens or 1)
 
     @property
     def finest(self) -> int:
@@ -112,6 +125,7 @@ class Geometry:
         words += [f"ranks{self.context_parallel}"] if self.context_parallel > 1 else []
         words += [f"lookahead{self.lookahead}"] if self.lookahead else []
         words += ["whole"] if not self.recomputed_tokens else []
+        words += [f"chunk{self.chunk_tokens}"] if self.chunk_tokens else []
         words += [self.publish.value] if self.publish is not Publish.CHUNK else []
         return "-".join(["shared" if self.shared_pool else "pools", *words])
 
@@ -136,8 +150,10 @@ class GeometricConfig(CacheConfig):
             )
         if self.page_size != geometry.alignment:
             raise ConfigurationError(f"page_size must be {geometry.alignment}, the unit of hits, got {self.page_size}")
-        if self.bigram or self.host is not None:
-            raise ConfigurationError("a configuration with a geometry has keys of tokens and no host tier")
+        if self.bigram or (self.host is None) != (geometry.chunk_tokens is None):
+            raise ConfigurationError(
+                "a configuration with a geometry has keys of tokens, and a host tier exactly when it has chunks"
+            )
         blocks = geometry.in_blocks(self.capacity_tokens)
         if geometry.shared_pool and len(set(blocks.values())) > 1:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The snapshots of caches: Snapshot of a tree, BlockSnapshot of a table of blocks. Both are copied values."""
+"""The snapshots of caches: Snapshot of a tree, BlockSnapshot of blocks or chunks. Both are copied values."""
 
 from __future__ import annotations
 
@@ -148,9 +148,41 @@ class BlockPool:
     queue: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkView:
+    """One chunk of FULL beside the device that a lookup can find.
+
+    `prefix`: all tokens up to the chunk's end, token ids as 4-byte little-endian. `slots`: those of the host, one for
+    each token of the chunk, or None. `is_stored`: whether storage has it. `pins`: how many lookups hold it.
+    """
+
+    namespace: Namespace
+    prefix: bytes
+    slots: Slots | None
+    is_stored: bool
+    pins: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffloadView:
+    """What a cache beside the device keeps. `pool`: of the host. `transfers`: those that were not applied yet.
+
+    The target slots of a transfer belong to it until it is applied, also if its request has ended; so do the device
+    slots that it reads.
+    """
+
+    chunks: tuple[ChunkView, ...]
+    pool: PoolView
+    transfers: tuple[TransferView, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class BlockSnapshot:
-    """The whole state of a cache of blocks at one moment. Its running requests show their blocks by `tables`."""
+    """The whole state of a cache of blocks at one moment. Its running requests show their blocks by `tables`.
+
+    `offload`: with the profile offload, which has no cached blocks, what is beside the device; else None.
+    """
 
     blocks: tuple[CachedBlock, ...]
     pools: tuple[BlockPool, ...]
+    offload: OffloadView | None = None

@@ -10,11 +10,12 @@ from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.running import RunningRequest
 from hicache.testing.driving.table_contents import TableContents
 from hicache.testing.laws.blocks import check_block_sizes, check_blocks, check_evicted
-from hicache.testing.snapshot import BlockSnapshot
+from hicache.testing.laws.chunks import check_chunks, check_evicted_chunks, check_host_sizes
+from hicache.testing.snapshot import BlockSnapshot, OffloadView
 
 
 class BlockInspector:
-    """Checks one adapter with the profile blocks, as far as its capabilities allow.
+    """Checks one adapter with the profile blocks or offload, as far as its capabilities allow.
 
     `operations`: returns how many verbs were called so far. What was evicted is checked if it is at most one more.
     """
@@ -33,7 +34,8 @@ class BlockInspector:
         if Capability.SNAPSHOT in self._adapter.capabilities:
             self._check_snapshot(self._adapter.block_snapshot(), running)
         for request in running if Capability.TABLES in self._adapter.capabilities else ():
-            self._contents.verify(request)
+            if not request.is_loading:
+                self._contents.verify(request)
         self._adapter.sanity_check()
 
     def _check_snapshot(self, snapshot: BlockSnapshot, running: Collection[RunningRequest]) -> None:
@@ -45,5 +47,16 @@ class BlockInspector:
         now = self._operations()
         if self._before is not None and now - self._before[0] <= 1 and "EVICT-1" not in departures:
             check_evicted(self._before[1], snapshot)
+        if snapshot.offload is not None:
+            self._check_offload(snapshot.offload, departures)
         self._before = (now, snapshot)
         self._contents.verify_blocks(snapshot)
+
+    def _check_offload(self, view: OffloadView, departures: frozenset[str]) -> None:
+        check_chunks(view, self._config, departures)
+        if Capability.SIZES in self._adapter.capabilities and "LOCK-4" not in departures:
+            check_host_sizes(view, self._adapter.host_sizes())
+        before = None if self._before is None else self._before[1].offload
+        if self._before is not None and before is not None and self._operations() - self._before[0] <= 1:
+            check_evicted_chunks(before, view, self._config)
+        self._contents.verify_chunks(view)

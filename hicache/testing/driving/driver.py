@@ -49,6 +49,9 @@ from hicache.types import (
     TransferPhase,
 )
 
+BLOCK_PROFILES = ("blocks", "offload")
+"""The profiles whose adapters show a BlockSnapshot, and tables of blocks."""
+
 
 class Driver:
     """Calls a cache through its adapter, and remembers what it holds.
@@ -85,7 +88,7 @@ class Driver:
         self.inspector = self._inspector(adapter)
 
     def _inspector(self, adapter: CacheAdapter) -> Inspector | BlockInspector:
-        if adapter.profile == "blocks":
+        if adapter.profile in BLOCK_PROFILES:
             contents = self._tables or TableContents(adapter, self.config)
             return BlockInspector(adapter, self.config, contents, lambda: self.operations)
         return Inspector(adapter, self.config, self.ledger, self.locks, self.host_locks, self.contents)
@@ -114,14 +117,20 @@ class Driver:
     def verb_done(self) -> None:
         """Count a verb, and check everything when it is due."""
         for prefetch in self.prefetches.values():
-            prefetch.record_length(self._expected_length(prefetch.key))
+            prefetch.record_length(self.cached_length_of(prefetch.key))
         self.operations += 1
         if self.check_every and self.operations % self.check_every == 0:
             self.check()
 
     def overwrite_free_slots(self) -> None:
         """Overwrite all free device slots: a load often gets the slots that its data had before the eviction."""
-        if self.has_snapshot and self.config.host is not None:
+        if not self.has_snapshot or self.config.host is None:
+            return
+        if self._tables is not None and self.shows_blocks:
+            size = self.geometry.slots(Component.FULL)
+            blank = np.array([number for pool in self.block_snapshot().pools for number in pool.blank], dtype=np.int64)
+            self._tables.overwrite((blank[:, None] * size + np.arange(size, dtype=np.int64)).reshape(-1))
+        elif not self.shows_blocks:
             for component, pool in self.snapshot().pools.items():
                 self.contents.overwrite(component, pool.free)
 
@@ -132,8 +141,8 @@ class Driver:
 
     @property
     def shows_blocks(self) -> bool:
-        """Whether the adapter has a BlockSnapshot, and not the snapshot of a tree."""
-        return self.has_snapshot and self.adapter.profile == "blocks"
+        """Whether the adapter has a BlockSnapshot, with or without chunks, and not the snapshot of a tree."""
+        return self.has_snapshot and self.adapter.profile in BLOCK_PROFILES
 
     def sizes(self, tier: Tier) -> Mapping[str, Sizes]:
         """The size counters of a tier; empty without SIZES."""
@@ -334,11 +343,19 @@ class Driver:
     def lookup(self, key: Key) -> int:
         """How many elements of a prompt are cached; with a snapshot, checked against what the tiers have (MATCH-1)."""
         cached = self.adapter.lookup(key)
-        expected = self._expected_length(key) if self.has_snapshot else cached
+        expected = self.cached_length_of(key) if self.has_snapshot else cached
         if cached % self.config.page_size or cached != expected:
             raise violation("MATCH-1", f"lookup of {self.elements(key)} elements", f"{expected} of them cached", cached)
         self.verb_done()
         return cached
+
+    def cached_length_of(self, key: Key) -> int:
+        """The number of elements that a match of the key finds on both tiers, by the oracle."""
+        if not self.has_snapshot:
+            return 0
+        if self.shows_blocks:
+            return self._block_model().expected_hit(key, len(key.tokens))
+        return cached_length(key, self.snapshot(), self.config)
 
     def admit(self, key: Key) -> Admission | None:
         """Start a request and check the bytes of its table and state; None when it does not fit."""
@@ -561,7 +578,7 @@ class Driver:
         if waiting:
             raise violation("FLOW-4", "drain", "nothing in flight", waiting)
         self.verb_done()
-        if not self.prefetches and self.has_snapshot and self.config.storage is not None:
+        if not self.prefetches and self.has_snapshot and not self.shows_blocks and self.config.storage is not None:
             check_no_fetch(self.snapshot())
 
     # The storage tier.
@@ -571,7 +588,7 @@ class Driver:
         before = self.snapshot() if self.has_snapshot else None
         ticket = self.adapter.prefetch(key)
         if ticket is not None:
-            self.prefetches[id(ticket)] = OpenPrefetch(ticket, key, self._expected_length(key), set())
+            self.prefetches[id(ticket)] = OpenPrefetch(ticket, key, self.cached_length_of(key), set())
         elif before is not None:
             self._require_as_before("FETCH-1", "a refused prefetch", before)
         self.verb_done()
@@ -856,20 +873,33 @@ class Driver:
         for load in self.loads.values():
             if not load.phase.has_ended:
                 yield f"a load that is {load.phase.value}"
-        host = self.snapshot().host if self.has_snapshot else None
-        for transfer in host.transfers if host is not None else ():
+        for transfer in self._transfers():
             yield f"a {transfer.kind.value}"
         executors = [tier.executor for tier in (self.config.host, self.config.storage) if tier is not None]
         if ExecutorKind.STEPPED in executors:
             yield from (f"a pending {one.kind.value}" for one in self.adapter.pending())
 
+    def _transfers(self) -> Sequence[TransferView]:
+        """The transfers of the snapshot; none without one."""
+        if self.shows_blocks:
+            offload = self.block_snapshot().offload
+            return () if offload is None else offload.transfers
+        host = self.snapshot().host if self.has_snapshot else None
+        return () if host is None else host.transfers
+
+    def _residency(self) -> object:
+        """What is where, as a comparable value; None without a snapshot."""
+        if self.shows_blocks:
+            return _kept(self.block_snapshot())
+        return _resident(self.snapshot()) if self.has_snapshot else None
+
     def _pending(self, ticket: Handle) -> Pending | None:
         return next((one for one in self.pending() if one.ticket == ticket), None)
 
     def _move(self, verb: str, act: Callable[[], None]) -> None:
-        before = _resident(self.snapshot()) if self.has_snapshot else None
+        before = self._residency()
         act()
-        if before is not None and _resident(self.snapshot()) != before:
+        if self._residency() != before:
             raise violation("FLOW-2", verb, "residency unchanged until a step applies the transfer", "a change")
 
     def _require_end(self, verb: str, ticket: Handle) -> None:
@@ -901,16 +931,8 @@ class Driver:
     def _require_gain(self, prefetch: OpenPrefetch, tokens: int) -> None:
         # Several prefetches may end in one step and evict each other's pages, so that the gain of one is never visible.
         if self.has_snapshot and not self.prefetches:
-            prefetch.record_length(self._expected_length(prefetch.key))
+            prefetch.record_length(self.cached_length_of(prefetch.key))
             prefetch.require_gain(tokens)
-
-    def _expected_length(self, key: Key) -> int:
-        """The number of elements that a match of the key finds on both tiers, by the oracle."""
-        if not self.has_snapshot:
-            return 0
-        if self.shows_blocks:
-            return self._block_model().expected_hit(key, len(key.tokens))
-        return cached_length(key, self.snapshot(), self.config)
 
     # The oracle of caches of blocks.
 
@@ -935,6 +957,14 @@ class Driver:
 def _progress_clause(one: Pending) -> str:
     """The clause by which a transfer or a request to storage moves unit by unit."""
     return "FLOW-2" if isinstance(one.kind, TransferKind) else "FETCH-3"
+
+
+def _kept(snapshot: BlockSnapshot) -> set[tuple[Namespace, bytes, bytes | None, bool]]:
+    """The chunks beside the device, as comparable values."""
+    chunks = () if snapshot.offload is None else snapshot.offload.chunks
+    return {
+        (one.namespace, one.prefix, None if one.slots is None else one.slots.tobytes(), one.is_stored) for one in chunks
+    }
 
 
 def _resident(snapshot: Snapshot) -> list[list[bytes | None]]:

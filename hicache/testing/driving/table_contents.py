@@ -13,7 +13,7 @@ from hicache.testing.driving.contents import NOISE
 from hicache.testing.driving.running import RunningRequest
 from hicache.testing.geometry import geometry_of
 from hicache.testing.patterns import TOKEN_BYTES, Digests, as_numbers, chain, check_fill, elements_of, fill, seed
-from hicache.testing.snapshot import BlockSnapshot
+from hicache.testing.snapshot import BlockSnapshot, OffloadView
 from hicache.testing.violation import violation
 from hicache.types import Component, Key, Namespace, Pool, Slots
 
@@ -80,6 +80,21 @@ class TableContents:
             digests = np.concatenate([_token_digests(block.namespace, block.prefix)[-size:] for block in blocks])
             ends = np.repeat([len(block.prefix) // TOKEN_BYTES for block in blocks], size)
             self._check(component, slots, digests, "a cached block, by the tokens up to its end", ends)
+
+    def verify_chunks(self, view: OffloadView) -> None:
+        """Check that every chunk on the host holds the bytes of its prefix (REQ-3)."""
+        held = [(chunk, chunk.slots) for chunk in view.chunks if chunk.slots is not None]
+        if not self._readable or not held:
+            return
+        slots = np.concatenate([own for _, own in held])
+        digests = np.concatenate([_token_digests(chunk.namespace, chunk.prefix)[-len(own) :] for chunk, own in held])
+        for layer in range(self._adapter.layers(Pool.KV)):
+            data = self._adapter.read_host(Pool.KV, slots, layer)
+            check_fill(data, digests, 1, layer, Pool.KV, lambda row: f"host slot {slots[row]} of a chunk")
+
+    def overwrite(self, slots: Slots) -> None:
+        """Overwrite slots of FULL that nobody reads."""
+        self._overwrite(Component.FULL, slots)
 
     def _require_window(self, running: RunningRequest) -> None:
         if Component.SWA in running.tables:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -49,7 +49,7 @@ def held_blocks(tables: Tables, config: CacheConfig) -> Held:
 def _laws(snapshot: BlockSnapshot, config: CacheConfig, held: Held) -> Iterator[Callable[[], None]]:
     yield partial(check_pools, snapshot, config)
     for pool in snapshot.pools:
-        yield partial(check_owners, pool, snapshot, held)
+        yield partial(check_owners, pool, snapshot, held, in_flight(snapshot, config))
     yield partial(check_lengths, snapshot, config)
     yield partial(check_references, snapshot, held)
     yield partial(check_copies, snapshot, config)
@@ -69,10 +69,18 @@ def check_pools(snapshot: BlockSnapshot, config: CacheConfig) -> None:
             raise violation("POOL-1", place, f"{capacity[pool.components[0]]} blocks", pool.capacity)
 
 
-def check_owners(pool: BlockPool, snapshot: BlockSnapshot, held: Held) -> None:
-    """POOL-1: a block is blank and free, or cached, or in the table of one request; nothing is lost.
+def in_flight(snapshot: BlockSnapshot, config: CacheConfig) -> set[int]:
+    """The device blocks of FULL that a transfer to or from the cache beside the device reads or writes."""
+    transfers = () if snapshot.offload is None else snapshot.offload.transfers
+    size = geometry_of(config).slots(Component.FULL)
+    return {int(slot) // size for one in transfers for slot in one.device[Component.FULL]}
 
-    A cached block may stand in several tables. The queue has the blocks that no table has.
+
+def check_owners(pool: BlockPool, snapshot: BlockSnapshot, held: Held, moving: Collection[int] = ()) -> None:
+    """POOL-1: a block is blank and free, or cached, or in the table of one request, or in a transfer; nothing is lost.
+
+    A cached block may stand in several tables. The queue has the blocks that no table has. `moving`: the blocks in
+    transfers, which no one else gets when their request has ended.
     """
     place = f"pool of {', '.join(pool.components)}"
     owners: dict[int, str] = {}
@@ -89,6 +97,10 @@ def check_owners(pool: BlockPool, snapshot: BlockSnapshot, held: Held) -> None:
                 _own(owners, number, f"a request's table of {component}", place)
                 if count > 1:
                     raise violation("POOL-1", f"{place}, block {number}, not cached", "1 entry in tables", count)
+    for number in moving:
+        if number not in in_use:
+            in_use.add(number)
+            _own(owners, number, "a transfer in flight", place)
     if len(owners) != pool.capacity:
         counts = Counter(owners.values())
         raise violation("POOL-1", place, f"{pool.capacity} blocks with an owner", f"{len(owners)}: {dict(counts)}")
@@ -136,11 +148,11 @@ def check_copies(snapshot: BlockSnapshot, config: CacheConfig) -> None:
 def check_block_sizes(snapshot: BlockSnapshot, config: CacheConfig, sizes: Mapping[str, Sizes], tables: Tables) -> None:
     """LOCK-4: the size counters of a component are those of its pool, in the component's own slots.
 
-    Free: blank blocks. Evictable: cached ones that no table has. Protected: those in tables, cached or not.
+    Free: blank blocks. Evictable: cached ones that no table has. Protected: those in tables or transfers.
     """
-    held, geometry = held_blocks(tables, config), geometry_of(config)
+    held, geometry, moving = held_blocks(tables, config), geometry_of(config), in_flight(snapshot, config)
     for pool in snapshot.pools:
-        used = {number for component, number in held if component in pool.components}
+        used = moving | {number for component, number in held if component in pool.components}
         cached = {block.number for block in snapshot.blocks if block.component in pool.components}
         for component in pool.components:
             unit = geometry.slots(component)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache.config import CacheConfig, StorageConfig
+from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import CacheAdapter, Capability, load_adapter
 from hicache.testing.configurations import (
     OF_NAME,
@@ -19,6 +19,7 @@ from hicache.testing.configurations import (
     standard_configurations,
 )
 from hicache.testing.contract import CONTRACT, Checks
+from hicache.testing.geometry import geometry_of
 from hicache.testing.plugin.options import ADAPTER, QUICK, adapter_path
 
 OF_CONFIGURATIONS = frozenset(
@@ -141,12 +142,13 @@ def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> 
     return (
         checks.components.issubset(config.components)
         and checks.sidecars.issubset(config.sidecars)
+        and (not checks.alone or checks.components | checks.sidecars >= {*config.components, *config.sidecars})
         and (checks.page_sizes is None or config.page_size in checks.page_sizes)
         and config.policy in checks.policies
         and (checks.bigram or not config.bigram or Capability.BIGRAM in needs)
         and needs_of(config).issuperset(needs)
         and _fits_host(checks, config)
-        and _fits_storage(checks, config.storage)
+        and _fits_storage(checks, config)
     )
 
 
@@ -154,6 +156,9 @@ def _fits_host(checks: Checks, config: CacheConfig) -> bool:
     host = config.host
     if host is None:
         return not checks.is_of_host
+    if is_beside_the_device(config) and not checks.is_of_host:
+        # Such a cache has no configuration without a host. A test of the device steps no transfer.
+        return host.executor is not ExecutorKind.STEPPED
     return (
         checks.is_of_host
         and (host.load_back_threshold_tokens > 0) == checks.load_back_threshold
@@ -163,14 +168,22 @@ def _fits_host(checks: Checks, config: CacheConfig) -> bool:
     )
 
 
-def _fits_storage(checks: Checks, storage: StorageConfig | None) -> bool:
+def _fits_storage(checks: Checks, config: CacheConfig) -> bool:
+    storage = config.storage
     if storage is None:
         return not checks.is_of_storage
+    if is_beside_the_device(config) and not checks.is_of_storage:
+        return True
     return (
         checks.is_of_storage
         and (storage.extra.prefetch_threshold > 0) == checks.prefetch_threshold
         and (checks.stop_policies is None or storage.stop_policy in checks.stop_policies)
     )
+
+
+def is_beside_the_device(config: CacheConfig) -> bool:
+    """Whether a configuration is of a cache of chunks, which keeps nothing on the device."""
+    return geometry_of(config).chunk_tokens is not None
 
 
 def _wanted(checks: Checks, needs: frozenset[Capability]) -> str:

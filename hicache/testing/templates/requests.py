@@ -23,7 +23,7 @@ class MyAdapter(CacheAdapter):
 
     # The version of the interface that this file was written for.
     interface = 2
-    # The design of the cache: "blocks", or "tree". Clauses that do not apply to a design are not tested.
+    # The design of the cache: "blocks", "offload" or "tree". Clauses that do not apply to a design are not tested.
     profile = "blocks"
     # What the cache supports. Tests that need anything else are skipped, with the reason. The end of this class lists
     # what to declare next.

@@ -20,7 +20,7 @@ CLAUSES_BY_SECTION = {
     "COMP": 3,
     "INS": 8,
     "LOCK": 8,
-    "EVICT": 10,
+    "EVICT": 11,
     "HOST": 9,
     "STORE": 11,
     "FETCH": 9,
