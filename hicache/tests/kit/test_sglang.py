@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +36,7 @@ ADAPTERS = {"Sglang0513": "0.5.13.post1", "Sglang0523Python": "0.5.23", "Sglang0
 """Each adapter class, and the release that it needs."""
 
 LISTS = sorted((Path(adapters.__file__).parent / "known").glob("*.toml"))
+CACHE_LISTS = [path for path in LISTS if path.name.startswith("sglang-")]
 ROOT = Path(__file__).parents[3]
 
 EVERY_ADAPTER = pytest.mark.parametrize("name", ADAPTERS)
@@ -78,6 +81,23 @@ def test_a_list_of_known_failures_names_tests_that_there_are(path: Path) -> None
             function = name.partition("[")[0].partition("*")[0]
             source = (ROOT / file).read_text(encoding="utf-8")
             assert f"def {function}" in source, f"{entry.place}: no test in {file} begins with {function}"
+
+
+@pytest.fixture(scope="module")
+def collected() -> list[str]:
+    """The ids of all tests of a tree in Python; those of models only where their packages are installed."""
+    options = ("--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", "--adapter", path_of("Sglang0513"))
+    command = [sys.executable, "-m", "pytest", "conformance", "properties", "accuracy", *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+@pytest.mark.parametrize("path", CACHE_LISTS, ids=lambda path: path.name)
+def test_an_entry_covers_a_test_by_its_whole_id(path: Path, collected: list[str]) -> None:
+    suites = {test.partition("/")[0] for test in collected}
+    for entry in read_known_failures(path):
+        is_found = any(entry.covers(test, ()) for test in collected)
+        assert is_found or entry.suite not in suites, f"{entry.place}: expected a test of this id, found none"
 
 
 class Controller(SimpleNamespace):
