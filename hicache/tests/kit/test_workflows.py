@@ -1,4 +1,4 @@
-"""The workflows of CI: actions are pinned, tokens are narrow, and what is named exists: environments, inputs, options."""
+"""The workflows of CI: actions are pinned, tokens are narrow, and each environment, input and option exists."""
 
 from __future__ import annotations
 
