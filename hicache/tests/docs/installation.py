@@ -8,18 +8,21 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from hicache.testing.plugin.tags import SUITES
+from hicache.testing.report.run import write_run
 from hicache.testing.traces import SHORT_TRACE, generate_trace, write_trace
 from hicache.tests.docs.pages import ROOT
+from hicache.tests.kit.suite_runs import execution, record
 
 LIMIT_S = 300
 """Until a command that hangs is ended: far beyond what any of them takes."""
 
 SOURCES = ("hicache", *SUITES, "pyproject.toml", "README.md", "LICENSE")
 
-PYTEST = "#!{python}\nimport sys\nfrom pytest import console_main\nsys.exit(console_main())\n"
+SCRIPT = "#!{python}\nimport sys\nfrom {module} import {name}\nsys.exit({name}())\n"
 
 SMALL = replace(SHORT_TRACE, requests=30, system_length_median=300, message_length_median=200, longest_input=2048)
 
@@ -47,10 +50,24 @@ class MyStorage(FileStorage):
 """,
     "my_engine/__init__.py": "",
     "my_engine/cache.py": "class PrefixCache:\n    pass\n",
+    "my_broken.py": """
+from dataclasses import replace
+
+from hicache.testing.adapters.dictionary import DictionaryAdapter
+
+
+class BrokenAdapter(DictionaryAdapter):
+    def match(self, key, *, chunked):
+        found = super().match(key, chunked=chunked)
+        return replace(found, device_slots=found.device_slots[:-1])
+""",
     "known.toml": "format = 1\n",
     "options.toml": 'path = "{directory}"\nlimit = "{capacity_bytes}"\n',
 }
 """The files of a user that the pages name."""
+
+RUNS = ("ours", "theirs", "old", "new", "reference")
+"""The folders of earlier runs that the pages compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +79,7 @@ class Installation:
     def run(self, command: str, folder: Path) -> tuple[int, str]:
         """Run a command line in a folder. Returns the exit code and everything it printed."""
         done = subprocess.run(
-            ["bash", "-c", command],
+            ["/bin/bash", "-c", command],
             cwd=folder,
             env=self._environment(),
             check=False,
@@ -101,10 +118,16 @@ def install_wheel(folder: Path) -> Installation:
     packages = sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)})
     libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (Path(packages) / "libraries.pth").write_text("\n".join(libraries) + "\n", encoding="utf-8")
-    script = environment / "bin" / "pytest"
-    script.write_text(PYTEST.format(python=environment / "bin" / "python"), encoding="utf-8")
-    script.chmod(0o755)
+    _write_script("pytest", environment / "bin")
     return Installation(environment)
+
+
+def _write_script(name: str, folder: Path) -> None:
+    """Write the console script of a library, as pip does."""
+    (found,) = entry_points(group="console_scripts", name=name)
+    path = folder / name
+    path.write_text(SCRIPT.format(python=folder / "python", module=found.module, name=found.attr), encoding="utf-8")
+    path.chmod(0o755)
 
 
 def _call(*command: str) -> None:
@@ -113,9 +136,12 @@ def _call(*command: str) -> None:
 
 
 def write_user_files(folder: Path) -> None:
-    """Write the files of a user that the pages name, and a trace."""
+    """Write the files of a user that the pages name, the records of earlier runs, and a trace."""
     for name, text in MODULES.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    for name in RUNS:
+        (folder / name).mkdir()
+        write_run(record(execution("LOCK-1")), folder / name / "run.json")
     write_trace(folder / "conversation_trace.jsonl", list(generate_trace(SMALL, 0)))

@@ -17,7 +17,7 @@ _PROMPT = "$ "
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of code. `line`: that of its fence. `reason`: why it is not run, from the comment above it, or nothing."""
+    """A block of code. `line`: that of its fence. `reason`: why it is not run, as the comment above it says."""
 
     page: str
     line: int

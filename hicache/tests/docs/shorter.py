@@ -10,23 +10,21 @@ NOT_RUN = {
     r"(python -m )?pip install ": "needs an index; the tests install the wheel",
     r"(\w+=\S+ )*make ": "installs into .venv of the checkout; CI runs it",
     r"(\.venv/bin/)?tox ": "runs a whole environment; that it exists is tested",
+    r"pytest --pyargs hicache.suites.accuracy ": "imports libraries of models; the environment accuracy runs it",
     r"hicache serve-metadata ": "serves until it is stopped; hicache/tests/kit/test_cli_serve_metadata.py starts it",
 }
 """Commands of any page that are not run, by their beginning, each with the reason."""
 
 SHORTER = {
-    # Two minutes each. That the options exist is what is left of it.
-    r"^(hicache verify) (.*)": r"\1 \2 --help",
+    # These take minutes. What is left is that the options exist.
+    r"^(hicache (?:verify|accuracy) .*)": r"\1 --help",
     # One clause instead of all, and one process instead of one for each core.
     r"^((?:python -m )?pytest .*?hicache\.suites\.conformance(?!\.)(?!.* -k).*)": rf"\1 -k {ONE_CLAUSE}",
     r"^((?:python -m )?pytest .*?hicache\.suites\.conformance\.storage .*)": r"\1 -k STORE-1",
     # These take minutes for any part: their tests are found, and none is run.
-    r"^((?:python -m )?pytest .*?hicache\.suites\.(?:properties|distributed_tests|accuracy)(?!\.).*)": (
-        r"\1 -q --collect-only"
-    ),
+    r"^((?:python -m )?pytest .*?hicache\.suites\.(?:properties|distributed_tests)(?!\.).*)": (r"\1 -q --collect-only"),
     r"^((?:python -m )?pytest .*)-n (?:auto|\d+)(.*)": r"\1-n 0\2",
     r"^(hicache verify-storage .*)": r"\1 --only faults --fault-runs 2",
-    r"^(hicache accuracy .*)": r"\1 --tasks recall --documents 1",
 }
 """What replaces a command that matches, in this order."""
 

@@ -189,6 +189,14 @@ def test_each_option_that_verify_passes_exists() -> None:
     assert asked <= known, f"`hicache verify` has no option {sorted(asked - known)}"
 
 
+def test_the_page_lists_each_input_of_the_workflow_for_other_projects() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    found = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    expected = set(read("verify.yml")["on"]["workflow_call"]["inputs"])
+    assert found == expected, f"docs/ci.md: expected {sorted(expected)}, found {sorted(found)}"
+
+
 def test_a_matrix_is_read() -> None:
     body = {"strategy": {"matrix": {"python": ["3.10", "3.13"], "suite": ["self"]}}}
     found = [filled("${{ matrix.suite }}-${{matrix.python}}", values) for values in combinations(body)]
