@@ -155,8 +155,10 @@ def _subjects(backend: str | None, config: str | None) -> tuple[BackendSubject, 
 
 
 def _stages(verification: StorageVerification, suites: Verification, fault_runs: int, kills: int) -> list[Stage]:
-    names = {"--backend": BACKEND.flag, "--config": BACKEND_CONFIG.flag}
-    named = tuple(names.get(word, word) for word in verification.options)
+    options, given = {"--backend": BACKEND, "--config": BACKEND_CONFIG}, verification.options
+    named = tuple(
+        word for name, value in zip(given[::2], given[1::2], strict=True) for word in options[name].words(value)
+    )
     faulty, killed = ("STORE-3", "STORE-4", "STORE-5", "STORE-7"), ("STORE-3", "STORE-4")
     return [
         SuiteStage("conformance/storage", suites, named),

@@ -14,6 +14,7 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import CONTRACT, Clause
 from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG, DEFAULT_ADAPTER, adapter_path
+from hicache.testing.plugin.selection import include_this_folder
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.testing.report.run import Execution
 from hicache.testing.storage.driver import StorageDriver
@@ -33,6 +34,7 @@ def backends_of(config: pytest.Config) -> tuple[BackendSubject, ...]:
         raise pytest.UsageError(f"{BACKEND_CONFIG.source(config)} is given without {BACKEND.flag}")
     if name is None:
         return SHIPPED if adapter_path(config) == DEFAULT_ADAPTER else ()
+    include_this_folder()
     try:
         return (read_subject(name, options),)
     except ConfigurationError as error:

@@ -58,6 +58,11 @@ class Option:
             group.addoption(self.flag, action="store_true", default=None, help=words)
             parser.addini(self.ini, self.help, type="bool", default=False)
 
+    def words(self, value: str) -> tuple[str, ...]:
+        """The words of a command line that give this value."""
+        # pytest takes a word that begins with @ for the name of a file with further words.
+        return (f"{self.flag}={value}",) if value.startswith("@") else (self.flag, value)
+
     def source(self, config: pytest.Config) -> str:
         """Where the value was given, for messages; the ini file also for an option that was given nowhere."""
         if config.getoption(self.flag) is not None:
@@ -95,7 +100,7 @@ class Option:
 
 ADAPTER = Option("hicache-adapter", "MODULE:CLASS", f"the cache under test; default: {DEFAULT_ADAPTER}")
 BACKEND = Option("hicache-backend", "NAME", "a storage backend under test: a registered name or MODULE:CLASS")
-BACKEND_CONFIG = Option("hicache-backend-config", "JSON", "its options: JSON, or @file in JSON, TOML or YAML")
+BACKEND_CONFIG = Option("hicache-backend-config", "JSON", "its options: JSON, or =@FILE in JSON, TOML or YAML")
 KNOWN_FAILURES = Option("hicache-known-failures", "FILE", "TOML list of what is known to fail, and why", is_path=True)
 REPORT = Option("hicache-report", "DIR", "write run.json, report.html, report.md and junit.xml there", is_path=True)
 QUICK = Option("hicache-quick", "", "a few configurations instead of all")
@@ -120,7 +125,7 @@ def subject_words(config: pytest.Config) -> Iterator[str]:
     for option in (ADAPTER, BACKEND, BACKEND_CONFIG):
         value, elsewhere = option.text(config), option.outside(config)
         if value is not None and (elsewhere is not None or value != DEFAULT_ADAPTER):
-            yield from (option.flag, value)
+            yield from option.words(value)
 
 
 def assignments() -> dict[str, str]:

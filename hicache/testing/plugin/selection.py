@@ -50,11 +50,15 @@ def subject_of(config: pytest.Config) -> Subject:
     return config.stash[_SUBJECT]
 
 
-def _load(config: pytest.Config) -> Subject:
-    # As with `python -m pytest`, an adapter in the current folder can be named.
+def include_this_folder() -> None:
+    """Let modules be imported from the current folder, as with `python -m pytest`."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+
+
+def _load(config: pytest.Config) -> Subject:
+    include_this_folder()
     path = adapter_path(config)
     try:
         adapter = load_adapter(path)

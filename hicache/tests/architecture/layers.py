@@ -89,6 +89,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
     "hicache.tests.kit.test_lock": ("hicache", "pytest", "packaging"),
+    "hicache.tests.kit.test_workflows": ("hicache", "pytest", "typer", "yaml"),
     "hicache.tests.accuracy": ("hicache", "accuracy", "numpy", "pytest", "torch"),
     "hicache.tests.core": (
         *(*GROUND, "hicache.tree", "hicache.components", "hicache.testing.hybrid_model"),

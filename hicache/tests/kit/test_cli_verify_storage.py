@@ -88,6 +88,23 @@ def test_the_suites_are_told_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert read_run(tmp_path / "run.json").implementation == "memory", "one report of both"
 
 
+def test_a_file_of_options_is_no_file_of_words_for_pytest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[tuple[str, ...]] = []
+
+    def run(stage: SuiteStage, _: Progress) -> StageResult:
+        told.append(stage.arguments)
+        return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
+
+    monkeypatch.setattr(SuiteStage, "run", run)
+    (tmp_path / "options.json").write_text(OPTIONS, encoding="utf-8")
+    config = f"@{tmp_path / 'options.json'}"
+    words = ("--backend", "memory", "--config", config, "--only", "conformance", "--report", str(tmp_path))
+    ended, output = run_app(*words)
+    assert ended == 0, f"it passed, got {ended}: {output}"
+    expected = [("--hicache-backend", "memory", f"--hicache-backend-config={config}")]
+    assert told == expected, f"expected {expected}, got {told}"
+
+
 def test_the_suites_are_told_what_is_known_to_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: dict[str, Path | None] = {}
 

@@ -355,6 +355,14 @@ def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytest
 
 
 @pytest.mark.usefixtures("backend_suite")
+def test_a_backend_is_found_in_the_current_folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(own_backend="from hicache.storage.memory import MemoryStorage as Mine")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(pytester.path))])
+    result = run(pytester, "--hicache-backend", "own_backend:Mine", adapter=REFERENCE)
+    result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 13 not executed"])
+
+
+@pytest.mark.usefixtures("backend_suite")
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,0 +1,203 @@
+"""The workflows of CI: actions are pinned, tokens are narrow, and each environment, input and option exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from hicache.cli.app import app
+from hicache.testing.plugin.options import OPTIONS
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / ".github" / "workflows"
+NAMES = sorted(path.name for path in FOLDER.glob("*.yml"))
+
+WRITES = {
+    ("release.yml", "attest"): {"id-token": "write", "attestations": "write"},
+    ("release.yml", "publish"): {"id-token": "write"},
+}
+"""The only jobs that get more than to read the repository."""
+
+EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+
+
+def read(name: str) -> dict[str, Any]:
+    """A workflow. YAML reads its key `on` as true."""
+    found: dict[Any, Any] = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return {"on" if key is True else str(key): value for key, value in found.items()}
+
+
+def jobs() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every job, with the file and the name of it."""
+    for name in NAMES:
+        for job, body in read(name)["jobs"].items():
+            yield name, job, body
+
+
+def steps() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every step, with where it stands."""
+    for name, job, body in jobs():
+        for number, step in enumerate(body.get("steps", []), 1):
+            yield f"{name}, {job}, step {number}", step
+
+
+def uses() -> Iterator[tuple[str, str]]:
+    """Every action and workflow that is called, with where."""
+    yield from ((where, step["uses"]) for where, step in steps() if "uses" in step)
+    yield from ((f"{name}, {job}", body["uses"]) for name, job, body in jobs() if "uses" in body)
+
+
+def combinations(body: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """The values of a job's matrix, for each run of the job."""
+    matrix = dict(body.get("strategy", {}).get("matrix", {}))
+    included = matrix.pop("include", None)
+    yield from included or (dict(zip(matrix, values, strict=True)) for values in product(*matrix.values()))
+
+
+def filled(text: str, values: dict[str, str]) -> str:
+    """The text of a job, with the values of the matrix."""
+    return EXPRESSION.sub(lambda found: values[found[1].removeprefix("matrix.")], text)
+
+
+def tox_arguments() -> Iterator[tuple[str, str]]:
+    """The arguments that each call of tox.yml passes, with where."""
+    for name, job, body in jobs():
+        if body.get("uses") == "./.github/workflows/tox.yml":
+            for values in combinations(body):
+                yield f"{name}, {job}", filled(body["with"]["arguments"], values)
+
+
+def test_the_workflows_are_found() -> None:
+    assert NAMES == ["ci.yml", "nightly.yml", "release.yml", "tox.yml", "verify.yml"], f"got {NAMES}"
+    counts = len(list(steps())), len(list(uses())), len(list(tox_arguments()))
+    assert min(counts) > 10, f"expected more than ten steps, calls and runs of tox, got {counts}"
+
+
+def test_each_action_is_pinned_by_its_commit_and_says_which_release_that_is() -> None:
+    wrong = [
+        (where, target) for where, target in uses() if not re.fullmatch(r"\./\S+|[\w.-]+/[\w./-]+@[0-9a-f]{40}", target)
+    ]
+    assert not wrong, f"expected a path in this repository or a full commit, got {wrong}"
+    lines = [line for name in NAMES for line in (FOLDER / name).read_text(encoding="utf-8").splitlines() if "@" in line]
+    unnamed = [line for line in lines if "uses:" in line and not re.search(r"@[0-9a-f]{40} # v\d+(\.\d+)*$", line)]
+    assert not unnamed, f"expected the release as a comment behind each commit, got {unnamed}"
+
+
+def test_one_action_has_one_commit() -> None:
+    commits: dict[str, set[str]] = {}
+    for _, target in uses():
+        action, _, commit = target.partition("@")
+        commits.setdefault(action, set()).add(commit)
+    several = {action: found for action, found in commits.items() if len(found) > 1}
+    assert not several, f"expected one commit for each action, got {several}"
+
+
+def test_each_local_workflow_exists() -> None:
+    missing = [target for _, target in uses() if target.startswith("./") and not (ROOT / target).is_file()]
+    assert not missing, f"these do not exist: {missing}"
+
+
+def test_no_checkout_leaves_its_credentials() -> None:
+    checkouts = [(where, step) for where, step in steps() if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts, "no checkout was found"
+    wrong = [where for where, step in checkouts if step.get("with", {}).get("persist-credentials") is not False]
+    assert not wrong, f"expected persist-credentials: false, not found in {wrong}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_workflow_may_read_and_no_more(name: str) -> None:
+    found = read(name).get("permissions")
+    assert found == {"contents": "read"}, f"{name}: expected permissions to read contents alone, got {found}"
+
+
+def test_a_job_may_write_only_where_this_is_listed() -> None:
+    found = {(name, job): body["permissions"] for name, job, body in jobs() if "permissions" in body}
+    assert found == WRITES, f"expected {WRITES}, got {found}"
+
+
+def test_only_the_protected_environment_publishes() -> None:
+    body = read("release.yml")["jobs"]["publish"]
+    assert (body["environment"], body["needs"]) == ("pypi", "attest"), f"got {body['environment']}, {body['needs']}"
+    secrets = [name for name in NAMES if "secrets." in (FOLDER / name).read_text(encoding="utf-8")]
+    assert not secrets, f"publishing exchanges an identity and no stored secret, but {secrets} reads one"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_of_one_branch_do_not_pile_up(name: str) -> None:
+    workflow = read(name)
+    # One that is called belongs to the group of its caller: with the same group it would wait for itself.
+    is_called = set(workflow["on"]) == {"workflow_call"}
+    assert ("concurrency" in workflow) is not is_called, f"{name}: concurrency is {workflow.get('concurrency')}"
+
+
+def test_each_job_of_steps_has_a_time_limit() -> None:
+    unlimited = [(name, job) for name, job, body in jobs() if "steps" in body and "timeout-minutes" not in body]
+    assert not unlimited, f"expected timeout-minutes in {unlimited}"
+
+
+def test_no_expression_becomes_part_of_a_script() -> None:
+    wrong = [where for where, step in steps() if EXPRESSION.search(step.get("run", ""))]
+    assert not wrong, f"expected values in env, and not in the text of a script: {wrong}"
+
+
+def test_a_called_workflow_gets_the_inputs_that_it_declares() -> None:
+    for name, job, body in jobs():
+        if not body.get("uses", "").startswith("./"):
+            continue
+        declared = read(Path(body["uses"]).name)["on"]["workflow_call"]["inputs"]
+        required = {key for key, value in declared.items() if value.get("required")}
+        given = set(body["with"])
+        assert required <= given <= set(declared), f"{name}, {job}: gives {sorted(given)}, declared {sorted(declared)}"
+
+
+def test_each_environment_of_tox_exists() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "tox", "list", "--no-desc"], cwd=ROOT, check=True, text=True, capture_output=True
+    ).stdout.split()
+    assert "conformance" in listed, f"tox lists no environment conformance: {listed}"
+    asked = [(where, one) for where, text in tox_arguments() for one in text.split()[1].split(",")]
+    asked += [
+        ("release.yml, check", values["environment"]) for values in combinations(read("release.yml")["jobs"]["check"])
+    ]
+    unknown = [pair for pair in asked if pair[1] not in listed]
+    assert not unknown, f"tox.ini has no environment {unknown}"
+
+
+def test_each_option_of_the_suites_exists() -> None:
+    known = {option.flag for option in OPTIONS}
+    asked = [(where, word) for where, text in tox_arguments() for word in text.split() if word.startswith("--hicache")]
+    assert asked, "no call of tox passes an option of the plugin"
+    unknown = [pair for pair in asked if pair[1] not in known]
+    assert not unknown, f"the plugin has no option {unknown}; known: {sorted(known)}"
+
+
+def test_each_option_that_verify_passes_exists() -> None:
+    command = get_command(app).commands["verify"]  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts}
+    (script,) = [step["run"] for _, step in steps() if 'hicache verify "${options' in step.get("run", "")]
+    asked = set(re.findall(r"--[a-z-]+", script))
+    assert "--adapter" in asked, f"no option was found in {script}"
+    assert asked <= known, f"`hicache verify` has no option {sorted(asked - known)}"
+
+
+def test_the_page_lists_each_input_of_the_workflow_for_other_projects() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    found = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    expected = set(read("verify.yml")["on"]["workflow_call"]["inputs"])
+    assert found == expected, f"docs/ci.md: expected {sorted(expected)}, found {sorted(found)}"
+
+
+def test_a_matrix_is_read() -> None:
+    body = {"strategy": {"matrix": {"python": ["3.10", "3.13"], "suite": ["self"]}}}
+    found = [filled("${{ matrix.suite }}-${{matrix.python}}", values) for values in combinations(body)]
+    assert found == ["self-3.10", "self-3.13"], f"got {found}"
