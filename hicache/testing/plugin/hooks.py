@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hicache.testing.plugin.options import OPTIONS, add_options
-from hicache.testing.plugin.profiles import PROFILES, register_profiles
+from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
 from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
     from hicache.testing.plugin.session import SuiteSession
+
+_PROFILE_OPTION = "--hypothesis-profile"
 
 FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
 """A check that runs after the test has passed; a failure of it fails the test."""
@@ -39,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     It runs before Hypothesis loads the profile of its option, which may be one of the suites.
     """
-    if config.getoption("--hypothesis-profile", None) in PROFILES:
+    if config.getoption(_PROFILE_OPTION, None) in PROFILES:
         register_profiles()
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
     plugin = SuitePlugin(config)
@@ -78,6 +80,22 @@ class SuitePlugin:
         """Prepare the tests before any are deselected."""
         if self._session is not None or any(item.get_closest_marker("clause") for item in items):
             self.session().prepare(items)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
+        """Import the modules of a suite in the profile of the suites: a decorator reads the settings of its time."""
+        with self._profile(collector):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Run the tests of a suite in the profile of the suites."""
+        with self._profile(item):
+            return (yield)
+
+    def _profile(self, node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:
+        is_chosen = self._config.getoption(_PROFILE_OPTION, None) is not None
+        return suite_profile(node.path, is_chosen=is_chosen)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
