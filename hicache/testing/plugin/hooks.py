@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
 from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
@@ -80,6 +81,11 @@ class SuitePlugin:
         """Prepare the tests before any are deselected."""
         if self._session is not None or any(item.get_closest_marker("clause") for item in items):
             self.session().prepare(items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Name the parameters of the suites' tests so that a shell takes the ids as they are."""
+        make_ids_plain(metafunc)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
