@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
+    from hicache.testing.plugin.own_drivers import OpenDriver
     from hicache.testing.plugin.session import SuiteSession
 
 _PROFILE_OPTION = "--hypothesis-profile"
@@ -57,6 +58,19 @@ def _selects_a_clause(config: pytest.Config) -> bool:
     """Whether -k has what looks like the id of a clause, in a run of a suite."""
     is_of_suite = any(name in argument for argument in config.args for name in SUITES)
     return is_of_suite and CLAUSE_ID.search(config.getoption("keyword")) is not None
+
+
+@pytest.fixture
+def hicache_driver(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
+    """Open a cache and a driver of it: `hicache_driver(MyAdapter, config)`.
+
+    The driver checks the cache after each verb, and once more at the end of the test. Without an adapter it is that of
+    the class, or of the run; without a configuration the first one of the adapter. May be called more than once.
+    """
+    require_kit()
+    from hicache.testing.plugin.own_drivers import own_drivers
+
+    yield from own_drivers(request)
 
 
 class SuitePlugin:
