@@ -17,12 +17,12 @@ import pytest
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.plugin.devices import gpu_count
 from hicache.testing.plugin.options import QUICK
-from hicache.testing.plugin.profiles import register_profiles
+from hicache.testing.plugin.profiles import use_profiles_in
 from hicache.testing.plugin.selection import subject_of
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import Mesh
 
-register_profiles()
+use_profiles_in(Path(__file__).parent)
 
 DEADLINE_S = 90.0
 """The limit for one launch, on a busy machine."""

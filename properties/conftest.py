@@ -1,10 +1,12 @@
-"""Names the adapter under test, and registers the Hypothesis profiles quick, ci and nightly."""
+"""Names the adapter under test, and runs it in the Hypothesis profiles of the suites."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hicache.testing.plugin.fixtures import adapter_type, pytest_generate_tests
-from hicache.testing.plugin.profiles import register_profiles
+from hicache.testing.plugin.profiles import use_profiles_in
 
 __all__ = ["adapter_type", "pytest_generate_tests"]
 
-register_profiles()
+use_profiles_in(Path(__file__).parent)

@@ -120,6 +120,7 @@ EXAMPLES = {
         "the same bytes in the engine's tensor: True",
     ],
 }
+TESTS = "test_my_cache.py"
 RANKS = "ranks_torchrun.py"
 MAX_LINES = 79
 
@@ -144,11 +145,20 @@ def test_the_example_of_ranks_runs(tmp_path: Path) -> None:
 
 def test_every_example_is_run_short_and_says_how_to_run_it() -> None:
     found = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples").iterdir() if path.is_file()}
-    assert found.keys() == {*EXAMPLES, RANKS}, f"examples/ has {sorted(found)}, tests run {sorted([*EXAMPLES, RANKS])}"
+    assert found.keys() == {*EXAMPLES, RANKS, TESTS}, (
+        f"examples/ has {sorted(found)}, tests run {sorted([*EXAMPLES, RANKS, TESTS])}"
+    )
     for name, text in found.items():
         lines = len(text.splitlines())
         assert lines <= MAX_LINES, f"{name} has {lines} lines, at most {MAX_LINES}"
         assert f"examples/{name}`." in text.partition('"""\n')[0], f"{name}: its docstring does not say how to run it"
+
+
+def test_an_example_of_tests_passes(tmp_path: Path) -> None:
+    quiet = ("-p", "no:cacheprovider", "-W", "error", "-c", os.devnull, "--rootdir", str(ROOT / "examples"))
+    printed = run_python(tmp_path, "-m", "pytest", *quiet, str(ROOT / "examples" / TESTS))
+    assert "hicache: 4 passed, 0 failed" in printed, f"the clauses of the class are checked, got:\n{printed}"
+    assert " 6 passed" in printed, f"its own tests run as well, got:\n{printed}"
 
 
 # The README: its quick start runs, its picture is what the command prints, its commands and links exist.

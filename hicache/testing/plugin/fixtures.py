@@ -6,18 +6,17 @@ configuration that its clauses and its `@clause` select.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
-from hicache.testing.contract import Checks
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.evidence import recorded
 from hicache.testing.plugin.hooks import FINAL_CHECK
-from hicache.testing.plugin.selection import select, subject_of
+from hicache.testing.plugin.selection import Selection, own_adapter, select, subject_of
 from hicache.testing.plugin.tags import OPERATIONS, suite_of
 from hicache.testing.storage.scripted import store_of
 
@@ -33,6 +32,17 @@ def adapter_type(pytestconfig: pytest.Config) -> type[CacheAdapter]:
 @pytest.fixture
 def adapter(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[CacheAdapter]:
     """A new cache for the test, opened on empty storage and closed after the test."""
+    yield from open_cache(adapter_type, config)
+
+
+@pytest.fixture
+def driver(adapter: CacheAdapter, config: CacheConfig, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """A driver of that cache. If the test passes, everything is checked once more at its end."""
+    yield from drive(adapter, config, request)
+
+
+def open_cache(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[CacheAdapter]:
+    """What the fixture `adapter` does."""
     store = store_of(config)
     if store is not None:
         store.empty()
@@ -41,18 +51,12 @@ def adapter(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[C
     opened.close()
 
 
-@pytest.fixture
-def driver(
-    adapter: CacheAdapter,
-    config: CacheConfig,
-    request: pytest.FixtureRequest,
-    record_property: Callable[[str, object], None],
-) -> Iterator[Driver]:
-    """A driver of that cache. If the test passes, everything is checked once more at its end."""
+def drive(adapter: CacheAdapter, config: CacheConfig, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """What the fixture `driver` does."""
     driver = Driver(adapter, config)
     request.node.stash[FINAL_CHECK] = driver.check
     yield driver
-    record_property(OPERATIONS, driver.operations)
+    request.node.user_properties.append((OPERATIONS, driver.operations))
     if driver.adapter is not adapter:
         driver.adapter.close()
 
@@ -63,16 +67,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = test.get_closest_marker("clause")
     if mark is None and (takes_config or suite_of(test.path, test.config.rootpath) == "conformance"):
         pytest.fail(f"{test.nodeid} names no clause: mark it with @clause(...)", pytrace=False)
-    if mark is not None and takes_config:
-        metafunc.parametrize("config", _parameters(mark.args[0], metafunc.config))
+    if mark is not None and takes_config and own_adapter(test) is None:
+        subject = subject_of(metafunc.config)
+        parametrize(metafunc, subject.adapter, subject.configurations)
 
 
-def _parameters(checks: Checks, config: pytest.Config) -> list[object]:
-    subject = subject_of(config)
-    selection = select(checks, subject.adapter, subject.configurations)
-    if selection.reason:
-        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=selection.reason))]
-    return [pytest.param(chosen, id=chosen.name, marks=_marks(chosen)) for chosen in selection.configurations]
+def parametrize(metafunc: pytest.Metafunc, adapter: type[CacheAdapter], configurations: Sequence[CacheConfig]) -> None:
+    """Parametrize a test with `config` over those configurations that its clauses select, or over all without any."""
+    if "config" not in metafunc.fixturenames:
+        return
+    mark = metafunc.definition.get_closest_marker("clause")
+    chosen = Selection(tuple(configurations), (), "")
+    if mark is not None:
+        chosen = select(mark.args[0], adapter, configurations)
+    if chosen.reason:
+        parameters = [pytest.param(None, id="none", marks=pytest.mark.skip(reason=chosen.reason))]
+    else:
+        parameters = [pytest.param(one, id=one.name, marks=_marks(one)) for one in chosen.configurations]
+    metafunc.parametrize("config", parameters)
 
 
 def _marks(config: CacheConfig) -> list[pytest.MarkDecorator]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
-from hicache.testing.plugin.profiles import PROFILES, register_profiles
+from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
 from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
+    from hicache.testing.plugin.own_drivers import OpenDriver
     from hicache.testing.plugin.session import SuiteSession
+
+_PROFILE_OPTION = "--hypothesis-profile"
 
 FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
 """A check that runs after the test has passed; a failure of it fails the test."""
@@ -39,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     It runs before Hypothesis loads the profile of its option, which may be one of the suites.
     """
-    if config.getoption("--hypothesis-profile", None) in PROFILES:
+    if config.getoption(_PROFILE_OPTION, None) in PROFILES:
         register_profiles()
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
     plugin = SuitePlugin(config)
@@ -54,6 +58,19 @@ def _selects_a_clause(config: pytest.Config) -> bool:
     """Whether -k has what looks like the id of a clause, in a run of a suite."""
     is_of_suite = any(name in argument for argument in config.args for name in SUITES)
     return is_of_suite and CLAUSE_ID.search(config.getoption("keyword")) is not None
+
+
+@pytest.fixture
+def hicache_driver(request: pytest.FixtureRequest) -> Iterator[OpenDriver]:
+    """Open a cache and a driver of it: `hicache_driver(MyAdapter, config)`.
+
+    The driver checks the cache after each verb, and once more at the end of the test. Without an adapter it is that of
+    the class, or of the run; without a configuration the first one of the adapter. May be called more than once.
+    """
+    require_kit()
+    from hicache.testing.plugin.own_drivers import own_drivers
+
+    yield from own_drivers(request)
 
 
 class SuitePlugin:
@@ -78,6 +95,27 @@ class SuitePlugin:
         """Prepare the tests before any are deselected."""
         if self._session is not None or any(item.get_closest_marker("clause") for item in items):
             self.session().prepare(items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Name the parameters of the suites' tests so that a shell takes the ids as they are."""
+        make_ids_plain(metafunc)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
+        """Import the modules of a suite in the profile of the suites: a decorator reads the settings of its time."""
+        with self._profile(collector):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Run the tests of a suite in the profile of the suites."""
+        with self._profile(item):
+            return (yield)
+
+    def _profile(self, node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:
+        is_chosen = self._config.getoption(_PROFILE_OPTION, None) is not None
+        return suite_profile(node.path, is_chosen=is_chosen)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:

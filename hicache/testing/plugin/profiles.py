@@ -1,39 +1,87 @@
-"""Hypothesis' profiles of the suites: hicache-quick, hicache-ci and hicache-nightly."""
+"""Hypothesis' profiles of the suites, and where they apply: hicache-quick, hicache-ci and hicache-nightly."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hypothesis import settings
 
 PROFILES = ("hicache-quick", "hicache-ci", "hicache-nightly")
 
 MAX_SHRINKING_S = 60
 """For reducing a failing example. Most are reduced in a few seconds; a larger example tells the same."""
 
+_FOLDERS: set[Path] = set()
 
-def register_profiles() -> None:
-    """Register Hypothesis' profiles, and load hicache-ci when the variable CI is set, otherwise hicache-quick.
 
-    Once in a process. hicache-quick: for development; hicache-ci: the same examples everywhere, as a gate;
-    hicache-nightly: for long runs. With each of them a failure is reduced for MAX_SHRINKING_S at most: Hypothesis has
+def use_profiles_in(folder: Path) -> None:
+    """Have the files of a folder imported, and its tests run, in a profile of the suites."""
+    _FOLDERS.add(folder.resolve())
+
+
+@contextmanager
+def suite_profile(path: Path, *, is_chosen: bool) -> Iterator[None]:
+    """For a file of a suite that searches: its profile, and afterwards the one from before. Nothing for other files.
+
+    `is_chosen`: the run names a profile, which is loaded already and stays. Otherwise it is hicache-ci where the
+    variable CI is set, and hicache-quick elsewhere. A failure is reduced for MAX_SHRINKING_S at most: Hypothesis has
     no setting for it, and stops after 300 seconds.
     """
-    from hypothesis import HealthCheck, Phase, settings
+    if _FOLDERS.isdisjoint((path, *path.parents)):
+        yield
+        return
+    from hypothesis import settings
     from hypothesis.internal.conjecture import engine
 
-    if engine.MAX_SHRINKING_SECONDS == MAX_SHRINKING_S:
-        # A suite that is collected later must not load another profile than the one that was chosen since.
-        return
-    # A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies. Only one
-    # failure of a search is reduced, and no lines are collected to explain it: both would take minutes.
+    register_profiles()
+    # The public function for it is younger than the oldest Hypothesis that the kit takes.
+    profile, limit = settings._current_profile or "default", engine.MAX_SHRINKING_SECONDS  # noqa: SLF001
     engine.MAX_SHRINKING_SECONDS = MAX_SHRINKING_S
-    common = settings(
+    if not is_chosen:
+        settings.load_profile("hicache-ci" if "CI" in os.environ else "hicache-quick")
+    try:
+        yield
+    finally:
+        engine.MAX_SHRINKING_SECONDS = limit
+        settings.load_profile(profile)
+
+
+def register_profiles() -> None:
+    """Register Hypothesis' profiles, unless they are registered, and load none.
+
+    hicache-quick: for development, with the same examples each time where the variable CI is set; hicache-ci: the same
+    examples everywhere, as a gate; hicache-nightly: other examples each night, for long runs.
+    """
+    from hypothesis import settings
+    from hypothesis.errors import InvalidArgument
+
+    try:
+        settings.get_profile(PROFILES[0])
+    except InvalidArgument:
+        common, is_ci = _common(), "CI" in os.environ
+        settings.register_profile("hicache-quick", common, max_examples=25, stateful_step_count=25, derandomize=is_ci)
+        settings.register_profile("hicache-ci", common, max_examples=150, stateful_step_count=30, derandomize=True)
+        settings.register_profile("hicache-nightly", common, max_examples=4000, stateful_step_count=60)
+
+
+def _common() -> settings:
+    """What all profiles have.
+
+    A machine opens a cache and reads every byte after each step; being slow is no fault of its strategies. Only one
+    failure of a search is reduced, and no lines are collected to explain it: both would take minutes.
+    """
+    from hypothesis import HealthCheck, Phase, settings
+
+    return settings(
+        settings.get_profile("default"),
         deadline=None,
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow],
         report_multiple_bugs=False,
         phases=[phase for phase in Phase if phase is not Phase.explain],
     )
-    settings.register_profile("hicache-quick", common, max_examples=25, stateful_step_count=25)
-    settings.register_profile("hicache-ci", common, max_examples=150, stateful_step_count=30, derandomize=True)
-    settings.register_profile("hicache-nightly", common, max_examples=4000, stateful_step_count=60)
-    settings.load_profile("hicache-ci" if "CI" in os.environ else "hicache-quick")

@@ -50,6 +50,17 @@ def subject_of(config: pytest.Config) -> Subject:
     return config.stash[_SUBJECT]
 
 
+def own_adapter(item: pytest.Item | pytest.Collector) -> type[CacheAdapter] | None:
+    """The adapter that the class of a test names, as a CacheContract does; None for a test of the run's adapter."""
+    found = getattr(getattr(item, "cls", None), "adapter", None)
+    return found if isinstance(found, type) and issubclass(found, CacheAdapter) else None
+
+
+def adapter_of(item: pytest.Item) -> type[CacheAdapter]:
+    """The adapter that a test is about. Raises UsageError when that of the run cannot be loaded."""
+    return own_adapter(item) or subject_of(item.config).adapter
+
+
 def include_this_folder() -> None:
     """Let modules be imported from the current folder, as with `python -m pytest`."""
     here = str(Path.cwd())

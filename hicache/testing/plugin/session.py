@@ -8,7 +8,7 @@ import platform
 import shlex
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -39,7 +39,7 @@ from hicache.testing.plugin.options import (
     assignments,
     subject_words,
 )
-from hicache.testing.plugin.selection import Selection, select_clauses, subject_of, undeclared
+from hicache.testing.plugin.selection import Selection, adapter_of, own_adapter, select_clauses, subject_of, undeclared
 from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.ranks.world import Mesh
@@ -93,7 +93,9 @@ class SuiteSession:
         self._lines = [*self._tally.summary(), *(f"ERROR: {problem}" for problem in problems)]
         directory = REPORT.text(self._config)
         if directory is not None:
-            page = write_report(record_of(self._config, self._started, executions), Path(directory), contract)
+            page = write_report(
+                record_of(self._config, self._started, executions, self.journal.subjects), Path(directory), contract
+            )
             self._lines.append(f"report: {page}")
 
     def print_summary(self, terminal: pytest.TerminalReporter) -> None:
@@ -144,8 +146,17 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
     if mark is None and not suite:
         return
     selection = _select(item, mark.args[0]) if mark is not None else NO_SELECTION
-    lacks = undeclared(mark.args[0], subject_of(item.config).adapter) if mark is not None else ()
-    tags = Tags(suite, _test_id(item), selection.clauses, _configuration(item), _replay_command(item), lacks)
+    lacks = undeclared(mark.args[0], adapter_of(item)) if mark is not None else ()
+    named = own_adapter(item)
+    tags = Tags(
+        suite=suite,
+        test=_test_id(item),
+        clauses=selection.clauses,
+        configuration=_configuration(item),
+        replay=_replay_command(item),
+        lacks=lacks,
+        subject="" if named is None else f"{named.__module__}:{named.__qualname__}",
+    )
     item.user_properties.extend(tags.to_properties())
     # Lets `-k LOCK-3` select the tests of a clause, and for a law all tests in which it is checked.
     item.extra_keyword_matches.update(selection.clauses)
@@ -163,7 +174,7 @@ def _select(item: pytest.Item, checks: Checks) -> Selection:
     # A test with one of these parameters was parametrized with fitting values at collection.
     if not {"config", "backend"}.isdisjoint(getattr(item, "fixturenames", ())):
         return Selection((), checks.clauses, "")
-    return select_clauses(checks, subject_of(item.config).adapter)
+    return select_clauses(checks, adapter_of(item))
 
 
 def _test_id(item: pytest.Item) -> str:
@@ -201,10 +212,14 @@ class Journal:
 
     def __init__(self) -> None:
         self._reports: dict[str, list[pytest.TestReport]] = {}
+        self.subjects: set[str] = set()
 
     def take(self, report: pytest.TestReport) -> None:
         """Record the report of one phase of a test, unless the test belongs to no suite."""
-        if report.when == CRASHED or read_tags(report.user_properties) is not None:
+        tags = read_tags(report.user_properties)
+        if tags is not None:
+            self.subjects.add(tags.subject)
+        if report.when == CRASHED or tags is not None:
             self._reports.setdefault(report.nodeid, []).append(report)
 
     def executions(self) -> tuple[Execution, ...]:
@@ -349,9 +364,11 @@ class Tally:
 PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "sglang")
 
 
-def record_of(config: pytest.Config, started: datetime, executions: Sequence[Execution]) -> RunRecord:
-    """The record of a finished run. `started`: in UTC."""
-    implementation, profile, capabilities = _subject(config)
+def record_of(
+    config: pytest.Config, started: datetime, executions: Sequence[Execution], subjects: Collection[str] = ("",)
+) -> RunRecord:
+    """The record of a finished run. `started`: in UTC. `subjects`: as in the tags of its tests."""
+    implementation, profile, capabilities = _subject(config) if "" in subjects else _own_subject(sorted(subjects))
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,
@@ -373,6 +390,11 @@ def _subject(config: pytest.Config) -> tuple[str, str, tuple[str, ...]]:
     capabilities = tuple(sorted(capability.name for capability in subject.adapter.capabilities))
     name = subject.path if backend is None else f"{subject.path} and {backend}"
     return name, subject.adapter.profile, capabilities
+
+
+def _own_subject(subjects: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
+    """The same where each test is of a class with an adapter of its own, which this process need not have imported."""
+    return ", ".join(subjects), NO_PROFILE, ()
 
 
 def _environment(config: pytest.Config) -> Mapping[str, str]:

@@ -24,13 +24,15 @@ _CLAUSES = "hicache.clauses"
 _CONFIGURATION = "hicache.configuration"
 _REPLAY = "hicache.replay"
 _LACKS = "hicache.lacks"
+_SUBJECT = "hicache.subject"
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
     """`test`: the test's id relative to its suite's parent folder, the same wherever the suite is installed.
 
-    `lacks`: names of capabilities that the test needs and the adapter does not declare.
+    `lacks`: names of capabilities that the test needs and the adapter does not declare. `subject`: the adapter, as
+    `module:Class`, if the class of the test names it; empty for that of the run.
     """
 
     suite: str
@@ -39,6 +41,7 @@ class Tags:
     configuration: str
     replay: str
     lacks: tuple[str, ...]
+    subject: str = ""
 
     def to_properties(self) -> list[tuple[str, object]]:
         """The tags as the user properties of a pytest item."""
@@ -49,6 +52,7 @@ class Tags:
             (_CONFIGURATION, self.configuration),
             (_REPLAY, self.replay),
             (_LACKS, " ".join(self.lacks)),
+            (_SUBJECT, self.subject),
         ]
 
 
@@ -64,6 +68,7 @@ def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
         configuration=found[_CONFIGURATION],
         replay=found[_REPLAY],
         lacks=tuple(found[_LACKS].split()),
+        subject=found[_SUBJECT],
     )
 
 

@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -43,6 +43,7 @@ class Collector:
         self.report: dict[str, Any] = {}
         self._root = root
         self._searches: list[tuple[type[Any], Any]] = []
+        self._loaded: dict[str, str] = {}
         self._runner = self._note
 
     @pytest.hookimpl(tryfirst=True)
@@ -52,6 +53,16 @@ class Collector:
         from hypothesis import stateful
 
         stateful.run_state_machine_as_test = self._runner  # type: ignore[assignment]
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
+        """Note the settings in which the modules of a suite are imported."""
+        from hypothesis import settings
+
+        report = yield
+        if isinstance(collector, pytest.Module):
+            self._loaded = limits(settings())
+        return report
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Describe all tests; leave those to run that start a state machine."""
@@ -65,7 +76,7 @@ class Collector:
             "unseen": rows(functions, UNSEEN, self._root),
             "defects": defects(functions, self._root),
             "profiles": {label: limits(settings.get_profile(name)) for label, name in profiles().items()},
-            "default profile": limits(settings()),
+            "default profile": self._loaded or limits(settings()),
         }
         items[:] = [item for item in functions if reaches(item.function, self._runner, set())]
 

@@ -1,0 +1,73 @@
+"""Ids of tests that a shell takes as they are: letters, digits and `_ . / : , = + % @ -`, in one pair of brackets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache.testing.plugin.tags import SUITES
+
+_PACKAGE = Path(__file__).parents[2]
+_FOLDERS = (_PACKAGE, *(_PACKAGE.parent / suite for suite in SUITES))
+_OTHERS = re.compile(r"[^A-Za-z0-9_./:,=+%@-]+")
+
+
+_MAX_LENGTH = 100
+"""Of a value as its own id. pytest names a longer one by its parameter."""
+
+
+def plain_id(text: str) -> str:
+    """The text with `-` for each run of other characters, and none of them at the ends."""
+    if not _OTHERS.search(text):
+        return text
+    return _OTHERS.sub("-", text).strip("-") or "-".join(f"{ord(character):x}" for character in text)
+
+
+def make_ids_plain(metafunc: pytest.Metafunc) -> None:
+    """Have the parameters of a test of the suites, or of this project, named by plain ids. Other tests stay.
+
+    Call it before any parameter is added.
+    """
+    test = metafunc.definition
+    if test.get_closest_marker("clause") is None and not any(map(test.path.is_relative_to, _FOLDERS)):
+        return
+    parametrize = metafunc.parametrize
+
+    def parametrize_plainly(
+        argnames: str | Sequence[str],
+        argvalues: Iterable[Any],
+        indirect: bool | Sequence[str] = False,
+        ids: Iterable[Any] | Callable[[Any], object] | None = None,
+        **others: Any,
+    ) -> None:
+        parametrize(argnames, list(map(_renamed, argvalues)), indirect=indirect, ids=_plain(ids), **others)
+
+    metafunc.parametrize = parametrize_plainly  # type: ignore[method-assign]
+
+
+def _renamed(value: Any) -> Any:
+    """A value of a parameter; one that pytest.param() made has its id with it."""
+    given = getattr(value, "id", None) if isinstance(value, tuple) and hasattr(value, "marks") else None
+    return value._replace(id=plain_id(given)) if isinstance(given, str) else value
+
+
+def _plain(ids: Iterable[Any] | Callable[[Any], object] | None) -> Sequence[Any] | Callable[[Any], object]:
+    if ids is None or callable(ids):
+        return lambda value: _of_value(None if ids is None else ids(value), value)
+    return [plain_id(one) if isinstance(one, str) else one for one in ids]
+
+
+def _of_value(found: object, value: object) -> object:
+    """The plain form of what an id is made of. None has pytest name the value."""
+    text = getattr(value, "__name__", value) if found is None else found
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "backslashreplace")
+    if isinstance(text, re.Pattern):
+        text = text.pattern
+    if found is None and isinstance(text, str) and len(text) > _MAX_LENGTH:
+        return None
+    return plain_id(text) if isinstance(text, str) else found
