@@ -17,6 +17,12 @@ CAUSES = "hicache.causes"
 CRASHED = "the process of the test ended"
 """The cause of a failure without an exception: the worker process died."""
 
+TIMED_OUT = "the test took too long"
+"""The cause of a failure by pytest-timeout, which ends a test with pytest.fail()."""
+
+_TIMEOUT = "Timeout (>"
+"""The start of its message."""
+
 OUTDATED = "a known failure that passes"
 
 FAILED_BY_CALL = "Failed"
@@ -54,6 +60,8 @@ def _causes(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
     broken = tuple(one.clause for one in chain if isinstance(one, ViolationError))
     if broken:
         return broken[:1]
+    if type(raised).__qualname__ == FAILED_BY_CALL and str(raised).startswith(_TIMEOUT):
+        return (TIMED_OUT,)
     if isinstance(raised, AssertionError) or type(raised).__qualname__ == FAILED_BY_CALL:
         named = str(raised).partition(":")[0]
         return (named,) if named in CONTRACT else tuple(clauses)

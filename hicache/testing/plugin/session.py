@@ -203,6 +203,9 @@ def _replay_command(item: pytest.Item) -> str:
 
 WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)
 
+RERUN = "rerun"
+"""The outcome that pytest-rerunfailures gives a failure after which the test is run again."""
+
 CRASHED = "???"
 """The phase of the report for a test whose worker process died."""
 
@@ -237,14 +240,25 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         clauses=tags.clauses,
         configuration=tags.configuration,
         outcome=_outcome(decisive),
-        causes=() if decisive.passed or _was_skipped(decisive) else read_causes(properties) or (DIED,),
-        reason=_reason(decisive),
+        causes=()
+        if _outcome(decisive) in (Outcome.PASSED, Outcome.SKIPPED)
+        else tuple(dict.fromkeys(read_causes(properties))) or (DIED,),
+        reason=_reason(decisive) or _flaky(reports),
         lacks=tags.lacks,
         evidence=_evidence(properties),
         replay=tags.replay,
         duration_s=sum(report.duration for report in reports),
         operations=sum(int(str(value)) for name, value in reports[-1].user_properties if name == OPERATIONS),
     )
+
+
+FLAKY = "flaky: it failed, and passed when it was run again"
+
+
+def _flaky(reports: Iterable[pytest.TestReport]) -> str:
+    """Of a test that passed: whether pytest-rerunfailures ran it again, and with which message it failed before."""
+    failed = [report for report in reports if report.outcome == RERUN]
+    return f"{FLAKY}: {_message(failed[0])}" if failed else ""
 
 
 def _outcome(report: pytest.TestReport) -> Outcome:
@@ -255,18 +269,18 @@ def _outcome(report: pytest.TestReport) -> Outcome:
     return Outcome.PASSED
 
 
-def _was_skipped(report: pytest.TestReport) -> bool:
-    return _outcome(report) is Outcome.SKIPPED
-
-
 def _reason(report: pytest.TestReport) -> str:
-    if report.passed:
+    if report.passed or report.outcome == RERUN:
         return ""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
-    crash = getattr(report.longrepr, "reprcrash", None)
-    message = crash.message if crash is not None else str(report.longrepr)
+    message = _message(report)
     return f"{report.wasxfail}\n{message}" if hasattr(report, "wasxfail") else message
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else str(report.longrepr)
 
 
 def _evidence(properties: Iterable[tuple[str, object]]) -> Evidence:
@@ -327,7 +341,10 @@ class Tally:
             "known to fail": self._outcomes[Outcome.KNOWN_FAILURE],
             "skipped": self._outcomes[Outcome.SKIPPED],
             "not executed": len(self.not_executed()),
+            "flaky": sum(one.reason.startswith(FLAKY) for one in self._executions),
         }
+        if not counts["flaky"]:
+            del counts["flaky"]
         if not counts["known to fail"]:
             del counts["known to fail"]
         return "hicache: " + ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -337,6 +354,9 @@ class Tally:
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
         for reason, count in skipped.most_common():
             yield f"{count} skipped: {reason}"
+        for one in self._executions:
+            if one.reason.startswith(FLAKY):
+                yield f"{one.node_id}: {one.reason.splitlines()[0]}"
         by_tier = Counter(clause.tier for clause in self.not_executed())
         for tier in TIERS:
             if by_tier[tier]:
