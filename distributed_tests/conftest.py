@@ -31,11 +31,6 @@ TIMEOUT_S = 30.0
 """The timeout of a collective that a rank does not join. Tests of such ranks set a shorter one."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of `on_meshes`."""
-    config.addinivalue_line("markers", "meshes(*meshes): the meshes that a test runs on")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on its meshes."""
     marker = metafunc.definition.get_closest_marker("meshes")

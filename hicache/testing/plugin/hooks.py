@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(_PROFILE_OPTION, None) in PROFILES:
         register_profiles()
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
+    config.addinivalue_line("markers", "meshes(*meshes): the ranks that a test of distributed_tests runs on")
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
     is_given = any(config.getoption(option.flag) is not None for option in OPTIONS)
