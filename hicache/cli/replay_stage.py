@@ -39,7 +39,8 @@ class ReplayStage:
             picture.unlink()
         known = [str(verification.known_failures)] if verification.known_failures else []
         command = [sys.executable, "-m", __name__, verification.adapter, str(verification.directory), *known]
-        return run_process(self.name, command, verification.directory / self.name, "replay.log", progress)
+        log = verification.directory / self.name / "replay.log"
+        return run_process(self.name, command, log, progress, verification)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +160,15 @@ def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tup
     return tuple(checked)
 
 
+def _print_share(done: int, total: int, failures: int = 0) -> None:  # noqa: ARG001 - the log has the shares
+    print(f"[{100 * done // max(total, 1):3}%]", flush=True)  # noqa: T201
+
+
 def main(adapter: str, directory: str, known_failures: str | None = None) -> None:
     """Replay the samples on an adapter, print the progress in percent, and write `replay/run.json`."""
     known = read_known_failures(Path(known_failures)) if known_failures else ()
     replays = Replays(adapter, adapter_class(adapter), Path(directory), known)
-    record = replays.run(lambda done, total: print(f"[{100 * done // max(total, 1):3}%]", flush=True))  # noqa: T201
+    record = replays.run(_print_share)
     write_run(record, Path(directory) / "replay" / "run.json")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,11 +30,37 @@ Requirement = Enum("Requirement", {one.upper(): one for one in (*(level.value fo
 
 DEVICE = [Requirement("device")]
 
+STAGES = ("replay", "conformance", "properties", "distributed_tests", "accuracy")
+"""The stages in the order in which they run, the shortest first."""
 
-def verify_command(
+_OF_CACHE = ("replay", "conformance", "properties")
+STAGES_OF = {
+    Level.DEVICE: _OF_CACHE,
+    Level.HOST: _OF_CACHE,
+    Level.STORAGE: _OF_CACHE,
+    Level.RANKS: ("conformance", "distributed_tests"),
+    Level.MODELS: ("accuracy",),
+}
+"""The stages that verify a level. One that the cache cannot run, for what it does not declare, is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What the user left out. `left_out`: stages. `stops`: end at the first failure."""
+
+    left_out: tuple[str, ...] = ()
+    stops: bool = False
+
+    def levels(self, not_begun: Collection[str]) -> list[Level]:
+        """The levels that were not run whole. `not_begun`: stages that an end before theirs left out."""
+        missing = {*self.left_out, *not_begun}
+        return [level for level, stages in STAGES_OF.items() if not missing.isdisjoint(stages)]
+
+
+def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Run fewer configurations and fewer examples, and no accuracy suite.")
+    full: Annotated[
+        bool, typer.Option("--full", help="Run all configurations and more examples, and the accuracy suite.")
     ] = False,
     report: Annotated[Path, typer.Option(file_okay=False, help="Folder for report and logs.")] = Path("reports"),
     known_failures: Annotated[
@@ -42,42 +70,80 @@ def verify_command(
         list[Requirement],
         typer.Option(help="Level that must be verified as a whole, or nothing; may be given several times."),
     ] = DEVICE,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Stage to run; may be given several times: {', '.join(STAGES)}.")
+    ] = None,
+    keyword: Annotated[
+        str,
+        typer.Option("-k", metavar="EXPR", help="Run the tests that match, as in pytest; a clause selects its tests."),
+    ] = "",
+    stops: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes that run the tests of a stage. Default: one for each core.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=1, metavar="SECONDS", help="End a stage that takes longer, as a failure.")
+    ] = None,
 ) -> None:
-    """Verify a cache: run every suite on it and write one report.
+    """Verify a cache: run the suites on it, the shortest first, and write one report.
 
-    Always runs the conformance suite (the contract, clause by clause) and the properties (random operations). With
-    VERBS, also replays a generated trace. With RANKS, also runs the suite for several ranks, one process for each. With
-    BYTES, also runs the accuracy suite (answers of language models), unless its libraries are not installed. Prints the
-    suites that it does not run, with the reason.
+    Runs few configurations and few examples, in about two minutes on two cores; with --full, everything.
 
-    A level is verified if each of its clauses that applies to the cache was checked, and none was found broken.
+    With VERBS, replays a generated trace. Always runs the conformance suite (the contract, clause by clause) and the
+    properties (random operations). With RANKS, also runs the suite for several ranks, one process for each. With BYTES
+    and --full, also runs the accuracy suite (answers of language models), unless its libraries are not installed.
+    Prints the suites that it does not run, with the reason.
+
+    A level is verified if each of its clauses that applies to the cache was checked, and none was found broken. A run
+    that --only, -k or -x narrows verifies no level of which it left something out.
     The report is report.html, report.md, junit.xml and run.json.
 
     Exit code:
 
     - 0: no test failed, and each required level is verified.
     - 1: a test or a suite failed.
-    - 2: the adapter or the list of expected failures cannot be loaded.
+    - 2: the adapter or the list of expected failures cannot be loaded, or a stage or a clause is unknown.
     - 3: no test failed, but a required level was not checked as a whole.
     - 130: interrupted.
     """
+    listed_failures(known_failures)
+    _check_selection(only or (), keyword)
+    cache = describe(adapter)
+    verification = Verification(
+        adapter, not full, report, known_failures, keyword, stops, jobs, inf if timeout is None else timeout
+    )
+    omitted = left_out(cache, quick=not full)
+    narrowed = {name: "--only" for name in STAGES if name not in omitted and only and name not in only}
+    if keyword and "replay" not in omitted | narrowed:
+        narrowed["replay"] = "-k selects tests of the suites"
+    console = Console()
+    for name, reason in (omitted | narrowed).items():
+        say(console, f"not run: {name}: {reason}")
+    stages = [stage for stage in all_stages(verification) if stage.name not in omitted | narrowed]
+    levels = [Level(one.value) for one in require if one.value != NOTHING]
+    if code := verify(stages, report, console, levels, Narrowing(tuple(narrowed), stops)):
+        raise typer.Exit(code)
+
+
+def _check_selection(only: Sequence[str], keyword: str) -> None:
+    """Usage error for a stage that does not exist, and for a clause that the contract does not have."""
+    from hicache.testing.contract import CONTRACT
+    from hicache.testing.plugin.tags import CLAUSE_ID
+
+    if unknown := sorted(set(only) - set(STAGES)):
+        raise typer.BadParameter(f"unknown stage {', '.join(unknown)}; known: {', '.join(STAGES)}", param_hint="--only")
+    if unknown := sorted(set(CLAUSE_ID.findall(keyword)) - CONTRACT.keys()):
+        raise typer.BadParameter(f"the contract has no clause {', '.join(unknown)}", param_hint="-k")
+
+
+def all_stages(verification: Verification) -> list[Stage]:
+    """A stage for each of STAGES, the shortest first."""
     from hicache.cli.replay_stage import ReplayStage
 
-    listed_failures(known_failures)
-    cache = describe(adapter)
-    verification = Verification(adapter, quick, report, known_failures)
-    omitted, profile = left_out(cache, quick=quick), ("--hypothesis-profile", "hicache-quick")
-    suites = {"conformance": (), "properties": profile, "distributed_tests": (), "accuracy": ()}
-    stages: list[Stage] = [
-        *(SuiteStage(name, verification, arguments) for name, arguments in suites.items() if name not in omitted),
-        *([ReplayStage(verification)] if "replay" not in omitted else []),
-    ]
-    console = Console()
-    for name, reason in omitted.items():
-        say(console, f"not run: {name}: {reason}")
-    levels = [Level(one.value) for one in require if one.value != NOTHING]
-    if code := verify(stages, report, console, levels):
-        raise typer.Exit(code)
+    profile = "hicache-quick" if verification.quick else "hicache-ci"
+    arguments = {"properties": ("--hypothesis-profile", profile)}
+    suites = [SuiteStage(name, verification, arguments.get(name, ())) for name in STAGES if name != "replay"]
+    return [ReplayStage(verification), *suites]
 
 
 def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
@@ -90,7 +156,7 @@ def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
     if Capability.BYTES.name not in cache.capabilities:
         reasons["accuracy"] = f"{cache.name} does not declare BYTES"
     elif quick:
-        reasons["accuracy"] = "takes minutes and is not part of --quick"
+        reasons["accuracy"] = "takes minutes; run with --full"
     elif missing := missing_libraries():
         reasons["accuracy"] = (
             f"not installed: {', '.join(missing)}; run pip install 'hicache[accuracy]', or make .venv/models"
@@ -110,24 +176,31 @@ def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:
         raise typer.BadParameter(str(error), param_hint="--known-failures") from error
 
 
-def verify(stages: Sequence[Stage], directory: Path, console: Console, require: Sequence[Level]) -> int:
+def verify(
+    stages: Sequence[Stage],
+    directory: Path,
+    console: Console,
+    require: Sequence[Level],
+    narrowing: Narrowing = Narrowing(),
+) -> int:
     """Run the stages one after the other, write one report of all of them, and show the results.
 
     Returns the exit code. `require`: the levels that must be verified.
     """
     from hicache.cli.verify_view import run_with_progress, show_results, show_verdict
     from hicache.testing.contract import CONTRACT
-    from hicache.testing.report import merge_runs, write_report
+    from hicache.testing.report import leaving_out, merge_runs, write_report
     from hicache.testing.report.coverage import coverage
     from hicache.testing.report.matrix import overview
 
     directory.mkdir(parents=True, exist_ok=True)
-    results = run_with_progress(stages, console)
+    results = run_with_progress(stages, console, stops=narrowing.stops)
     records = [result.record for result in results if result.record is not None]
     show_results(results, console)
     failed, found = failed_stages(results), None
     if records:
-        merged = merge_runs(records)
+        not_begun = {stage.name for stage in stages} - {result.name for result in results}
+        merged = leaving_out(merge_runs(records), narrowing.levels(not_begun))
         found = coverage(overview(merged, CONTRACT))
         page = write_report(merged, directory)
     missed = [level for level in require if found is None or found.of(level) not in found.verified]

@@ -22,6 +22,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
+from hicache.testing.levels import Level
 from hicache.testing.plugin.backends import backends_of, contract_of
 from hicache.testing.plugin.causes import CRASHED as DIED
 from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
@@ -43,7 +44,7 @@ from hicache.testing.plugin.selection import Selection, select_clauses, subject_
 from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.ranks.world import Mesh
-from hicache.testing.report import write_report
+from hicache.testing.report import leaving_out, write_report
 from hicache.testing.report.run import (
     NO_EVIDENCE,
     NO_PROFILE,
@@ -93,7 +94,11 @@ class SuiteSession:
         self._lines = [*self._tally.summary(), *(f"ERROR: {problem}" for problem in problems)]
         directory = REPORT.text(self._config)
         if directory is not None:
-            page = write_report(record_of(self._config, self._started, executions), Path(directory), contract)
+            record = record_of(self._config, self._started, executions)
+            stopped = bool(session.shouldstop or session.shouldfail)
+            if stopped or self._config.getoption("keyword") or self._config.getoption("markexpr"):
+                record = leaving_out(record, Level)
+            page = write_report(record, Path(directory), contract)
             self._lines.append(f"report: {page}")
 
     def print_summary(self, terminal: pytest.TerminalReporter) -> None:
