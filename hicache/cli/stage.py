@@ -59,6 +59,7 @@ class Verification:
 
     `keyword`: of the tests to run, as for pytest; empty for all. `stops`: end at the first failure. `jobs`: the number
     of processes that run the tests of a suite, by default one for each core. `timeout_s`: how long a stage may take.
+    `baseline`: the `run.json` of an earlier run, whose failures do not count.
     """
 
     adapter: str
@@ -69,6 +70,7 @@ class Verification:
     stops: bool = False
     jobs: int | None = None
     timeout_s: float = inf
+    baseline: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ class SuiteStage:
             # These two plugins would write files into the current folder.
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
             *("--hicache-adapter", verification.adapter, "--hicache-report", str(directory), *known),
+            *(["--hicache-baseline", str(verification.baseline)] if verification.baseline else []),
+            "--hicache-repeat",
             *(["--hicache-quick"] if verification.quick else []),
             *(["-k", verification.keyword] if verification.keyword else []),
             *(["-x"] if verification.stops else []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -22,7 +23,9 @@ from hicache.testing.levels import NOTHING, Level
 from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
+    from hicache.testing.plugin.baseline import Baseline
     from hicache.testing.plugin.known_failures import KnownFailure
+    from hicache.testing.report.run import Execution
 
 
 Requirement = Enum("Requirement", {one.upper(): one for one in (*(level.value for level in Level), NOTHING)})  # type: ignore[misc]
@@ -32,6 +35,15 @@ DEVICE = [Requirement("device")]
 
 STAGES = ("replay", "conformance", "properties", "distributed_tests", "accuracy")
 """The stages in the order in which they run, the shortest first."""
+
+FULL_HELP = "Run all configurations and more examples, and the accuracy suite."
+KNOWN_HELP = "TOML file that lists expected failures."
+BASELINE_HELP = "The run.json of an earlier run, or its report folder: what failed there is told, and does not count."
+REQUIRE_HELP = "Level that must be verified as a whole, or nothing; may be given several times."
+ONLY_HELP = f"Stage to run; may be given several times: {', '.join(STAGES)}."
+KEYWORD_HELP = "Run the tests that match, as in pytest; the id of a clause selects its tests."
+JOBS_HELP = "Processes that run the tests of a stage. Default: one for each core."
+TIMEOUT_HELP = "End a stage that takes longer, as a failure."
 
 _OF_CACHE = ("replay", "conformance", "properties")
 STAGES_OF = {
@@ -57,33 +69,33 @@ class Narrowing:
         return [level for level, stages in STAGES_OF.items() if not missing.isdisjoint(stages)]
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected to fail: entries of a list, and what failed in an earlier run."""
+
+    known: tuple[KnownFailure, ...] = ()
+    baseline: Baseline | None = None
+
+    def remarks(self, executions: Sequence[Execution]) -> list[str]:
+        """What a run says of it."""
+        from hicache.testing.plugin.known_failures import narrower
+
+        told = list(narrower(self.known, executions))
+        return told if self.baseline is None else [*told, *self.baseline.summary(executions)]
+
+
 def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
-    full: Annotated[
-        bool, typer.Option("--full", help="Run all configurations and more examples, and the accuracy suite.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help=FULL_HELP)] = False,
     report: Annotated[Path, typer.Option(file_okay=False, help="Folder for report and logs.")] = Path("reports"),
-    known_failures: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="TOML file that lists expected failures.")
-    ] = None,
-    require: Annotated[
-        list[Requirement],
-        typer.Option(help="Level that must be verified as a whole, or nothing; may be given several times."),
-    ] = DEVICE,
-    only: Annotated[
-        list[str] | None, typer.Option(help=f"Stage to run; may be given several times: {', '.join(STAGES)}.")
-    ] = None,
-    keyword: Annotated[
-        str,
-        typer.Option("-k", metavar="EXPR", help="Run the tests that match, as in pytest; a clause selects its tests."),
-    ] = "",
+    known_failures: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help=KNOWN_HELP)] = None,
+    baseline: Annotated[Path | None, typer.Option(exists=True, help=BASELINE_HELP)] = None,
+    require: Annotated[list[Requirement], typer.Option(help=REQUIRE_HELP)] = DEVICE,
+    only: Annotated[list[str] | None, typer.Option(help=ONLY_HELP)] = None,
+    keyword: Annotated[str, typer.Option("-k", metavar="EXPR", help=KEYWORD_HELP)] = "",
     stops: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that run the tests of a stage. Default: one for each core.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=1, metavar="SECONDS", help="End a stage that takes longer, as a failure.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help=TIMEOUT_HELP)] = None,
 ) -> None:
     """Verify a cache: run the suites on it, the shortest first, and write one report.
 
@@ -102,27 +114,44 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 
     - 0: no test failed, and each required level is verified.
     - 1: a test or a suite failed.
-    - 2: the adapter or the list of expected failures cannot be loaded, or a stage or a clause is unknown.
+    - 2: the adapter, the list of expected failures or the baseline cannot be used, or a stage or a clause is unknown.
     - 3: no test failed, but a required level was not checked as a whole.
     - 130: interrupted.
     """
-    listed_failures(known_failures)
+    known = listed_failures(known_failures)
     _check_selection(only or (), keyword)
-    cache = describe(adapter)
-    verification = Verification(
-        adapter, not full, report, known_failures, keyword, stops, jobs, inf if timeout is None else timeout
-    )
+    cache, console = describe(adapter), Console()
+    limit_s = inf if timeout is None else timeout
+    before, warning = _baseline(baseline, adapter, cache)
+    verification = Verification(adapter, not full, report, known_failures, keyword, stops, jobs, limit_s, baseline)
+    if warning:
+        say(console, warning, style="yellow")
     omitted = left_out(cache, quick=not full)
-    narrowed = {name: "--only" for name in STAGES if name not in omitted and only and name not in only}
-    if keyword and "replay" not in omitted | narrowed:
-        narrowed["replay"] = "-k selects tests of the suites"
-    console = Console()
+    narrowed = _narrowed(set(STAGES) - omitted.keys(), only, keyword)
     for name, reason in (omitted | narrowed).items():
         say(console, f"not run: {name}: {reason}")
     stages = [stage for stage in all_stages(verification) if stage.name not in omitted | narrowed]
     levels = [Level(one.value) for one in require if one.value != NOTHING]
-    if code := verify(stages, report, console, levels, Narrowing(tuple(narrowed), stops)):
+    if code := verify(stages, report, console, levels, Narrowing(tuple(narrowed), stops), Expected(known, before)):
         raise typer.Exit(code)
+
+
+def _baseline(path: Path | None, adapter: str, cache: Described) -> tuple[Baseline | None, str]:
+    """The baseline of an option, and a warning. Usage error if this run cannot be compared with it."""
+    from hicache.testing.plugin.baseline import read_baseline
+
+    try:
+        return (None, "") if path is None else read_baseline(path, adapter, cache.profile)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--baseline") from error
+
+
+def _narrowed(runnable: AbstractSet[str], only: Sequence[str] | None, keyword: str) -> dict[str, str]:
+    """The stages that the user leaves out, each with the reason."""
+    reasons = {name: "--only" for name in STAGES if name in runnable and only and name not in only}
+    if keyword and "replay" in runnable - reasons.keys():
+        reasons["replay"] = "-k selects tests of the suites"
+    return reasons
 
 
 def _check_selection(only: Sequence[str], keyword: str) -> None:
@@ -182,6 +211,7 @@ def verify(
     console: Console,
     require: Sequence[Level],
     narrowing: Narrowing = Narrowing(),
+    expected: Expected = Expected(),
 ) -> int:
     """Run the stages one after the other, write one report of all of them, and show the results.
 
@@ -202,6 +232,8 @@ def verify(
         not_begun = {stage.name for stage in stages} - {result.name for result in results}
         merged = leaving_out(merge_runs(records), narrowing.levels(not_begun))
         found = coverage(overview(merged, CONTRACT))
+        for remark in expected.remarks(merged.executions):
+            say(console, remark)
         page = write_report(merged, directory)
     missed = [level for level in require if found is None or found.of(level) not in found.verified]
     show_verdict(failed, found, missed, console)

@@ -100,7 +100,7 @@ class SuitePlugin:
         return report
 
     def _explain(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, tags: Tags) -> None:
-        from hicache.testing.plugin.session import explain, forgive, outdate
+        from hicache.testing.plugin.session import excuse, explain, forgive, outdate
 
         if call.excinfo is not None:
             driver = getattr(item, "funcargs", {}).get("driver")
@@ -111,6 +111,14 @@ class SuitePlugin:
         elif report.failed:
             report.sections.append(("replay", tags.replay))
             forgive(report, self.session().known)
+            excuse(report, self.session().baseline)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test of a suite, and repeat it if it failed and repetitions are asked for."""
+        if self._session is None or read_tags(item.user_properties) is None:
+            return None
+        return self._session.repetition.run(item, nextitem)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the reports of the suites' tests, including those that workers send."""

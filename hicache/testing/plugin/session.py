@@ -24,22 +24,26 @@ from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
 from hicache.testing.levels import Level
 from hicache.testing.plugin.backends import backends_of, contract_of
+from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import CRASHED as DIED
-from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
+from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, read_causes, to_property
 from hicache.testing.plugin.evidence import evidence
 from hicache.testing.plugin.hooks import KNOWN_FAILURE
-from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
+from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
 from hicache.testing.plugin.options import (
     BACKEND,
     BACKEND_CONFIG,
+    BASELINE,
     DEFAULT_ADAPTER,
     KNOWN_FAILURES,
     QUICK,
+    REPEAT,
     REPORT,
     adapter_path,
     assignments,
     subject_words,
 )
+from hicache.testing.plugin.repetition import Repetition
 from hicache.testing.plugin.selection import Selection, select_clauses, subject_of, undeclared
 from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.plugin.versions import VERSIONS
@@ -69,6 +73,7 @@ class SuiteSession:
         self._config = config
         self._started = datetime.now(timezone.utc)
         self.known = _read_known_failures(KNOWN_FAILURES.text(config))
+        self.repetition = Repetition(is_on=REPEAT.switch(config) and not config.getoption("reruns", None))
         self._tally = Tally((), CONTRACT)
         self._lines: list[str] = []
         if unknown := sorted(set(CLAUSE_ID.findall(config.getoption("keyword", ""))) - CONTRACT.keys()):
@@ -77,6 +82,17 @@ class SuiteSession:
             subject_of(config)
         if any(option.text(config) is not None for option in (BACKEND, BACKEND_CONFIG)):
             backends_of(config)
+        self.baseline, self._warning = self._read_baseline()
+
+    def _read_baseline(self) -> tuple[Baseline | None, str]:
+        path = BASELINE.text(self._config)
+        if path is None:
+            return None, ""
+        implementation, profile, _ = _subject(self._config)
+        try:
+            return read_baseline(Path(path), implementation, profile)
+        except ConfigurationError as error:
+            raise pytest.UsageError(f"{BASELINE.source(self._config)}: {error}") from error
 
     def prepare(self, items: Iterable[pytest.Item]) -> None:
         """Prepare each test of a suite."""
@@ -91,7 +107,14 @@ class SuiteSession:
         problems = list(self._problems())
         if problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._lines = [*self._tally.summary(), *(f"ERROR: {problem}" for problem in problems)]
+        told = [self._warning] if self._warning else []
+        told += self.baseline.summary(executions) if self.baseline is not None else []
+        self._lines = [
+            *self._tally.summary(),
+            *told,
+            *narrower(self.known, executions),
+            *(f"ERROR: {problem}" for problem in problems),
+        ]
         directory = REPORT.text(self._config)
         if directory is not None:
             record = record_of(self._config, self._started, executions)
@@ -115,6 +138,8 @@ class SuiteSession:
             terminal.line(self._tally.line())
 
     def _problems(self) -> Iterator[str]:
+        if flaky := self._tally.flaky():
+            yield f"flaky, they fail and pass: {', '.join(flaky)}"
         if self._tally.verified_nothing():
             yield "no test of any clause was executed: nothing was verified"
         if not _is_part_of_a_suite(self._config):
@@ -197,6 +222,8 @@ def _replay_command(item: pytest.Item) -> str:
 
 WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)
 
+RERUN = "rerun"
+
 CRASHED = "???"
 """The phase of the report for a test whose worker process died."""
 
@@ -220,6 +247,11 @@ class Journal:
 def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
     properties = [one for report in reports for one in report.user_properties]
     tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'", ())
+    # pytest-rerunfailures reports a failed attempt so, before it runs the test again.
+    again = next((report for report in reports if str(report.outcome) == RERUN), None)
+    if again is not None and not any(report.failed for report in reports):
+        again.outcome = "failed"
+        properties.append(to_property([FLAKY]))
     decisive = min(reports, key=lambda report: WORST_FIRST.index(_outcome(report)))
     return Execution(
         node_id=tags.test,
@@ -227,7 +259,7 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         clauses=tags.clauses,
         configuration=tags.configuration,
         outcome=_outcome(decisive),
-        causes=() if decisive.passed or _was_skipped(decisive) else read_causes(properties) or (DIED,),
+        causes=() if decisive.passed or _was_skipped(decisive) else _causes(properties),
         reason=_reason(decisive),
         lacks=tags.lacks,
         evidence=_evidence(properties),
@@ -235,6 +267,12 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         duration_s=sum(report.duration for report in reports),
         operations=sum(int(str(value)) for name, value in reports[-1].user_properties if name == OPERATIONS),
     )
+
+
+def _causes(properties: Iterable[tuple[str, object]]) -> tuple[str, ...]:
+    """The causes of a failed test. What a flaky test found is no cause: the next run may not find it."""
+    found = tuple(dict.fromkeys(read_causes(properties)))
+    return (FLAKY,) if FLAKY in found else found or (DIED,)
 
 
 def _outcome(report: pytest.TestReport) -> Outcome:
@@ -294,6 +332,16 @@ def forgive(report: pytest.TestReport, known: Sequence[KnownFailure]) -> None:
         report.wasxfail = f"reason: {entries[0]}"
 
 
+def excuse(report: pytest.TestReport, baseline: Baseline | None) -> None:
+    """Turn a failure into a known one, if the baseline has it."""
+    tags = read_tags(report.user_properties)
+    if baseline is None or tags is None or not report.failed:
+        return
+    if baseline.has(tags.test, _causes(report.user_properties)):
+        report.outcome = "skipped"
+        report.wasxfail = f"reason: {baseline.reason}"
+
+
 def outdate(report: pytest.TestReport, place: str) -> None:
     """Say that a test passes although it is listed as a known failure."""
     report.longrepr = f"listed as a known failure, but passes: remove {place}"
@@ -336,6 +384,10 @@ class Tally:
         """The clauses that no test executed, in the order of the contract."""
         executed = {clause_id for one in self._executed for clause_id in one.clauses}
         return tuple(clause for clause in self._contract.values() if clause.id not in executed)
+
+    def flaky(self) -> list[str]:
+        """The tests that failed and passed."""
+        return [one.node_id for one in self._executed if one.outcome is Outcome.FAILED and FLAKY in one.causes]
 
     def verified_nothing(self) -> bool:
         """Whether no clause was executed. A run of the benchmarks alone, which have no clauses, is excepted."""

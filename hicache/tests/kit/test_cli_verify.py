@@ -365,7 +365,7 @@ def test_a_host_tier_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcom
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda _, sample, *__: told[sample.name != "replay"])
     seen: list[tuple[int, int]] = []
     replays = Replays(HOSTED, HostedCache, Path("reports"), ())
-    record = replays.run(lambda done, total: seen.append((done, total)))
+    record = replays.run(lambda done, total, failures=0: seen.append((done, total)))  # noqa: ARG005
     assert [one.node_id for one in record.executions] == [
         "replay::generated trace",
         "replay::generated trace, device and host",
