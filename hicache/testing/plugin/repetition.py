@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from hicache.testing.plugin.causes import FLAKY, read_causes, to_property
 
@@ -33,7 +32,7 @@ class Repetition:
         if not self._is_on:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports = runtestprotocol(item, log=False, nextitem=following)
+        reports = _run(item, following)
         failed = [report for report in reports if report.failed]
         if failed and self._takes(failed) and not any(report.failed for report in _again(item, following)):
             for report in failed:
@@ -55,4 +54,12 @@ def _again(item: pytest.Item, following: pytest.Item | None) -> Sequence[pytest.
     """The reports of a repetition, with new fixtures of the test."""
     if isinstance(item, pytest.Function):
         item._initrequest()  # noqa: SLF001 - pytest has no public way; its plugins that repeat tests do this
-    return runtestprotocol(item, log=False, nextitem=following)
+    return _run(item, following)
+
+
+def _run(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
+    """The reports of setup, call and teardown, which are not yet told to anyone."""
+    runner = item.config.pluginmanager.get_plugin("runner")
+    assert runner is not None, "pytest's own plugin runs the tests"
+    reports: list[pytest.TestReport] = runner.runtestprotocol(item, log=False, nextitem=following)
+    return reports
