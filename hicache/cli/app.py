@@ -10,6 +10,7 @@ from hicache import __version__
 from hicache.cli.accuracy import accuracy_command
 from hicache.cli.explain import explain_command
 from hicache.cli.init_adapter import init_adapter_command
+from hicache.cli.known_failures import known_failures_command
 from hicache.cli.replay import replay_command
 from hicache.cli.report import report_app
 from hicache.cli.serve_metadata import serve_metadata_command
@@ -25,6 +26,7 @@ app.command("verify-storage")(verify_storage_command)
 app.command("accuracy")(accuracy_command)
 app.command("replay")(replay_command)
 app.command("explain")(explain_command)
+app.command("known-failures")(known_failures_command)
 app.add_typer(report_app, name="report")
 app.command("serve-metadata")(serve_metadata_command)
 

@@ -13,6 +13,7 @@ from time import perf_counter
 from hicache.cli.command import adapter_class
 from hicache.cli.stage import Progress, StageResult, Verification, part_of, run_process
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.plugin.versions import VERSIONS
@@ -37,9 +38,10 @@ class ReplayStage:
         # The report includes every replay*.svg of its folder, so those of an earlier replay are removed, and the pages.
         for old in (*verification.directory.glob("replay*.svg"), *verification.directory.glob("replay*.html")):
             old.unlink()
-        known = [str(verification.known_failures)] if verification.known_failures else []
-        command = [sys.executable, "-m", __name__, verification.adapter, str(verification.directory), *known]
-        return run_process(self.name, command, verification.directory / self.name, "replay.log", progress)
+        lists = [str(path or "") for path in (verification.known_failures, verification.baseline)]
+        command = [sys.executable, "-m", __name__, verification.adapter, str(verification.directory), *lists]
+        log = verification.directory / self.name / "replay.log"
+        return run_process(self.name, command, log, progress, verification)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Replays:
     adapter: type[CacheAdapter]
     directory: Path
     known_failures: tuple[KnownFailure, ...]
+    baseline: Baseline | None = None
 
     def run(self, progress: Progress) -> RunRecord:
         """Replay each sample to its end, or up to the first violated invariant."""
@@ -95,6 +98,8 @@ class Replays:
         known = next((failure for failure in self.known_failures if failure.covers(node_id, (*clauses, *causes))), None)
         if reason and known is not None:
             outcome, reason = Outcome.KNOWN_FAILURE, str(known)
+        elif reason and self.baseline is not None and self.baseline.has(node_id, causes):
+            outcome, reason = Outcome.KNOWN_FAILURE, f"{self.baseline.reason}\n{reason}"
         else:
             outcome = Outcome.FAILED if reason else Outcome.PASSED
         return Execution(
@@ -159,11 +164,17 @@ def _clauses_checked(outcome: ReplayOutcome, adapter: type[CacheAdapter]) -> tup
     return tuple(checked)
 
 
-def main(adapter: str, directory: str, known_failures: str | None = None) -> None:
+def _print_share(done: int, total: int, failures: int = 0) -> None:  # noqa: ARG001 - the log has the shares
+    print(f"[{100 * done // max(total, 1):3}%]", flush=True)  # noqa: T201
+
+
+def main(adapter: str, directory: str, known_failures: str = "", baseline: str = "") -> None:
     """Replay the samples on an adapter, print the progress in percent, and write `replay/run.json`."""
     known = read_known_failures(Path(known_failures)) if known_failures else ()
-    replays = Replays(adapter, adapter_class(adapter), Path(directory), known)
-    record = replays.run(lambda done, total: print(f"[{100 * done // max(total, 1):3}%]", flush=True))  # noqa: T201
+    cache = adapter_class(adapter)
+    before = read_baseline(Path(baseline), adapter, cache.profile)[0] if baseline else None
+    replays = Replays(adapter, cache, Path(directory), known, before)
+    record = replays.run(_print_share)
     write_run(record, Path(directory) / "replay" / "run.json")
 
 

@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -21,10 +22,16 @@ from hicache.testing.plugin.options import OPTIONS
 from hicache.testing.report.legible import legible
 from hicache.testing.report.run import Outcome, RunRecord, read_run
 
-Progress = Callable[[int, int], None]
-"""Called with the number of units that are done, and the number of all units."""
+
+class Progress(Protocol):
+    """Called with the numbers of units that are done, of all units, and of failures so far."""
+
+    def __call__(self, done: int, total: int, failures: int = 0) -> None:
+        """Show the progress of a stage."""
+
 
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
+_FAILURE = re.compile(r"\[ *\d+%\] (FAILED|ERROR) ")
 _TAIL_LINES = 15
 _MAX_SILENCE_S = 300.0
 _MAX_OUTPUT = 50_000_000
@@ -42,14 +49,28 @@ TEST_LIMIT_S = {"conformance": 60.0}
 """How long one test of a suite may take. Tests of other suites may take as long as a process may be silent."""
 
 
+class StageTimeoutError(TimeoutError):
+    """A stage took longer than it may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What to verify. `adapter`: `module:Class`. `directory`: the folder for the report and the logs."""
+    """What to verify. `adapter`: `module:Class`. `directory`: the folder for the report and the logs.
+
+    `keyword`: of the tests to run, as for pytest; empty for all. `stops`: end at the first failure. `jobs`: the number
+    of processes that run the tests of a suite, by default one for each core. `timeout_s`: how long a stage may take.
+    `baseline`: the `run.json` of an earlier run, whose failures do not count.
+    """
 
     adapter: str
     quick: bool
     directory: Path
     known_failures: Path | None
+    keyword: str = ""
+    stops: bool = False
+    jobs: int | None = None
+    timeout_s: float = inf
+    baseline: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +115,7 @@ class Stage(Protocol):
 
 def part_of(progress: Progress, number: int, parts: int) -> Progress:
     """The progress of one of several parts of equal length, counted from 0."""
-    return lambda done, total: progress(number * total + done, parts * total)
+    return lambda done, total, failures=0: progress(number * total + done, parts * total, failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +129,8 @@ class SuiteStage:
     def run(self, progress: Progress) -> StageResult:
         """Run pytest, write its output to `pytest.log`, and read its `run.json`."""
         directory = self.verification.directory / self.name
-        return run_process(self.name, self._command(directory), directory, "pytest.log", progress)
+        command = self._command(directory)
+        return run_process(self.name, command, directory / "pytest.log", progress, self.verification)
 
     def _command(self, directory: Path) -> list[str]:
         verification = self.verification
@@ -116,33 +138,38 @@ class SuiteStage:
         limit = TEST_LIMIT_S.get(self.name, _MAX_SILENCE_S)
         return [
             *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
-            *("-vv", "--color=no", "-n", "auto"),
+            *("-vv", "--color=no", "-n", "auto" if verification.jobs is None else str(verification.jobs)),
             # A test that hangs ends its worker, and is a failure by name. Each such test costs this time.
             *("-o", f"faulthandler_timeout={limit:g}", "-o", "faulthandler_exit_on_timeout=true"),
             *("--max-worker-restart", str(_MAX_RESTARTS)),
             # These two plugins would write files into the current folder.
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
             *("--hicache-adapter", verification.adapter, "--hicache-report", str(directory), *known),
+            *(["--hicache-baseline", str(verification.baseline)] if verification.baseline else []),
+            "--hicache-repeat",
             *(["--hicache-quick"] if verification.quick else []),
+            *(["-k", verification.keyword] if verification.keyword else []),
+            *(["-x"] if verification.stops else []),
             *self.arguments,
         ]
 
 
-def run_process(name: str, command: list[str], directory: Path, log_name: str, progress: Progress) -> StageResult:
+def run_process(
+    name: str, command: list[str], log: Path, progress: Progress, verification: Verification
+) -> StageResult:
     """Run a process that writes `run.json` into a folder, and its output to a log there, and watch it.
 
     However it ends, the result says so: it exits without a record, is killed, is silent for too long, writes too much,
     or leaves a thread or a process behind.
     """
     begin = perf_counter()
-    directory.mkdir(parents=True, exist_ok=True)
-    run_file, log = directory / "run.json", directory / log_name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    run_file = log.parent / "run.json"
     # The file of an earlier run must not be taken for that of this run.
     run_file.unlink(missing_ok=True)
-    ending = follow(command, log, run_file, progress)
+    ending = follow(command, log, run_file, progress, verification.timeout_s)
     record = read_run(run_file) if run_file.exists() else None
-    explained = record is not None and (ending == "code 0" or (ending == "code 1" and _explains_failure(record)))
-    if ending == INTERRUPTED or explained:
+    if ending == INTERRUPTED or (record is not None and _explains(record, ending, verification)):
         problem = INTERRUPTED if ending == INTERRUPTED else None
     else:
         missing = "" if record is not None else " without a record"
@@ -156,20 +183,24 @@ def suite_folder(name: str) -> Path:
     return package.parent / name if _checkout_settings().is_file() else package / "suites" / name
 
 
-def follow(command: list[str], log: Path, run_file: Path, progress: Progress) -> str:
-    """Run a process, copy its output to a file, and report its percentages.
+def follow(command: list[str], log: Path, run_file: Path, progress: Progress, limit_s: float = inf) -> str:
+    """Run a process, copy its output to a file, and report its percentages and failures.
 
     Returns `code N` with its exit code, INTERRUPTED, or why it was killed. `run_file`: the process writes it as its
-    last act, and has to end soon after.
+    last act, and has to end soon after. After `limit_s` seconds it is asked to end with what it has.
     """
-    process = WatchedProcess(command)
+    process, failures = WatchedProcess(command), 0
     with log.open("w", encoding="utf-8") as copy, closing(process):
         try:
-            for line in bounded(process.lines(_MAX_SILENCE_S, run_file), _MAX_OUTPUT):
+            for line in bounded(process.lines(_MAX_SILENCE_S, run_file, limit_s), _MAX_OUTPUT):
                 copy.write(line)
+                failures += _FAILURE.search(line) is not None
                 if found := _PERCENT.search(line):
-                    progress(int(found[1]), 100)
+                    progress(int(found[1]), 100, failures)
             return f"code {process.wait()}"
+        except StageTimeoutError as error:
+            process.interrupt()
+            return str(error)
         except TimeoutError as error:
             return str(error)
         except KeyboardInterrupt:
@@ -212,14 +243,17 @@ class WatchedProcess:
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def lines(self, silence_s: float, run_file: Path) -> Iterator[str]:
+    def lines(self, silence_s: float, run_file: Path, limit_s: float = inf) -> Iterator[str]:
         """Yield each line of output until the stream ends.
 
         Raises TimeoutError if no line comes for `silence_s` seconds, or if the stream goes on after the process has
-        ended or has written its run: a thread keeps it alive, or a process that it started holds the stream.
+        ended or has written its run: a thread keeps it alive, or a process that it started holds the stream. Raises
+        StageTimeoutError after `limit_s` seconds.
         """
-        waited = 0.0
+        waited, begin = 0.0, perf_counter()
         while True:
+            if perf_counter() - begin > limit_s:
+                raise StageTimeoutError(f"more than {limit_s:g} s, the limit of --timeout")
             try:
                 line = self._queue.get(timeout=_POLL_S)
             except Empty:
@@ -265,12 +299,22 @@ class WatchedProcess:
         self._queue.put(None)
 
 
-def _explains_failure(record: RunRecord) -> bool:
-    """Whether the executions explain exit code 1: a test failed, or every test of a clause was skipped."""
+def _explains(record: RunRecord, ending: str, verification: Verification) -> bool:
+    """Whether the executions explain how pytest ended.
+
+    With code 1: a test failed, or every test of a clause was skipped. With code 2: a test failed, which stopped the
+    run. With code 5, or with code 1: -k selected no test of a clause.
+    """
     # A test without clauses tests the suite itself, and not the cache.
     of_clauses = {execution.outcome for execution in record.executions if execution.clauses}
     failed = any(execution.outcome is Outcome.FAILED for execution in record.executions)
-    return failed or of_clauses == {Outcome.SKIPPED}
+    nothing = bool(verification.keyword) and of_clauses <= {Outcome.SKIPPED}
+    return {
+        "code 0": True,
+        "code 1": failed or nothing or of_clauses == {Outcome.SKIPPED},
+        "code 2": failed and verification.stops,
+        "code 5": nothing,
+    }.get(ending, False)
 
 
 def _checkout_settings() -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +23,9 @@ from hicache.testing.levels import NOTHING, Level
 from hicache.testing.requirements import unsupported_transformers
 
 if TYPE_CHECKING:
+    from hicache.testing.plugin.baseline import Baseline
     from hicache.testing.plugin.known_failures import KnownFailure
+    from hicache.testing.report.run import Execution
 
 
 Requirement = Enum("Requirement", {one.upper(): one for one in (*(level.value for level in Level), NOTHING)})  # type: ignore[misc]
@@ -28,56 +33,146 @@ Requirement = Enum("Requirement", {one.upper(): one for one in (*(level.value fo
 
 DEVICE = [Requirement("device")]
 
+STAGES = ("replay", "conformance", "properties", "distributed_tests", "accuracy")
+"""The stages in the order in which they run, the shortest first."""
 
-def verify_command(
+FULL_HELP = "Run all configurations and more examples, and the accuracy suite."
+KNOWN_HELP = "TOML file that lists expected failures."
+BASELINE_HELP = "The run.json of an earlier run, or its report folder: what failed there is told, and does not count."
+REQUIRE_HELP = "Level that must be verified as a whole, or nothing; may be given several times."
+ONLY_HELP = f"Stage to run; may be given several times: {', '.join(STAGES)}."
+KEYWORD_HELP = "Run the tests that match, as in pytest; the id of a clause selects its tests."
+JOBS_HELP = "Processes that run the tests of a stage. Default: one for each core."
+TIMEOUT_HELP = "End a stage that takes longer, as a failure."
+
+_OF_CACHE = ("replay", "conformance", "properties")
+STAGES_OF = {
+    Level.DEVICE: _OF_CACHE,
+    Level.HOST: _OF_CACHE,
+    Level.STORAGE: _OF_CACHE,
+    Level.RANKS: ("conformance", "distributed_tests"),
+    Level.MODELS: ("accuracy",),
+}
+"""The stages that verify a level. One that the cache cannot run, for what it does not declare, is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What the user left out. `left_out`: stages. `stops`: end at the first failure."""
+
+    left_out: tuple[str, ...] = ()
+    stops: bool = False
+
+    def levels(self, not_begun: Collection[str]) -> list[Level]:
+        """The levels that were not run whole. `not_begun`: stages that an end before theirs left out."""
+        missing = {*self.left_out, *not_begun}
+        return [level for level, stages in STAGES_OF.items() if not missing.isdisjoint(stages)]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected to fail: entries of a list, and what failed in an earlier run."""
+
+    known: tuple[KnownFailure, ...] = ()
+    baseline: Baseline | None = None
+
+    def remarks(self, executions: Sequence[Execution]) -> list[str]:
+        """What a run says of it."""
+        from hicache.testing.plugin.known_failures import narrower
+
+        told = list(narrower(self.known, executions))
+        return told if self.baseline is None else [*told, *self.baseline.summary(executions)]
+
+
+def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Run fewer configurations and fewer examples, and no accuracy suite.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help=FULL_HELP)] = False,
     report: Annotated[Path, typer.Option(file_okay=False, help="Folder for report and logs.")] = Path("reports"),
-    known_failures: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="TOML file that lists expected failures.")
-    ] = None,
-    require: Annotated[
-        list[Requirement],
-        typer.Option(help="Level that must be verified as a whole, or nothing; may be given several times."),
-    ] = DEVICE,
+    known_failures: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help=KNOWN_HELP)] = None,
+    baseline: Annotated[Path | None, typer.Option(exists=True, help=BASELINE_HELP)] = None,
+    require: Annotated[list[Requirement], typer.Option(help=REQUIRE_HELP)] = DEVICE,
+    only: Annotated[list[str] | None, typer.Option(help=ONLY_HELP)] = None,
+    keyword: Annotated[str, typer.Option("-k", metavar="EXPR", help=KEYWORD_HELP)] = "",
+    stops: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help=TIMEOUT_HELP)] = None,
 ) -> None:
-    """Verify a cache: run every suite on it and write one report.
+    """Verify a cache: run the suites on it, the shortest first, and write one report.
 
-    Always runs the conformance suite (the contract, clause by clause) and the properties (random operations). With
-    VERBS, also replays a generated trace. With RANKS, also runs the suite for several ranks, one process for each. With
-    BYTES, also runs the accuracy suite (answers of language models), unless its libraries are not installed. Prints the
-    suites that it does not run, with the reason.
+    Runs few configurations and few examples, in about two minutes on two cores; with --full, everything.
 
-    A level is verified if each of its clauses that applies to the cache was checked, and none was found broken.
+    With VERBS, replays a generated trace. Always runs the conformance suite (the contract, clause by clause) and the
+    properties (random operations). With RANKS, also runs the suite for several ranks, one process for each. With BYTES
+    and --full, also runs the accuracy suite (answers of language models), unless its libraries are not installed.
+    Prints the suites that it does not run, with the reason.
+
+    A level is verified if each of its clauses that applies to the cache was checked, and none was found broken. A run
+    that --only, -k or -x narrows verifies no level of which it left something out.
     The report is report.html, report.md, junit.xml and run.json.
 
     Exit code:
 
     - 0: no test failed, and each required level is verified.
     - 1: a test or a suite failed.
-    - 2: the adapter or the list of expected failures cannot be loaded.
+    - 2: the adapter, the list of expected failures or the baseline cannot be used, or a stage or a clause is unknown.
     - 3: no test failed, but a required level was not checked as a whole.
     - 130: interrupted.
     """
+    known = listed_failures(known_failures)
+    _check_selection(only or (), keyword)
+    cache, console = describe(adapter), Console()
+    limit_s = inf if timeout is None else timeout
+    before, warning = _baseline(baseline, adapter, cache)
+    verification = Verification(adapter, not full, report, known_failures, keyword, stops, jobs, limit_s, baseline)
+    if warning:
+        say(console, warning, style="yellow")
+    omitted = left_out(cache, quick=not full)
+    narrowed = _narrowed(set(STAGES) - omitted.keys(), only, keyword)
+    for name, reason in (omitted | narrowed).items():
+        say(console, f"not run: {name}: {reason}")
+    stages = [stage for stage in all_stages(verification) if stage.name not in omitted | narrowed]
+    levels = [Level(one.value) for one in require if one.value != NOTHING]
+    if code := verify(stages, report, console, levels, Narrowing(tuple(narrowed), stops), Expected(known, before)):
+        raise typer.Exit(code)
+
+
+def _baseline(path: Path | None, adapter: str, cache: Described) -> tuple[Baseline | None, str]:
+    """The baseline of an option, and a warning. Usage error if this run cannot be compared with it."""
+    from hicache.testing.plugin.baseline import read_baseline
+
+    try:
+        return (None, "") if path is None else read_baseline(path, adapter, cache.profile)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--baseline") from error
+
+
+def _narrowed(runnable: AbstractSet[str], only: Sequence[str] | None, keyword: str) -> dict[str, str]:
+    """The stages that the user leaves out, each with the reason."""
+    reasons = {name: "--only" for name in STAGES if name in runnable and only and name not in only}
+    if keyword and "replay" in runnable - reasons.keys():
+        reasons["replay"] = "-k selects tests of the suites"
+    return reasons
+
+
+def _check_selection(only: Sequence[str], keyword: str) -> None:
+    """Usage error for a stage that does not exist, and for a clause that the contract does not have."""
+    from hicache.testing.contract import CONTRACT
+    from hicache.testing.plugin.tags import CLAUSE_ID
+
+    if unknown := sorted(set(only) - set(STAGES)):
+        raise typer.BadParameter(f"unknown stage {', '.join(unknown)}; known: {', '.join(STAGES)}", param_hint="--only")
+    if unknown := sorted(set(CLAUSE_ID.findall(keyword)) - CONTRACT.keys()):
+        raise typer.BadParameter(f"the contract has no clause {', '.join(unknown)}", param_hint="-k")
+
+
+def all_stages(verification: Verification) -> list[Stage]:
+    """A stage for each of STAGES, the shortest first."""
     from hicache.cli.replay_stage import ReplayStage
 
-    listed_failures(known_failures)
-    cache = describe(adapter)
-    verification = Verification(adapter, quick, report, known_failures)
-    omitted, profile = left_out(cache, quick=quick), ("--hypothesis-profile", "hicache-quick")
-    suites = {"conformance": (), "properties": profile, "distributed_tests": (), "accuracy": ()}
-    stages: list[Stage] = [
-        *(SuiteStage(name, verification, arguments) for name, arguments in suites.items() if name not in omitted),
-        *([ReplayStage(verification)] if "replay" not in omitted else []),
-    ]
-    console = Console()
-    for name, reason in omitted.items():
-        say(console, f"not run: {name}: {reason}")
-    levels = [Level(one.value) for one in require if one.value != NOTHING]
-    if code := verify(stages, report, console, levels):
-        raise typer.Exit(code)
+    profile = "hicache-quick" if verification.quick else "hicache-ci"
+    arguments = {"properties": ("--hypothesis-profile", profile)}
+    suites = [SuiteStage(name, verification, arguments.get(name, ())) for name in STAGES if name != "replay"]
+    return [ReplayStage(verification), *suites]
 
 
 def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
@@ -90,7 +185,7 @@ def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
     if Capability.BYTES.name not in cache.capabilities:
         reasons["accuracy"] = f"{cache.name} does not declare BYTES"
     elif quick:
-        reasons["accuracy"] = "takes minutes and is not part of --quick"
+        reasons["accuracy"] = "takes minutes; run with --full"
     elif missing := missing_libraries():
         reasons["accuracy"] = (
             f"not installed: {', '.join(missing)}; run pip install 'hicache[accuracy]', or make .venv/models"
@@ -110,25 +205,35 @@ def listed_failures(path: Path | None) -> tuple[KnownFailure, ...]:
         raise typer.BadParameter(str(error), param_hint="--known-failures") from error
 
 
-def verify(stages: Sequence[Stage], directory: Path, console: Console, require: Sequence[Level]) -> int:
+def verify(
+    stages: Sequence[Stage],
+    directory: Path,
+    console: Console,
+    require: Sequence[Level],
+    narrowing: Narrowing = Narrowing(),
+    expected: Expected = Expected(),
+) -> int:
     """Run the stages one after the other, write one report of all of them, and show the results.
 
     Returns the exit code. `require`: the levels that must be verified.
     """
     from hicache.cli.verify_view import run_with_progress, show_results, show_verdict
     from hicache.testing.contract import CONTRACT
-    from hicache.testing.report import merge_runs, write_report
+    from hicache.testing.report import leaving_out, merge_runs, write_report
     from hicache.testing.report.coverage import coverage
     from hicache.testing.report.matrix import overview
 
     directory.mkdir(parents=True, exist_ok=True)
-    results = run_with_progress(stages, console)
+    results = run_with_progress(stages, console, stops=narrowing.stops)
     records = [result.record for result in results if result.record is not None]
     show_results(results, console)
     failed, found = failed_stages(results), None
     if records:
-        merged = merge_runs(records)
+        not_begun = {stage.name for stage in stages} - {result.name for result in results}
+        merged = leaving_out(merge_runs(records), narrowing.levels(not_begun))
         found = coverage(overview(merged, CONTRACT))
+        for remark in expected.remarks(merged.executions):
+            say(console, remark)
         page = write_report(merged, directory)
     missed = [level for level in require if found is None or found.of(level) not in found.verified]
     show_verdict(failed, found, missed, console)

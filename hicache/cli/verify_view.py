@@ -34,33 +34,41 @@ VERDICT_STYLES = {Verdict.VERIFIED: "green", Verdict.FAILED: "red", Verdict.IN_P
 FIGURES = ("faults of", "kills of", "throughput of")
 
 
-def run_with_progress(stages: Sequence[Stage], console: Console) -> list[StageResult]:
-    """Run each stage with its own progress bar; where there is no terminal, print a line as each ends.
+def run_with_progress(stages: Sequence[Stage], console: Console, *, stops: bool = False) -> list[StageResult]:
+    """Run each stage with its own progress bar, and print a line with its verdict as it ends.
 
-    Ctrl-C ends the stage that runs, and no other is started.
+    Ctrl-C ends the stage that runs, and no other is started. `stops`: nor is one after a stage that failed.
     """
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    failures = TextColumn("{task.fields[failures]}", style="red")
+    columns = (
+        *(TextColumn("{task.description:<17}"), BarColumn(), TaskProgressColumn(), failures),
+        *(TextColumn("time left"), TimeRemainingColumn()),
+    )
     results: list[StageResult] = []
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         for stage in stages:
             results.append(_run(stage, bars))
-            if not console.is_terminal:
-                say(console, _line(results[-1]))
-            if results[-1].problem == INTERRUPTED:
+            say(bars.console, _line(results[-1]), style="red" if results[-1].failed else None)
+            if results[-1].problem == INTERRUPTED or (stops and results[-1].failed):
                 break
     return results
 
 
 def _run(stage: Stage, bars: Progress) -> StageResult:
-    bar = bars.add_task(stage.name, total=None)
-    result = stage.run(lambda done, total: bars.update(bar, completed=done, total=total))
-    bars.update(bar, completed=1, total=1)
+    bar = bars.add_task(stage.name, total=None, failures="")
+
+    def update(done: int, total: int, failures: int = 0) -> None:
+        bars.update(bar, completed=done, total=total, failures=f"{failures} failed" if failures else "")
+
+    result = stage.run(update)
+    bars.remove_task(bar)
     return result
 
 
 def _line(result: StageResult) -> str:
+    verdict = "failed" if result.failed else "ok"
     counts = ", ".join(f"{result.count(outcome):,} {outcome.value.replace('_', ' ')}" for outcome in Outcome)
-    return f"{result.name}: {counts}, in {result.duration_s:.1f} s"
+    return f"{result.name}: {verdict}: {counts}, in {result.duration_s:.1f} s"
 
 
 def show_results(results: Sequence[StageResult], console: Console) -> None:

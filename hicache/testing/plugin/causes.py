@@ -25,6 +25,9 @@ _TIMEOUT = "Timeout (>"
 
 OUTDATED = "a known failure that passes"
 
+FLAKY = "flaky: a test that fails and passes"
+"""The cause of a failure that a repetition of the test, or of its example, did not show."""
+
 FAILED_BY_CALL = "Failed"
 """The name of the exception of pytest.fail(). Help must come quickly, so pytest is not imported for it."""
 
@@ -32,9 +35,12 @@ FAILED_BY_CALL = "Failed"
 def causes_of(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
     """The causes of a failure: ids of clauses, or for an error its type and the verb of the adapter that raised it.
 
-    A law names its clause. An assertion of a test is about the clauses that the test names, or about the one clause
-    whose id begins its message. `clauses`: those that the test names.
+    What Hypothesis found to depend on more than the example is FLAKY. A law names its clause. An assertion of a test is
+    about the clauses that the test names, or about the one clause whose id begins its message. `clauses`: those that
+    the test names.
     """
+    if any(one.__name__ == "Flaky" and one.__module__ == "hypothesis.errors" for one in type(raised).__mro__):
+        return (FLAKY,)
     return tuple(dict.fromkeys(cause for one in members(raised) for cause in _causes(one, clauses)))
 
 

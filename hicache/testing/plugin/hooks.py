@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "meshes(*meshes): the ranks that a test of distributed_tests runs on")
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
+    config.pluginmanager.register(RepetitionPlugin(plugin), "hicache-repetition")
     is_given = any(config.getoption(option.flag) is not None for option in OPTIONS)
     names_a_suite = any(argument.startswith("hicache.suites") for argument in config.args)
     if is_given or names_a_suite or _selects_a_clause(config):
@@ -114,6 +115,11 @@ class SuitePlugin:
         with self._profile(item):
             return (yield)
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether a test of a suite was found."""
+        return self._session is not None
+
     def _profile(self, node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:
         is_chosen = self._config.getoption(_PROFILE_OPTION, None) is not None
         return suite_profile(node.path, is_chosen=is_chosen)
@@ -139,7 +145,7 @@ class SuitePlugin:
         return report
 
     def _explain(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, tags: Tags) -> None:
-        from hicache.testing.plugin.session import explain, forgive, outdate
+        from hicache.testing.plugin.session import excuse, explain, forgive, outdate
 
         if call.excinfo is not None:
             driver = getattr(item, "funcargs", {}).get("driver")
@@ -150,6 +156,7 @@ class SuitePlugin:
         elif report.failed:
             report.sections.append(("replay", tags.replay))
             forgive(report, self.session().known)
+            excuse(report, self.session().baseline)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the reports of the suites' tests, including those that workers send."""
@@ -170,6 +177,20 @@ class SuitePlugin:
         """Print why tests were skipped, which clauses were not executed, and where the report is."""
         if self._session is not None:
             self._session.print_summary(terminalreporter)
+
+
+class RepetitionPlugin:
+    """Runs the tests of suites, inside the wrapper of SuitePlugin, which cannot run them itself."""
+
+    def __init__(self, suites: SuitePlugin) -> None:
+        self._suites = suites
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test of a suite, and repeat it if it failed and repetitions are asked for."""
+        if not self._suites.is_begun or read_tags(item.user_properties) is None:
+            return None
+        return self._suites.session().repetition.run(item, nextitem)
 
 
 def require_kit() -> None:

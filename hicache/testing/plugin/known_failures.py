@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 from hicache.config import read_table
 from hicache.testing.contract import CONTRACT
+from hicache.testing.plugin.causes import OUTDATED
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.fields import Fields
+from hicache.testing.report.run import Execution, Outcome
 
 KINDS = ("unsupported", "bug", "future")
 
@@ -93,6 +96,40 @@ def _entry(file: str, number: int, fields: Fields) -> KnownFailure:
     if not entry.reason.strip():
         raise fields.error("reason", "is empty; expected why the test fails")
     return entry
+
+
+def narrower(entries: Iterable[KnownFailure], executions: Collection[Execution]) -> Iterator[str]:
+    """For each entry of which tests fail and tests pass: the ids of those that fail, to be pasted in its place."""
+    executed = [one for one in executions if one.outcome is not Outcome.SKIPPED]
+    for entry in entries:
+        covered = [one for one in executed if entry.covers(one.node_id, one.clauses)]
+        passing = [one for one in covered if one.causes == (OUTDATED,)]
+        failing = [one for one in covered if one.outcome is Outcome.KNOWN_FAILURE]
+        if passing and failing:
+            yield f"narrow {entry.place}: {len(failing)} of its tests fail and {len(passing)} pass; list these:"
+            yield from (f"  id = {quoted(test)}" for test in test_ids(failing, executed))
+
+
+def test_ids(chosen: Iterable[Execution], executed: Iterable[Execution]) -> Iterator[str]:
+    """The ids of tests, and one with * for a test all of whose executions are chosen."""
+    chosen_ids, all_ids = _by_function(chosen), _by_function(executed)
+    for function, ids in chosen_ids.items():
+        if len(ids) > 1 and ids == all_ids[function]:
+            yield f"{function}[*]"
+        else:
+            yield from ids
+
+
+def _by_function(executions: Iterable[Execution]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in executions:
+        found.setdefault(one.node_id.partition("[")[0], []).append(one.node_id)
+    return found
+
+
+def quoted(text: str) -> str:
+    """A TOML string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _expression(pattern: str) -> str:

@@ -103,9 +103,13 @@ BACKEND = Option("hicache-backend", "NAME", "a storage backend under test: a reg
 BACKEND_CONFIG = Option("hicache-backend-config", "JSON", "its options: JSON, or =@FILE in JSON, TOML or YAML")
 KNOWN_FAILURES = Option("hicache-known-failures", "FILE", "TOML list of what is known to fail, and why", is_path=True)
 REPORT = Option("hicache-report", "DIR", "write run.json, report.html, report.md and junit.xml there", is_path=True)
+BASELINE = Option(
+    "hicache-baseline", "FILE", "run.json of an earlier run: what failed there does not fail this run", is_path=True
+)
+REPEAT = Option("hicache-repeat", "", "repeat a failed test, to tell whether it is flaky")
 QUICK = Option("hicache-quick", "", "a few configurations instead of all")
 
-OPTIONS = (ADAPTER, BACKEND, BACKEND_CONFIG, KNOWN_FAILURES, REPORT, QUICK)
+OPTIONS = (ADAPTER, BACKEND, BACKEND_CONFIG, KNOWN_FAILURES, BASELINE, REPORT, QUICK, REPEAT)
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -22,28 +22,33 @@ from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.contract import CONTRACT, TIERS, Checks, Clause
 from hicache.testing.laws import CHECKED_AFTER_EACH_VERB
+from hicache.testing.levels import Level
 from hicache.testing.plugin.backends import backends_of, contract_of
+from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import CRASHED as DIED
-from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
+from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, read_causes, to_property
 from hicache.testing.plugin.evidence import evidence
 from hicache.testing.plugin.hooks import KNOWN_FAILURE
-from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
+from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
 from hicache.testing.plugin.options import (
     BACKEND,
     BACKEND_CONFIG,
+    BASELINE,
     DEFAULT_ADAPTER,
     KNOWN_FAILURES,
     QUICK,
+    REPEAT,
     REPORT,
     adapter_path,
     assignments,
     subject_words,
 )
+from hicache.testing.plugin.repetition import Repetition
 from hicache.testing.plugin.selection import Selection, adapter_of, own_adapter, select_clauses, subject_of, undeclared
 from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.ranks.world import Mesh
-from hicache.testing.report import write_report
+from hicache.testing.report import leaving_out, write_report
 from hicache.testing.report.run import (
     NO_EVIDENCE,
     NO_PROFILE,
@@ -68,6 +73,7 @@ class SuiteSession:
         self._config = config
         self._started = datetime.now(timezone.utc)
         self.known = _read_known_failures(KNOWN_FAILURES.text(config))
+        self.repetition = Repetition(is_on=REPEAT.switch(config) and not config.getoption("reruns", None))
         self._tally = Tally((), CONTRACT)
         self._lines: list[str] = []
         if unknown := sorted(set(CLAUSE_ID.findall(config.getoption("keyword", ""))) - CONTRACT.keys()):
@@ -76,6 +82,17 @@ class SuiteSession:
             subject_of(config)
         if any(option.text(config) is not None for option in (BACKEND, BACKEND_CONFIG)):
             backends_of(config)
+        self.baseline, self._warning = self._read_baseline()
+
+    def _read_baseline(self) -> tuple[Baseline | None, str]:
+        path = BASELINE.text(self._config)
+        if path is None:
+            return None, ""
+        implementation, profile, _ = _subject(self._config)
+        try:
+            return read_baseline(Path(path), implementation, profile)
+        except ConfigurationError as error:
+            raise pytest.UsageError(f"{BASELINE.source(self._config)}: {error}") from error
 
     def prepare(self, items: Iterable[pytest.Item]) -> None:
         """Prepare each test of a suite."""
@@ -90,12 +107,21 @@ class SuiteSession:
         problems = list(self._problems())
         if problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._lines = [*self._tally.summary(), *(f"ERROR: {problem}" for problem in problems)]
+        told = [self._warning] if self._warning else []
+        told += self.baseline.summary(executions) if self.baseline is not None else []
+        self._lines = [
+            *self._tally.summary(),
+            *told,
+            *narrower(self.known, executions),
+            *(f"ERROR: {problem}" for problem in problems),
+        ]
         directory = REPORT.text(self._config)
         if directory is not None:
-            page = write_report(
-                record_of(self._config, self._started, executions, self.journal.subjects), Path(directory), contract
-            )
+            record = record_of(self._config, self._started, executions, self.journal.subjects)
+            stopped = bool(session.shouldstop or session.shouldfail)
+            if stopped or self._config.getoption("keyword") or self._config.getoption("markexpr"):
+                record = leaving_out(record, Level)
+            page = write_report(record, Path(directory), contract)
             self._lines.append(f"report: {page}")
 
     def print_summary(self, terminal: pytest.TerminalReporter) -> None:
@@ -112,6 +138,8 @@ class SuiteSession:
             terminal.line(self._tally.line())
 
     def _problems(self) -> Iterator[str]:
+        if flaky := self._tally.flaky():
+            yield f"flaky, they fail and pass: {', '.join(flaky)}"
         if self._tally.verified_nothing():
             yield "no test of any clause was executed: nothing was verified"
         if not _is_part_of_a_suite(self._config):
@@ -233,6 +261,11 @@ class Journal:
 def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
     properties = [one for report in reports for one in report.user_properties]
     tags = read_tags(properties) or Tags("", node_id, (), "", f"pytest '{node_id}'", ())
+    # pytest-rerunfailures reports a failed attempt so, before it runs the test again.
+    again = next((report for report in reports if str(report.outcome) == RERUN), None)
+    if again is not None and not any(report.failed for report in reports):
+        again.outcome = "failed"
+        properties.append(to_property([FLAKY]))
     decisive = min(reports, key=lambda report: WORST_FIRST.index(_outcome(report)))
     return Execution(
         node_id=tags.test,
@@ -240,10 +273,8 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         clauses=tags.clauses,
         configuration=tags.configuration,
         outcome=_outcome(decisive),
-        causes=()
-        if _outcome(decisive) in (Outcome.PASSED, Outcome.SKIPPED)
-        else tuple(dict.fromkeys(read_causes(properties))) or (DIED,),
-        reason=_reason(decisive) or _flaky(reports),
+        causes=() if _outcome(decisive) in (Outcome.PASSED, Outcome.SKIPPED) else _causes(properties),
+        reason=_reason(decisive),
         lacks=tags.lacks,
         evidence=_evidence(properties),
         replay=tags.replay,
@@ -252,13 +283,10 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
     )
 
 
-FLAKY = "flaky: it failed, and passed when it was run again"
-
-
-def _flaky(reports: Iterable[pytest.TestReport]) -> str:
-    """Of a test that passed: whether pytest-rerunfailures ran it again, and with which message it failed before."""
-    failed = [report for report in reports if report.outcome == RERUN]
-    return f"{FLAKY}: {_message(failed[0])}" if failed else ""
+def _causes(properties: Iterable[tuple[str, object]]) -> tuple[str, ...]:
+    """The causes of a failed test. What a flaky test found is no cause: the next run may not find it."""
+    found = tuple(dict.fromkeys(read_causes(properties)))
+    return (FLAKY,) if FLAKY in found else found or (DIED,)
 
 
 def _outcome(report: pytest.TestReport) -> Outcome:
@@ -318,6 +346,16 @@ def forgive(report: pytest.TestReport, known: Sequence[KnownFailure]) -> None:
         report.wasxfail = f"reason: {entries[0]}"
 
 
+def excuse(report: pytest.TestReport, baseline: Baseline | None) -> None:
+    """Turn a failure into a known one, if the baseline has it."""
+    tags = read_tags(report.user_properties)
+    if baseline is None or tags is None or not report.failed:
+        return
+    if baseline.has(tags.test, _causes(report.user_properties)):
+        report.outcome = "skipped"
+        report.wasxfail = f"reason: {baseline.reason}"
+
+
 def outdate(report: pytest.TestReport, place: str) -> None:
     """Say that a test passes although it is listed as a known failure."""
     report.longrepr = f"listed as a known failure, but passes: remove {place}"
@@ -341,7 +379,7 @@ class Tally:
             "known to fail": self._outcomes[Outcome.KNOWN_FAILURE],
             "skipped": self._outcomes[Outcome.SKIPPED],
             "not executed": len(self.not_executed()),
-            "flaky": sum(one.reason.startswith(FLAKY) for one in self._executions),
+            "flaky": len(self.flaky()),
         }
         if not counts["flaky"]:
             del counts["flaky"]
@@ -354,9 +392,6 @@ class Tally:
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
         for reason, count in skipped.most_common():
             yield f"{count} skipped: {reason}"
-        for one in self._executions:
-            if one.reason.startswith(FLAKY):
-                yield f"{one.node_id}: {one.reason.splitlines()[0]}"
         by_tier = Counter(clause.tier for clause in self.not_executed())
         for tier in TIERS:
             if by_tier[tier]:
@@ -366,6 +401,10 @@ class Tally:
         """The clauses that no test executed, in the order of the contract."""
         executed = {clause_id for one in self._executed for clause_id in one.clauses}
         return tuple(clause for clause in self._contract.values() if clause.id not in executed)
+
+    def flaky(self) -> list[str]:
+        """The tests that failed and passed."""
+        return [one.node_id for one in self._executed if one.outcome is Outcome.FAILED and FLAKY in one.causes]
 
     def verified_nothing(self) -> bool:
         """Whether no clause was executed. A run of the benchmarks alone, which have no clauses, is excepted."""

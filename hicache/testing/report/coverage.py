@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import Clause
 from hicache.testing.levels import Level
 from hicache.testing.report.matrix import Overview, Status
-from hicache.testing.report.run import Execution, Outcome, RunRecord
+from hicache.testing.report.run import Execution, Outcome, RunRecord, levels_not_whole
 
 VIEWS = frozenset(
     {
@@ -49,7 +49,8 @@ class LevelResult:
     """The result of one level. MODELS counts tests, the other levels clauses.
 
     `applying`: those that apply to the cache: not excepted by its profile, and of features that it has. `checked`: of
-    these, those that passed. `known`: those with a known failure. `broken`: the ids of the broken ones.
+    these, those that passed. `known`: those with a known failure. `broken`: the ids of the broken ones. `is_whole`:
+    nothing of the level was left out by the user.
     """
 
     level: Level
@@ -58,6 +59,7 @@ class LevelResult:
     checked: int
     known: int
     broken: tuple[str, ...]
+    is_whole: bool = True
 
     def __str__(self) -> str:
         unit = "tests" if self.level is Level.MODELS else "clauses"
@@ -68,6 +70,8 @@ class LevelResult:
             return f"{self.level.value}: failed: {found}; {self.checked} of {self.applying} {unit} passed"
         exceptions = f" except {self.known} with known failures" if self.known else ""
         share = f"{self.checked} of {self.applying} {unit}"
+        if self.verdict is Verdict.IN_PART and not self.is_whole:
+            return f"{self.level.value}: not verified, the run was narrowed: {share} were checked"
         if self.verdict is Verdict.IN_PART:
             return f"{self.level.value}: not verified, only {share} were checked"
         return f"{self.level.value}: verified{exceptions}, {share}"
@@ -119,13 +123,20 @@ def coverage(view: Overview) -> Coverage:
     applying = [clause for clause in applying if clause.id not in on_gpu]
     levels = [_of_clauses(level, applying, rows) for level in Level if level is not Level.MODELS]
     unchecked = [clause for clause in clauses if rows[clause.id] not in CHECKED]
+    not_whole = levels_not_whole(view.record)
     return Coverage(
-        levels=(*levels, _of_models(view)),
+        levels=tuple(_narrowed(one) if one.level in not_whole else one for one in (*levels, _of_models(view))),
         checked=len(clauses) - len(unchecked),
         clauses=len(clauses),
         gains=_gains({clause.id for clause in unchecked}, view.record),
         without_gpu=tuple(on_gpu),
     )
+
+
+def _narrowed(found: LevelResult) -> LevelResult:
+    """The result of a level that was not run whole: it may have failed, but is not verified."""
+    verdict = Verdict.IN_PART if found.verdict is Verdict.VERIFIED else found.verdict
+    return replace(found, verdict=verdict, is_whole=False)
 
 
 def _lacks_by_clause(executions: Iterable[Execution]) -> Mapping[str, Sequence[Sequence[str]]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from hicache.config import read_table
 from hicache.errors import ConfigurationError
+from hicache.testing.levels import Level
 from hicache.testing.report.fields import Fields
 
 SCHEMA_VERSION = 2
@@ -24,6 +25,9 @@ class Outcome(str, Enum):
     SKIPPED = "skipped"
     KNOWN_FAILURE = "known_failure"
 
+
+NOT_WHOLE = "levels not run whole"
+"""The name in the environment of a run for the levels of which a part was left out: by -k, by -x, by --only."""
 
 NO_PROFILE = "none"
 """The profile of a storage backend, which is no cache."""
@@ -120,6 +124,19 @@ class RunRecord:
     profile: str
     capabilities: tuple[str, ...]
     executions: tuple[Execution, ...]
+
+
+def levels_not_whole(record: RunRecord) -> frozenset[Level]:
+    """The levels of which the run left a part out."""
+    names = record.environment.get(NOT_WHOLE, "").split(", ")
+    return frozenset(level for level in Level if level.value in names)
+
+
+def leaving_out(record: RunRecord, levels: Iterable[Level]) -> RunRecord:
+    """The record of a run that left out a part of these levels too."""
+    left = levels_not_whole(record) | set(levels)
+    names = ", ".join(level.value for level in Level if level in left)
+    return replace(record, environment={**record.environment, NOT_WHOLE: names}) if names else record
 
 
 def first_line(text: str) -> str:

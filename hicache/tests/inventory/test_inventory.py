@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import stateful
 from hicache.testing.mutants.accuracy.rows import ROWS as ACCURACY_ROWS
 from hicache.testing.mutants.order import ROWS as ORDER_ROWS
 from hicache.testing.mutants.rows import ROWS
+from hicache.testing.plugin.tags import SUITES
 from hicache.tests.inventory.__main__ import assembled, collected
 from hicache.tests.inventory.collection import Collector
 from hicache.tests.inventory.comparison import Comparison, label
@@ -65,6 +67,9 @@ Take = Callable[[dict[str, str]], dict[str, Any]]
 def take(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Take:
     """Take stock of a checkout that is made of these files."""
     monkeypatch.setattr(stateful, "run_state_machine_as_test", stateful.run_state_machine_as_test)
+    # Another test of this process may have imported the suites, whose names the modules of a checkout have too.
+    for name in [name for name in sys.modules if name.partition(".")[0] in SUITES]:
+        monkeypatch.delitem(sys.modules, name)
 
     def stock(files: dict[str, str]) -> dict[str, Any]:
         root = tmp_path_factory.mktemp("checkout").resolve()

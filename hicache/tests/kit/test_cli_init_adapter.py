@@ -109,7 +109,7 @@ def test_the_next_commands_are_printed(tmp_path: Path, monkeypatch: pytest.Monke
     _, below = init("below/two_adapter.py")
     commands = (
         "  python -m pytest --pyargs hicache.suites.conformance --hicache-adapter one_adapter:One -q\n",
-        "  hicache verify --adapter one_adapter:One --quick --require nothing\n",
+        "  hicache verify --adapter one_adapter:One --require nothing\n",
     )
     assert all(command in here for command in commands), f"expected {commands}, got {here}"
     assert "  cd " not in here, f"the file is in the current folder, got {here}"

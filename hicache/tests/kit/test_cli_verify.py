@@ -19,7 +19,7 @@ from hicache.cli.app import app
 from hicache.cli.described import describe
 from hicache.cli.replay_stage import Replays, ReplayStage
 from hicache.cli.stage import Progress, StageResult, SuiteStage, Verification, follow, suite_folder
-from hicache.cli.verify import left_out, verify
+from hicache.cli.verify import STAGES, left_out, verify
 from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
@@ -63,8 +63,8 @@ def run_command(
     monkeypatch: pytest.MonkeyPatch, directory: Path, conformance: FakeStage, *arguments: str
 ) -> tuple[int, str]:
     """`hicache verify` in which conformance ends as given, and everything else passes: its exit code and output."""
-    others = {name: FakeStage(name, (execution("KEY-1", suite=name),), None) for name in ("properties", "replay")}
-    stages = {"conformance": conformance, **others}
+    stages = {name: FakeStage(name, (execution("KEY-1", suite=name),), None) for name in STAGES}
+    stages["conformance"] = conformance
     monkeypatch.setattr("hicache.cli.verify.missing_libraries", lambda: ["transformers"])
     monkeypatch.setattr("hicache.cli.verify.SuiteStage", lambda name, *_: stages[name])
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stages["replay"])
@@ -158,9 +158,14 @@ def test_known_failures_that_cannot_be_read_are_a_usage_error(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("missing", "options", "accuracy", "reason"),
     [
-        ([], (), ["accuracy"], None),
-        (["lm_eval"], (), [], "not installed: lm_eval; run pip install 'hicache[accuracy]', or make .venv/models"),
-        ([], ("--quick",), [], "takes minutes and is not part of --quick"),
+        ([], ("--full",), ["accuracy"], None),
+        (
+            ["lm_eval"],
+            ("--full",),
+            [],
+            "not installed: lm_eval; run pip install 'hicache[accuracy]', or make .venv/models",
+        ),
+        ([], (), [], "takes minutes; run with --full"),
     ],
     ids=["models", "no-models", "quick"],
 )
@@ -174,16 +179,20 @@ def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
 ) -> None:
     begun: list[str] = []
 
+    class RecordedStage(FakeStage):
+        def run(self, progress: Progress) -> StageResult:
+            begun.append(self.name)
+            return super().run(progress)
+
     def stage(name: str, *_: object) -> FakeStage:
-        begun.append(name)
-        return FakeStage(name, (execution(*OF_DEVICE, suite=name),), None)
+        return RecordedStage(name, (execution(*OF_DEVICE, suite=name),), None)
 
     monkeypatch.setattr("hicache.cli.verify.SuiteStage", stage)
     monkeypatch.setattr("hicache.cli.replay_stage.ReplayStage", lambda *_: stage("replay"))
     monkeypatch.setattr("hicache.cli.verify.missing_libraries", lambda: missing)
     ended, output = run_app("--report", str(tmp_path), *options)
     assert ended == 0, f"expected 0, got {ended}: {output}"
-    expected = ["conformance", "properties", "distributed_tests", *accuracy, "replay"]
+    expected = ["replay", "conformance", "properties", "distributed_tests", *accuracy]
     assert begun == expected, f"the reference declares ranks and bytes: expected {expected}, got {begun}"
     told = [line.removeprefix("not run: ") for line in output.splitlines() if line.startswith("not run: ")]
     assert told == ([f"accuracy: {reason}"] if reason else []), f"expected {reason!r}, got {told}"
@@ -207,7 +216,7 @@ REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
 BROKEN = "after 3 requests: POOL-1: slot 7: expected one owner, got two"
 
 
-def ignore(done: int, total: int) -> None:
+def ignore(done: int, total: int, failures: int = 0) -> None:
     """Progress that nobody looks at."""
 
 
@@ -217,13 +226,11 @@ def python(program: str) -> list[str]:
 
 
 def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    program = "print('[gw0] [  5%] PASSED a'); print('no share'); print('test_b PASSED [100%]')"
-    ending = follow(
-        python(program), tmp_path / "log", tmp_path / "run.json", lambda done, total: seen.append((done, total))
-    )
+    seen: list[tuple[int, ...]] = []
+    program = "print('[gw0] [  5%] FAILED a'); print('no share'); print('[gw1] [100%] PASSED b')"
+    ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", lambda *counts: seen.append(counts))
     assert ending == "code 0", f"the process ended well, got {ending}"
-    assert seen == [(5, 100), (100, 100)], f"expected 5 % and 100 %, got {seen}"
+    assert seen == [(5, 100, 1), (100, 100, 1)], f"expected 5 % and 100 %, and one failure, got {seen}"
     assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
 
 
@@ -358,7 +365,7 @@ def test_a_host_tier_is_replayed_as_well(monkeypatch: pytest.MonkeyPatch, outcom
     monkeypatch.setattr("hicache.cli.replay_stage.replay_sample", lambda _, sample, *__: told[sample.name != "replay"])
     seen: list[tuple[int, int]] = []
     replays = Replays(HOSTED, HostedCache, Path("reports"), ())
-    record = replays.run(lambda done, total: seen.append((done, total)))
+    record = replays.run(lambda done, total, failures=0: seen.append((done, total)))  # noqa: ARG005
     assert [one.node_id for one in record.executions] == [
         "replay::generated trace",
         "replay::generated trace, device and host",

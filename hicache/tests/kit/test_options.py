@@ -41,7 +41,7 @@ def configured(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> pyt
     return pytester.parseconfig(*arguments)
 
 
-@pytest.mark.parametrize("option", [one for one in OPTIONS if one is not QUICK], ids=lambda option: option.name)
+@pytest.mark.parametrize("option", [one for one in OPTIONS if one.metavar], ids=lambda option: option.name)
 def test_the_command_line_comes_before_the_environment_and_that_before_the_ini_file(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: Option
 ) -> None:

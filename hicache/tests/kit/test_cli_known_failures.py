@@ -1,0 +1,104 @@
+"""`hicache known-failures` writes a list that a person completes, and a run names the entries that are too wide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hicache.cli.app import app
+from hicache.errors import ConfigurationError
+from hicache.testing.plugin.causes import CRASHED, FLAKY, OUTDATED
+from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
+from hicache.testing.report import Execution, Outcome, write_run
+from hicache.tests.kit.suite_runs import HOSTILE, execution, record
+
+
+def failed(name: str, configuration: str, clause: str, cause: str, reason: str = "one") -> Execution:
+    """A failed test of a clause, for a cause."""
+    return execution(
+        clause, outcome=Outcome.FAILED, name=name, configuration=configuration, causes=(cause,), reason=reason
+    )
+
+
+RUN = (
+    failed("test_every", "a", "MATCH-1", "MATCH-1", HOSTILE),
+    failed("test_every", "b", "MATCH-1", "MATCH-1"),
+    failed("test_law", "a", "INS-2", "MATCH-1"),
+    failed("test_all", "a", "INS-2", "INS-2"),
+    failed("test_all", "b", "INS-2", "INS-2"),
+    failed("test_some", "a", "INS-2", "KeyError in A.insert"),
+    execution("INS-2", name="test_some", configuration="b"),
+    failed("test_flaky", "a", "EVICT-2", FLAKY),
+    failed("test_died", "a", "EVICT-2", CRASHED),
+    failed("test_outdated", "a", "EVICT-2", OUTDATED),
+)
+
+
+def write(directory: Path, *executions: Execution) -> tuple[int, str, Path]:
+    """The exit code and the output of the command, and its file."""
+    write_run(record(*executions), directory / "run.json")
+    output = directory / "known.toml"
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["known-failures", str(directory), "-o", str(output)])
+    return result.exit_code, result.output, output
+
+
+def test_the_list_has_clauses_that_fail_everywhere_and_otherwise_tests(tmp_path: Path) -> None:
+    code, output, path = write(tmp_path, *RUN)
+    assert code == 0, f"expected 0, got {code}: {output}"
+    text = path.read_text(encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"failure\[0\].reason is empty"):
+        read_known_failures(path)
+    path.write_text(text.replace('reason = ""', 'reason = "looked at"'), encoding="utf-8")
+    found = [entry.id for entry in read_known_failures(path)]
+    assert found == [
+        "MATCH-1",
+        "conformance/test_file.py::test_all[*]",
+        "conformance/test_file.py::test_some[a]",
+    ], f"got {found} in {text}"
+
+
+def test_the_list_covers_all_that_failed_and_nothing_that_passed(tmp_path: Path) -> None:
+    _, _, path = write(tmp_path, *RUN)
+    path.write_text(path.read_text(encoding="utf-8").replace('reason = ""', 'reason = "x"'), encoding="utf-8")
+    entries = read_known_failures(path)
+    for one in RUN[:7]:
+        by_test = any(entry.covers(one.node_id, one.clauses) for entry in entries)
+        by_law = bool(one.causes) and {entry.id for entry in entries}.issuperset(one.causes)
+        assert (by_test or by_law) is (one.outcome is Outcome.FAILED), f"{one.node_id}: got {by_test} and {by_law}"
+
+
+@pytest.mark.parametrize(
+    ("executions", "told"), [((execution("KEY-1"),), "no test failed that can be listed"), (RUN[:1], "exists")]
+)
+def test_nothing_to_write_is_a_usage_error(tmp_path: Path, executions: tuple[Execution, ...], told: str) -> None:
+    (tmp_path / "known.toml").write_text("mine")
+    if told != "exists":
+        (tmp_path / "known.toml").unlink()
+    code, output, path = write(tmp_path, *executions)
+    assert (code, told in output) == (2, True), f"expected 2 and {told!r}, got {code}: {output}"
+    assert not path.exists() or path.read_text() == "mine", "the file of a person stays"
+
+
+def known_failure(name: str, configuration: str) -> Execution:
+    """A failure that an entry covers."""
+    return execution("INS-2", outcome=Outcome.KNOWN_FAILURE, name=name, configuration=configuration)
+
+
+def test_an_entry_of_which_tests_pass_is_narrowed_to_those_that_fail() -> None:
+    entry = KnownFailure("known.toml: entry 1 (INS-2)", "INS-2", "bug", "lost", "")
+    executions = [
+        known_failure("test_all", "a"),
+        known_failure("test_all", "b"),
+        known_failure("test_some", "a"),
+        failed("test_some", "b", "INS-2", OUTDATED),
+        failed("test_other", "b", "EVICT-2", "EVICT-2"),
+    ]
+    assert list(narrower([entry], executions)) == [
+        "narrow known.toml: entry 1 (INS-2): 3 of its tests fail and 1 pass; list these:",
+        '  id = "conformance/test_file.py::test_all[*]"',
+        '  id = "conformance/test_file.py::test_some[a]"',
+    ]
+    assert not list(narrower([entry], executions[:3])), "all of its tests fail"
+    assert not list(narrower([entry], executions[3:])), "none of its tests fails: the entry is to be removed"
