@@ -12,7 +12,7 @@ from dataclasses import replace
 from hicache.config import CacheConfig
 from hicache.testing.adapter import load_adapter
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
-from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
+from hicache.testing.plugin.options import DEFAULT_ADAPTER
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.process_world import join_torchrun
 from hicache.testing.ranks.world import Mesh

@@ -73,5 +73,5 @@ ALL_MESHES = (TP2, TP4, CP2_TP2, PP2_TP2)
 
 
 def on_meshes(*meshes: Mesh) -> pytest.MarkDecorator:
-    """Run a test on each of these meshes; it takes `launch`."""
-    return pytest.mark.parametrize("mesh", meshes, ids=[mesh.name for mesh in meshes])
+    """Run a test on each of these meshes, in a quick run on the first one of several ranks; it takes `launch`."""
+    return pytest.mark.meshes(*meshes)

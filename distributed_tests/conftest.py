@@ -9,12 +9,14 @@ it. `launch.outcomes` is for ranks that are meant to fail. A test names its mesh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.plugin.devices import gpu_count
+from hicache.testing.plugin.options import QUICK
 from hicache.testing.plugin.profiles import register_profiles
 from hicache.testing.plugin.selection import subject_of
 from hicache.testing.ranks.launch import Launch
@@ -27,6 +29,22 @@ DEADLINE_S = 90.0
 
 TIMEOUT_S = 30.0
 """The timeout of a collective that a rank does not join. Tests of such ranks set a shorter one."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of `on_meshes`."""
+    config.addinivalue_line("markers", "meshes(*meshes): the meshes that a test runs on")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on its meshes."""
+    marker = metafunc.definition.get_closest_marker("meshes")
+    if marker is None:
+        return
+    meshes: Sequence[Mesh] = marker.args
+    if QUICK.switch(metafunc.config):
+        meshes = [mesh for mesh in meshes if mesh.ranks > 1][:1]
+    metafunc.parametrize("mesh", meshes, ids=[mesh.name for mesh in meshes])
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
+from hicache.testing.plugin.options import adapter_path
 from hicache.testing.ranks.digest import digest_of
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
@@ -153,7 +154,7 @@ def test_ranks_hold_one_tree_whatever_happens_on_each(adapter_type: type[CacheAd
 @clause("RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
 def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config) -> None:
     assert __package__ is not None, "the suite is a package"
-    adapter, top = pytestconfig.getoption("--adapter"), Path(__file__).parents[__package__.count(".") + 1]
+    adapter, top = adapter_path(pytestconfig), Path(__file__).parents[__package__.count(".") + 1]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     workload = ["-m", __package__, "--adapter", adapter, "--rounds", "5"]
     ended = subprocess.run([*torchrun, *workload], cwd=top, check=False, capture_output=True, text=True, timeout=120)

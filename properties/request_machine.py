@@ -194,8 +194,8 @@ class RequestMachine(RequestVerbs):
 
     def opened(self, data: st.DataObject) -> None:
         is_known = self.components == (Component.FULL,) and self.config.policy is EvictionPolicy.LRU
-        if is_known and not self.departs("EVICT-1", "EVICT-2", "MATCH-10"):
-            self.order = RequestOrder(self.config, self._is_cached)
+        if is_known and not self.departs("EVICT-2", "MATCH-10"):
+            self.order = RequestOrder(self.config, self._is_cached, spares=not self.departs("EVICT-1"))
 
     # The first two are used most: they end in the situations that the others begin with.
 

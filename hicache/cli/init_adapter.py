@@ -131,7 +131,7 @@ def _show_next(path: Path, name: str) -> None:
     say(console, f"wrote {path}. It runs as it is:\n")
     if path.absolute().parent != Path.cwd():
         say(console, f"  cd {shlex.quote(str(path.parent))}")
-    say(console, f"  python -m pytest --pyargs hicache.suites.conformance --adapter {adapter} -q")
+    say(console, f"  python -m pytest --pyargs hicache.suites.conformance --hicache-adapter {adapter} -q")
     say(console, f"  hicache verify --adapter {adapter} --quick --require nothing\n")
     say(console, "Without `--require nothing` it ends with 3 until the adapter shows enough for the level `device`.")
     say(console, "Then replace the lines after each comment YOUR CACHE, and see DECLARE NEXT at the end of the file.")

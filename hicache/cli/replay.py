@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 _HOST_PANEL = "Host tier"
 _STORAGE_PANEL = "Storage tier"
 
+TraceFile = Annotated[
+    Path | None,
+    typer.Argument(
+        exists=True,
+        dir_okay=False,
+        help="Trace file in Mooncake's JSONL format. Default: 200 generated requests, which ship with the kit.",
+    ),
+]
 DeviceCapacity = Annotated[
     str,
     typer.Option(help="Device capacity: tokens, a share of the tokens in all distinct pages, or 'unlimited'."),
@@ -91,7 +99,7 @@ RestartAt = Annotated[
 
 
 def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
-    trace: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Trace file in Mooncake's JSONL format.")],
+    trace: TraceFile = None,
     adapter: Annotated[str, typer.Option(help="Adapter class of the cache, as package.module:Class.")] = REFERENCE,
     capacity: DeviceCapacity = "25%",
     page_size: Annotated[int, typer.Option(help="Page size in tokens.")] = 64,
@@ -111,7 +119,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     check_every: Annotated[int, typer.Option(help="Check the whole cache every N requests. 0: at the end.")] = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N requests.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed lines and count them.")] = False,
-    report: Annotated[Path, typer.Option(help="Folder for replay.json and replay.svg.")] = Path("reports/replay"),
+    report: Annotated[Path, typer.Option(help="Folder for replay.html and its data.")] = Path("reports/replay"),
 ) -> None:
     """Replay a trace on a cache. Report evictions, latencies, and hits per tier, compared with LRU and the optimum.
 
@@ -122,9 +130,9 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     """
     from hicache.cli.replay_view import replay_with_progress
     from hicache.testing.replay import HostSettings, ReplaySettings, StorageSettings
-    from hicache.testing.traces import Trace
+    from hicache.testing.traces import SHIPPED_TRACE, Trace
 
-    console, storage_options = Console(), (storage_config, stop_policy, queue_steps, restart_at)
+    console, requests = Console(), Trace(trace or SHIPPED_TRACE, skip_bad=skip_bad, limit=limit)
     with _configuration_errors():
         settings = ReplaySettings(
             page_size=page_size,
@@ -135,10 +143,10 @@ def replay_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
             running=running,
             check_every=check_every,
             host=None if host is None else HostSettings(host, write_policy, host_layout, executor),
-            storage=None if storage is None else StorageSettings(storage, *storage_options),
+            storage=StorageSettings(storage, storage_config, stop_policy, queue_steps, restart_at) if storage else None,
         )
         cache = _prepared(adapter, report)
-        outcome = replay_with_progress(console, Trace(trace, skip_bad=skip_bad, limit=limit), cache, settings)
+        outcome = replay_with_progress(console, requests, cache, settings)
     _report(console, outcome, report)
 
 
@@ -169,7 +177,7 @@ def _report(console: Console, outcome: ReplayOutcome, report: Path) -> None:
 
     write_report(outcome, report)
     show_outcome(console, outcome)
-    say(console, f"report: {report / 'replay.json'} and {report / 'replay.svg'}")
+    say(console, f"report: {report / 'replay.html'}")
     if outcome.broken is not None:
         say(console, f"invariant violated {outcome.broken}", style="red")
         raise typer.Exit(1)

@@ -34,9 +34,9 @@ class ReplayStage:
     def run(self, progress: Progress) -> StageResult:
         """Start this module as a program, and read its `run.json`."""
         verification = self.verification
-        # The report includes every replay*.svg of its folder, so the pictures of an earlier replay are removed.
-        for picture in verification.directory.glob("replay*.svg"):
-            picture.unlink()
+        # The report includes every replay*.svg of its folder, so those of an earlier replay are removed, and the pages.
+        for old in (*verification.directory.glob("replay*.svg"), *verification.directory.glob("replay*.html")):
+            old.unlink()
         known = [str(verification.known_failures)] if verification.known_failures else []
         command = [sys.executable, "-m", __name__, verification.adapter, str(verification.directory), *known]
         return run_process(self.name, command, verification.directory / self.name, "replay.log", progress)

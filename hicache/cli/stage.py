@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Protocol
 
 import hicache
+from hicache.testing.plugin.options import OPTIONS
 from hicache.testing.report.legible import legible
 from hicache.testing.report.run import Outcome, RunRecord, read_run
 
@@ -111,7 +112,7 @@ class SuiteStage:
 
     def _command(self, directory: Path) -> list[str]:
         verification = self.verification
-        known = ["--known-failures", str(verification.known_failures)] if verification.known_failures else []
+        known = ["--hicache-known-failures", str(verification.known_failures)] if verification.known_failures else []
         limit = TEST_LIMIT_S.get(self.name, _MAX_SILENCE_S)
         return [
             *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
@@ -121,8 +122,8 @@ class SuiteStage:
             *("--max-worker-restart", str(_MAX_RESTARTS)),
             # These two plugins would write files into the current folder.
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
-            *("--adapter", verification.adapter, "--report", str(directory), *known),
-            *(["--quick"] if verification.quick else []),
+            *("--hicache-adapter", verification.adapter, "--hicache-report", str(directory), *known),
+            *(["--hicache-quick"] if verification.quick else []),
             *self.arguments,
         ]
 
@@ -187,10 +188,14 @@ def bounded(lines: Iterable[str], limit: int) -> Iterator[str]:
 
 
 class WatchedProcess:
-    """A process in a process group of its own, with stdout and stderr in one stream, and without `PYTEST_ADDOPTS`."""
+    """A process in a process group of its own, with stdout and stderr in one stream, and a cleaned environment.
+
+    Without `PYTEST_ADDOPTS` and the variables of the pytest plugin: a run has the options of the command alone.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        ignored = ("PYTEST_ADDOPTS", *(option.variable for option in OPTIONS))
+        environment = {name: value for name, value in os.environ.items() if name not in ignored}
         self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
             command,
             stdin=subprocess.DEVNULL,

@@ -66,7 +66,7 @@ def verify_command(
     listed_failures(known_failures)
     cache = describe(adapter)
     verification = Verification(adapter, quick, report, known_failures)
-    omitted, profile = left_out(cache, quick=quick), ("--hypothesis-profile", "quick")
+    omitted, profile = left_out(cache, quick=quick), ("--hypothesis-profile", "hicache-quick")
     suites = {"conformance": (), "properties": profile, "distributed_tests": (), "accuracy": ()}
     stages: list[Stage] = [
         *(SuiteStage(name, verification, arguments) for name, arguments in suites.items() if name not in omitted),

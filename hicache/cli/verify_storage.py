@@ -23,6 +23,7 @@ from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verifica
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import NO_EVIDENCE, NO_PROFILE, SCHEMA_VERSION, Execution, Outcome, RunRecord
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
@@ -154,11 +155,12 @@ def _subjects(backend: str | None, config: str | None) -> tuple[BackendSubject, 
 
 
 def _stages(verification: StorageVerification, suites: Verification, fault_runs: int, kills: int) -> list[Stage]:
-    named = tuple("--backend-config" if word == "--config" else word for word in verification.options)
+    names = {"--backend": BACKEND.flag, "--config": BACKEND_CONFIG.flag}
+    named = tuple(names.get(word, word) for word in verification.options)
     faulty, killed = ("STORE-3", "STORE-4", "STORE-5", "STORE-7"), ("STORE-3", "STORE-4")
     return [
         SuiteStage("conformance/storage", suites, named),
-        SuiteStage("properties/storage", suites, ("--hypothesis-profile", "quick", *named)),
+        SuiteStage("properties/storage", suites, ("--hypothesis-profile", "hicache-quick", *named)),
         SeededStage("faults", "fault-runs", fault_runs, faulty, verification, run_faults),
         SeededStage("kills", "kills", kills, killed, verification, run_kills),
         ThroughputStage(verification),

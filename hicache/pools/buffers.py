@@ -128,7 +128,8 @@ class PoolBuffers:
     def read(self, slots: Slots, layer: int) -> RawBytes:
         """The raw bytes at the slots, uint8 [len(slots), slot_bytes]."""
         pages, places = self._index(slots)
-        rows: RawBytes = torch.cat([raw[:, layer][pages, places] for raw in self.raw], dim=1).cpu().numpy()
+        parts = [raw[pages, layer, places] for raw in self.raw]
+        rows: RawBytes = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).cpu().numpy()
         return rows
 
     def copy_from(self, source: PoolBuffers, source_slots: Slots, slots: Slots) -> None:

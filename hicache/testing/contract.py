@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -151,8 +152,12 @@ CONTRACT_VERSION, CONTRACT = load_contract(Path(__file__).with_suffix(".toml"))
 
 def clauses_not_checked(profile: str, departures: Collection[str]) -> frozenset[str]:
     """The clauses that do not apply to a cache: those its profile excepts, and those it departs from on its own."""
-    excepted = (clause_id for clause_id, one in CONTRACT.items() if profile in one.exceptions)
-    return frozenset(departures).union(excepted)
+    return _excepted(profile).union(departures)
+
+
+@cache
+def _excepted(profile: str) -> frozenset[str]:
+    return frozenset(clause_id for clause_id, one in CONTRACT.items() if profile in one.exceptions)
 
 
 def clause(  # noqa: PLR0913 - one keyword for each choice

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from hicache.config import CacheConfig
+from hicache.testing.laws.accepted import Accepted
 from hicache.testing.laws.table import batches
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot
 from hicache.testing.violation import violation
@@ -89,10 +91,26 @@ def _host_parts(snapshot: Snapshot, host: HostView, component: str) -> Parts:
 
 def _owners_of(pool: PoolView, component: str, config: CacheConfig, tier: Tier, parts: Parts) -> Owners:
     place = f"pool of {component}" if tier is Tier.DEVICE else f"host pool of {component}"
-    owners = _owners(place, parts, 1 if component == Component.MAMBA else config.page_size)
-    _require_counts(place, owners, parts, pool.capacity)
-    if component != Component.MAMBA and config.page_size > 1:
-        _require_whole_pages(place, owners, parts, config.page_size)
+    unit = 1 if component == Component.MAMBA else config.page_size
+    check = partial(_checked_owners, place, parts, unit, pool.capacity)
+    if pool.capacity > SMALL_POOL:
+        return check()
+    named = [(owner, *[slots.tobytes() for slots in arrays]) for owner, arrays in parts.items()]
+    return _ACCEPTED.result((place, unit, pool.capacity, tuple(named)), check)
+
+
+SMALL_POOL = 1 << 12
+"""The number of slots up to which the owners of a pool are remembered, as few verbs change more than one pool."""
+
+_ACCEPTED: Accepted[Owners] = Accepted()
+
+
+def _checked_owners(place: str, parts: Parts, unit: int, capacity: int) -> Owners:
+    owners = _owners(place, parts, unit)
+    _require_counts(place, owners, parts, capacity)
+    if unit > 1:
+        _require_whole_pages(place, owners, parts, unit)
+    owners.setflags(write=False)
     return owners
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.testing.contract import CONTRACT, Clause
-from hicache.testing.plugin.hooks import DEFAULT_ADAPTER
+from hicache.testing.plugin.options import BACKEND, BACKEND_CONFIG, DEFAULT_ADAPTER, adapter_path
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.testing.report.run import Execution
 from hicache.testing.storage.driver import StorageDriver
@@ -24,24 +24,24 @@ __all__ = ["place", "pytest_generate_tests", "store", "writers"]
 
 
 def backends_of(config: pytest.Config) -> tuple[BackendSubject, ...]:
-    """The backend given by --backend, or those that ship; none when the run verifies another adapter's cache.
+    """The backend given by --hicache-backend, or those that ship; none when the run verifies another adapter's cache.
 
     Raises UsageError for a backend that cannot be found, and for options that cannot be read.
     """
-    name = config.getoption("--backend")
-    if name is None and config.getoption("--backend-config") is not None:
-        raise pytest.UsageError("--backend-config is given without --backend")
+    name, options = BACKEND.text(config), BACKEND_CONFIG.text(config)
+    if name is None and options is not None:
+        raise pytest.UsageError(f"{BACKEND_CONFIG.source(config)} is given without {BACKEND.flag}")
     if name is None:
-        return SHIPPED if config.getoption("--adapter") == DEFAULT_ADAPTER else ()
+        return SHIPPED if adapter_path(config) == DEFAULT_ADAPTER else ()
     try:
-        return (read_subject(name, config.getoption("--backend-config")),)
+        return (read_subject(name, options),)
     except ConfigurationError as error:
-        raise pytest.UsageError(f"--backend {name}: {error}") from error
+        raise pytest.UsageError(f"{BACKEND.source(config)}: {name}: {error}") from error
 
 
 def contract_of(config: pytest.Config, executions: Sequence[Execution]) -> Mapping[str, Clause]:
     """The clauses that apply to the subject of a run: a backend's if only a backend was tested, or else all."""
-    is_about_backend = config.getoption("--backend") is not None
+    is_about_backend = BACKEND.text(config) is not None
     named = {clause_id for execution in executions for clause_id in execution.clauses}
     return BACKEND_CLAUSES if is_about_backend and named <= BACKEND_CLAUSES.keys() else CONTRACT
 
@@ -74,8 +74,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     subjects = backends_of(metafunc.config)
-    adapter = metafunc.config.getoption("--adapter")
-    reason = f"this run verifies {adapter}; give --backend to verify a storage backend"
+    adapter = adapter_path(metafunc.config)
+    reason = f"this run verifies {adapter}; give {BACKEND.flag} to verify a storage backend"
     if subjects and "metadata" in metafunc.fixturenames:
         reason = f"{', '.join(subject.name for subject in subjects)}: no option names a metadata service"
         subjects = tuple(subject for subject in subjects if subject.asks_metadata)

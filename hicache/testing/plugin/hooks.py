@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, register_profiles
 from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
     from hicache.testing.plugin.session import SuiteSession
-
-DEFAULT_ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
 
 FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
 """A check that runs after the test has passed; a failure of it fails the test."""
@@ -28,32 +27,26 @@ KNOWN_FAILURE = pytest.StashKey[str]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the suites."""
-    group = parser.getgroup("hicache", "verification of prefix caches (hicache)")
-    group.addoption(
-        "--adapter", metavar="MODULE:CLASS", default=DEFAULT_ADAPTER, help="the cache under test; default: %(default)s"
-    )
-    group.addoption("--backend", metavar="NAME", help="a storage backend under test: a registered name or MODULE:CLASS")
-    group.addoption("--backend-config", metavar="JSON", help="its options: JSON, or @file in JSON, TOML or YAML")
-    group.addoption("--known-failures", metavar="FILE", help="TOML list of what is known to fail, and why")
-    group.addoption("--report", metavar="DIR", help="write run.json, report.html, report.md and junit.xml there")
-    group.addoption("--quick", action="store_true", help="a few configurations instead of all")
+    add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker. Read the option values now, so that a wrong value ends the run.
+    """Register the marker. Read the values of options now, so that a wrong value ends the run.
+
+    In a run that asks for the suites: by an option, by the package of a suite, or by a clause. A variable or a setting
+    alone does not ask for them; it may stand for the tests of a project, where a suite is one folder among others.
 
     It runs before Hypothesis loads the profile of its option, which may be one of the suites.
     """
     if config.getoption("--hypothesis-profile", None) in PROFILES:
         register_profiles()
     config.addinivalue_line("markers", "clause(checks): the clauses of a test; see hicache.testing.contract.clause")
-    if any(argument.startswith("hicache.suites") for argument in config.args):
-        require_kit()
     plugin = SuitePlugin(config)
     config.pluginmanager.register(plugin, "hicache-suites")
-    options = [config.getoption(name) for name in ("--known-failures", "--report", "--backend", "--backend-config")]
-    if any(options) or config.getoption("--adapter") != DEFAULT_ADAPTER or _selects_a_clause(config):
+    is_given = any(config.getoption(option.flag) is not None for option in OPTIONS)
+    names_a_suite = any(argument.startswith("hicache.suites") for argument in config.args)
+    if is_given or names_a_suite or _selects_a_clause(config):
         plugin.session()
 
 

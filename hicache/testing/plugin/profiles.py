@@ -1,20 +1,21 @@
-"""Hypothesis' profiles of the suites: quick, ci and nightly."""
+"""Hypothesis' profiles of the suites: hicache-quick, hicache-ci and hicache-nightly."""
 
 from __future__ import annotations
 
 import os
 
-PROFILES = ("quick", "ci", "nightly")
+PROFILES = ("hicache-quick", "hicache-ci", "hicache-nightly")
 
 MAX_SHRINKING_S = 60
 """For reducing a failing example. Most are reduced in a few seconds; a larger example tells the same."""
 
 
 def register_profiles() -> None:
-    """Register Hypothesis' profiles, and load ci when the variable CI is set, otherwise quick. Once in a process.
+    """Register Hypothesis' profiles, and load hicache-ci when the variable CI is set, otherwise hicache-quick.
 
-    quick: for development; ci: the same examples everywhere, as a gate; nightly: for long runs. With each of them a
-    failure is reduced for MAX_SHRINKING_S at most: Hypothesis has no setting for it, and stops after 300 seconds.
+    Once in a process. hicache-quick: for development; hicache-ci: the same examples everywhere, as a gate;
+    hicache-nightly: for long runs. With each of them a failure is reduced for MAX_SHRINKING_S at most: Hypothesis has
+    no setting for it, and stops after 300 seconds.
     """
     from hypothesis import HealthCheck, Phase, settings
     from hypothesis.internal.conjecture import engine
@@ -32,7 +33,7 @@ def register_profiles() -> None:
         report_multiple_bugs=False,
         phases=[phase for phase in Phase if phase is not Phase.explain],
     )
-    settings.register_profile("quick", common, max_examples=25, stateful_step_count=25)
-    settings.register_profile("ci", common, max_examples=150, stateful_step_count=30, derandomize=True)
-    settings.register_profile("nightly", common, max_examples=4000, stateful_step_count=60)
-    settings.load_profile("ci" if "CI" in os.environ else "quick")
+    settings.register_profile("hicache-quick", common, max_examples=25, stateful_step_count=25)
+    settings.register_profile("hicache-ci", common, max_examples=150, stateful_step_count=30, derandomize=True)
+    settings.register_profile("hicache-nightly", common, max_examples=4000, stateful_step_count=60)
+    settings.load_profile("hicache-ci" if "CI" in os.environ else "hicache-quick")

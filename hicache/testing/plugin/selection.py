@@ -19,6 +19,7 @@ from hicache.testing.configurations import (
     standard_configurations,
 )
 from hicache.testing.contract import CONTRACT, Checks
+from hicache.testing.plugin.options import ADAPTER, QUICK, adapter_path
 
 OF_CONFIGURATIONS = frozenset(
     {
@@ -44,20 +45,21 @@ _SUBJECT = pytest.StashKey[Subject]()
 def subject_of(config: pytest.Config) -> Subject:
     """The subject of a run. Raises UsageError when the adapter cannot be loaded."""
     if _SUBJECT not in config.stash:
-        config.stash[_SUBJECT] = _load(config.getoption("--adapter"), quick=config.getoption("--quick"))
+        config.stash[_SUBJECT] = _load(config)
     return config.stash[_SUBJECT]
 
 
-def _load(path: str, *, quick: bool) -> Subject:
+def _load(config: pytest.Config) -> Subject:
     # As with `python -m pytest`, an adapter in the current folder can be named.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    path = adapter_path(config)
     try:
         adapter = load_adapter(path)
     except (ImportError, ValueError) as error:
-        raise pytest.UsageError(f"--adapter {path}: {error}") from error
-    return Subject(path, adapter, tuple(configurations_of(adapter, quick=quick)))
+        raise pytest.UsageError(f"{ADAPTER.source(config)}: {path}: {error}") from error
+    return Subject(path, adapter, tuple(configurations_of(adapter, quick=QUICK.switch(config))))
 
 
 def configurations_of(adapter: type[CacheAdapter], *, quick: bool) -> Sequence[CacheConfig]:

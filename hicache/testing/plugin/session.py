@@ -26,8 +26,19 @@ from hicache.testing.plugin.backends import backends_of, contract_of
 from hicache.testing.plugin.causes import CRASHED as DIED
 from hicache.testing.plugin.causes import OUTDATED, causes_of, members, read_causes, to_property
 from hicache.testing.plugin.evidence import evidence
-from hicache.testing.plugin.hooks import DEFAULT_ADAPTER, KNOWN_FAILURE
+from hicache.testing.plugin.hooks import KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
+from hicache.testing.plugin.options import (
+    BACKEND,
+    BACKEND_CONFIG,
+    DEFAULT_ADAPTER,
+    KNOWN_FAILURES,
+    QUICK,
+    REPORT,
+    adapter_path,
+    assignments,
+    subject_words,
+)
 from hicache.testing.plugin.selection import Selection, select_clauses, subject_of, undeclared
 from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.plugin.versions import VERSIONS
@@ -56,14 +67,14 @@ class SuiteSession:
         self.journal = Journal()
         self._config = config
         self._started = datetime.now(timezone.utc)
-        self.known = _read_known_failures(config.getoption("--known-failures"))
+        self.known = _read_known_failures(KNOWN_FAILURES.text(config))
         self._tally = Tally((), CONTRACT)
         self._lines: list[str] = []
         if unknown := sorted(set(CLAUSE_ID.findall(config.getoption("keyword", ""))) - CONTRACT.keys()):
             raise pytest.UsageError(f"-k: the contract has no clause {', '.join(unknown)}")
-        if config.getoption("--adapter") != DEFAULT_ADAPTER:
+        if adapter_path(config) != DEFAULT_ADAPTER:
             subject_of(config)
-        if any(config.getoption(option) is not None for option in ("--backend", "--backend-config")):
+        if any(option.text(config) is not None for option in (BACKEND, BACKEND_CONFIG)):
             backends_of(config)
 
     def prepare(self, items: Iterable[pytest.Item]) -> None:
@@ -80,7 +91,7 @@ class SuiteSession:
         if problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._lines = [*self._tally.summary(), *(f"ERROR: {problem}" for problem in problems)]
-        directory = self._config.getoption("--report")
+        directory = REPORT.text(self._config)
         if directory is not None:
             page = write_report(record_of(self._config, self._started, executions), Path(directory), contract)
             self._lines.append(f"report: {page}")
@@ -115,9 +126,9 @@ def _read_known_failures(path: str | None) -> tuple[KnownFailure, ...]:
 
 def _is_part_of_a_suite(config: pytest.Config) -> bool:
     """Whether only a part of a suite was selected, so that tests of a known failure may be missing."""
-    narrowing = ("keyword", "markexpr", "deselect", "lf", "quick")
+    narrowing = ("keyword", "markexpr", "deselect", "lf")
     named_tests = any("::" in argument or argument.endswith(".py") for argument in config.args)
-    return named_tests or any(config.getoption(option, None) for option in narrowing)
+    return named_tests or QUICK.switch(config) or any(config.getoption(option, None) for option in narrowing)
 
 
 NO_SELECTION = Selection((), (), "")
@@ -176,13 +187,7 @@ def _configuration(item: pytest.Item) -> str:
 def _replay_command(item: pytest.Item) -> str:
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     words = ["pytest", f"{path}::{_name(item)}"]
-    return shlex.join([*words, *_subject_options(item.config)])
-
-
-def _subject_options(config: pytest.Config) -> Iterator[str]:
-    for option, default in (("--adapter", DEFAULT_ADAPTER), ("--backend", None), ("--backend-config", None)):
-        if config.getoption(option) != default:
-            yield from (option, config.getoption(option))
+    return shlex.join([*words, *subject_words(item.config)])
 
 
 WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)
@@ -361,8 +366,8 @@ def record_of(config: pytest.Config, started: datetime, executions: Sequence[Exe
 
 def _subject(config: pytest.Config) -> tuple[str, str, tuple[str, ...]]:
     """The name of the subject, its profile, and the capabilities it declares; a backend declares none."""
-    backend, adapter = config.getoption("--backend"), config.getoption("--adapter")
-    if backend is not None and adapter == DEFAULT_ADAPTER:
+    backend = BACKEND.text(config)
+    if backend is not None and adapter_path(config) == DEFAULT_ADAPTER:
         return backend, NO_PROFILE, ()
     subject = subject_of(config)
     capabilities = tuple(sorted(capability.name for capability in subject.adapter.capabilities))
@@ -371,8 +376,9 @@ def _subject(config: pytest.Config) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _environment(config: pytest.Config) -> Mapping[str, str]:
+    variables = (f"{name}={shlex.quote(value)}" for name, value in assignments().items())
     return {
-        "command": shlex.join(["pytest", *config.invocation_params.args]),
+        "command": " ".join([*variables, shlex.join(["pytest", *config.invocation_params.args])]),
         "hicache": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),

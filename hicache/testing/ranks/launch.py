@@ -108,9 +108,13 @@ class Launch:
 
 
 def _needed(task: Task) -> list[str]:
-    """The modules that the fork server imports; a cache's only with gloo, as its import may initialise CUDA."""
+    """The modules that the fork server imports; a cache's only with gloo, as its import may initialise CUDA.
+
+    The server imports them once, at the first launch. A later launch may have its entry in another module of tests,
+    which imports pytest and hypothesis.
+    """
     classes = [one.__module__ for one in task.arguments if isinstance(one, type)] if task.backend == "gloo" else []
-    return ["torch.distributed", work.__module__, task.entry.__module__, *classes]
+    return ["torch.distributed", "pytest", "hypothesis", work.__module__, task.entry.__module__, *classes]
 
 
 @contextmanager

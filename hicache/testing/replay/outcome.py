@@ -1,4 +1,4 @@
-"""ReplayOutcome: the result of a replay, its files `replay.json` and `replay.svg`, and the comparison of two."""
+"""ReplayOutcome: the result of a replay, its files `replay.json`, `.svg` and `.html`, and the comparison of two."""
 
 from __future__ import annotations
 
@@ -135,16 +135,20 @@ def storage_outcome(
 
 
 def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") -> None:
-    """Write the outcome and its plot, with this name, to a directory, which is created if needed.
+    """Write the outcome, its plot and its page, with this name, to a directory, which is created if needed.
 
-    The outcome is JSON in ASCII, so that any message can be written. The plot is SVG.
+    The outcome is JSON in ASCII, so that any message can be written. The plot is SVG, and the page is HTML.
     """
-    # Only a report needs matplotlib.
+    # Only a report needs matplotlib and templates.
+    from hicache.testing.replay.page import render_replay
     from hicache.testing.replay.plot import draw_replay
 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="ascii")
-    draw_replay(outcome, directory / f"{name}.svg")
+    picture = directory / f"{name}.svg"
+    draw_replay(outcome, picture)
+    page = render_replay(outcome, picture.read_bytes(), f"{name}.json")
+    (directory / f"{name}.html").write_text(page, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

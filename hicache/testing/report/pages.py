@@ -43,7 +43,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
         },
         sections_figure=sections_figure(view.matrix),
         slowest_figure=slowest_figure(timed, _MAX_SLOW_TESTS) if timed else None,
-        replay_images=[_data_address(picture) for picture in replay_svgs],
+        replay_images=[data_address(picture) for picture in replay_svgs],
     )
 
 
@@ -71,10 +71,16 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
     )
 
 
-def templates(folder: Path = Path(__file__).parent / "templates") -> Environment:
-    """The environment of the templates in a folder. It escapes all text and raises for an undefined variable."""
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def templates(folder: Path = TEMPLATES) -> Environment:
+    """The environment of the templates in a folder, and of those here, which it may include.
+
+    It escapes all text and raises for an undefined variable.
+    """
     environment = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -110,7 +116,8 @@ def _first_columns(families: list[Family]) -> set[int]:
     return first
 
 
-def _data_address(svg: bytes) -> str:
+def data_address(svg: bytes) -> str:
+    """A picture as the address of an image in a page."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"
 
 

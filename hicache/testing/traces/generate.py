@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from hicache.testing.traces.format import BLOCK_TOKENS, TraceRequest
@@ -39,6 +40,11 @@ SHORT_TRACE = TraceShape(
     interval_mean_ms=300.0,
 )
 """Two hundred requests with the proportions of the conversation trace, but shorter."""
+
+SHIPPED_TRACE = Path(__file__).parent / "conversations.jsonl"
+"""The trace `generate_trace(SHORT_TRACE, SHIPPED_SEED)`, as `write_trace` writes it."""
+
+SHIPPED_SEED = 1
 
 
 class _Conversation:

@@ -78,7 +78,9 @@ def test_pytest_runs_an_unrelated_test(tmp_path: Path) -> None:
     assert "1 passed" in output, f"expected one test to pass: {output}"
 
 
-@pytest.mark.parametrize("option", [("--adapter", "somewhere:Cache"), ("--report", "out"), ("--backend", "file")])
+@pytest.mark.parametrize(
+    "option", [("--hicache-adapter", "somewhere:Cache"), ("--hicache-report", "out"), ("--hicache-backend", "file")]
+)
 def test_an_option_of_the_plugin_names_the_extra(tmp_path: Path, option: tuple[str, str]) -> None:
     code, output = run(tmp_path, "-m", "pytest", *option)
     assert code == pytest.ExitCode.USAGE_ERROR, f"expected {pytest.ExitCode.USAGE_ERROR}, got {code}: {output}"

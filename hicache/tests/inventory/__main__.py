@@ -39,7 +39,7 @@ QUICK = "conformance --quick"
 def take_stock(root: Path, suites: tuple[str, ...] = ALL_SUITES) -> dict[str, Any]:
     """The inventory of a checkout. Raises RuntimeError, with pytest's words, when a suite cannot be collected."""
     runs: list[tuple[str, tuple[str, ...]]] = [(suite, ()) for suite in suites if (root / suite).is_dir()]
-    runs += [(suite, ("--quick",)) for suite in suites if f"{suite} --quick" == QUICK]
+    runs += [(suite, ("--hicache-quick",)) for suite in suites if f"{suite} --hicache-quick" == QUICK]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         found = list(threads.map(lambda run: collected(root, *run), runs))
     reports = {" ".join((suite, *options)): report for (suite, options), report in zip(runs, found, strict=True)}

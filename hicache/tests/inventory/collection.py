@@ -64,7 +64,7 @@ class Collector:
             "mutants": rows(functions, MUTANT, self._root),
             "unseen": rows(functions, UNSEEN, self._root),
             "defects": defects(functions, self._root),
-            "profiles": {name: limits(settings.get_profile(name)) for name in profiles()},
+            "profiles": {label: limits(settings.get_profile(name)) for label, name in profiles().items()},
             "default profile": limits(settings()),
         }
         items[:] = [item for item in functions if reaches(item.function, self._runner, set())]
@@ -76,12 +76,12 @@ class Collector:
 
         names = pyfuncitem._fixtureinfo.argnames
         arguments = {name: pyfuncitem.funcargs[name] for name in names}
-        for profile in profiles():
+        for label, profile in profiles().items():
             settings.load_profile(profile)
             # The search does not run, so a test that expects something of it fails or skips: only its settings count.
             with suppress(Exception, pytest.skip.Exception):
                 pyfuncitem.obj(**arguments)
-            self._keep_budgets(profile)
+            self._keep_budgets(label)
         return True
 
     def pytest_sessionfinish(self) -> None:
@@ -263,11 +263,11 @@ def place(value: Any, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
 
 
-def profiles() -> list[str]:
-    """The registered profiles, those of the suite and those of Hypothesis."""
+def profiles() -> dict[str, str]:
+    """The registered profiles by their labels. The suites' had no prefix once, and `ci` was theirs, not Hypothesis'."""
     from hypothesis import settings
 
-    return sorted(settings._profiles)
+    return {name.removeprefix("hicache-"): name for name in sorted(settings._profiles)}
 
 
 def limits(of: Any) -> dict[str, str]:

@@ -41,13 +41,17 @@ def write_suite(pytester: pytest.Pytester, source: str, folder: str = "conforman
         path.write_text(text, encoding="utf-8")
 
 
-def run(pytester: pytest.Pytester, *options: str, adapter: str = FLAT_CACHE) -> pytest.RunResult:
-    """Run pytest in this process, where the real suites may have been imported under the same names."""
+def run(pytester: pytest.Pytester, *options: str, adapter: str | None = FLAT_CACHE) -> pytest.RunResult:
+    """Run pytest in this process, where the real suites may have been imported under the same names.
+
+    `adapter`: None to name none.
+    """
     quiet = ("-p", "no:cacheprovider", "--strict-markers", "-W", "error", "-W", "ignore:Module already imported")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in sys.modules if name.partition(".")[0] in SUITES]:
             patch.delitem(sys.modules, name)
-        return pytester.runpytest_inprocess(*quiet, "--adapter", adapter, *options)
+        subject = () if adapter is None else ("--hicache-adapter", adapter)
+        return pytester.runpytest_inprocess(*quiet, *subject, *options)
 
 
 def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
@@ -60,7 +64,7 @@ def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "write_report", keep)
-        run(pytester, "--report", "out", *options)
+        run(pytester, "--hicache-report", "out", *options)
     assert len(records) == 1, f"expected one record of one run, got {records}"
     return records[0]
 

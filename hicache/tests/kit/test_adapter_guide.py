@@ -14,11 +14,13 @@ import pytest
 
 from hicache.config import CacheConfig, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.dictionary import DictionaryAdapter
 from hicache.testing.adapters.paged_dictionary import InspectedDictionaryAdapter, PagedDictionaryAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import PROFILES
 from hicache.testing.laws import check_laws
+from hicache.testing.laws.blocks import check_blocks
 from hicache.testing.laws.slots import check_sizes
 from hicache.testing.snapshot import NodeView, Snapshot
 from hicache.tests.inventory.departures import BEGIN, DOCUMENT, END, ROOT, departures_table
@@ -93,6 +95,17 @@ def test_the_written_out_snapshot_is_that_of_the_reference(written_out: Snapshot
     assert actual == expected, f"expected {expected}, got {actual}"
     pools = [(one.pools["full"].capacity, one.pools["full"].free.tolist()) for one in (written_out, found)]
     assert pools[0] == pools[1], f"expected the pool {pools[0]}, got {pools[1]}"
+
+
+def test_the_written_out_snapshot_of_blocks_is_that_of_the_block_cache() -> None:
+    config = run_examples(None, block_with("config = GeometricConfig("))["config"]
+    with closing(BlockCacheAdapter(config)) as adapter:
+        names = run_examples(adapter, block_with("def prompt"), block_with("blocks = BlockSnapshot("))
+        found, written = adapter.block_snapshot(), names["blocks"]
+        assert (found.blocks, found.pools) == (written.blocks, written.pools), f"expected {written}, got {found}"
+        check_blocks(written, config, [adapter.tables(names["second"])])
+        assert adapter.sizes() == {"full": Sizes(evictable=2, protected=6, free=4)}, f"got {adapter.sizes()}"
+    assert "`Sizes(evictable=2, protected=6, free=4)`" in TEXT, "expected the sizes of the example in the guide"
 
 
 def test_the_dictionary_shows_a_node_for_each_page_of_the_example(written_out: Snapshot) -> None:

@@ -51,9 +51,9 @@ def failures(pytester: pytest.Pytester, backend: type, place: str, *options: str
     suite, _, rest = place.partition("/")
     config = ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY
     named = (
-        "--backend",
+        "--hicache-backend",
         f"{backend.__module__}:{backend.__name__}",
-        "--backend-config",
+        "--hicache-backend-config",
         json.dumps(config),
     )
     record = run_recorded(pytester, str(suite_folder(suite) / rest), *named, *options)

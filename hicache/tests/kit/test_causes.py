@@ -51,7 +51,7 @@ def test_that_passes(driver):
 def found(pytester: pytest.Pytester) -> RunRecord:
     """A run in which tests fail for four reasons."""
     write_suite(pytester, SUITE)
-    return run_recorded(pytester, "--quick")
+    return run_recorded(pytester, "--hicache-quick")
 
 
 def statuses(run: RunRecord) -> dict[str, Status]:
@@ -191,14 +191,16 @@ def test_a_known_failure_of_a_law_covers_every_test_that_finds_it(pytester: pyte
     write_suite(pytester, SUITE)
     known = tmp_path / "known.toml"
     known.write_text('[[failure]]\nid = "REQ-3"\nkind = "bug"\nreason = "zeros"\nlink = ""\n', encoding="utf-8")
-    found = run_recorded(pytester, "--quick", "--known-failures", str(known), "-k", "of_a_lock or passes")
+    found = run_recorded(
+        pytester, "--hicache-quick", "--hicache-known-failures", str(known), "-k", "of_a_lock or passes"
+    )
     outcomes = {one.outcome for one in found.executions if "of_a_lock" in one.node_id}
     assert outcomes == {Outcome.KNOWN_FAILURE}, f"got {[(one.node_id, one.outcome) for one in found.executions]}"
 
 
 def test_tests_can_be_selected_by_a_law(pytester: pytest.Pytester) -> None:
     write_suite(pytester, SUITE)
-    result = run(pytester, "--quick", "-k", "REQ-3", "--collect-only", "-q")
+    result = run(pytester, "--hicache-quick", "-k", "REQ-3", "--collect-only", "-q")
     assert any("test_of_a_lock" in line for line in result.outlines), f"got {result.outlines}"
 
 

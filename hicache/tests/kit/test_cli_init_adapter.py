@@ -39,9 +39,9 @@ def written(folder: Path, *arguments: str) -> str:
 def conformance_of(adapter: str, folder: Path) -> RunRecord:
     """A run of the conformance suite by its name in the wheel, without the tests of backends, from the folder."""
     suite = "hicache.suites.conformance"
-    options = ("-q", "-p", "no:cacheprovider", "-k", "not storage", "--report", str(folder / "out"))
+    options = ("-q", "-p", "no:cacheprovider", "-k", "not storage", "--hicache-report", str(folder / "out"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--pyargs", suite, "--adapter", adapter, *options],
+        [sys.executable, "-m", "pytest", "--pyargs", suite, "--hicache-adapter", adapter, *options],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -108,12 +108,14 @@ def test_the_next_commands_are_printed(tmp_path: Path, monkeypatch: pytest.Monke
     _, here = init("one_adapter.py", "--name", "One")
     _, below = init("below/two_adapter.py")
     commands = (
-        "  python -m pytest --pyargs hicache.suites.conformance --adapter one_adapter:One -q\n",
+        "  python -m pytest --pyargs hicache.suites.conformance --hicache-adapter one_adapter:One -q\n",
         "  hicache verify --adapter one_adapter:One --quick --require nothing\n",
     )
     assert all(command in here for command in commands), f"expected {commands}, got {here}"
     assert "  cd " not in here, f"the file is in the current folder, got {here}"
-    expected = "  cd below\n  python -m pytest --pyargs hicache.suites.conformance --adapter two_adapter:MyAdapter"
+    expected = (
+        "  cd below\n  python -m pytest --pyargs hicache.suites.conformance --hicache-adapter two_adapter:MyAdapter"
+    )
     assert expected in below, f"expected {expected!r}, got {below}"
 
 

@@ -82,7 +82,7 @@ def test_the_suites_are_told_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_pa
     suites = ("--only", "conformance", "--only", "properties")
     ended, output = run_app("--backend", "memory", "--config", OPTIONS, *suites, "--report", str(tmp_path))
     assert ended == 0, f"both passed, got {ended}: {output}"
-    expected = ("--backend", "memory", "--backend-config", OPTIONS)
+    expected = ("--hicache-backend", "memory", "--hicache-backend-config", OPTIONS)
     assert told["conformance/storage"] == expected, f"expected {expected}, got {told}"
     assert told["properties/storage"][-4:] == expected, f"expected {expected}, got {told}"
     assert read_run(tmp_path / "run.json").implementation == "memory", "one report of both"

@@ -30,7 +30,7 @@ def verified(adapter: str, directory: Path, *options: str) -> RunRecord:
     suite = ROOT / "conformance"
     command = [sys.executable, "-m", "pytest", str(suite), "--ignore", str(suite / "storage"), "-q", *options]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--adapter", adapter, "--report", str(directory)],
+        [*command, "-p", "no:cacheprovider", "--hicache-adapter", adapter, "--hicache-report", str(directory)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -69,7 +69,7 @@ def test_what_it_does_not_declare_is_skipped_with_the_reason(run: RunRecord) -> 
     ],
 )
 def test_the_next_steps_pass_too(adapter: type[CacheAdapter], clauses: set[str], tmp_path: Path) -> None:
-    run = verified(f"{adapter.__module__}:{adapter.__name__}", tmp_path, "--quick")
+    run = verified(f"{adapter.__module__}:{adapter.__name__}", tmp_path, "--hicache-quick")
     failed = [one.node_id for one in run.executions if one.outcome is Outcome.FAILED]
     assert not failed, f"expected no failure, got {failed}"
     passed = {clause for one in run.executions if one.outcome is Outcome.PASSED for clause in one.clauses}

@@ -27,7 +27,7 @@ def test_of_keys(driver):
 def found(pytester: pytest.Pytester) -> RunRecord:
     """A run with one failure."""
     write_suite(pytester, SUITE)
-    return run_recorded(pytester, "--quick")
+    return run_recorded(pytester, "--hicache-quick")
 
 
 def test_the_steps_of_a_failed_test_are_in_its_record(found: RunRecord) -> None:

@@ -141,7 +141,7 @@ def test_bad(config):
 def _run_with(pytester: pytest.Pytester, entry_id: str, *options: str) -> pytest.RunResult:
     entry = f'[[failure]]\nid = "{entry_id}"\nkind = "bug"\nreason = "we know"\nlink = "https://example.org/7"\n'
     (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
-    return run(pytester, "--known-failures", "known.toml", *options)
+    return run(pytester, "--hicache-known-failures", "known.toml", *options)
 
 
 @pytest.mark.parametrize("entry_id", ["MATCH-14", "conformance/test_it.py::test_bad*"])
@@ -253,7 +253,7 @@ def test_a_known_failure_is_not_shrunk(pytester: pytest.Pytester) -> None:
     write_suite(pytester, SEARCHING)
     both = '[[failure]]\nid = "KEY-{}"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
     (pytester.path / "known.toml").write_text(both.format(1) + both.format(2), encoding="utf-8")
-    result = run(pytester, "--known-failures", "known.toml", "-s")
+    result = run(pytester, "--hicache-known-failures", "known.toml", "-s")
     result.assert_outcomes(passed=1, xfailed=2)
     result.stdout.fnmatch_lines(["*shrunk: False, False, phases as before: True"])
 

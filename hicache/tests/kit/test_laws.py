@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from hicache.config import WritePolicy
 from hicache.errors import InvariantError
 from hicache.testing.configurations import with_storage
-from hicache.testing.laws import check_laws
+from hicache.testing.laws import accepted, check_laws
 from hicache.testing.laws.slots import check_host_sizes, check_partners, check_sizes
 from hicache.testing.laws.tiers import Keys, check_kept, check_no_fetch, check_order
 from hicache.testing.laws.tree import check_receipts, host_candidates
@@ -42,6 +43,12 @@ def change(original: Any, **fields: Any) -> Any:
 
 def violation(clause: str, words: str) -> AbstractContextManager[object]:
     return pytest.raises(InvariantError, match=rf"^{clause}: .*{re.escape(words)}")
+
+
+@pytest.fixture(autouse=True)
+def _a_sound_snapshot_was_accepted() -> None:
+    """What passed before must not hide what is violated now."""
+    check_laws(sound(), CONFIG, HELD)
 
 
 def fails(clause: str, words: str, shown: Snapshot, held: Mapping[str, Slots] = HELD) -> None:
@@ -593,3 +600,23 @@ def test_storage_has_no_gap_and_no_kv_without_its_sidecar() -> None:
         check_order(stored(), KEYS.__getitem__, {"b", "ib", "ia"}.__contains__)
     with pytest.raises(InvariantError, match=r"^FLOW-9: .*indexer"):
         check_order(stored(), KEYS.__getitem__, {"a"}.__contains__)
+
+
+def test_a_value_is_checked_until_it_passes_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted, "LIMIT", 2)
+    checked: list[str] = []
+
+    def check(value: str) -> int:
+        checked.append(value)
+        if value == "fails" and checked.count(value) == 1:
+            raise InvariantError(value)
+        return len(value)
+
+    known = accepted.Accepted[int]()
+    for value in ("a", "a", "fails", "fails", "fails"):
+        with suppress(InvariantError):
+            assert known.result(value, partial(check, value)) == len(value)
+    assert checked == ["a", "fails", "fails"], f"expected what failed to be checked again, got {checked}"
+    known.add("third", 3)
+    assert "a" not in known, "expected no more values than the limit"
+    assert "third" in known, "expected the last value to be kept"

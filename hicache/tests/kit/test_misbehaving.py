@@ -50,8 +50,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch, adapter: type) -> None:
     """Seconds for what a user waits minutes for, with adapters that never end."""
     if adapter in (Hangs, Floods):
         monkeypatch.setattr(stage_module, "TEST_LIMIT_S", {SUITE: 5.0})
-    if adapter is LeavesAThread:
-        monkeypatch.setattr(stage_module, "_GRACE_S", 10.0)
+    if adapter in (Forks, LeavesAThread):
+        monkeypatch.setattr(stage_module, "_GRACE_S", 5.0)
 
 
 def verification(adapter: type, directory: Path) -> Verification:

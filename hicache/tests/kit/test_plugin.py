@@ -45,7 +45,7 @@ def test_a_test_runs_once_for_each_configuration(pytester: pytest.Pytester) -> N
 
 def test_a_quick_run_has_fewer_configurations(pytester: pytest.Pytester) -> None:
     write_suite(pytester, PASSING)
-    run(pytester, "--quick").assert_outcomes(passed=2)
+    run(pytester, "--hicache-quick").assert_outcomes(passed=2)
 
 
 def test_a_run_beside_the_real_suites_finds_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_failure_says_how_to_replay_it(pytester: pytest.Pytester) -> None:
     write_suite(pytester, '@clause("KEY-1", page_sizes=[3])\ndef test_a(config):\n    assert not config, "KEY-1: no"\n')
     result = run(pytester)
     result.assert_outcomes(failed=1)
-    command = "pytest 'conformance/test_it.py::test_a[[]full/page3/lru[]]' --adapter *hosted_cache:FlatCache"
+    command = "pytest 'conformance/test_it.py::test_a[[]full/page3/lru[]]' --hicache-adapter *hosted_cache:FlatCache"
     result.stdout.fnmatch_lines(["*- replay -*", command])
     assert _last_line(result) == f"hicache: 0 passed, 1 failed, 0 skipped, {len(CONTRACT) - 1} not executed", (
         result.outlines
@@ -282,7 +282,7 @@ def test_an_adapter_that_is_none_ends_the_run(pytester: pytest.Pytester, path: s
     write_suite(pytester, PASSING)
     result = run(pytester, adapter=path)
     assert result.ret == pytest.ExitCode.USAGE_ERROR, f"expected a usage error, got {result.ret}"
-    result.stderr.fnmatch_lines([f"ERROR: --adapter {path}: *"])
+    result.stderr.fnmatch_lines([f"ERROR: --hicache-adapter: {path}: *"])
 
 
 def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> None:
@@ -293,7 +293,7 @@ def test_the_plugin_is_idle_in_the_runs_of_others(pytester: pytest.Pytester) -> 
         def test_nothing_was_imported():
             found = {name for name in sys.modules if name.split(".")[0] in ("hicache", "numpy", "torch")}
             kit = "hicache.testing"
-            loaded = {f"{kit}.plugin.{name}" for name in ("hooks", "profiles", "tags")}
+            loaded = {f"{kit}.plugin.{name}" for name in ("hooks", "options", "profiles", "tags")}
             assert found == {"hicache", kit, f"{kit}.plugin"} | loaded
         """
     )
@@ -323,17 +323,19 @@ def backend_suite(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.usefixtures("backend_suite")
 def test_a_named_backend_is_the_subject_of_the_run(pytester: pytest.Pytester) -> None:
-    record = run_recorded(pytester, "--adapter", REFERENCE, "--backend", "memory", "--backend-config", OPTIONS)
+    record = run_recorded(
+        pytester, "--hicache-adapter", REFERENCE, "--hicache-backend", "memory", "--hicache-backend-config", OPTIONS
+    )
     assert record.implementation == "memory", f"expected memory, got {record.implementation}"
     (found,) = record.executions
     assert (found.clauses, found.configuration) == (("STORE-2", "STORE-5"), "storage/memory"), f"got {found}"
     assert (found.outcome, found.operations) == (Outcome.PASSED, 1), f"one verb was called, got {found}"
-    assert "--backend memory --backend-config" in found.replay, f"the command names it: {found.replay}"
+    assert "--hicache-backend memory --hicache-backend-config" in found.replay, f"the command names it: {found.replay}"
 
 
 @pytest.mark.usefixtures("backend_suite")
 def test_without_a_name_those_that_ship_are_tested(pytester: pytest.Pytester) -> None:
-    record = run_recorded(pytester, "--adapter", REFERENCE)
+    record = run_recorded(pytester, "--hicache-adapter", REFERENCE)
     tested = [one.configuration for one in record.executions]
     expected = [f"storage/{subject.name}" for subject in SHIPPED]
     assert tested == expected, f"expected {expected}, got {tested}"
@@ -348,7 +350,7 @@ def test_a_run_of_another_adapter_skips_the_backends(pytester: pytest.Pytester) 
 
 @pytest.mark.usefixtures("backend_suite")
 def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--backend", "memory", adapter=REFERENCE)
+    result = run(pytester, "--hicache-backend", "memory", adapter=REFERENCE)
     result.stdout.re_match_lines([r"hicache: 1 passed, 0 failed, 0 skipped, 13 not executed"])
 
 
@@ -356,9 +358,9 @@ def test_clauses_that_no_backend_can_show_are_not_missed(pytester: pytest.Pytest
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--backend", "no_such_module:Backend"), "no_such_module"),
-        (("--backend", "memory", "--backend-config", "{"), "inline JSON"),
-        (("--backend-config", "{}"), "without --backend"),
+        (("--hicache-backend", "no_such_module:Backend"), "no_such_module"),
+        (("--hicache-backend", "memory", "--hicache-backend-config", "{"), "inline JSON"),
+        (("--hicache-backend-config", "{}"), "without --hicache-backend"),
     ],
 )
 def test_a_backend_that_cannot_be_opened_ends_the_run(
@@ -385,9 +387,9 @@ def test_a_test_of_metadata_runs_for_the_backends_that_ask_a_service(pytester: p
         """,
         conftest=BACKEND_CONFTEST,
     )
-    tested = [one.configuration for one in run_recorded(pytester, "--adapter", REFERENCE).executions]
+    tested = [one.configuration for one in run_recorded(pytester, "--hicache-adapter", REFERENCE).executions]
     assert tested == ["storage/hf3fs"], f"of those that ship it is one, got {tested}"
-    (found,) = run_recorded(pytester, "--adapter", REFERENCE, "--backend", "memory").executions
+    (found,) = run_recorded(pytester, "--hicache-adapter", REFERENCE, "--hicache-backend", "memory").executions
     assert found.outcome is Outcome.SKIPPED, f"expected a skip, got {found}"
     assert "memory: no option names a metadata service" in found.reason, f"expected the reason, got {found.reason}"
 
@@ -407,7 +409,7 @@ def test_the_reference_is_delayed_for_tests_alone() -> None:
     assert 0 < (pauses[1] or 0) <= 0.001, f"expected a delay of at most a millisecond in a test, got {pauses[1]} s"
 
 
-@pytest.mark.parametrize("profile", ["nightly", "ci"])
+@pytest.mark.parametrize("profile", ["hicache-nightly", "hicache-ci"])
 def test_a_profile_can_be_chosen_for_suites_that_are_named_by_package(pytester: pytest.Pytester, profile: str) -> None:
     named = ("--pyargs", "hicache.suites.properties", "--hypothesis-profile", profile)
     result = pytester.runpytest_subprocess(*named, "--collect-only", "-q", "-k", "test_any_mix_of_requests")
@@ -419,5 +421,5 @@ def test_an_adapter_in_the_current_folder_can_be_named(pytester: pytest.Pytester
     pytester.makepyfile(own_adapter="from hicache.tests.kit.hosted_cache import FlatCache as Mine")
     # The program `pytest` does not put the current folder on the path, as `python -m pytest` does.
     program = Path(sys.executable).with_name("pytest")
-    done = pytester.run(program, "conformance", "--adapter", "own_adapter:Mine", "-q", "-p", "no:cacheprovider")
+    done = pytester.run(program, "conformance", "--hicache-adapter", "own_adapter:Mine", "-q", "-p", "no:cacheprovider")
     assert done.ret == pytest.ExitCode.OK, f"expected the adapter to be found: {done.outlines} {done.errlines}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from hicache.testing.replay import (
     samples,
     write_report,
 )
-from hicache.testing.traces import SHORT_TRACE, Trace, generate_trace, write_trace
+from hicache.testing.replay.page import figures, render_replay
+from hicache.testing.traces import SHIPPED_TRACE, SHORT_TRACE, Trace, generate_trace, write_trace
 from hicache.tests.kit.replays import SETTINGS, SMALL
 
 REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
@@ -157,11 +159,37 @@ def test_equal_outcomes_are_drawn_alike(path: Path, tmp_path: Path, host: HostSe
 def test_the_command_reports_and_ends_with_0(path: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["replay", str(path), "--limit", "20", "--report", str(tmp_path)])
     assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
-    for expected in ("hit rate", "offline optimum", "p99", "replay.json"):
+    for expected in ("hit rate", "offline optimum", "p99", "replay.html"):
         assert expected in result.output, f"{expected!r} is missing from: {result.output}"
     assert json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))["requests"] == 20, (
         "--limit 20 was not kept"
     )
+
+
+def test_without_an_argument_the_shipped_trace_is_replayed(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["replay", "--report", str(tmp_path)], env={"COLUMNS": "120"})
+    assert result.exit_code == 0, f"exit code {result.exit_code}: {result.output}"
+    assert f"{SHIPPED_TRACE.name} on" in result.output, f"expected to be told which trace it was: {result.output}"
+    table = json.loads((tmp_path / "replay.json").read_text(encoding="ascii"))
+    assert table["requests"] == SHORT_TRACE.requests, f"got {table['requests']} requests"
+
+
+def test_the_page_explains_each_figure(path: Path, tmp_path: Path) -> None:
+    write_report(replayed(path, ("full",), "30%", host=STEPPED), tmp_path)
+    page = (tmp_path / "replay.html").read_text(encoding="utf-8")
+    outcome = replayed(path, ("full",), "30%", host=STEPPED)
+    for figure in figures(outcome):
+        assert figure.meaning in page, f"{figure.name}: its meaning is missing"
+        assert figure.name in page, f"{figure.name} is missing"
+    assert "data:image/svg+xml" in page, "the plot is missing"
+    assert not re.findall(r"(?:src|href)=.https?:", page), "a page loads nothing from a network"
+
+
+def test_the_page_shows_what_an_adapter_says_as_text(path: Path) -> None:
+    outcome = replace(replayed(path, ("full",), "30%"), broken="<b>1</b>", trace="<script>alert(1)</script>")
+    page = render_replay(outcome, b"<svg/>", "replay.json")
+    assert "<b>1</b>" not in page, "a message is not markup"
+    assert "<script>" not in page, "a name is not markup"
 
 
 def test_the_command_shows_both_tiers_and_what_moved(path: Path, tmp_path: Path) -> None:

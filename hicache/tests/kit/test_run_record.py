@@ -154,7 +154,7 @@ def test_an_execution_says_what_was_checked(executions: dict[str, Execution]) ->
     assert (found.suite, found.configuration) == ("conformance", "full/page3/lru"), f"got {found}"
     assert found.clauses == ("KEY-1", "MATCH-14"), f"expected both clauses in order, got {found.clauses}"
     assert (found.operations, found.reason) == (2, ""), f"expected two verbs and no reason, got {found}"
-    expected = f"pytest 'conformance/test_it.py::test_passes[full/page3/lru]' --adapter {FLAT_CACHE}"
+    expected = f"pytest 'conformance/test_it.py::test_passes[full/page3/lru]' --hicache-adapter {FLAT_CACHE}"
     assert found.replay == expected, f"expected {expected!r}, got {found.replay!r}"
 
 
@@ -211,7 +211,7 @@ def test_a_known_failure_group_reports_each_failure(pytester: pytest.Pytester) -
     write_suite(pytester, A_GROUP)
     entry = '[[failure]]\nid = "conformance/test_it.py::*"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
     (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
-    found = _by_name(run_recorded(pytester, "--known-failures", "known.toml"))["test_a_group"]
+    found = _by_name(run_recorded(pytester, "--hicache-known-failures", "known.toml"))["test_a_group"]
     assert found.reason.startswith("bug: we know\n"), f"why it is known comes first, got {found.reason!r}"
     for expected in ("too much", "KeyError: 'too little'"):
         assert expected in found.reason, f"its messages follow, got {found.reason!r}"
@@ -221,7 +221,9 @@ def test_a_known_failure_is_recorded_as_one(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_EACH)
     entry = '[[failure]]\nid = "conformance/test_it.py::*[*/page16/*]"\nkind = "bug"\nreason = "we know"\nlink = ""\n'
     (pytester.path / "known.toml").write_text(entry, encoding="utf-8")
-    found = _by_name(run_recorded(pytester, "--known-failures", "known.toml"))["test_fails_once[full/page16/lru]"]
+    found = _by_name(run_recorded(pytester, "--hicache-known-failures", "known.toml"))[
+        "test_fails_once[full/page16/lru]"
+    ]
     assert found.outcome is Outcome.KNOWN_FAILURE, f"got {found}"
     lines = found.reason.splitlines()[:2]
     assert lines == ["bug: we know", "AssertionError: KEY-1: expected 1"], f"why it is known, and what it says: {lines}"
@@ -240,7 +242,7 @@ def test_the_record_says_what_was_run_where(pytester: pytest.Pytester) -> None:
 
 def test_the_report_is_written(pytester: pytest.Pytester) -> None:
     write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
-    run(pytester, "--report", "new/folder").stdout.fnmatch_lines(["report: new/folder/report.html"])
+    run(pytester, "--hicache-report", "new/folder").stdout.fnmatch_lines(["report: new/folder/report.html"])
     files = {path.name for path in (pytester.path / "new" / "folder").iterdir()}
     assert files == {"run.json", "report.html", "report.md", "junit.xml"}, f"got {sorted(files)}"
 

@@ -13,6 +13,8 @@ import pytest
 from hicache.errors import TraceError
 from hicache.testing.traces import (
     BLOCK_TOKENS,
+    SHIPPED_SEED,
+    SHIPPED_TRACE,
     SHORT_TRACE,
     Trace,
     TraceRequest,
@@ -116,6 +118,12 @@ def test_the_seed_decides_everything() -> None:
 def test_a_trace_is_the_same_on_every_platform() -> None:
     asked = next(generate_trace(SHORT_TRACE, 0))
     assert asked == TraceRequest(0, 1844, 993, (0, 1, 2, 3)), f"seed 0 begins with {asked}"
+
+
+def test_the_shipped_trace_is_the_generated_one(tmp_path: Path) -> None:
+    write_trace(tmp_path / "again.jsonl", generate_trace(SHORT_TRACE, SHIPPED_SEED))
+    again = (tmp_path / "again.jsonl").read_bytes()
+    assert SHIPPED_TRACE.read_bytes() == again, f"{SHIPPED_TRACE}: write generate_trace(SHORT_TRACE, SHIPPED_SEED) anew"
 
 
 def test_lengths_fit_blocks_and_limits(requests: list[TraceRequest]) -> None:

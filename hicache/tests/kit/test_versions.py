@@ -51,7 +51,7 @@ def test_each_version_has_its_note(table: str, version: int) -> None:
 
 def test_a_run_has_the_versions_of_this_kit(pytester: pytest.Pytester) -> None:
     write_suite(pytester, '@clause("KEY-1")\ndef test_one(): ...\n')
-    found = run_recorded(pytester, "--adapter", FLAT_CACHE)
+    found = run_recorded(pytester, "--hicache-adapter", FLAT_CACHE)
     expected = Versions(INTERFACE_VERSION, CONTRACT_VERSION, KNOWN_FAILURES_FORMAT)
     assert found.versions == VERSIONS == expected, f"expected {expected}, got {found.versions} and {VERSIONS}"
 

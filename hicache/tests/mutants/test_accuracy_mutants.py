@@ -48,7 +48,7 @@ class Heard:
 def run(adapter: type[CacheAdapter], tests: Iterable[str]) -> Heard:
     """The suite on a cache."""
     heard = Heard()
-    subject = ["--adapter", f"{adapter.__module__}:{adapter.__qualname__}"]
+    subject = ["--hicache-adapter", f"{adapter.__module__}:{adapter.__qualname__}"]
     paths = [f"{ROOT / SUITE}/{test}" for test in tests]
     pytest.main([*INSIDE, "--rootdir", str(ROOT), *subject, *paths], plugins=[heard])
     return heard

@@ -27,6 +27,12 @@ class KeepsAge(BlockCacheAdapter):
     cache_type: ClassVar[type[BlockCache]] = mutants.UseKeepsTheAge
 
 
+class EvictsMoreAndKeepsAge(KeepsAge):
+    """Has a rule of its own for how much is evicted; its order must be found wrong all the same."""
+
+    departures = frozenset({"EVICT-1"})
+
+
 class BlankLast(BlockCacheAdapter):
     """Evicts cached pages while blank ones are free."""
 
@@ -128,7 +134,7 @@ FOUND = {
 def reasons(pytester: pytest.Pytester, adapter: type[BlockCacheAdapter], test: str = "") -> list[str]:
     """Why tests of the conformance suite failed with this adapter. `test`: a part of the name of those that run."""
     path, suite = f"{adapter.__module__}:{adapter.__name__}", suite_folder("conformance") / "test_requests_alone.py"
-    record = run_recorded(pytester, str(suite), "--adapter", path, "-k", test)
+    record = run_recorded(pytester, str(suite), "--hicache-adapter", path, "-k", test)
     assert record.executions, f"expected tests of {path} to run"
     return [one.reason for one in record.executions if one.outcome is Outcome.FAILED]
 
@@ -149,3 +155,11 @@ def test_a_mutant_is_found(pytester: pytest.Pytester, adapter: type[BlockCacheAd
     kill = FOUND[adapter]
     found = reasons(pytester, adapter, kill.test)
     assert any(kill.clause_id in reason for reason in found), f"expected {kill.clause_id} to be broken, got {found}"
+
+
+def test_a_departure_in_how_much_is_evicted_leaves_the_order_checked(pytester: pytest.Pytester) -> None:
+    path, suite = f"{__name__}:{EvictsMoreAndKeepsAge.__name__}", suite_folder("properties") / "test_machines.py"
+    options = ("--hypothesis-profile", "hicache-quick", "--hypothesis-seed", "0")
+    record = run_recorded(pytester, str(suite), "-k", "requests and full]", *options, "--hicache-adapter", path)
+    causes = [one.causes for one in record.executions if one.outcome is Outcome.FAILED]
+    assert causes == [("EVICT-2",)], f"expected the machine of requests to find the order, got {causes}"

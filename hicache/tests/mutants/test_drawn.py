@@ -57,7 +57,9 @@ def test_the_table_names_sources_and_clauses() -> None:
 def test_the_first_cause_names_the_clause(pytester: pytest.Pytester, drawn: Drawn) -> None:
     module, test = FOUND_BY[drawn.adapter]
     path = f"{drawn.adapter.__module__}:{drawn.adapter.__name__}"
-    found = run_recorded(pytester, str(suite_folder("conformance") / module), "--quick", "--adapter", path, "-k", test)
+    found = run_recorded(
+        pytester, str(suite_folder("conformance") / module), "--hicache-quick", "--hicache-adapter", path, "-k", test
+    )
     assert any(one.outcome is Outcome.FAILED for one in found.executions), f"{drawn.source}: {test} does not find it"
     view = overview(found, CONTRACT)
     first = view.causes[0]

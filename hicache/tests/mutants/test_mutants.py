@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
+from hicache.cli.stage import suite_folder
 from hicache.parallel.group import Reduction
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
@@ -24,6 +23,7 @@ from hicache.testing.mutants.ranks import (
     StagesOnTheirOwn,
 )
 from hicache.testing.mutants.rows import ROWS, Row
+from hicache.tests.kit.suite_runs import run
 from hicache.tests.parallel import test_torch_group
 
 ROOT = Path(__file__).parents[3]
@@ -69,9 +69,6 @@ def test_what_no_model_sees_is_found_elsewhere(unseen: Unseen) -> None:
 
 SUITE = "distributed_tests"
 
-BOUND_S = 120
-"""For one run on a busy machine; it takes a few seconds."""
-
 MACHINE = "test_one_tree.py::test_ranks_hold_one_tree_whatever_happens_on_each"
 
 PARTED = r"RANK-1: step: expected the same tree on every rank, got rank \d has"
@@ -96,24 +93,18 @@ link = ""
 """
 
 
-def run(adapter: type[CacheAdapter], tests: Iterable[str], bound_s: float, *options: str) -> tuple[int, str]:
-    """The exit code and the words of a run of the suite on a cache."""
-    arguments = ["-q", "-p", "no:cacheprovider", "--adapter", f"{adapter.__module__}:{adapter.__qualname__}", *options]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, *(f"{SUITE}/{test}" for test in tests)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=bound_s,
-        check=False,
-    )
-    return done.returncode, done.stdout
+def run_suite(
+    pytester: pytest.Pytester, adapter: type[CacheAdapter], tests: Iterable[str], *options: str
+) -> tuple[int, str]:
+    """The exit code and the words of a run of the suite on a cache, in this process: its fork server serves all."""
+    suite, path = suite_folder(SUITE), f"{adapter.__module__}:{adapter.__qualname__}"
+    done = run(pytester, "-q", *options, *(f"{suite}/{test}" for test in tests), adapter=path)
+    return done.ret, done.stdout.str()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
-def test_a_mutant_is_found_by_name_and_not_by_a_hang(row: Row) -> None:
-    code, words = run(row.adapter, [row.test], BOUND_S)
+def test_a_mutant_is_found_by_name_and_not_by_a_hang(pytester: pytest.Pytester, row: Row) -> None:
+    code, words = run_suite(pytester, row.adapter, [row.test])
     assert code == pytest.ExitCode.TESTS_FAILED, f"{row.slug} ({row.source}) passes {row.test}:\n{words}"
     assert re.search(row.told, words), f"{row.slug}: expected to be told {row.told!r}, got:\n{words}"
     waits = [wait for wait in ("did not reach call", "had not ended within") if wait in words]
@@ -121,20 +112,22 @@ def test_a_mutant_is_found_by_name_and_not_by_a_hang(row: Row) -> None:
 
 
 @pytest.mark.parametrize("adapter", SEARCHED, ids=lambda adapter: adapter.__name__)
-def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(adapter: type[CacheAdapter], tmp_path: Path) -> None:
+def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(
+    pytester: pytest.Pytester, adapter: type[CacheAdapter]
+) -> None:
     mesh, told = SEARCHED[adapter]
-    known = tmp_path / "known.toml"
+    known = pytester.path / "known.toml"
     known.write_text(KNOWN, encoding="utf-8")
-    options = ["--hypothesis-profile", "ci", "--known-failures", str(known), "--xfail-tb"]
-    _, words = run(adapter, [f"{MACHINE}[{mesh}]"], BOUND_S, *options)
+    options = ["--hypothesis-profile", "hicache-ci", "--hicache-known-failures", str(known), "--xfail-tb"]
+    _, words = run_suite(pytester, adapter, [f"{MACHINE}[{mesh}]"], *options)
     assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found on {mesh}:\n{words}"
     assert re.search(told, words), f"{adapter.__name__}: expected to be told {told!r}, got:\n{words}"
     assert "@reproduce_failure" in words, f"{adapter.__name__}: expected a line to reproduce it, got:\n{words}"
 
 
-def test_the_reference_passes_what_finds_the_mutants() -> None:
+def test_the_reference_passes_what_finds_the_mutants(pytester: pytest.Pytester) -> None:
     tests = sorted({row.test for row in ROWS})
-    code, words = run(ReferenceAdapter, tests, BOUND_S * len(tests))
+    code, words = run_suite(pytester, ReferenceAdapter, tests)
     assert code == pytest.ExitCode.OK, f"expected {tests} to pass, got {code}:\n{words}"
     assert f"{len(tests)} passed" in words, f"expected none of {tests} to be skipped, got:\n{words}"
 

@@ -18,7 +18,9 @@ from hicache.tests.kit.suite_runs import run_recorded
 def executions(pytester: pytest.Pytester, adapter: type[CacheAdapter], tests: list[str]) -> list[Execution]:
     """What became of tests of the conformance suite with this adapter."""
     path = f"{adapter.__module__}:{adapter.__name__}"
-    record = run_recorded(pytester, *(str(suite_folder("conformance") / test) for test in tests), "--adapter", path)
+    record = run_recorded(
+        pytester, *(str(suite_folder("conformance") / test) for test in tests), "--hicache-adapter", path
+    )
     return [one for one in record.executions if one.outcome is not Outcome.SKIPPED]
 
 

@@ -1,0 +1,128 @@
+"""The options of the plugin: given on the command line, or in the environment, or in pytest's ini file.
+
+`--hicache-adapter`, `HICACHE_ADAPTER` and `hicache_adapter` are one option. The command line comes before the
+environment, and the environment before the ini file. An empty variable is no value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # The commands use the names of the options, and their help must come quickly.
+    import pytest
+
+DEFAULT_ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `name`: `hicache-...`. `metavar`: empty for a switch. `is_path`: it names a file or a folder.
+
+    A relative path in an ini file is relative to the folder of that file; elsewhere to the current folder.
+    """
+
+    name: str
+    metavar: str
+    help: str
+    is_path: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return f"--{self.name}"
+
+    @property
+    def ini(self) -> str:
+        """The setting in the ini file."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return self.ini.upper()
+
+    def add_to(self, parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+        """Register the option and the setting."""
+        words = f"{self.help}; also {self.variable}, or {self.ini} in the ini file"
+        if self.metavar:
+            group.addoption(self.flag, metavar=self.metavar, default=None, help=words)
+            parser.addini(self.ini, self.help, default=None)
+        else:
+            group.addoption(self.flag, action="store_true", default=None, help=words)
+            parser.addini(self.ini, self.help, type="bool", default=False)
+
+    def source(self, config: pytest.Config) -> str:
+        """Where the value was given, for messages; the ini file also for an option that was given nowhere."""
+        if config.getoption(self.flag) is not None:
+            return self.flag
+        return self.variable if os.environ.get(self.variable) else f"{self.ini} in {config.inipath}"
+
+    def text(self, config: pytest.Config) -> str | None:
+        """The value of an option that takes one, or None."""
+        given = config.getoption(self.flag)
+        return str(given) if given is not None else self.outside(config)
+
+    def outside(self, config: pytest.Config) -> str | None:
+        """The value that it has in a run without it on the command line."""
+        if word := os.environ.get(self.variable):
+            return word
+        text = config.getini(self.ini)
+        if not text:
+            return None
+        start = "@" if text.startswith("@") else ""
+        if config.inipath is None or not (self.is_path or start):
+            return str(text)
+        return f"{start}{config.inipath.parent / text.removeprefix(start)}"
+
+    def switch(self, config: pytest.Config) -> bool:
+        """The value of a switch. Raises UsageError for a variable that is neither true nor false."""
+        if config.getoption(self.flag):
+            return True
+        word = os.environ.get(self.variable, "").lower()
+        if word and word not in _TRUE + _FALSE:
+            import pytest
+
+            raise pytest.UsageError(f"{self.variable} is {word!r}; expected one of {', '.join(_TRUE + _FALSE)}")
+        return word in _TRUE if word else bool(config.getini(self.ini))
+
+
+ADAPTER = Option("hicache-adapter", "MODULE:CLASS", f"the cache under test; default: {DEFAULT_ADAPTER}")
+BACKEND = Option("hicache-backend", "NAME", "a storage backend under test: a registered name or MODULE:CLASS")
+BACKEND_CONFIG = Option("hicache-backend-config", "JSON", "its options: JSON, or @file in JSON, TOML or YAML")
+KNOWN_FAILURES = Option("hicache-known-failures", "FILE", "TOML list of what is known to fail, and why", is_path=True)
+REPORT = Option("hicache-report", "DIR", "write run.json, report.html, report.md and junit.xml there", is_path=True)
+QUICK = Option("hicache-quick", "", "a few configurations instead of all")
+
+OPTIONS = (ADAPTER, BACKEND, BACKEND_CONFIG, KNOWN_FAILURES, REPORT, QUICK)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the options of the suites."""
+    group = parser.getgroup("hicache", "verification of prefix caches (hicache)")
+    for option in OPTIONS:
+        option.add_to(parser, group)
+
+
+def adapter_path(config: pytest.Config) -> str:
+    """The adapter under test, as `module:Class`."""
+    return ADAPTER.text(config) or DEFAULT_ADAPTER
+
+
+def subject_words(config: pytest.Config) -> Iterator[str]:
+    """The words of a command line that name the subject of this run, wherever it was given."""
+    for option in (ADAPTER, BACKEND, BACKEND_CONFIG):
+        value, elsewhere = option.text(config), option.outside(config)
+        if value is not None and (elsewhere is not None or value != DEFAULT_ADAPTER):
+            yield from (option.flag, value)
+
+
+def assignments() -> dict[str, str]:
+    """The environment variables that give options."""
+    return {one.variable: os.environ[one.variable] for one in OPTIONS if os.environ.get(one.variable)}

@@ -1,0 +1,116 @@
+"""The page of a replay: its figures, each with its meaning, its plot, and the latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache.testing.replay.outcome import HostOutcome, ReplayOutcome, StorageOutcome
+from hicache.testing.report.pages import data_address, templates
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a replay, as text, and what it means."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+def render_replay(outcome: ReplayOutcome, picture: bytes, data: str) -> str:
+    """Render the page. `picture`: the plot as SVG. `data`: the name of the JSON file beside the page."""
+    template = templates(Path(__file__).parent / "templates").get_template("replay.html")
+    return template.render(outcome=outcome, figures=list(figures(outcome)), picture=data_address(picture), data=data)
+
+
+def figures(outcome: ReplayOutcome) -> Iterator[Figure]:
+    """The totals of a replay, in the order in which they are shown."""
+    yield Figure("device capacity", _listed(outcome.capacity_tokens), "Slots that can be allocated, by component.")
+    if outcome.host is not None:
+        yield Figure("host capacity", _listed(outcome.host.capacity_tokens), "The same on the host.")
+    yield Figure(
+        "distinct pages", f"{outcome.footprint_tokens:,} tokens", "What a cache would hold that never evicts a page."
+    )
+    requests = f"{outcome.requests:,}, of which too large: {outcome.too_large:,}"
+    yield Figure("requests", requests, "A request is too large when it does not fit an empty cache. It is skipped.")
+    yield Figure("skipped lines", f"{outcome.skipped_lines:,}", "Lines of the trace that are no request.")
+    yield Figure("input", f"{outcome.input_tokens:,} tokens", "The tokens of all prompts. Rates are shares of these.")
+    yield from _hits(outcome)
+    evicted = _tokens(outcome.evicted_tokens)
+    yield Figure("evicted", evicted, "FULL data that left the device, also where a lower tier kept a copy.")
+    if outcome.host is not None:
+        yield from _moved(outcome.host)
+    if outcome.storage is not None:
+        yield from _stored(outcome.storage)
+    yield Figure("checks", _checks(outcome), "How often every law was checked on the whole cache.")
+    spent = f"{outcome.seconds:.1f} s, peak {outcome.peak_rss_bytes / 2**30:.2f} GiB"
+    yield Figure("time and memory", spent, "Of the replay with its checks, on the machine that it ran on.")
+
+
+def _hits(outcome: ReplayOutcome) -> Iterator[Figure]:
+    meaning = {
+        "device": "Prompt tokens that were in device memory.",
+        "host": "Prompt tokens that were loaded back from host memory.",
+        "storage": "Prompt tokens that were prefetched from storage for their request.",
+    }
+    for tier, tokens in outcome.hit_tokens.items():
+        yield Figure(f"hits on {tier}", f"{tokens:,} tokens, {outcome.hit_rates[tier]:.2%}", meaning[tier])
+    yield Figure("hit rate", f"{outcome.hit_rate:.2%}", "All tiers together.")
+    above = "" if outcome.storage is None else " on device and host"
+    device_alone = "" if outcome.host is None else f", {outcome.device_lru_hit_rate:.2%} on the device alone"
+    yield Figure(
+        "block-level LRU",
+        f"{outcome.lru_hit_rate:.2%}{above}{device_alone}",
+        "A plain LRU list of pages with the same capacity. It shares no code with the cache under test.",
+    )
+    yield Figure(
+        "offline optimum",
+        f"{outcome.optimal_hit_rate:.2%}{above}",
+        "A cache of the same capacity that knows the future and evicts what is needed last (Belady).",
+    )
+
+
+def _moved(host: HostOutcome) -> Iterator[Figure]:
+    backed_up = _bytes(host.bytes_backed_up, host.bytes_per_token)
+    yield Figure("backed up", backed_up, "Copied from the device to the host, in all layers and pools.")
+    yield Figure("loaded back", _bytes(host.bytes_loaded, host.bytes_per_token), "Copied from the host to the device.")
+    yield Figure("backups refused", count(host.backups_refused), "Back-ups that found no room on the host.")
+
+
+def _stored(storage: StorageOutcome) -> Iterator[Figure]:
+    prefetched = f"{count(storage.total('bytes_prefetched'))} bytes, {count(storage.total('fetched_tokens'))} tokens"
+    prefetches = f"{count(storage.total('prefetches'))}, refused {count(storage.total('prefetches_refused'))}"
+    yield Figure("stored", f"{count(storage.total('bytes_stored'))} bytes", "Written to the backend.")
+    yield Figure("prefetched", prefetched, "Read from the backend to the host, whether a request used it or not.")
+    yield Figure("prefetches", prefetches, "Refused: too many tokens are in flight, or no host slots are left.")
+    yield Figure(
+        "unlimited cache", f"{storage.unbounded_hit_rate:.2%}", "The hit rate of a cache that never loses a page."
+    )
+
+
+def count(number: int | None) -> str:
+    """A count, or `unknown` when the cache does not count it."""
+    return "unknown" if number is None else f"{number:,}"
+
+
+def _listed(capacity_tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size:,}" for name, size in capacity_tokens.items())
+
+
+def _tokens(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,} tokens"
+
+
+def _bytes(number: int | None, bytes_per_token: int | None) -> str:
+    if number is None:
+        return "unknown"
+    in_tokens = f", equal to {number // bytes_per_token:,} tokens of full" if bytes_per_token else ""
+    return f"{number:,} bytes{in_tokens}"
+
+
+def _checks(outcome: ReplayOutcome) -> str:
+    if outcome.broken is not None:
+        return "an invariant was violated"
+    return f"{outcome.checks} of the whole cache, all passed" if outcome.checks else "none: the adapter has no snapshot"
