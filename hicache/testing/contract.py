@@ -33,10 +33,10 @@ LEVELS = ("MUST", "SHOULD")
 class Clause:
     """One rule of the contract.
 
-    `title`: a short name. `level`: one of LEVELS. `tier`: one of TIERS. `needs`: capabilities that an adapter must declare for the clause.
-    `source`: the upstream issue or pull request that the rule comes from, or "ours". `note`: the reason, or empty.
-    `gpu`: whether it can be tested on a GPU alone. `exceptions`: by profile, why the clause does not apply to caches of
-    this design.
+    `title`: a short name. `level`: one of LEVELS. `tier`: one of TIERS. `needs`: capabilities that an adapter must
+    declare for the clause. `source`: the upstream issue or pull request that the rule comes from, or "ours".
+    `note`: the reason, or empty. `gpu`: whether it can be tested on a GPU alone. `exceptions`: by profile, why the
+    clause does not apply to caches of this design.
     """
 
     id: str
