@@ -33,13 +33,14 @@ LEVELS = ("MUST", "SHOULD")
 class Clause:
     """One rule of the contract.
 
-    `level`: one of LEVELS. `tier`: one of TIERS. `needs`: capabilities that an adapter must declare for the clause.
-    `source`: the upstream issue or pull request that the rule comes from, or "ours". `note`: the reason, or empty.
-    `gpu`: whether it can be tested on a GPU alone. `exceptions`: by profile, why the clause does not apply to caches of
-    this design.
+    `title`: a short name. `level`: one of LEVELS. `tier`: one of TIERS. `needs`: capabilities that an adapter must
+    declare for the clause. `source`: the upstream issue or pull request that the rule comes from, or "ours".
+    `note`: the reason, or empty. `gpu`: whether it can be tested on a GPU alone. `exceptions`: by profile, why the
+    clause does not apply to caches of this design.
     """
 
     id: str
+    title: str
     level: str
     tier: str
     needs: tuple[Capability, ...]
@@ -113,6 +114,7 @@ def load_contract(path: Path) -> tuple[int, Mapping[str, Clause]]:
 def _clause(  # noqa: PLR0913 - one keyword for each key of the file
     clause_id: str,
     *,
+    title: str,
     tier: str,
     sentence: str,
     level: str = "MUST",
@@ -128,6 +130,7 @@ def _clause(  # noqa: PLR0913 - one keyword for each key of the file
         raise ValueError(f"tier {tier!r} and level {level!r}; tiers: {', '.join(TIERS)}; levels: {', '.join(LEVELS)}")
     return Clause(
         id=clause_id,
+        title=title,
         level=level,
         tier=tier,
         needs=tuple(Capability[name] for name in needs),

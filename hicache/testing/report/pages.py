@@ -1,8 +1,9 @@
-"""The HTML pages of a run and of a comparison: self-contained, with no script, and no font or image from a file."""
+"""The HTML pages of a run and of a comparison: self-contained, with no font, image or script from a file."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +19,7 @@ from hicache.testing.report.run import Outcome, first_line
 from hicache.testing.report.text import counted, headline
 
 _MAX_SLOW_TESTS = 12
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequence[bytes]) -> str:
@@ -28,6 +30,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
     families = _families(view.matrix)
     timed = [execution for execution in view.record.executions if execution.duration_s > 0]
     template = templates().get_template("report.html")
+    script = (_TEMPLATES / "filters.js").read_text(encoding="utf-8")
     return template.render(
         view=view,
         record=view.record,
@@ -35,6 +38,9 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
         clauses=clauses,
         status=Status,
         symbols=SYMBOLS,
+        script=script,
+        # The page allows this script alone, so that text of an adapter can never run as one.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         headline=headline(view),
         families=families,
         first_columns=_first_columns(families),

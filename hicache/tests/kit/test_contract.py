@@ -75,10 +75,25 @@ def test_a_clause_of_a_tier_needs_that_tier_of_the_adapter() -> None:
     assert not wrong, f"clauses whose needs do not name their tier: {wrong}"
 
 
+def test_each_clause_has_a_short_title_of_its_own() -> None:
+    titles = [found.title for found in CONTRACT.values()]
+    long = [title for title in titles if not 2 <= len(title.split()) <= 5]
+    assert not long, f"titles that are not of two to five words: {long}"
+    twice = {title for title in titles if titles.count(title) > 1}
+    assert not twice, f"titles of more than one clause: {twice}"
+
+
+def test_a_clause_without_a_title_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "contract.toml"
+    path.write_text('version = 1\n[KEY-1]\ntier = "device"\nsentence = "x"\n', encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"contract\.toml: KEY-1: .*title"):
+        load_contract(path)
+
+
 @pytest.mark.parametrize(("entry", "named"), WRONG.values(), ids=WRONG)
 def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, entry: str, named: str) -> None:
     path = tmp_path / "contract.toml"
-    path.write_text(f"version = 1\n[KEY-1]\n{entry}\n", encoding="utf-8")
+    path.write_text(f'version = 1\n[KEY-1]\ntitle = "T"\n{entry}\n', encoding="utf-8")
     with pytest.raises(ConfigurationError, match=f"contract.toml: KEY-1: .*{named}"):
         load_contract(path)
 
@@ -86,14 +101,14 @@ def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, entry: str, nam
 @pytest.mark.parametrize("version", ["", "version = 0", 'version = "2"', "version = true", "version = 1.5"])
 def test_a_contract_states_its_version(tmp_path: Path, version: str) -> None:
     path = tmp_path / "contract.toml"
-    path.write_text(f'{version}\n[KEY-1]\ntier = "device"\nsentence = "x"\n', encoding="utf-8")
+    path.write_text(f'{version}\n[KEY-1]\ntitle = "T"\ntier = "device"\nsentence = "x"\n', encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"contract\.toml: version is .*, not an integer above zero"):
         load_contract(path)
 
 
 def test_a_contract_is_its_version_and_its_clauses(tmp_path: Path) -> None:
     path = tmp_path / "contract.toml"
-    path.write_text('version = 7\n[KEY-1]\ntier = "device"\nsentence = "x"\n', encoding="utf-8")
+    path.write_text('version = 7\n[KEY-1]\ntitle = "T"\ntier = "device"\nsentence = "x"\n', encoding="utf-8")
     version, clauses = load_contract(path)
     assert (version, list(clauses)) == (7, ["KEY-1"]), f"expected version 7 and KEY-1 alone, got {version}, {clauses}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -211,9 +213,30 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_is_well_formed_and_holds_no_markup_of_a_message(report: Path) -> None:
     page = Reader((report / "report.html").read_text(encoding="utf-8"))
     assert not page.mismatches, f"tags that do not match: {page.mismatches}"
-    tags = {tag for tag, _ in page.elements}
-    assert "script" not in tags, "a message became a script"
+    scripts = [attributes for tag, attributes in page.elements if tag == "script"]
+    assert scripts == [{}], f"expected the script of the filters alone, got {scripts}"
     assert "</pre><script>alert(1)</script>" in page.text, "the message is not shown as it is"
+
+
+def test_the_matrix_folds_by_section_and_names_every_clause(report: Path) -> None:
+    page = Reader((report / "report.html").read_text(encoding="utf-8"))
+    groups = {str(one["id"]): "open" in one for tag, one in page.elements if tag == "details" and "id" in one}
+    assert list(groups) == [f"section-{name}" for name in dict.fromkeys(one.partition("-")[0] for one in CONTRACT)]
+    assert groups["section-LOCK"], "the section of a broken clause is folded"
+    assert not groups["section-KEY"], "a section in which nothing failed is open"
+    rows = {one["data-clause"]: one["data-status"] for _, one in page.elements if "data-clause" in one}
+    assert list(rows) == list(CONTRACT), f"clauses without a row: {set(CONTRACT) - set(rows)}"
+    boxes = {one["value"] for tag, one in page.elements if tag == "input" and one.get("type") == "checkbox"}
+    assert boxes == set(rows.values()), f"statuses {set(rows.values())}, filters {boxes}"
+    missing = [one.id for one in CONTRACT.values() if one.title not in page.text or one.sentence not in page.text]
+    assert not missing, f"clauses without title or sentence: {missing}"
+
+
+def test_the_page_allows_the_script_of_its_filters_and_no_other(report: Path) -> None:
+    page = (report / "report.html").read_text(encoding="utf-8")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'\"" in page, f"the policy of the page does not allow its script, {digest}"
 
 
 def test_the_page_needs_nothing_from_elsewhere(report: Path) -> None:
