@@ -31,9 +31,9 @@ class Trusting(ReferenceAdapter):
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Outcome]]:
     """The outcomes of each test function, of quick configurations."""
     directory = tmp_path_factory.mktemp("report")
-    tests = (*OF_MORE_THAN_REFUSALS, OF_REFUSALS_ALONE, "--quick", "-k", "not held_however or lose")
+    tests = (*OF_MORE_THAN_REFUSALS, OF_REFUSALS_ALONE, "--hicache-quick", "-k", "not held_however or lose")
     adapter = f"{Trusting.__module__}:{Trusting.__name__}"
-    options = ("-q", "-p", "no:cacheprovider", "--adapter", adapter, "--report", str(directory))
+    options = ("-q", "-p", "no:cacheprovider", "--hicache-adapter", adapter, "--hicache-report", str(directory))
     command = [sys.executable, "-m", "pytest", *tests, *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"

@@ -86,7 +86,7 @@ def test_a_list_of_known_failures_names_tests_that_there_are(path: Path) -> None
 @pytest.fixture(scope="module")
 def collected() -> list[str]:
     """The ids of all tests of a tree in Python; those of models only where their packages are installed."""
-    options = ("--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", "--adapter", path_of("Sglang0513"))
+    options = ("--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", "--hicache-adapter", path_of("Sglang0513"))
     command = [sys.executable, "-m", "pytest", "conformance", "properties", "accuracy", *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
