@@ -16,6 +16,7 @@ from hicache.testing.driving.prompts import cut
 from hicache.testing.model import ExpectedInsert, ExpectedMatch
 from hicache.testing.snapshot import Snapshot
 from hicache.types import (
+    NO_SLOTS,
     SHARED,
     Component,
     Handle,
@@ -31,7 +32,7 @@ from hicache.types import (
 from .eviction_oracle import require_host_victims, require_victims
 from .loads import ExpectedLoad, LoadTickets, loads_of, new_targets, require_answer
 from .situation import Situation
-from .small_caches import NAMESPACE, PAGES, TAIL, USED
+from .small_caches import NAMESPACE, PAGES, PRIORITY, TAIL, USED
 from .tier_machine import (
     ACTIONS,
     COMPONENT,
@@ -113,16 +114,31 @@ class HostVerbs(TierMachine):
         namespace: Namespace,
         passed: int,
         with_state: bool,
+        priority: int,
         soon: list[DrawnAction],
     ) -> None:
         """A prompt is computed and inserted, if there is room for it. `passed`: pages before the request's window."""
         self.prompts.append((pages, namespace))
-        self._put(self.key(pages, tail, namespace), passed, with_state)
+        self._put(self.key(pages, tail, namespace), passed, with_state, priority)
         self.pass_time(soon)
 
-    def put_again(self, place: int, pages: int, passed: int, with_state: bool) -> None:
+    def put_again(self, place: int, pages: int, passed: int, with_state: bool, priority: int) -> None:
         """An earlier prompt is computed and inserted again."""
-        self._put(self.earlier(place, pages), passed, with_state)
+        self._put(self.earlier(place, pages), passed, with_state, priority)
+
+    def put_unmatched(
+        self, place: int, kept: int, pages: list[int], passed: int, with_state: bool, priority: int
+    ) -> None:
+        """A prompt is computed in full, as if nothing of it were cached, and inserted without a match before.
+
+        It has the first `kept` pages of an earlier prompt, and then others.
+        """
+        earlier, namespace = pick(self.prompts, place) or ([], SHARED)
+        self.prompts.append(([*earlier[:kept], *pages][:6], namespace))
+        key = self.key(self.prompts[-1][0], 0, namespace)
+        fresh = self.take_slots(self.driver.aligned(key))
+        if fresh is not None:
+            self._insert(key, NO_SLOTS, fresh, self.pass_window(passed, 0, fresh), with_state, priority)
 
     def use(self, prompts: Sequence[Prompt]) -> None:
         """Insert prompts, match them as often as the write policy needs for a backup, and drain."""
@@ -130,7 +146,7 @@ class HostVerbs(TierMachine):
         for pages, namespace in prompts:
             self.prompts.append((pages, namespace))
             key = self.key(pages, 0, namespace)
-            self._put(key, 0, with_state=True)
+            self._put(key, 0, with_state=True, priority=0)
             for _ in range(self.host.selective_hits if is_selective else 0):
                 self.find(key)
         self.drain()
@@ -161,22 +177,27 @@ class HostVerbs(TierMachine):
         self.uses.matched(*best, after, is_hit=not chunked)
         return found, expected
 
-    def _put(self, key: Key, passed: int, with_state: bool) -> None:
+    def _put(self, key: Key, passed: int, with_state: bool, priority: int) -> None:
         found, _ = self.find(key)
         shared = len(found.device_indices)
         receipt = self.driver.lock(found.device_anchor)
         fresh = self.take_slots(self.driver.aligned(key) - shared)
         if fresh is not None:
-            self._insert(key, found.device_indices, fresh, self.pass_window(passed, shared, fresh), with_state)
+            window_start = self.pass_window(passed, shared, fresh)
+            self._insert(key, found.device_indices, fresh, window_start, with_state, priority)
         self.driver.unlock(receipt)
         self.sync()
 
-    def _insert(self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool) -> None:
+    def _insert(
+        self, key: Key, shared: Slots, fresh: Slots, window_start: int, with_state: bool, priority: int
+    ) -> None:
         self.driver.write(key, fresh, len(shared))
         state = self.state_of(key) if with_state else None
         expected = self.model.insert(key, shared=len(shared), window_start=window_start, state=state is not None)
         slots = np.concatenate((shared, fresh))
-        result = self.driver.insert(key, slots, shared=len(shared), window_start=window_start, state=state)
+        result = self.driver.insert(
+            key, slots, shared=len(shared), window_start=window_start, state=state, priority=priority
+        )
         if state is None and Component.MAMBA in self.components and self.departs("INS-3"):
             self.sync()
             return
@@ -187,7 +208,7 @@ class HostVerbs(TierMachine):
         assert not lacking, f"INS-3: expected all data of the insert to be cached, lacking: {lacking}"
         self.sync()
         prefix = self.prefix(key, self.driver.aligned(key))
-        self.uses.inserted(key.namespace, prefix, snapshot)
+        self.uses.inserted(key.namespace, prefix, snapshot, priority)
         self.write_policy.used(key.namespace, prefix, snapshot)
         if state is not None and not result.state_adopted:
             self.driver.free_state(state)
@@ -401,10 +422,21 @@ class HostMachine(HostVerbs):
     pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
     evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
     match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
-    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON)(
-        HostVerbs.put
+    put = rule(
+        pages=PAGES,
+        tail=TAIL,
+        namespace=NAMESPACE,
+        passed=PASSED,
+        with_state=st.booleans(),
+        priority=PRIORITY,
+        soon=SOON,
+    )(HostVerbs.put)
+    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)(
+        HostVerbs.put_again
     )
-    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans())(HostVerbs.put_again)
+    put_unmatched = rule(
+        place=PLACE, kept=FIRST_PAGES, pages=PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY
+    )(HostVerbs.put_unmatched)
     load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
         HostVerbs.load_back
     )

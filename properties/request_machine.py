@@ -226,6 +226,23 @@ class RequestMachine(RequestVerbs):
             self.serve(pages, 1, is_finished=True)
         self.press(missing)
 
+    @rule(
+        pages=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+        is_first_last=st.booleans(),
+        missing=st.integers(1, 2),
+    )
+    def serve_twice(self, pages: list[int], is_first_last: bool, missing: int) -> None:
+        """Compute two equal prompts side by side, end them in either order, take some pages, and ask for the prompt."""
+        key = self.key(pages, 1, SHARED)
+        numbers = [number for number in (self.start(key), self.start(key)) if number is not None]
+        for number in numbers:
+            self.checkpoint(number, len(key.tokens))
+        for number in reversed(numbers) if is_first_last else numbers:
+            self.end(number, is_finished=True)
+        self.press(missing)
+        # The driver compares what is found with what is cached, in whichever copy.
+        self.driver.lookup(key)
+
     admit = rule(target=requests, pages=PAGES, tail=REQUEST_TAIL, namespace=NAMESPACE)(RequestVerbs.admit)
     admit_equal = rule(target=requests, number=requests)(RequestVerbs.admit_equal)
     admit_batch = rule(target=requests, pages=FEW_PAGES, tail=REQUEST_TAIL, tokens=CHUNK, ended=st.integers(0, 2))(

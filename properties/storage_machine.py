@@ -19,7 +19,7 @@ from hicache.types import COMPONENT_POOL, Component, Handle, Key, Pool, StopPoli
 from .host_machine import FIRST_PAGES, HOLD, PASSED, QUOTA, HostVerbs
 from .loads import LoadTickets
 from .situation import Situation
-from .small_caches import NAMESPACE, PAGES, TAIL, USED, with_storage
+from .small_caches import NAMESPACE, PAGES, PRIORITY, TAIL, USED, with_storage
 from .tier_machine import ACTIONS, COMPONENT, EVICTED_PAGES, FAILING, PLACE, SOON, TIER, EventReplay, pick
 
 FULL = Component.FULL.value
@@ -92,15 +92,23 @@ class StorageMachine(HostVerbs):
             FULL, self.slots_of(FULL, data.draw(st.sampled_from([12, 12, 1, 0]), label="host pages evicted since"))
         )
 
-    # Rules. The first ten are those of HostMachine.
+    # Rules. The first ten are also those of HostMachine.
 
     pass_time = rule(actions=ACTIONS)(HostVerbs.pass_time)
     evict = rule(tier=TIER, component=COMPONENT, pages=EVICTED_PAGES, failing=FAILING)(HostVerbs.evict)
     match = rule(place=PLACE, pages=FIRST_PAGES, chunked=st.booleans(), stepping=st.booleans())(HostVerbs.match)
-    put = rule(pages=PAGES, tail=TAIL, namespace=NAMESPACE, passed=PASSED, with_state=st.booleans(), soon=SOON)(
-        HostVerbs.put
+    put = rule(
+        pages=PAGES,
+        tail=TAIL,
+        namespace=NAMESPACE,
+        passed=PASSED,
+        with_state=st.booleans(),
+        priority=PRIORITY,
+        soon=SOON,
+    )(HostVerbs.put)
+    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)(
+        HostVerbs.put_again
     )
-    put_again = rule(place=PLACE, pages=FIRST_PAGES, passed=PASSED, with_state=st.booleans())(HostVerbs.put_again)
     load_back = rule(place=PLACE, pages=FIRST_PAGES, quota=QUOTA, pressure=st.booleans(), soon=SOON)(
         HostVerbs.load_back
     )
@@ -119,7 +127,7 @@ class StorageMachine(HostVerbs):
         elif answer is Answer.ABORT:
             self._abort(place)
         elif answer is Answer.COMPUTE and (one := pick(self.prefetches, place)):
-            self._put(one.key, 0, with_state=True)
+            self._put(one.key, 0, with_state=True, priority=0)
         elif self.executor is ExecutorKind.STEPPED and (asked := pick(self.driver.pending(*StorageKind), place)):
             move = self.driver.advance if answer is Answer.ADVANCE else self.driver.complete
             move(asked.ticket)
@@ -320,7 +328,7 @@ class StorageMachine(HostVerbs):
 
     def _use_and_evict(self, place: int) -> None:
         """Insert an earlier prompt again, drain, and evict both tiers."""
-        self._put(self.earlier(place, 6), 0, with_state=True)
+        self._put(self.earlier(place, 6), 0, with_state=True, priority=0)
         self.drain()
         self.evict(Tier.DEVICE, FULL, 8, 0)
         self.drain()

@@ -74,7 +74,7 @@ def drop_device_copy(machine: HostMachine, *prompts: list[int]) -> None:
 
 def put(machine: HostMachine, pages: list[int], *soon: DrawnAction) -> None:
     """A prompt is computed."""
-    machine.put(pages, 0, SHARED, passed=0, with_state=True, soon=list(soon))
+    machine.put(pages, 0, SHARED, passed=0, with_state=True, priority=0, soon=list(soon))
 
 
 def load(machine: HostMachine, *soon: DrawnAction, pages: int = 6, quota: int | None = None) -> None:
@@ -178,7 +178,7 @@ def _(machine: HostMachine) -> None:
     """A prompt is computed again while it is loaded, and the load is not claimed yet."""
     drop_device_copy(machine, [1, 2])
     load(machine)
-    machine.put_again(0, 2, passed=0, with_state=True)
+    machine.put_again(0, 2, passed=0, with_state=True, priority=0)
     machine.pass_time([DRAIN])
 
 
