@@ -32,7 +32,7 @@ from hicache.tests.inventory.laws import read_invariants, read_laws
 from hicache.tests.inventory.sizes import SUITES, read_sizes, table
 
 ALL_SUITES = ("hicache/tests", *SUITES)
-QUICK = "conformance --quick"
+QUICK = "conformance --hicache-quick"
 """The name under which the configurations of a quick run are listed."""
 
 
