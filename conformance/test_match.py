@@ -640,6 +640,16 @@ def test_a_match_finds_the_anchor_and_the_host_hits_of_the_residency_cases(drive
             two_tiers.reset()
 
 
+@clause("MATCH-1", "MATCH-2", needs=(*LOOKING, Capability.REQUESTS), write_policies=WRITE_THROUGH)
+def test_a_look_up_finds_the_best_match_of_the_residency_cases(driver: Driver) -> None:
+    with host_variant(driver, sliding_window_size=window_tokens(driver.config, WINDOW_PAGES)) as two_tiers:
+        for case in residency_cases(two_tiers):
+            build_residency(two_tiers, case.residency)
+            found, expected = two_tiers.lookup(key_of(two_tiers, case.pages)), case.expected(two_tiers).best
+            assert found == expected, f"MATCH-1: {case}: expected {expected} elements cached on both tiers, got {found}"
+            two_tiers.reset()
+
+
 @clause("MATCH-1", "MATCH-2", "MATCH-5", "MATCH-12", needs=LOOKING, write_policies=WRITE_THROUGH)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_prefix_finds_what_the_oracle_finds(driver: Driver, seed: int) -> None:

@@ -204,8 +204,10 @@ class ReferenceAdapter(CacheAdapter):
     # Requests.
 
     def lookup(self, key: Key) -> int:
-        found = self.match(key, chunked=True)
-        return len(found.device_indices) + found.host_hit_length
+        # Beyond the device anchor FULL may be on the device, where another component is on the host alone.
+        found: MatchResult = self.match(key, chunked=True)
+        best: Node = found.best_match
+        return best.end * self.cache.config.page_size
 
     def admit(self, key: Key) -> Admission | None:
         request = self._requests.admit(key.tokens, key.namespace)
