@@ -96,6 +96,11 @@ class StageResult:
         executions = self.record.executions if self.record else ()
         return sum(execution.outcome is outcome for execution in executions)
 
+    @property
+    def verbs(self) -> int:
+        """The number of calls of the cache under test, each followed by a check of the whole cache."""
+        return sum(execution.operations for execution in self.record.executions) if self.record else 0
+
 
 def failed_stages(results: Sequence[StageResult]) -> list[str]:
     """The names of the stages that failed."""

@@ -68,7 +68,7 @@ def _run(stage: Stage, bars: Progress) -> StageResult:
 def _line(result: StageResult) -> str:
     verdict = "failed" if result.failed else "ok"
     counts = ", ".join(f"{result.count(outcome):,} {outcome.value.replace('_', ' ')}" for outcome in Outcome)
-    return f"{result.name}: {verdict}: {counts}, in {result.duration_s:.1f} s"
+    return f"{result.name}: {verdict}: {counts}, {result.verbs:,} verbs, in {result.duration_s:.1f} s"
 
 
 def show_results(results: Sequence[StageResult], console: Console) -> None:
@@ -115,12 +115,12 @@ def show_storage(record: RunRecord, console: Console) -> None:
 
 def _table(results: Iterable[StageResult]) -> Table:
     table = Table("suite")
-    for heading in ("executed", "passed", "failed", "known", "skipped", "seconds"):
+    for heading in ("executed", "passed", "failed", "known", "skipped", "verbs", "seconds"):
         table.add_column(heading, justify="right")
     for result in results:
         counts = {outcome: result.count(outcome) for outcome in Outcome}
         skipped = counts.pop(Outcome.SKIPPED)
-        shown = (sum(counts.values()), *counts.values(), skipped)
+        shown = (sum(counts.values()), *counts.values(), skipped, result.verbs)
         style = "red" if result.failed else None
         table.add_row(result.name, *(f"{count:,}" for count in shown), f"{result.duration_s:.1f}", style=style)
     return table
