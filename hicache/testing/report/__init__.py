@@ -57,11 +57,11 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
     shown = CONTRACT if clauses is None else clauses
     view = overview(record, shown)
     pictures = sorted(directory.glob("replay*.svg"), key=lambda picture: picture.stem)
-    replay_svgs = [picture.read_bytes() for picture in pictures]
+    replays = {picture.stem: picture.read_bytes() for picture in pictures}
     directory.mkdir(parents=True, exist_ok=True)
     write_run(record, directory / "run.json")
     page = directory / "report.html"
-    page.write_text(render_html(view, shown, replay_svgs), encoding="utf-8")
+    page.write_text(render_html(view, shown, replays), encoding="utf-8")
     (directory / "report.md").write_text(render_markdown(view), encoding="utf-8")
     (directory / "junit.xml").write_text(render_junit(record), encoding="utf-8")
     return page

@@ -110,6 +110,19 @@ class Coverage:
         return f"{told}, {self.clauses - self.checked} not" + (f": declare {gains}" if gains else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Undeclared:
+    """A capability that the adapter does not declare, and what waits for it.
+
+    `clauses`: those not checked whose tests need it. `tests`: skipped tests that need it, and maybe others too.
+    """
+
+    name: str
+    meaning: str
+    clauses: int
+    tests: int
+
+
 CHECKED = (Status.PASSED, Status.PASSED_IN_PART, Status.FAILED, Status.KNOWN_FAILURE)
 
 
@@ -194,3 +207,10 @@ def _gains(unchecked: AbstractSet[str], record: RunRecord) -> dict[str, int]:
             for name in set(execution.lacks) - {Capability.VERBS.name, Capability.REQUESTS.name}:
                 lacking.setdefault(name, set()).add(clause_id)
     return dict(Counter({name: len(clauses) for name, clauses in lacking.items()}).most_common())
+
+
+def declared_next(view: Overview) -> tuple[Undeclared, ...]:
+    """The capabilities to declare next, the one with the most unchecked clauses first."""
+    tests = Counter(name for one in view.record.executions for name in one.lacks if one.outcome is Outcome.SKIPPED)
+    gains = coverage(view).gains
+    return tuple(Undeclared(name, Capability[name].value, count, tests[name]) for name, count in gains.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.contract import Clause
 from hicache.testing.report.comparison import Comparison, contract_difference, difference
+from hicache.testing.report.coverage import declared_next
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
 from hicache.testing.report.run import Outcome, first_line
@@ -22,8 +23,8 @@ _MAX_SLOW_TESTS = 12
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequence[bytes]) -> str:
-    """Render the page of a run. `replay_svgs`: the pictures of replays."""
+def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[str, bytes]) -> str:
+    """Render the page of a run. `replays`: the pictures of replays by name; each has a page `NAME.html` beside this."""
     # A page without charts, such as a comparison, needs no matplotlib.
     from hicache.testing.report.figures import sections_figure, slowest_figure
 
@@ -48,8 +49,9 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replay_svgs: Sequ
             name: number for number, cause in enumerate(view.causes, start=1) for name in (cause.name, *cause.also)
         },
         sections_figure=sections_figure(view.matrix),
+        undeclared=declared_next(view),
         slowest_figure=slowest_figure(timed, _MAX_SLOW_TESTS) if timed else None,
-        replay_images=[data_address(picture) for picture in replay_svgs],
+        replays={name: data_address(picture) for name, picture in replays.items()},
     )
 
 

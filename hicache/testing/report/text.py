@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
+from hicache.testing.report.coverage import declared_next
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Group, Overview, Status
 from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
@@ -61,7 +62,7 @@ def render_markdown(view: Overview) -> str:
             *_failures(view.causes),
             *_sections(view),
             *_groups("Known failures", view.known_failures),
-            *_groups("Skipped", view.skips),
+            *_skipped(view),
             *_not_executed(view),
             *_table("Versions", ("of", "version"), view.record.versions.named.items()),
             *_table("Environment", ("name", "value"), view.record.environment.items()),
@@ -99,6 +100,16 @@ def _sections(view: Overview) -> Iterator[str]:
 def _groups(title: str, groups: Iterable[Group]) -> Iterator[str]:
     rows = [(group.reason, " ".join(group.clauses), str(group.executions)) for group in groups]
     return _table(title, ("reason", "clauses", "tests"), rows)
+
+
+def _skipped(view: Overview) -> Iterator[str]:
+    """What to declare next; the reasons alone where nothing is to be declared. The HTML page has all reasons."""
+    rows = [(one.name, one.meaning, str(one.clauses), str(one.tests)) for one in declared_next(view)]
+    if rows:
+        yield from _table("Skipped: what to declare next", ("capability", "what it is", "clauses", "tests"), rows)
+        yield from ("All reasons are in report.html.", "")
+    else:
+        yield from _groups("Skipped", view.skips)
 
 
 def _not_executed(view: Overview) -> Iterator[str]:

@@ -157,7 +157,7 @@ def test_a_headline_tells_three_causes() -> None:
 def test_each_broken_clause_of_the_page_leads_to_its_cause() -> None:
     own = [failed(number, "EVICT-8", "EVICT-8") for number in range(2)]
     view = overview(record(*own, failed(3, "HOST-2", "HOST-2", "EVICT-8")), CONTRACT)
-    page = render_html(view, CONTRACT, ())
+    page = render_html(view, CONTRACT, {})
     assert page.count('href="#cause-1"') >= 2, "expected EVICT-8 and HOST-2 to lead to the one cause"
     assert "May also explain: HOST-2" in page, "expected the page to say what joined the cause"
 

@@ -10,8 +10,10 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
-from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage
+from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage, declared_next
 from hicache.testing.report.matrix import overview
+from hicache.testing.report.pages import render_html
+from hicache.testing.report.text import render_markdown
 from hicache.tests.kit.suite_runs import execution, record
 
 ALL = frozenset(one.name for one in Capability)
@@ -110,3 +112,17 @@ def test_what_only_a_gpu_can_show_is_told_and_not_required() -> None:
     assert on_gpu, "no clause of the host needs a GPU: this test shows nothing"
     assert result.of(Level.HOST).verdict is Verdict.VERIFIED, f"got {result.of(Level.HOST)}"
     assert f"({', '.join(on_gpu)} only on a GPU)" in str(result), f"got {result}"
+
+
+def test_what_to_declare_next_is_told_with_the_tests_that_wait_for_it() -> None:
+    waiting = [
+        execution("LOCK-1", outcome=Outcome.SKIPPED, reason="a", lacks=("SNAPSHOT",), name="test_a"),
+        execution("LOCK-2", outcome=Outcome.SKIPPED, reason="b", lacks=("SNAPSHOT", "BYTES"), name="test_b"),
+        execution("KEY-1", outcome=Outcome.SKIPPED, reason="c", lacks=("BYTES",), name="test_c"),
+    ]
+    run = replace(record(*waiting, execution("KEY-1")), capabilities=("VERBS",))
+    view = overview(run, CONTRACT)
+    told = [(one.name, one.clauses, one.tests) for one in declared_next(view)]
+    assert told == [("SNAPSHOT", 2, 2), ("BYTES", 1, 2)], f"KEY-1 was checked by another test; got {told}"
+    for page in (render_html(view, CONTRACT, {}), render_markdown(view)):
+        assert Capability.SNAPSHOT.value.partition(":")[0] in page, "expected the page to say what SNAPSHOT is"
