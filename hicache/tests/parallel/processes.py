@@ -191,10 +191,13 @@ def be_late(topology: Topology, store: Store) -> list[int]:
 
 
 def open_without(topology: Topology, store: Store) -> Refusal | None:
-    """Rank 1 does not open its groups."""
+    """Rank 1 does not open its groups. It stays until rank 0 was refused: gloo names the end of a process first."""
     if world_rank(topology) == 1:
+        store.wait(["refused"])
         return None
-    return refusal_of(lambda: open_groups(topology, store, "cpu", LATE_S))
+    refusal = refusal_of(lambda: open_groups(topology, store, "cpu", LATE_S))
+    store.set("refused", "")
+    return refusal
 
 
 def open_again(deadline_s: float, topology: Topology, store: Store) -> list[int]:
