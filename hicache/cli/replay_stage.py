@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from time import perf_counter
@@ -53,21 +53,27 @@ class Replays:
     directory: Path
     known_failures: tuple[KnownFailure, ...]
     baseline: Baseline | None = None
+    executions: list[Execution] = field(default_factory=list)
+    started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     def run(self, progress: Progress) -> RunRecord:
         """Replay each sample to its end, or up to the first violated invariant."""
-        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         chosen = samples(self.adapter)
-        executions = [self._run(sample, part_of(progress, number, len(chosen))) for number, sample in enumerate(chosen)]
+        for number, sample in enumerate(chosen):
+            self.executions.append(self._run(sample, part_of(progress, number, len(chosen))))
+        return self.record()
+
+    def record(self) -> RunRecord:
+        """The replays that have ended."""
         return RunRecord(
             schema_version=SCHEMA_VERSION,
             versions=VERSIONS,
             implementation=self.path,
-            started=started,
+            started=self.started.isoformat(timespec="seconds"),
             environment={},
             profile=self.adapter.profile,
             capabilities=tuple(sorted(capability.name for capability in self.adapter.capabilities)),
-            executions=tuple(executions),
+            executions=tuple(self.executions),
         )
 
     def _run(self, sample: Sample, progress: Progress) -> Execution:
@@ -169,13 +175,21 @@ def _print_share(done: int, total: int, failures: int = 0) -> None:  # noqa: ARG
 
 
 def main(adapter: str, directory: str, known_failures: str = "", baseline: str = "") -> None:
-    """Replay the samples on an adapter, print the progress in percent, and write `replay/run.json`."""
+    """Replay the samples on an adapter, print the progress in percent, and write `replay/run.json`.
+
+    An interrupted run writes what has ended, and ends as one that was interrupted.
+    """
     known = read_known_failures(Path(known_failures)) if known_failures else ()
     cache = adapter_class(adapter)
     before = read_baseline(Path(baseline), adapter, cache.profile)[0] if baseline else None
     replays = Replays(adapter, cache, Path(directory), known, before)
-    record = replays.run(_print_share)
-    write_run(record, Path(directory) / "replay" / "run.json")
+    run_file = Path(directory) / "replay" / "run.json"
+    try:
+        write_run(replays.run(_print_share), run_file)
+    except KeyboardInterrupt:
+        if replays.executions:
+            write_run(replays.record(), run_file)
+        raise
 
 
 if __name__ == "__main__":

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hicache.cli import replay_stage
 from hicache.cli import stage as stage_module
 from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import StageResult, SuiteStage, Verification
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.replay import ReplayOutcome, Sample, replay_sample
+from hicache.testing.report import read_run
 from hicache.tests.kit import misbehaving
 from hicache.tests.kit.misbehaving import (
     Crashes,
@@ -112,3 +116,20 @@ def test_what_an_adapter_prints_cannot_reach_the_terminal(tmp_path: Path) -> Non
     assert result.record is not None, f"an exception is a finding of the replay: {result.problem}"
     assert result.failed, "the forged line says verified, but the replay failed"
     assert "\x1b" not in (result.problem or ""), f"escape codes must not reach the terminal: {result.problem!r}"
+
+
+def test_an_interrupted_replay_keeps_what_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    replays: list[str] = []
+
+    def interrupted(_: object, sample: Sample, *arguments: object) -> ReplayOutcome:
+        replays.append(sample.name)
+        if len(replays) == 2:
+            raise KeyboardInterrupt
+        return replay_sample(ReferenceAdapter, sample, tmp_path, lambda *_: None)
+
+    monkeypatch.setattr(replay_stage, "replay_sample", interrupted)
+    (tmp_path / "replay").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        replay_stage.main(f"{ReferenceAdapter.__module__}:{ReferenceAdapter.__name__}", str(tmp_path))
+    kept = read_run(tmp_path / "replay" / "run.json").executions
+    assert len(kept) == 1, f"expected the first of {replays}, got {kept}"
