@@ -121,7 +121,7 @@ def test_what_an_adapter_prints_cannot_reach_the_terminal(tmp_path: Path) -> Non
 def test_an_interrupted_replay_keeps_what_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     replays: list[str] = []
 
-    def interrupted(_: object, sample: Sample, *arguments: object) -> ReplayOutcome:
+    def interrupted(_: object, sample: Sample, *_rest: object) -> ReplayOutcome:
         replays.append(sample.name)
         if len(replays) == 2:
             raise KeyboardInterrupt
