@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from queue import Empty, Queue
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from time import perf_counter
 from typing import Protocol
 
@@ -232,17 +232,18 @@ class WatchedProcess:
     def __init__(self, command: Sequence[str]) -> None:
         ignored = ("PYTEST_ADDOPTS", *(option.variable for option in OPTIONS))
         environment = {name: value for name, value in os.environ.items() if name not in ignored}
-        self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-            start_new_session=True,
-        )
+        with _interruptible():
+            self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env=environment,
+                start_new_session=True,
+            )
         # Bounded, so that a process that prints without end waits, and does not fill the memory.
         self._queue: Queue[str | None] = Queue(_MAX_QUEUED)
         self._reader = Thread(target=self._read, daemon=True)
@@ -320,6 +321,19 @@ def _explains(record: RunRecord, ending: str, verification: Verification) -> boo
         "code 2": failed and verification.stops,
         "code 5": nothing,
     }.get(ending, False)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let a process that is started here end at SIGINT, also where a shell lets its background jobs ignore it."""
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN and current_thread() is main_thread()
+    if is_ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if is_ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _checkout_settings() -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +164,15 @@ def test_what_explains_an_ending(
     assert (result.problem is not None) is is_problem, f"{ending} with {changes} and {outcomes}: got {result.problem}"
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["handled", "ignored"])
+def _sigint(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A shell lets its background jobs ignore SIGINT, and so all that they start."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_sigint")
 def test_a_stage_that_takes_too_long_ends_with_what_it_has(tmp_path: Path) -> None:
     run_file = tmp_path / "run.json"
     program = f"""
