@@ -19,9 +19,7 @@ def test_the_quick_verdict_has_no_more_tests_than_its_budget() -> None:
     options = ["--hicache-quick", "--collect-only", "-q", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *MAX_TESTS, *options]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, (
-        f"the collection ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-    )
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     counts = Counter(line.partition("/")[0] for line in done.stdout.splitlines() if "::" in line)
     assert counts.keys() == MAX_TESTS.keys(), f"expected tests of each suite, got {dict(counts)}"
     over = {suite: count for suite, count in counts.items() if count > MAX_TESTS[suite]}

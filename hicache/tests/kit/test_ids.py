@@ -31,9 +31,7 @@ FOLDERS = {
 def test_each_id_can_be_pasted_into_a_shell() -> None:
     command = [sys.executable, "-m", "pytest", *FOLDERS, "--collect-only", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, (
-        f"the collection ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-    )
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     ids = [line for line in done.stdout.splitlines() if "::" in line]
     for folder, least in FOLDERS.items():
         count = sum(one.startswith(f"{folder}/") for one in ids)
