@@ -29,7 +29,9 @@ FOLDERS = {
 
 
 def test_each_id_can_be_pasted_into_a_shell() -> None:
-    command = [sys.executable, "-m", "pytest", *FOLDERS, "--collect-only", "-q", "-p", "no:cacheprovider"]
+    # In a worker of xdist the plugin of the benchmarks would warn that it disables them, and a warning is an error.
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider", "--benchmark-disable"]
+    command = [sys.executable, "-m", "pytest", *FOLDERS, *options]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     ids = [line for line in done.stdout.splitlines() if "::" in line]
