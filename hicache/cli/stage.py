@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from queue import Empty, Queue
+from tempfile import TemporaryDirectory
 from threading import Thread, current_thread, main_thread
 from time import perf_counter
 from typing import Protocol
@@ -192,10 +193,14 @@ def follow(command: list[str], log: Path, run_file: Path, progress: Progress, li
     """Run a process, copy its output to a file, and report its percentages and failures.
 
     Returns `code N` with its exit code, INTERRUPTED, or why it was killed. `run_file`: the process writes it as its
-    last act, and has to end soon after. After `limit_s` seconds it is asked to end with what it has.
+    last act, and has to end soon after. After `limit_s` seconds it is asked to end with what it has. Its temporary
+    files are removed when it has ended, however it ends.
     """
-    process, failures = WatchedProcess(command), 0
-    with log.open("w", encoding="utf-8") as copy, closing(process):
+    with ExitStack() as stack:
+        # A process that left the group may still write into the folder; that it cannot be removed is no failure.
+        temporary = stack.enter_context(TemporaryDirectory(prefix="hicache-", ignore_cleanup_errors=True))
+        copy, failures = stack.enter_context(log.open("w", encoding="utf-8")), 0
+        process = stack.enter_context(closing(WatchedProcess(command, temporary)))
         try:
             for line in bounded(process.lines(_MAX_SILENCE_S, run_file, limit_s), _MAX_OUTPUT):
                 copy.write(line)
@@ -227,11 +232,13 @@ class WatchedProcess:
     """A process in a process group of its own, with stdout and stderr in one stream, and a cleaned environment.
 
     Without `PYTEST_ADDOPTS` and the variables of the pytest plugin: a run has the options of the command alone.
+    `temporary`: the folder for its temporary files.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], temporary: str) -> None:
         ignored = ("PYTEST_ADDOPTS", *(option.variable for option in OPTIONS))
         environment = {name: value for name, value in os.environ.items() if name not in ignored}
+        environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary)
         with _interruptible():
             self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
                 command,

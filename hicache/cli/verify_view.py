@@ -91,9 +91,11 @@ def show_verdict(failed: Sequence[str], found: Coverage | None, missed: Sequence
     elif missed:
         names = ", ".join(level.value for level in missed)
         say(console, f"not verified: {names}: no test failed, but not all was checked", style="bold yellow")
-    elif found is not None:
+    elif found is not None and found.verified:
         names = ", ".join(one.level.value for one in found.verified)
         say(console, f"verified: {names}: no test failed", style="bold green")
+    else:
+        say(console, "no test failed, and no level is verified", style="bold yellow")
 
 
 def show_storage(record: RunRecord, console: Console) -> None:

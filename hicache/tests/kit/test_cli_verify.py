@@ -6,6 +6,7 @@ import io
 import shlex
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,6 +120,25 @@ def test_each_cause_is_shown_once_with_the_command_of_its_smallest_example(tmp_p
 def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
     output = shown([FakeStage("conformance", (execution("KEY-1", outcome=Outcome.SKIPPED),), None)], tmp_path)
     assert "not verified: device" in output, f"a run of skipped tests shows nothing: {output}"
+
+
+@pytest.mark.parametrize(
+    "executions", [(execution("KEY-1"),), (execution("KEY-1", outcome=Outcome.SKIPPED),)], ids=["in-part", "nothing"]
+)
+def test_without_a_verified_level_no_success_is_told(tmp_path: Path, executions: tuple[Execution, ...]) -> None:
+    output = io.StringIO()
+    stages = [FakeStage("conformance", executions, None)]
+    code = verify(stages, tmp_path, Console(file=output, width=100), [])
+    assert code == 0, f"nothing is required, and nothing failed: {output.getvalue()}"
+    verdict = output.getvalue().splitlines()[-2]
+    assert verdict == "no test failed, and no level is verified", f"expected no claim, got {output.getvalue()}"
+
+
+def test_where_no_stage_runs_no_success_is_told(tmp_path: Path) -> None:
+    output = io.StringIO()
+    code = verify([], tmp_path, Console(file=output, width=100), [])
+    verdict = output.getvalue().splitlines()[-1]
+    assert (code, verdict) == (0, "no test failed, and no level is verified"), f"got {code}: {output.getvalue()}"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +267,42 @@ def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, t
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
     ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore)
     assert ending == "no output for 1 s", f"a process that never ends has to be ended, got {ending}"
+
+
+LITTER = """
+import os, pathlib, tempfile, threading
+pathlib.Path(folder, "asked").write_text(" ".join([tempfile.gettempdir(), os.environ["TEMP"], os.environ["TMP"]]))
+pathlib.Path(tempfile.mkdtemp(), "large").write_text("x")
+tempfile.mkstemp()
+print("[ 10%] begun", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "ending"),
+    [
+        ("pass", "code 0"),
+        ("os.kill(os.getpid(), 9)", "code -9"),
+        ("threading.Event().wait()", "no output for 5 s"),
+    ],
+    ids=["ends", "is-killed", "hangs"],
+)
+def test_no_temporary_file_of_a_process_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, last: str, ending: str
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, str(shared))
+    monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 5.0)
+    program = f"folder = {str(tmp_path)!r}\n{LITTER}\n{last}"
+    ended = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore)
+    assert ended == ending, f"expected {ending}, got {ended}: {(tmp_path / 'log').read_text()}"
+    asked = set((tmp_path / "asked").read_text().split())
+    assert len(asked) == 1, f"expected one folder, by each of its names, got {asked}"
+    assert asked != {str(shared)}, "a process has a temporary folder of its own"
+    assert not list(shared.iterdir()), f"expected nothing that stays, got {list(shared.iterdir())}"
 
 
 def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *executions: Execution) -> StageResult:
