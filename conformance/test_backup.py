@@ -17,6 +17,7 @@ from .scenario import (
     MAMBA,
     SWA,
     TOMBSTONE,
+    admit,
     best_match,
     capacity_for,
     evict_all,
@@ -28,6 +29,7 @@ from .scenario import (
     longer_prompt,
     put,
     tier_hits,
+    tokens_in_pages,
 )
 from .transfers import (
     match_prompt,
@@ -173,6 +175,19 @@ def test_the_chunks_of_a_prefill_are_not_counted_as_hits(driver: Driver) -> None
     assert not backed_up(driver), f"HOST-1: no further request came, copied is {host_slots(driver, FULL)}"
     match_prompt(driver, [1, 2])
     assert backed_up(driver) == prefixes(1, 2), f"HOST-1: one came, copied is {host_slots(driver, FULL)}"
+
+
+@clause("HOST-1", "EVICT-2", needs=[Capability.REQUESTS], write_policies=THROUGH, page_sizes=[16])
+def test_a_request_in_chunks_is_one_hit(driver: Driver) -> None:
+    selective = {"write_policy": WritePolicy.WRITE_THROUGH_SELECTIVE, "selective_hits": 3}
+    with host_variant(driver, host=selective) as cache:
+        for hits in range(4):
+            admission = admit(cache, [1, 2, 3, 4], tail=int(not cache.config.bigram))
+            for count in (2, 3, 4):
+                cache.checkpoint(admission.request, max(tokens_in_pages(cache, count), admission.cached_tokens))
+            cache.finish(admission.request)
+            found, expected = backed_up(cache), prefixes(1, 2, 3, 4) if hits == 3 else set()
+            assert found == expected, f"HOST-1: {hits} hits of 3, each in chunks: expected copies {expected}, got {found}"
 
 
 @clause("HOST-1", write_policies=BACK)

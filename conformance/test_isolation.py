@@ -94,6 +94,33 @@ def test_no_two_namespaces_share_slots_or_blocks(adapter_type: type[CacheAdapter
         blocks |= named
 
 
+MANY = tuple(replace(SHARED, **{("lora", "salt", "tenant")[n % 3]: str(n)}) for n in range(2000))
+"""So many namespaces that some two of them have the same number of 16 bits."""
+
+
+@clause("SEC-1", "KEY-4", needs=[Capability.HASHES])
+def test_thousands_of_namespaces_have_no_page_hash_in_common(adapter_type: type[CacheAdapter]) -> None:
+    driver = open_standard(adapter_type, "full/page1/lru")
+    owner: dict[str, Namespace] = {}
+    for namespace in MANY:
+        (digest,) = driver.adapter.page_hashes(driver.key([1], namespace))
+        assert digest not in owner, f"SEC-1: {namespace} and {owner[digest]} have hash {digest}"
+        owner[digest] = namespace
+
+
+@clause("SEC-1", "KEY-2")
+def test_thousands_of_namespaces_find_nothing_of_each_other(adapter_type: type[CacheAdapter]) -> None:
+    driver = open_standard(adapter_type, "full/page1/lru", capacity_tokens={FULL: len(MANY)})
+    # The laws look at the whole cache, and would do so 6,000 times.
+    driver.check_every = 0
+    for namespace in MANY:
+        key = driver.key([1], namespace)
+        found = len(driver.adapter.match(key, chunked=False).device_indices)
+        assert found == 0, f"SEC-1: {namespace} was never used, and found a token of {len(MANY)} others"
+        driver.put(key)
+    driver.check()
+
+
 @clause("SEC-3", bigram=True)
 @pytest.mark.parametrize("field", ["lora", "salt", "tenant"])
 def test_only_the_same_namespace_finds_a_prompt(driver: Driver, field: str) -> None:

@@ -132,6 +132,15 @@ def test_page_hashes_are_the_hash_chain_of_the_contract(driver: Driver) -> None:
     assert found == expected, f"KEY-4: expected {expected}, got {found}"
 
 
+@clause("KEY-3", "KEY-4", needs=[Capability.BIGRAM, Capability.PAGED, Capability.HASHES])
+@pytest.mark.parametrize("tokens", [15, 16, 17, 31, 32, 33, 48, 49])
+def test_a_prompt_of_pairs_has_a_hash_for_each_whole_page(adapter_type: type[CacheAdapter], tokens: int) -> None:
+    driver = open_standard(adapter_type, "full/page16/lru", bigram=True)
+    found = list(driver.adapter.page_hashes(driver.key(range(1, tokens + 1))))
+    expected = page_hash_chain(range(1, tokens + 1), 16, bigram=True)
+    assert found == expected, f"KEY-3: {tokens} tokens are {tokens - 1} pairs: expected {expected}, got {found}"
+
+
 @clause("KEY-4", needs=[Capability.NAMESPACES], bigram=True)
 def test_a_namespace_seeds_the_chain(driver: Driver) -> None:
     tokens = driver.prompt([1, 2, 3])

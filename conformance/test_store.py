@@ -96,6 +96,24 @@ def test_a_cache_that_differs_in_one_thing_reads_nothing(driver: Driver, other: 
         assert came == 0, f"STORE-1: a cache that differs in its {other} read {came} pages of this one"
 
 
+ALIKE = ("org/m", "org-m", "org_m", "org.m", "org//m", "Org/m", "org/m ", "org/m-", f"{'m' * 300}1", f"{'m' * 300}2")
+"""Names of models that are equal where a name is cut, where letters lose their case, or signs become one."""
+
+
+@clause("STORE-1", components=(FULL,), alone=True, page_sizes=[16])
+def test_models_with_similar_names_read_nothing_of_each_other(driver: Driver) -> None:
+    owners: dict[str, str] = {}
+    for name in ALIKE:
+        with storage_variant(driver, storage={"model": name}) as cache:
+            keys = object_keys(cache, Pool.KV, PROMPT)
+            shared = {owners[key] for key in keys if key in owners}
+            assert not shared, f"STORE-1: model {name!r} has the object keys of {shared}"
+            came = prefetch(cache, PROMPT)
+            assert came == 0, f"STORE-1: model {name!r} read {came} pages of one of {ALIKE[: ALIKE.index(name)]}"
+            owners.update(dict.fromkeys(keys, name))
+            put_in_storage(cache, PROMPT)
+
+
 @clause("STORE-1", page_sizes=[16])
 def test_pages_of_another_size_are_not_read(driver: Driver) -> None:
     put_in_storage(driver, PROMPT)

@@ -10,10 +10,13 @@ LAYERED = (1, 63, 1000, 3032)
 TRAVERSALS = ("../a", "a/../b", "..", "a/..", "/etc/a", "a//b", "a/", "/", "a\\..\\b", "~/a", "file:///a", "%2e%2e/a")
 MALFORMED = (*TRAVERSALS, "", ".", ".hidden", "a/.b", "a b", "a\x00b", "a\nb", "a\n", "é", "a?b", "a#b", "a" * 201)
 
-NEIGHBOURS = ("a", "a/b", "a/b/c", "A", "a.b", "a-b", "a_b", "ab", "a.tmp", "a..b", "-", "_", "index", "a/b.tmp", "0")
+NEIGHBOURS = (
+    *("a", "a/b", "a/b/c", "A", "a.b", "a-b", "a_b", "ab", "a.tmp", "a..b", "-", "_", "index", "a/b.tmp", "0", "00"),
+    *("a.", "a-", "a--b", "a--b--c", "a/-b", "a-/b", "a_/b", "a/_b"),
+)
 """Similar keys that a backend might confuse with each other, or with its own files."""
 
-LONGEST = ("a" * 200, "/".join(["b" * 99, "c" * 100]), "/".join("d" * 100))
+LONGEST = ("a" * 200, "a" * 199 + "b", "/".join(["b" * 99, "c" * 100]), "/".join("d" * 100))
 
 
 def page_keys(count: int, pool: str = "kv", prompt: int = 0) -> list[str]:

@@ -24,7 +24,7 @@ from .names import LONGEST, MALFORMED, NEIGHBOURS, TRAVERSALS, page_keys
 
 @clause("KEY-2", "STORE-1")
 def test_scopes_are_separate(place: Place) -> None:
-    names = ("model", "model-1", "Model", "model_1", "model.1", "1", "x" * 150)
+    names = ("model", "model-1", "Model", "model_1", "model.1", "model.", "model--1", "1", "x" * 150, "x" * 149 + "y")
     stores = [StorageDriver(place, scope=name) for name in names]
     keys = page_keys(3)
     for version, store in enumerate(stores):

@@ -326,6 +326,23 @@ class OneScope(DictionaryStorage):
         return STORES.setdefault((self.store, "one"), {})
 
 
+class ShortNames(DictionaryStorage):
+    """Scopes and keys are cut after 128 characters."""
+
+    def checked_scope(self, scope: str) -> str:
+        return super().checked_scope(scope)[:128]
+
+    def checked_key(self, key: str) -> str:
+        return super().checked_key(key)[:128]
+
+
+class FlatKeys(DictionaryStorage):
+    """The slash of a key becomes two hyphens."""
+
+    def checked_key(self, key: str) -> str:
+        return super().checked_key(key).replace("/", "--")
+
+
 class NoCase(DictionaryStorage):
     """Keys are not case-sensitive, as on some file systems."""
 

@@ -28,6 +28,8 @@ FOUND = [
     (backends.Unbounded, "conformance/storage/test_capacity.py", "STORE-8"),
     (backends.Remembers, "conformance/storage/test_pages.py", "STORE-7"),
     (backends.OneScope, "conformance/storage/test_names.py", "STORE-7"),
+    (backends.ShortNames, "conformance/storage/test_names.py", "STORE-7"),
+    (backends.FlatKeys, "conformance/storage/test_names.py", "STORE-7"),
     (backends.NoCase, "conformance/storage/test_names.py", "STORE-7"),
     (backends.OneContextRank, "conformance/storage/test_names.py", "STORE-7"),
     (backends.AnyKey, "conformance/storage/test_names.py", "KeyFormError"),

@@ -1,0 +1,170 @@
+"""Caches with one defect each that shows in few situations: ROWS names for each a conformance test of the quick run."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import wraps
+from types import ModuleType
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import hicache.cache
+from hicache import keys
+from hicache.components import component_tree
+from hicache.config import CacheConfig
+from hicache.keys import RadixKey, chain_seed, encode_namespace, hash_pages
+from hicache.storage.keys import StorageKeys
+from hicache.testing.adapters.reference import ReferenceAdapter
+from hicache.testing.mutants.accuracy.transfers import OtherParts
+from hicache.testing.mutants.rows import Row
+from hicache.tiers import prefetch, storage_io
+from hicache.tree import hashes
+from hicache.tree.node import Node
+from hicache.tree.radix import RadixTree
+from hicache.types import Key, Namespace
+
+
+class OtherCalls(ReferenceAdapter):
+    """The reference with other functions in the place of some, while one of its verbs runs.
+
+    `calls`: a module, a name in it, and what stands there.
+    """
+
+    calls: ClassVar[tuple[tuple[ModuleType, str, object], ...]]
+
+    def __init_subclass__(cls) -> None:
+        for name, verb in inspect.getmembers(ReferenceAdapter, inspect.isfunction):
+            if not name.startswith("_"):
+                setattr(cls, name, _within(cls, verb))
+
+
+def _within(cls: type[OtherCalls], verb: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(verb)
+    def replaced(self: OtherCalls, *arguments: Any, **named: Any) -> Any:
+        with ExitStack() as entered:
+            for call in cls.calls:
+                entered.enter_context(patch.object(*call))
+            return verb(self, *arguments, **named)
+
+    return replaced
+
+
+# Names.
+
+
+class _ReadableNames(StorageKeys):
+    @classmethod
+    def of(cls, config: CacheConfig) -> StorageKeys:
+        assert config.storage is not None, "names are those of a cache with storage"
+        readable = re.sub(r"[^A-Za-z0-9_-]+", "-", config.storage.model)
+        return StorageKeys.of(replace(config, storage=replace(config.storage, model=readable)))
+
+
+class ModelsByReadableName(OtherParts):
+    """Names a model in storage by letters, digits and hyphens alone, so that org/m is org-m."""
+
+    parts = ((storage_io, "StorageKeys", _ReadableNames),)
+
+
+def _short_seed(namespace: Namespace) -> bytes:
+    return chain_seed(namespace)[:2]
+
+
+class ShortSeed(OtherCalls):
+    """Seeds the hashes of a namespace with 16 bits."""
+
+    calls = tuple((module, "chain_seed", _short_seed) for module in (hicache.cache, hashes, prefetch))
+
+
+class _ShortEdges(RadixTree):
+    def _edge(self, parent: Node, key: RadixKey, offset: int) -> bytes:
+        edge = super()._edge(parent, key, offset)
+        if parent.parent is not None:
+            return edge
+        encoded = encode_namespace(key.namespace)
+        return (hashlib.sha256(encoded).digest()[:2] if encoded else b"") + edge[len(encoded) :]
+
+
+class ShortNamespaces(OtherParts):
+    """Finds a namespace below the root by 16 bits of its hash."""
+
+    parts = ((component_tree, "RadixTree", _ShortEdges),)
+
+
+class HashesOfTokens(ReferenceAdapter):
+    """Counts the pages of a prompt of pairs by its tokens, so that the last one may lack a pair."""
+
+    def page_hashes(self, key: Key) -> Sequence[str]:
+        config = self.cache.config
+        if not config.bigram:
+            return super().page_hashes(key)
+        whole = RadixKey.of(key.tokens, key.namespace, 1, bigram=True)
+        data = whole.data[: len(key.tokens) // config.page_size * config.page_size * 2 * keys.TOKEN_BYTES]
+        found = hash_pages(data, self.cache.tree.radix.bytes_per_page, chain_seed(key.namespace))
+        return [digest.hex() for digest in found]
+
+
+# Hits.
+
+
+class CheckpointIsAHit(ReferenceAdapter):
+    """Counts each checkpoint of a request as a hit, as its match after the insert."""
+
+    def checkpoint(self, request: Any, computed_tokens: int) -> Any:
+        before = request.shared_tokens
+        table = super().checkpoint(request, computed_tokens)
+        if request.shared_tokens > before:
+            self.cache.match(self.cache.key(request.tokens[:computed_tokens], request.namespace), chunked=False)
+        return table
+
+
+STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
+
+ROWS = (
+    Row(
+        slug="models-by-readable-name",
+        source="ours",
+        clauses=("STORE-1",),
+        adapter=ModelsByReadableName,
+        test=f"{STORE}test_models_with_similar_names_read_nothing_of_each_other",
+        told="STORE-1",
+    ),
+    Row(
+        slug="seed-of-16-bits",
+        source="ours",
+        clauses=("SEC-1", "KEY-4"),
+        adapter=ShortSeed,
+        test=f"{ISOLATION}test_thousands_of_namespaces_have_no_page_hash_in_common",
+        told="SEC-1",
+    ),
+    Row(
+        slug="namespaces-by-16-bits",
+        source="ours",
+        clauses=("SEC-1", "KEY-2"),
+        adapter=ShortNamespaces,
+        test=f"{ISOLATION}test_thousands_of_namespaces_find_nothing_of_each_other",
+        told="SEC-1",
+    ),
+    Row(
+        slug="hashes-of-tokens-for-pairs",
+        source="ours",
+        clauses=("KEY-3",),
+        adapter=HashesOfTokens,
+        test=f"{KEYS}test_a_prompt_of_pairs_has_a_hash_for_each_whole_page",
+        told="KEY-3",
+    ),
+    Row(
+        slug="a-checkpoint-is-a-hit",
+        source="ours",
+        clauses=("HOST-1", "EVICT-2"),
+        adapter=CheckpointIsAHit,
+        test=f"{BACKUP}test_a_request_in_chunks_is_one_hit",
+        told="HOST-1",
+    ),
+)
+"""One for each defect."""
