@@ -187,7 +187,9 @@ def test_a_request_in_chunks_is_one_hit(driver: Driver) -> None:
                 cache.checkpoint(admission.request, max(tokens_in_pages(cache, count), admission.cached_tokens))
             cache.finish(admission.request)
             found, expected = backed_up(cache), prefixes(1, 2, 3, 4) if hits == 3 else set()
-            assert found == expected, f"HOST-1: {hits} hits of 3, each in chunks: expected copies {expected}, got {found}"
+            assert found == expected, (
+                f"HOST-1: {hits} hits of 3, each in chunks: expected copies {expected}, got {found}"
+            )
 
 
 @clause("HOST-1", write_policies=BACK)
