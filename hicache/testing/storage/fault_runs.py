@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,7 +103,6 @@ class FaultRun:
     def close(self) -> None:
         """Close the backend and remove its files."""
         self._place.close()
-        shutil.rmtree(self._place.directory)
 
     def _recover(self) -> None:
         """Reopen with a working disk, and check that every page can be stored and read."""

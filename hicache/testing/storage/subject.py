@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,11 +185,14 @@ class Place:
         return sum(sum(one.injected.values()) for one in self._opened if isinstance(one, FaultyStorage))
 
     def close(self) -> None:
-        """Close every instance and the metadata service."""
-        while self._opened:
-            self._opened.pop().close()
-        if self.metadata is not None:
-            self.metadata.close()
+        """Close every instance and the metadata service, and remove the folder: the stores of a suite take gigabytes."""
+        try:
+            while self._opened:
+                self._opened.pop().close()
+            if self.metadata is not None:
+                self.metadata.close()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def _metadata_service() -> MetadataService:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,6 +41,15 @@ def test_places_have_nothing_in_common(tmp_path: Path) -> None:
     places = [Place(SHIPPED[0], tmp_path) for _ in range(2)]
     assert places[0].options != places[1].options, f"each has a store of its own, got {places[0].options}"
     assert places[0].scope("a") != places[1].scope("a"), "each has scopes of its own"
+
+
+def test_a_place_leaves_no_files(tmp_path: Path) -> None:
+    for subject in SHIPPED:
+        with closing(Place(subject, tmp_path, page_bytes=64, capacity_bytes=1 << 16)) as place:
+            stored = place.open(place.scope("model")).set(["a"], [[memoryview(bytes(64))]], [])
+            assert stored == [True], f"{subject.name}: expected the page to be stored, got {stored}"
+    left = list(tmp_path.rglob("*"))
+    assert not left, f"expected an empty folder when the places are closed, got {left}"
 
 
 def test_a_shipped_backend_has_default_options_unless_others_are_given() -> None:
