@@ -479,6 +479,7 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         if storage is None:
             return
+        self.counters.storage_errors = storage.worker.errors
         storage.writer.take_over()
         storage.prefetches.take_over()
         storage.writer.start_due()

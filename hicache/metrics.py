@@ -14,7 +14,8 @@ class Counters:
     at. `states_copied`: by copy-on-write. `bytes_backed_up`, `bytes_loaded`: by transfers that ended well, over all
     layers and pools. `backups_refused`: for lack of host space. `bytes_stored`, `bytes_prefetched`: written to and read
     from storage. `stores_failed`: nodes that storage did not take. `prefetches_limited`: refused above the limit of
-    tokens under way. `prefetches_cut`: ended before all had come.
+    tokens under way. `prefetches_cut`: ended before all had come. `storage_errors`: calls of the storage backend that
+    raised, or gave what is no answer, as of the last step.
     """
 
     nodes_visited: int = 0
@@ -31,3 +32,4 @@ class Counters:
     stores_failed: int = 0
     prefetches_limited: int = 0
     prefetches_cut: int = 0
+    storage_errors: int = 0

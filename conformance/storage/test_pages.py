@@ -131,6 +131,32 @@ def test_the_counters_match_the_operations(store: StorageDriver) -> None:
     )
 
 
+# STORE-12: every answer has the type of the interface, whatever it says.
+
+
+@clause("STORE-12")
+@pytest.mark.parametrize("count", [0, 1, BATCH_PAGES])
+def test_answers_are_bools_and_numbers_of_python(store: StorageDriver, count: int) -> None:
+    keys = page_keys(count)
+    for is_kept in (False, True):
+        if is_kept:
+            store.set(keys)
+        backend, target = store.instances[0], store.sheet(keys)
+        answers = {
+            "has": backend.has(keys),
+            "get": backend.get(keys, target.pages, []),
+            "set": backend.set(keys, store.source(keys, 0).pages, []) if is_kept else [True] * count,
+        }
+        for verb, answer in answers.items():
+            assert type(answer) is list, f"STORE-12: {verb}: expected a list, got {answer!r}"
+            kinds = [type(one) for one in answer]
+            assert kinds == [bool] * count, f"STORE-12: {verb}: expected {count} bools, got {answer!r}"
+        pages = backend.exists(keys, [PoolQuery(keys, ALL, 0), PoolQuery(keys, TRAILING, 1)], [])
+        assert type(pages) is int, f"STORE-12: exists: expected an int, got {pages!r}"
+        assert pages == count * is_kept, f"STORE-2: of {count} pages {count * is_kept} are kept, got {pages}"
+    assert type(backend.clear()) is bool, "STORE-12: clear: expected a bool"
+
+
 # STORE-2: `exists` returns the longest prefix that all pools accept.
 
 

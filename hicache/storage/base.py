@@ -110,10 +110,17 @@ class StorageBackend(ABC):
         for query in queries:
             if len(query.keys) != len(keys):
                 raise ValueError(f"expected {len(keys)} keys of a pool, one for each page, got {len(query.keys)}")
-        present = self.has(keys)
+        present = self._present(keys)
         whole = present.index(False) if False in present else len(present)
-        wants = [(self.has(query.keys[:whole]), query.policy, query.trailing_pages) for query in queries]
+        wants = [(self._present(query.keys[:whole]), query.policy, query.trailing_pages) for query in queries]
         return usable_pages(whole, wants)
+
+    def _present(self, keys: Sequence[str]) -> list[bool]:
+        """What `has` answers. Only True itself means that an object is there."""
+        answers = self.has(keys)
+        if len(answers) != len(keys):
+            raise ValueError(f"expected {len(keys)} answers of has, got {len(answers)}")
+        return [one is True for one in answers]
 
 
 Want = tuple[Sequence[bool], HitPolicy, int]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 
 from hicache.config import CacheConfig
 from hicache.metrics import Counters
 from hicache.pools.host import HostPools
+from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, pages_usable
 from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
 from hicache.storage.keys import StorageKeys
 from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob
@@ -16,6 +18,11 @@ from hicache.tree.node import Node
 from hicache.types import Component, HitPolicy, Pool, Slots, StorageKind
 
 LOG = logging.getLogger(__name__)
+
+VERB = {StorageKind.QUERY: "exists", StorageKind.PREFETCH: "get", StorageKind.STORE: "set"}
+"""What a job calls of a backend."""
+
+VERBS = (*VERB.values(), "clear", "close")
 
 
 class StorageRequests:
@@ -115,20 +122,26 @@ def _tail_pages(config: CacheConfig) -> dict[str, int]:
 class StorageWorker:
     """Calls the backend on the threads of executors, straight into and out of the host pools.
 
-    What a backend raises is a miss; the first such exception is logged. `written`: the pools whose pages this rank
-    writes. Those of other pools are left to the rank that does.
+    What a backend raises, and what is no answer, is a miss or a refusal. The first of these is logged, and all are
+    counted. `written`: the pools whose pages this rank writes. Those of other pools are left to the rank that does.
     """
 
     def __init__(self, pools: HostPools, written: frozenset[str]) -> None:
         self._pools = pools
         self._written = written
         self._backend: StorageBackend | None = None
-        self._has_logged = False
+        self._errors = dict.fromkeys(VERBS, 0)
+        self._noted = count()
 
     @property
     def is_attached(self) -> bool:
         """Whether there is a backend."""
         return self._backend is not None
+
+    @property
+    def errors(self) -> int:
+        """How many calls of backends raised, or gave what is no answer."""
+        return sum(self._errors.values())
 
     def attach(self, backend: StorageBackend) -> None:
         """Register the host pools' memory with a backend, and call this backend from now on.
@@ -138,25 +151,21 @@ class StorageWorker:
         try:
             backend.register(self._pools.regions())
         except Exception:
-            backend.close()
+            self._call("close", backend.close, is_closed)
             raise
         self._backend = backend
 
     def detach(self) -> None:
-        """Close the backend."""
-        if self._backend is not None:
-            self._backend.close()
-            self._backend = None
+        """Close the backend. It is gone also if that raises."""
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            self._call("close", backend.close, is_closed)
 
     def clear(self) -> bool:
         """Remove all that the cache has in storage; False without a backend, or when it cannot."""
         if self._backend is None:
             return False
-        try:
-            return self._backend.clear()
-        except Exception:
-            LOG.exception("the storage backend raised in clear()")
-            return False
+        return bool(self._call("clear", self._backend.clear, is_cleared))
 
     def step(self, job: StorageJob, done: Progress) -> Progress:
         """Do the next part of a job."""
@@ -176,19 +185,14 @@ class StorageWorker:
         backend = self._backend
         if backend is None:
             return 0
-        try:
-            if isinstance(part, PrefixQuery):
-                return min(backend.exists(part.keys, part.pools, job.prefix_keys), len(part.keys))
+        if isinstance(part, PageBatch):
             return self._move(backend, job, part)
-        except Exception:
-            if not self._has_logged:
-                self._has_logged = True
-                LOG.exception(
-                    "storage backend raised in %s job %d; later exceptions are not logged",
-                    job.kind.value,
-                    job.number,
-                )
-            return 0
+        keys, pools = part.keys, part.pools
+        return self._call(
+            "exists",
+            lambda: backend.exists(keys, pools, job.prefix_keys),
+            lambda answer: pages_usable(answer, len(keys)),
+        )
 
     def _move(self, backend: StorageBackend, job: StorageJob, batch: PageBatch) -> int:
         if job.kind is StorageKind.STORE and batch.pool not in self._written:
@@ -196,7 +200,22 @@ class StorageWorker:
         buffers = self._pools.buffers[batch.pool]
         pages = [buffers.pieces(page) for page in batch.pages.tolist()]
         verb = backend.set if job.kind is StorageKind.STORE else backend.get
-        answers = verb(batch.keys, pages, job.prefix_keys)
-        if len(answers) != len(batch.keys):
-            raise ValueError(f"{len(answers)} answers for {len(batch.keys)} keys")
-        return answers.index(False) if False in answers else len(answers)
+        return self._call(
+            VERB[job.kind],
+            lambda: verb(batch.keys, pages, job.prefix_keys),
+            lambda answer: pages_done(answer, len(batch.keys)),
+        )
+
+    def _call(self, verb: str, ask: Callable[[], object], read: Callable[[object], Reading]) -> int:
+        """The pages of an answer. What the backend raises, and what is no answer, is counted; the first is logged."""
+        error = None
+        try:
+            reading = read(ask())
+        except Exception as raised:  # noqa: BLE001 - what a backend raises is an answer
+            reading, error = Reading(0, "it raised"), raised
+        if reading.flaw:
+            # Without a lock: each verb is called by one thread, and a count gives each number to one.
+            self._errors[verb] += 1
+            if next(self._noted) == 0:
+                LOG.error("storage backend, %s: %s; later errors are not logged", verb, reading.flaw, exc_info=error)
+        return reading.pages

@@ -95,14 +95,15 @@ class StorageDriver:
         queries = [PoolQuery(*need) for need in needs]
         answer = self._call("exists", self.instances[instance].exists, keys, queries, [])
         if type(answer) is not int:
-            raise violation("STORE-2", "exists", "a number of pages", repr(answer))
+            raise violation("STORE-12", "exists", f"an int from 0 to {len(keys)}", repr(answer))
         self.model.was_asked(keys, needs, answer)
         return answer
 
     def clear(self, *, instance: int = 0) -> bool:
         """Remove all objects of the scope."""
         answer = self._call("clear", self.instances[instance].clear)
-        self._check_shape("clear", [""], [answer])
+        if type(answer) is not bool:
+            raise violation("STORE-12", "clear", "a bool", repr(answer))
         self.model.was_cleared(answer)
         return answer
 
@@ -134,7 +135,7 @@ class StorageDriver:
 
     def _check_shape(self, verb: str, keys: Sequence[str], answers: Sequence[bool]) -> None:
         if type(answers) is not list or len(answers) != len(keys) or not all(type(one) is bool for one in answers):
-            raise violation("STORE-3", f"{verb} of {len(keys)} keys", "a list with a bool for each key", repr(answers))
+            raise violation("STORE-12", f"{verb} of {len(keys)} keys", "a list with a bool for each key", repr(answers))
 
     def _check_refusal(self, verb: str, keys: Sequence[str], answers: Sequence[bool]) -> None:
         if answers != [False] * len(keys):

@@ -14,6 +14,8 @@ from threading import Event, RLock
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
 from hicache.storage.keys import check_key, check_scope
 from hicache.types import HitPolicy
@@ -244,6 +246,20 @@ class TurnedAnswers(DictionaryStorage):
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         return super().get(keys, targets, prefix_keys)[::-1]
+
+
+class VectorAnswers(DictionaryStorage):
+    """`has` answers with numpy, whose True is not True itself."""
+
+    def has(self, keys: Sequence[str]) -> list[bool]:
+        return list(np.array(super().has(keys), dtype=np.bool_))
+
+
+class VectorCounts(DictionaryStorage):
+    """`exists` counts with numpy."""
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        return np.int64(super().exists(keys, queries, prefix_keys))  # type: ignore[return-value]
 
 
 class ClearsAll(DictionaryStorage):

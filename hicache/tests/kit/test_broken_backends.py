@@ -19,6 +19,8 @@ FOUND = [
     (backends.SmallestOfEach, "conformance/storage/test_pages.py", "STORE-2"),
     (backends.FixedWindow, "conformance/storage/test_pages.py", "STORE-2"),
     (backends.TurnedAnswers, "conformance/storage/test_pages.py", "STORE-3"),
+    (backends.VectorAnswers, "conformance/storage/test_pages.py", "STORE-12"),
+    (backends.VectorCounts, "conformance/storage/test_pages.py", "STORE-12"),
     (backends.ClearsAll, "conformance/storage/test_pages.py", "STORE-4"),
     (backends.Overwrites, "conformance/storage/test_pages.py", "STORE-5"),
     (backends.TakesShort, "conformance/storage/test_pages.py", "STORE-3"),

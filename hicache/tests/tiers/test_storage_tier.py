@@ -185,9 +185,23 @@ def test_what_a_backend_does_wrong_is_a_miss(pools: HostPools, caplog: pytest.Lo
     with caplog.at_level(logging.ERROR):
         assert answer(worker, StorageKind.PREFETCH, batch) == 0, "FLOW-4: a call that raises brings nothing"
         assert answer(worker, StorageKind.STORE, batch) == 0, "one answer for two keys counts as none"
-    assert len(caplog.records) == 1, f"only the first exception is logged, got {caplog.messages}"
+    assert len(caplog.records) == 1, f"only the first error is logged, got {caplog.messages}"
     query = PrefixQuery(KEYS, ())
-    assert answer(worker, StorageKind.QUERY, query) == 2, "no more pages can be used than the query has"
+    assert answer(worker, StorageKind.QUERY, query) == 0, "STORE-12: 99 of 2 pages is no answer"
+    assert worker.errors == 3, f"STORE-12: three calls raised or gave no answer, counted are {worker.errors}"
+
+
+class Unclosable(MemoryStorage):
+    """Cannot be closed."""
+
+    def close(self) -> None:
+        raise OSError("a file is held")
+
+
+def test_a_backend_that_cannot_be_closed_is_gone_all_the_same(pools: HostPools) -> None:
+    worker = worker_of(pools, Unclosable("scope", {}))
+    worker.detach()
+    assert (worker.is_attached, worker.errors) == (False, 1), "it is detached, and the error is counted"
 
 
 def test_a_detached_worker_answers_nothing(pools: HostPools) -> None:
