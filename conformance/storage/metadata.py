@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
 
 ANSWER_BYTES = 1 << 16
+
+JSON = {"Content-Type": "application/json"}
+"""The header of every request that is served."""
 
 
 class Answer(NamedTuple):
@@ -32,11 +36,11 @@ class Metadata:
         named = {} if self.namespace is None else {"namespace": self.namespace}
         return self.post(f"/{self.rank}/{operation}", json.dumps({**fields, **named}).encode())
 
-    def post(self, path: str, body: bytes, method: str = "POST") -> Answer:
+    def post(self, path: str, body: bytes, method: str = "POST", headers: Mapping[str, str] = JSON) -> Answer:
         """Send one request with this body."""
         connection = HTTPConnection(self.host, self.port, timeout=30)
         try:
-            connection.request(method, path, body)
+            connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
             found = response.read()
             return Answer(response.status, json.loads(found) if found else None)

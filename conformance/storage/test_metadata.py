@@ -1,4 +1,4 @@
-"""STORE-10, SEC-4: the metadata service of 3FS separates pools, and servers validate every request."""
+"""STORE-10, SEC-4, SEC-7: the metadata service of 3FS separates pools, and servers validate every request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hicache.storage.hf3fs.service import MAX_BODY_BYTES, MetadataService
 from hicache.testing.contract import clause
 from hicache.testing.storage.subject import Place
 
-from .metadata import Metadata
+from .metadata import JSON, Metadata
 
 # STORE-10: the metadata service of 3FS separates pools, and shows only confirmed pages.
 
@@ -206,21 +206,26 @@ WRONG_BODIES = {
     "a number without end": b'{"keys":' + b"9" * 10_000 + b"}",
 }
 
+HEAD = b"Host: localhost\r\nContent-Type: application/json\r\n"
+"""The headers of every request that is served."""
+
+POST = b"POST /0/exists HTTP/1.1\r\n" + HEAD
+
 WRONG_REQUESTS = {
-    "another method": b"GET /0/exists HTTP/1.1\r\nHost: a\r\n\r\n",
-    "an unknown method": b"NAP /0/exists HTTP/1.1\r\nHost: a\r\n\r\n",
-    "no length": b"POST /0/exists HTTP/1.1\r\nHost: a\r\n\r\n",
-    "a length that is no number": b"POST /0/exists HTTP/1.1\r\nContent-Length: +2\r\n\r\n{}",
-    "less than nothing": b"POST /0/exists HTTP/1.1\r\nContent-Length: -1\r\n\r\n{}",
-    "two lengths": b"POST /0/exists HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-    "pieces": b"POST /0/exists HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-    "a body that ends too soon": b"POST /0/exists HTTP/1.1\r\nContent-Length: 20\r\n\r\n{}",
-    "another version": b"POST /0/exists HTTP/9.9\r\nContent-Length: 2\r\n\r\n{}",
+    "another method": b"GET /0/exists HTTP/1.1\r\n" + HEAD + b"\r\n",
+    "an unknown method": b"NAP /0/exists HTTP/1.1\r\n" + HEAD + b"\r\n",
+    "no length": POST + b"\r\n",
+    "a length that is no number": POST + b"Content-Length: +2\r\n\r\n{}",
+    "less than nothing": POST + b"Content-Length: -1\r\n\r\n{}",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "pieces": POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "a body that ends too soon": POST + b"Content-Length: 20\r\n\r\n{}",
+    "another version": b"POST /0/exists HTTP/9.9\r\n" + HEAD + b"Content-Length: 2\r\n\r\n{}",
     "no version": b"POST /0/exists\r\n\r\n",
     "no words": b"\x00\x01\x02\r\n\r\n",
     "a long line": b"POST /" + b"0" * 100_000 + b" HTTP/1.1\r\n\r\n",
-    "a long header": b"POST /0/exists HTTP/1.1\r\nA: " + b"0" * 100_000 + b"\r\n\r\n",
-    "many headers": b"POST /0/exists HTTP/1.1\r\n" + b"A: b\r\n" * 1000 + b"\r\n",
+    "a long header": POST + b"A: " + b"0" * 100_000 + b"\r\n\r\n",
+    "many headers": POST + b"A: b\r\n" * 1000 + b"\r\n",
 }
 
 WRONG_PATHS = ("/", "/0", "/0/nope", "/0/exists/", "//exists", "/x/exists", "/-1/exists", "/1.0/exists", "/0//exists")
@@ -302,7 +307,7 @@ def test_a_body_that_is_too_long_is_refused(kept: Metadata, is_sent: bool) -> No
         status, content = kept.post("/0/exists", b"[" + b" " * (length - 1))
         assert status == 413, f"SEC-4: a body of {length} bytes: expected 413, got {status} {content}"
     else:
-        answer = kept.send(f"POST /0/exists HTTP/1.1\r\nContent-Length: {10**14}\r\n\r\n".encode())
+        answer = kept.send(POST + f"Content-Length: {10**14}\r\n\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 413 "), f"SEC-4: expected 413 before the body comes, got {answer[:100]!r}"
     require_unchanged(kept)
 
@@ -316,9 +321,9 @@ def test_a_body_of_the_maximum_length_is_read(kept: Metadata) -> None:
 
 @clause("SEC-4")
 def test_the_rest_of_a_refused_body_is_not_served_as_a_request(kept: Metadata) -> None:
-    smuggled = b"POST /0/clear HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
-    kept.send(b"POST /0/exists HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled)
-    kept.send(f"POST /0/exists HTTP/1.1\r\nContent-Length: {10**14}\r\n\r\n".encode() + smuggled)
+    smuggled = b"POST /0/clear HTTP/1.1\r\n" + HEAD + b"Content-Length: 2\r\n\r\n{}"
+    kept.send(POST + b"Transfer-Encoding: chunked\r\n\r\n" + smuggled)
+    kept.send(POST + f"Content-Length: {10**14}\r\n\r\n".encode() + smuggled)
     require_unchanged(kept)
 
 
@@ -326,9 +331,89 @@ def test_the_rest_of_a_refused_body_is_not_served_as_a_request(kept: Metadata) -
 def test_a_refused_field_keeps_the_connection_open(kept: Metadata) -> None:
     connection = HTTPConnection(kept.host, kept.port, timeout=30)
     for _ in range(2):
-        connection.request("POST", "/0/exists", b'{"keys":1}')
+        connection.request("POST", "/0/exists", b'{"keys":1}', JSON)
         response = connection.getresponse()
         assert (response.status, bool(response.read())) == (422, True), "SEC-4: an answer that tells what is wrong"
         assert isinstance(connection.sock, socket.socket), "SEC-4: the body was read whole, so that it can be used on"
     connection.close()
     require_unchanged(kept)
+
+
+# SEC-7: a web page of another site changes nothing, and a token guards what others can reach.
+
+OF_OTHER_PAGES: dict[str, dict[str, str]] = {
+    "plain text": {"Content-Type": "text/plain"},
+    "a form": {"Content-Type": "application/x-www-form-urlencoded"},
+    "no content type": {},
+    "JSON by its name alone": {"Content-Type": "text/plain; application/json"},
+    "a page of another site": {**JSON, "Origin": "https://other.example"},
+    "a page of another service of this machine": {**JSON, "Origin": "http://localhost:1"},
+    "a page without an origin": {**JSON, "Origin": "null"},
+    "a name that was bound to this address": {**JSON, "Host": "other.example"},
+    "that name with the port": {**JSON, "Host": "other.example:18000"},
+    "an address that begins like this one": {**JSON, "Host": "127.0.0.1.other.example"},
+    "a user before another host": {**JSON, "Host": "localhost@other.example"},
+    "an empty host": {**JSON, "Host": ""},
+}
+
+TOKEN = "a-token-for-a-test-of-this-clause"  # noqa: S105 - it guards nothing
+
+NOT_THE_TOKEN: dict[str, dict[str, str]] = {
+    "none": {},
+    "another": {"Authorization": f"Bearer {TOKEN[:-1]}X"},
+    "its beginning": {"Authorization": f"Bearer {TOKEN[:-1]}"},
+    "more than it": {"Authorization": f"Bearer {TOKEN}X"},
+    "an empty one": {"Authorization": "Bearer "},
+    "another scheme": {"Authorization": f"Basic {TOKEN}"},
+    "other letters": {"Authorization": "Bearer \xe4" + TOKEN[1:]},
+}
+
+CHANGES = ("initialize", RESERVE, "confirm_write", "delete_keys", "clear")
+
+
+@clause("SEC-7")
+@pytest.mark.parametrize("headers", OF_OTHER_PAGES.values(), ids=OF_OTHER_PAGES)
+def test_a_page_of_another_site_changes_nothing(kept: Metadata, headers: dict[str, str]) -> None:
+    for operation in CHANGES:
+        status, content = kept.post(f"/0/{operation}", b'{"keys":["a"],"num_pages":1}', headers=headers)
+        assert 400 <= status < 500, f"SEC-7: {operation} with {headers}: expected 4xx, got {status} {content}"
+        assert content["detail"], f"SEC-7: the answer says what is wrong, got {content}"
+    require_unchanged(kept)
+
+
+@clause("SEC-7")
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:18000"])
+def test_the_names_of_this_machine_are_served(kept: Metadata, host: str) -> None:
+    found = kept.post("/0/exists", b'{"keys":["a"]}', headers={**JSON, "Host": host, "Origin": f"http://{host}"})
+    assert found == (200, {"exists": [True]}), f"SEC-7: {host} is this machine, got {found}"
+
+
+@clause("SEC-7")
+@pytest.mark.usefixtures("metadata")
+@pytest.mark.parametrize("headers", NOT_THE_TOKEN.values(), ids=NOT_THE_TOKEN)
+def test_nothing_is_changed_without_the_token(headers: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    service = MetadataService(Catalogue(None), token=TOKEN)
+    service.start()
+    try:
+        asked = Metadata(str(service.host), service.port)
+        body = b'{"num_pages":3}'
+        given = {**JSON, "Authorization": f"Bearer {TOKEN}"}
+        assert asked.post("/0/initialize", body, headers=given).status == 204, "SEC-7: who has the token is served"
+        for operation in CHANGES:
+            status, content = asked.post(f"/0/{operation}", body, headers={**JSON, **headers})
+            assert status == 401, f"SEC-7: {operation} with {headers}: expected 401, got {status} {content}"
+            assert TOKEN not in str(content), f"SEC-7: no answer shows the token, got {content}"
+        assert asked.post("/0/usage", b"{}", headers=given).content["free"] == 3, "SEC-7: nothing was changed"
+    finally:
+        service.close()
+    assert TOKEN not in caplog.text, "SEC-7: no log shows the token"
+
+
+@clause("SEC-7")
+@pytest.mark.usefixtures("metadata")
+@pytest.mark.parametrize("host", ["0.0.0.0", ""])  # noqa: S104 - it is refused
+def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a loopback address: the service needs a token"):
+        MetadataService(Catalogue(None), host=host)
+    MetadataService(Catalogue(None), host=host, token=TOKEN).close()

@@ -9,27 +9,45 @@ from typing import Annotated
 import typer
 
 from hicache.errors import ConfigurationError
+from hicache.storage.hf3fs.access import TOKEN_VARIABLE, read_token
 from hicache.storage.hf3fs.catalogue import RESERVATION_S, Catalogue
 from hicache.storage.hf3fs.service import LOOPBACK, MetadataService
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+_Host = Annotated[str, typer.Option(help="Address to listen on. An address that is not loopback needs a token.")]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port.")]
+_File = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False, help="File for the metadata; a journal is written beside it. Without it: memory only."
+    ),
+]
+_ReservationS = Annotated[
+    float,
+    typer.Option(min=1, help="Seconds after which a page that was reserved and not confirmed may be reserved again."),
+]
+_TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False,
+        help=f"File with the token that requests must present. Default: the variable {TOKEN_VARIABLE}, or none.",
+    ),
+]
+_Names = Annotated[
+    list[str] | None,
+    typer.Option(help="Further name by which clients reach the service, such as one of DNS; may be repeated."),
+]
+
+
 def serve_metadata_command(
-    host: Annotated[str, typer.Option(help="Address to listen on. The service has no authentication.")] = LOOPBACK,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port.")] = 18000,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="File for the metadata; a journal is written beside it. Without it: memory only."
-        ),
-    ] = None,
-    reservation_s: Annotated[
-        float,
-        typer.Option(
-            min=1, help="Seconds after which a page that was reserved and not confirmed may be reserved again."
-        ),
-    ] = RESERVATION_S,
+    host: _Host = LOOPBACK,
+    port: _Port = 18000,
+    file: _File = None,
+    reservation_s: _ReservationS = RESERVATION_S,
+    token_file: _TokenFile = None,
+    name: _Names = None,
 ) -> None:
     """Serve the metadata of 3FS over HTTP until SIGTERM or SIGINT. It then writes the file a last time.
 
@@ -37,15 +55,19 @@ def serve_metadata_command(
 
     Exit code:
     - 0: it was ended by SIGTERM or SIGINT.
-    - 2: it cannot listen on the address, or cannot use or read the file. The file stays unchanged.
+    - 2: it cannot listen on the address, has no token for it, or cannot use or read a file. The file stays unchanged.
     """
+    try:
+        token = read_token(token_file)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--token-file") from error
     try:
         catalogue = Catalogue(file, age_limit_s=reservation_s)
     except ConfigurationError as error:
         raise typer.BadParameter(str(error), param_hint="--file") from error
     try:
-        service = MetadataService(catalogue, host=host, port=port)
-    except OSError as error:
+        service = MetadataService(catalogue, host=host, port=port, token=token, names=name or ())
+    except (OSError, ConfigurationError) as error:
         catalogue.close()
         raise typer.BadParameter(f"{host}:{port}: {error}", param_hint="--host, --port") from error
     # The threads of the service inherit this mask, so that only this thread receives the signals.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from hicache.types import HitPolicy
 
@@ -61,6 +61,9 @@ class StorageBackend(ABC):
 
     `prefix_keys`: the keys of the pages before the first one, root first; empty unless the configuration enables them.
     """
+
+    SECRET_OPTIONS: ClassVar[tuple[str, ...]] = ()
+    """The options that no log, message or record may show."""
 
     @abstractmethod
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:

@@ -10,13 +10,22 @@ from typing import Any, NoReturn
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 
+SECRET = "<secret>"  # noqa: S105 - it stands for one
+"""What stands for the value of a secret option."""
+
 
 class Options:
-    """The options of one backend. Methods raise ConfigurationError, naming the backend, the option and the value."""
+    """The options of one backend. Methods raise ConfigurationError, naming the backend, the option and the value.
 
-    def __init__(self, backend: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    `secret`: the options whose values no message shows.
+    """
+
+    def __init__(
+        self, backend: str, given: Mapping[str, Any], known: Collection[str], secret: Collection[str] = ()
+    ) -> None:
         self._backend = backend
         self._given = given
+        self._secret = secret
         for name, value in given.items():
             if name not in known:
                 names = " ".join(sorted(known))
@@ -72,7 +81,8 @@ class Options:
 
     def refuse(self, name: str, value: object, expected: str) -> NoReturn:
         """Raise the error for a value that differs from what is expected."""
-        found = "nothing" if value is None else f"{value!r} ({type(value).__name__})"
+        shown = SECRET if name in self._secret else repr(value)
+        found = "nothing" if value is None else f"{shown} ({type(value).__name__})"
         raise ConfigurationError(
             f"storage backend {self._backend!r}, option {name!r}: got {found}, expected {expected}"
         )

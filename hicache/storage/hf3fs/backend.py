@@ -8,10 +8,13 @@ from typing import Any
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
+from hicache.storage.hf3fs.access import checked_token, read_token
 from hicache.storage.hf3fs.client import MetadataClient, MetadataError
 from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
 from hicache.storage.paged import Answer, PagedStorage
 from hicache.storage.registry import Options
+
+OPTIONS = ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s", "token")
 
 MAX_TIMEOUT_S = 600
 
@@ -22,17 +25,22 @@ class Hf3fsStorage(PagedStorage):
     Pages are reserved at the service, written, and confirmed. 3FS is used through the file system, not through its
     user-space ring (usrbio). Options: `root`, the folder, a different one for each service; `page_bytes`, the size of
     the largest page; `capacity_pages`, above which the least recently used pages are evicted; `metadata_url`, of
-    `hicache serve-metadata`; `timeout_s`, for each step of an exchange with the service (default 5).
+    `hicache serve-metadata`; `timeout_s`, for each step of an exchange with the service (default 5); `token`, that of
+    the service (default: the variable HICACHE_METADATA_TOKEN, or none).
     """
+
+    SECRET_OPTIONS = ("token",)
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        parsed = Options("hf3fs", options, ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s"))
+        parsed = Options("hf3fs", options, OPTIONS, self.SECRET_OPTIONS)
         num_pages, slot_bytes = parsed.count("capacity_pages"), slot_bytes_of(parsed.count("page_bytes"))
         self._page_bytes = parsed.count("page_bytes")
         timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
         # A scope may itself end with a dot and digits: only the last digits are the slot size.
-        self._metadata = MetadataClient(parsed.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s)
+        self._metadata = MetadataClient(
+            parsed.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s, _token(parsed)
+        )
         self._file = _opened(parsed.text("root"), scope, num_pages, slot_bytes)
         try:
             self._metadata.initialise()
@@ -123,6 +131,11 @@ class Hf3fsStorage(PagedStorage):
     def _release(self) -> None:
         self._metadata.close()
         self._file.close()
+
+
+def _token(parsed: Options) -> str | None:
+    token = parsed.optional_text("token")
+    return read_token(None) if token is None else checked_token(token, "storage option 'token'")
 
 
 def _opened(root: str, scope: str, num_pages: int, slot_bytes: int) -> PageFile:

@@ -18,7 +18,10 @@ MAX_ANSWER_BYTES = 16 << 20
 MAX_IDLE_S = 20.0
 """How long an idle connection is reused: less than the idle timeout of the service."""
 
-_DONE, _UNKNOWN, _CONFLICT = 204, 404, 409
+_DONE, _UNKNOWN = 204, 404
+
+_REFUSALS = (401, 403, 409, 421)
+"""The answers to a client that is configured wrongly: its token, its address of the service, its number of pages."""
 
 
 class MetadataError(OSError):
@@ -29,12 +32,15 @@ class MetadataClient:
     """One namespace of rank 0; keys distinguish the ranks of a cache. Methods raise MetadataError.
 
     The namespace is initialised before the first request, and again if the service does not know it. A request that
-    changes nothing is repeated once when its connection breaks. `timeout_s`: for each step of an exchange. Raises
-    ConfigurationError for a URL that is not `http://host:port`.
+    changes nothing is repeated once when its connection breaks. `timeout_s`: for each step of an exchange. `token`: of
+    the service, if it has one. Raises ConfigurationError for a URL that is not `http://host:port`.
     """
 
-    def __init__(self, url: str, namespace: str, num_pages: int, timeout_s: float) -> None:
+    def __init__(self, url: str, namespace: str, num_pages: int, timeout_s: float, token: str | None = None) -> None:
         self._host, self._port = _address(url)
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._namespace = namespace
         self._num_pages = num_pages
         self._timeout_s = timeout_s
@@ -43,10 +49,13 @@ class MetadataClient:
         self._idle: deque[tuple[float, HTTPConnection]] = deque()
 
     def initialise(self) -> None:
-        """Create the namespace. Raises ConfigurationError if it exists with another number of pages."""
+        """Create the namespace. Raises ConfigurationError if the service refuses the client or the number of pages."""
         status, content = self._post("initialize", {"num_pages": self._num_pages})
-        if status == _CONFLICT:
-            raise ConfigurationError(f"the metadata service refuses {self._num_pages} pages: {_detail(content)}")
+        if status in _REFUSALS:
+            raise ConfigurationError(
+                f"the metadata service at {self._host}:{self._port} refuses this client with {self._num_pages} pages: "
+                f"{status} {_detail(content)}"
+            )
         if status != _DONE:
             raise MetadataError(f"initialize: {status} {_detail(content)}")
         self._is_known = True
@@ -126,7 +135,7 @@ class MetadataClient:
         body = json.dumps({**fields, "namespace": self._namespace}, separators=(",", ":"))
         connection = self._connection()
         try:
-            connection.request("POST", f"/0/{operation}", body, {"Content-Type": "application/json"})
+            connection.request("POST", f"/0/{operation}", body, self._headers)
             response = connection.getresponse()
             found = response.read(MAX_ANSWER_BYTES)
             content = json.loads(found) if found else {}

@@ -7,12 +7,14 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
 
+from hicache.errors import ConfigurationError
+from hicache.storage.hf3fs.access import Access, is_loopback
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.fields import RefusalError
 from hicache.storage.hf3fs.routes import Reply, reply
@@ -36,6 +38,7 @@ _CLOSE = {"Connection": "close"}
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 
+_UNAUTHORISED = 401
 _UNKNOWN_METHOD = 501
 _STATUS_OF_CLIENT = {_UNKNOWN_METHOD: 405, 505: 400}
 """4xx in place of the 5xx of the standard library for an unknown method or version, which is the client's error."""
@@ -44,14 +47,24 @@ _STATUS_OF_CLIENT = {_UNKNOWN_METHOD: 405, 505: 400}
 class MetadataService:
     """Listens from its construction, and serves from `start` until `close`, which closes all connections.
 
-    `host`: loopback by default. `port`: 0 for any free port. `max_body_bytes`: a longer body is answered with 413. The
-    caller closes the catalogue, after this. Raises OSError for an address that cannot be used.
+    `host`: loopback by default. `port`: 0 for any free port. `max_body_bytes`: a longer body is answered with 413.
+    `token`: what each request must present. `names`: further names by which clients reach the service, such as those
+    of DNS. The caller closes the catalogue, after this. Raises OSError for an address that cannot be used, and
+    ConfigurationError for one that is not loopback when there is no token.
     """
 
     def __init__(
-        self, catalogue: Catalogue, *, host: str = LOOPBACK, port: int = 0, max_body_bytes: int = MAX_BODY_BYTES
+        self,
+        catalogue: Catalogue,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        token: str | None = None,
+        names: Collection[str] = (),
     ) -> None:
-        self._server = _Server((host, port), catalogue, max_body_bytes)
+        access = Access((host, *names), token)
+        self._server = _Server((host, port), catalogue, access, max_body_bytes, needs_loopback=token is None)
         self._thread = Thread(target=self._serve, daemon=True)
         self._is_closing = False
         self.host, self.port = self._server.server_address[:2]
@@ -83,12 +96,28 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], catalogue: Catalogue, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        catalogue: Catalogue,
+        access: Access,
+        max_body_bytes: int,
+        *,
+        needs_loopback: bool,
+    ) -> None:
         self.catalogue = catalogue
+        self.access = access
         self.max_body_bytes = max_body_bytes
+        self._needs_loopback = needs_loopback
         self._connections = set[socket.socket]()
         self._lock = Lock()
         super().__init__(address, _Exchange)
+
+    def server_bind(self) -> None:
+        super().server_bind()
+        address = str(self.server_address[0])
+        if self._needs_loopback and not is_loopback(address):
+            raise ConfigurationError(f"{address} is not a loopback address: the service needs a token to listen there")
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -123,10 +152,12 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         try:
+            self.server.access.check(self.headers, self.connection.getsockname()[0])
             body = self._body()
         except RefusalError as refusal:
             # The rest of the body would be parsed as the next request, so the connection is closed.
-            self._send(Reply(refusal.status, {"detail": str(refusal)}), _CLOSE)
+            challenge = {"WWW-Authenticate": "Bearer"} if refusal.status == _UNAUTHORISED else {}
+            self._send(Reply(refusal.status, {"detail": str(refusal)}), {**challenge, **_CLOSE})
             self._drop_rest()
         else:
             self._send(reply(self.server.catalogue, self.path, body), {})

@@ -131,10 +131,10 @@ BACKEND_CLAUSES: Mapping[str, Clause] = {
     for clause_id in (
         "KEY-2",
         *(f"STORE-{number}" for number in range(1, 13)),
-        *("SEC-4", "SEC-5", "SEC-6"),
+        *("SEC-4", "SEC-5", "SEC-6", "SEC-7"),
     )
 }
-"""In the order of the contract. STORE-10 and SEC-4 are executed for a backend with the project's metadata service."""
+"""In the order of the contract. Those of metadata are executed for a backend with the project's metadata service."""
 
 
 class Place:

@@ -14,20 +14,24 @@ import pytest
 from typer.testing import CliRunner
 
 from hicache.cli.app import app
+from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.client import MetadataClient
 
 COMMAND = (sys.executable, "-c", "from hicache.cli.main import main; main()", "serve-metadata", "--port", "0")
 
 
 @contextmanager
-def serving(file: Path) -> Iterator[tuple[subprocess.Popen[str], MetadataClient]]:
+def serving(
+    file: Path, *arguments: str, token: str | None = None
+) -> Iterator[tuple[subprocess.Popen[str], MetadataClient]]:
     """The command in a process of its own, and one who asks it."""
-    with subprocess.Popen([*COMMAND, "--file", str(file)], stdout=subprocess.PIPE, text=True) as process:
+    command = [*COMMAND, "--file", str(file), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None, "the process was opened with a pipe"
         try:
             told = process.stdout.readline()
             assert told.startswith("serving the metadata of 3FS at http://127.0.0.1:"), f"SEC-4: loopback, got {told!r}"
-            client = MetadataClient(told.split()[-1], "kv", 3, 10)
+            client = MetadataClient(told.split()[-1], "kv", 3, 10, token)
             yield process, client
             client.close()
         finally:
@@ -57,7 +61,13 @@ def test_what_was_confirmed_outlives_the_process(tmp_path: Path, end: signal.Sig
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("--file", "broken.json"), "broken.json cannot be used"), (("--host", "192.0.2.1"), "192.0.2.1:0")],
+    [
+        (("--file", "broken.json"), "broken.json cannot be used"),
+        (("--host", "192.0.2.1"), "192.0.2.1:0"),
+        (("--host", "0.0.0.0"), "0.0.0.0 is not a loopback address: the service needs a token"),  # noqa: S104
+        (("--token-file", "broken.json"), "token file broken.json: expected a token"),
+        (("--token-file", "nowhere"), "token file nowhere cannot be read"),
+    ],
 )
 def test_what_cannot_be_served_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
@@ -68,3 +78,12 @@ def test_what_cannot_be_served_is_a_usage_error(
     assert result.exit_code == 2, f"expected 2, got {result.exit_code}: {result.output}"
     assert message in result.output, f"{message} is named: {result.output}"
     assert Path("broken.json").read_text() == "{broken", "STORE-10: a file that cannot be read stays as it is"
+
+
+def test_a_token_in_a_file_guards_the_service(tmp_path: Path) -> None:
+    token, file = "a-token-that-guards-nothing", tmp_path / "token"
+    file.write_text(f"{token}\n")
+    with serving(tmp_path / "metadata.json", "--token-file", str(file), token=token) as (_, client):
+        keep(client, "a")
+        with pytest.raises(ConfigurationError, match="401"):
+            MetadataClient(f"http://127.0.0.1:{client._port}", "kv", 3, 10).initialise()

@@ -29,7 +29,7 @@ CLAUSES_BY_SECTION = {
     "REQ": 6,
     "FLOW": 12,
     "EVENT": 2,
-    "SEC": 6,
+    "SEC": 7,
 }
 
 WRONG = {

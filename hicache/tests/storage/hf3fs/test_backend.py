@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
+from hicache.storage.hf3fs.access import TOKEN_VARIABLE
+from hicache.storage.hf3fs.backend import Hf3fsStorage
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.page_file import HEADER, slot_bytes_of
 from hicache.storage.hf3fs.service import MetadataService
@@ -233,3 +236,31 @@ def test_an_option_that_cannot_be_is_named(open_here: OpenHere, options: dict[st
 @pytest.mark.parametrize(("most", "slot"), [(1, 4096), (4096 - HEADER.size, 4096), (4096, 8192)])
 def test_a_slot_is_whole_blocks(most: int, slot: int) -> None:
     assert slot_bytes_of(most) == slot, f"{most} bytes and a header take {slot}, got {slot_bytes_of(most)}"
+
+
+TOKEN = "a-token-that-guards-nothing"  # noqa: S105 - of a service of this test
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["option", "variable"])
+def test_the_token_of_the_service_is_an_option_or_a_variable(
+    open_in: Open, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    with closing(MetadataService(Catalogue(None), token=TOKEN)) as service:
+        service.start()
+        options = {"page_bytes": PAGE_BYTES, "metadata_url": service.url, "capacity_pages": 4}
+        if is_named:
+            backend = open_in("hf3fs", **options, token=TOKEN)
+        else:
+            with pytest.raises(ConfigurationError, match="401"):
+                open_in("hf3fs", **options)
+            monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+            backend = open_in("hf3fs", **options)
+        assert put(backend, a=page(1)) == [True], "SEC-7: who has the token is served"
+
+
+@pytest.mark.parametrize("token", [TOKEN[:8], f"{TOKEN}\n", 10**20], ids=["short", "a line", "a number"])
+def test_what_is_no_token_is_refused_and_not_shown(open_here: OpenHere, token: object) -> None:
+    with pytest.raises(ConfigurationError, match="'token'") as told:
+        open_here(token=token)
+    assert str(token) not in str(told.value), f"SEC-7: no message shows a token, got {told.value}"
+    assert "token" in Hf3fsStorage.SECRET_OPTIONS, "SEC-7: who shows options can tell"

@@ -173,3 +173,18 @@ def test_a_connection_that_was_not_used_for_long_is_not_trusted(
 def test_a_url_that_leads_to_no_service_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="metadata_url"):
         client_of(url)
+
+
+TOKEN = "a-token-that-guards-nothing"  # noqa: S105 - of a service of this test
+
+
+def test_a_client_presents_its_token() -> None:
+    with closing(MetadataService(Catalogue(None), token=TOKEN)) as service:
+        service.start()
+        with closing(MetadataClient(service.url, "kv", 3, 5.0, TOKEN)) as client:
+            assert client.reserve(["a"]) == ([(False, 2)], 0), "SEC-7: who has the token is served"
+        for token in (None, f"{TOKEN}X"):
+            with closing(MetadataClient(service.url, "kv", 3, 5.0, token)) as client:
+                with pytest.raises(ConfigurationError, match="401 Authorization: expected Bearer") as told:
+                    client.initialise()
+                assert TOKEN not in str(told.value), "SEC-7: no message shows a token"

@@ -16,7 +16,10 @@ from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
 from hicache.tests.storage.conftest import Serve
 
-CLEAR = b"POST /0/clear HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+JSON = {"Content-Type": "application/json"}
+HEAD = b"Host: localhost\r\nContent-Type: application/json\r\n"
+POST = b"POST /0/exists HTTP/1.1\r\n" + HEAD
+CLEAR = b"POST /0/clear HTTP/1.1\r\n" + HEAD + b"Content-Length: 2\r\n\r\n{}"
 
 
 def keep(catalogue: Catalogue, key: str) -> None:
@@ -35,7 +38,7 @@ def told(service: MetadataService, request: bytes) -> bytes:
 
 
 def told_on(connection: HTTPConnection) -> int:
-    connection.request("POST", "/0/clear", b"{}")
+    connection.request("POST", "/0/clear", b"{}", JSON)
     return connection.getresponse().status
 
 
@@ -48,7 +51,7 @@ def test_what_follows_a_body_that_was_not_read_is_no_request(
     catalogue.initialise("0:kv", 1)
     keep(catalogue, "a")
     service = serve(catalogue)
-    answer = told(service, f"POST /0/exists HTTP/1.1\r\n{head}\r\n\r\n".encode() + CLEAR)
+    answer = told(service, POST + f"{head}\r\n\r\n".encode() + CLEAR)
     assert answer.startswith(b"HTTP/1.1 4"), f"SEC-4: expected 4xx, got {answer[:100]!r}"
     # Whatever else it would answer comes before this.
     service.close()
@@ -58,13 +61,13 @@ def test_what_follows_a_body_that_was_not_read_is_no_request(
 def test_a_body_that_does_not_come_is_given_up(service: MetadataService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module._Exchange, "timeout", 0.1)
     monkeypatch.setattr(service_module, "_DRAIN_S", 0.1)
-    answer = told(service, b"POST /0/exists HTTP/1.1\r\nContent-Length: 20\r\n\r\n{")
+    answer = told(service, POST + b"Content-Length: 20\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 "), f"SEC-4: expected 408, got {answer[:100]!r}"
 
 
 def test_nobody_is_answered_after_the_end(service: MetadataService) -> None:
     with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
-        connection.request("POST", "/0/initialize", b'{"num_pages":1}')
+        connection.request("POST", "/0/initialize", b'{"num_pages":1}', JSON)
         assert connection.getresponse().status == 204, "it serves"
         service.close()
         with pytest.raises(OSError, match=r"closed|reset|Broken pipe|refused"):
@@ -84,11 +87,11 @@ def test_a_change_that_cannot_be_kept_is_not_told(
         with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
             with monkeypatch.context() as broken:
                 broken.setattr(os, "fdatasync", fail)
-                connection.request("POST", "/0/reserve_and_allocate_page_indices", b'{"keys":[["a",""]]}')
+                connection.request("POST", "/0/reserve_and_allocate_page_indices", b'{"keys":[["a",""]]}', JSON)
                 response = connection.getresponse()
                 found = (response.status, b"cannot be stored" in response.read())
             assert found == (503, True), f"STORE-10: expected 503 with the reason, got {found}"
-            connection.request("POST", "/0/exists", b'{"keys":["a"]}')
+            connection.request("POST", "/0/exists", b'{"keys":["a"]}', JSON)
             assert connection.getresponse().status == 200, "it serves on"
 
 
@@ -159,7 +162,7 @@ BETTER: dict[str, tuple[str, bytes, int, bytes]] = {
 
 
 def ask(connection: HTTPConnection, path: str, body: bytes) -> tuple[int, bytes, str | None]:
-    connection.request("POST", f"/{path}", body)
+    connection.request("POST", f"/{path}", body, JSON)
     response = connection.getresponse()
     return response.status, response.read(), response.headers["Content-Length"]
 

@@ -1,0 +1,23 @@
+"""Mutants of the metadata service: the conformance suite finds each, and names its clause."""
+
+from __future__ import annotations
+
+import pytest
+
+from hicache.cli.stage import suite_folder
+from hicache.testing.mutants.metadata import MUTANTS, MetadataMutant
+from hicache.testing.report import Outcome
+from hicache.tests.kit.suite_runs import run_recorded
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.slug)
+def test_the_suite_finds_a_metadata_service_with_a_defect(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mutant: MetadataMutant
+) -> None:
+    assert getattr(mutant.owner, mutant.name) is not mutant.defect, f"{mutant.slug} changes nothing"
+    monkeypatch.setattr(mutant.owner, mutant.name, mutant.defect)
+    file = suite_folder("conformance") / "storage" / "test_metadata.py"
+    record = run_recorded(pytester, str(file), "-k", mutant.test, "--hicache-backend", "hf3fs")
+    failed = [one.reason for one in record.executions if one.outcome is Outcome.FAILED]
+    assert failed, f"{mutant.slug}: expected {mutant.test} to fail, got {len(record.executions)} that passed"
+    assert any(mutant.clause in one.clauses for one in record.executions), f"{mutant.slug} breaks {mutant.clause}"
