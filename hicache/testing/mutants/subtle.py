@@ -23,6 +23,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
 from hicache.testing.mutants.rows import Row
 from hicache.tiers import prefetch, storage_io
+from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
 from hicache.tree import hashes
 from hicache.tree.node import Node
 from hicache.tree.radix import RadixTree
@@ -123,7 +124,25 @@ class CheckpointIsAHit(ReferenceAdapter):
         return table
 
 
+# Transfers.
+
+
+class _ReportsWhatWasRead(PrefetchManager):
+    def _usable_so_far(self, operation: PrefetchOperation) -> int:
+        return operation.length if operation.job is None else super()._usable_so_far(operation)
+
+    def _end(self, operation: PrefetchOperation, came_tokens: int) -> None:
+        super()._end(operation, operation.length * self._page_size if came_tokens else 0)
+
+
+class ReportsWhatWasRead(OtherParts):
+    """Reports the pages that storage gave of a prefetch that timed out while a node before them is being copied."""
+
+    parts = ((hicache.cache, "PrefetchManager", _ReportsWhatWasRead),)
+
+
 STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
+PREFETCH = "test_prefetch.py::"
 
 ROWS = (
     Row(
@@ -165,6 +184,14 @@ ROWS = (
         adapter=CheckpointIsAHit,
         test=f"{BACKUP}test_a_request_in_chunks_is_one_hit",
         told="HOST-1",
+    ),
+    Row(
+        slug="a-prefetch-reports-what-was-read",
+        source="ours",
+        clauses=("FLOW-10", "FETCH-4"),
+        adapter=ReportsWhatWasRead,
+        test=f"{PREFETCH}test_a_prefetch_past_an_insert_that_is_being_backed_up_reports_what_is_found",
+        told="FLOW-10",
     ),
 )
 """One for each defect."""
