@@ -16,7 +16,7 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import reshaped
 from hicache.types import SHARED, Namespace, Pool, StorageKind, Tier, TransferKind
 
-from .scenario import FULL, MAMBA, evict_all, evict_host, has, open_standard, put
+from .scenario import FULL, MAMBA, evict_all, evict_host, has, key_of, open_standard, put
 from .storage_scenes import (
     LONG,
     OTHER,
@@ -246,6 +246,28 @@ def test_a_page_has_one_key_wherever_a_match_ends(driver: Driver) -> None:
     expected = expected_pages(driver, PROMPT, anchor=2)
     came = prefetch(driver, PROMPT)
     assert came == expected == 2, f"STORE-1: past a match of two pages storage has {expected} more, {came} came"
+
+
+@clause("KEY-5", "FETCH-9", components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+def test_without_events_a_node_that_is_split_before_it_is_stored_has_the_keys_of_its_pages(driver: Driver) -> None:
+    with storage_variant(driver, events=False) as silent:
+        store(silent).empty()
+        put(silent, PROMPT)
+        silent.match(key_of(silent, PROMPT[:2]))
+        silent.drain()
+        missing = [page for page, is_there in enumerate(in_storage(silent, PROMPT)[Pool.KV]) if not is_there]
+        assert not missing, f"KEY-5: the parts of a split node are stored by their own hashes, {missing} are missing"
+
+
+@clause("KEY-6", "FETCH-4", components=(FULL,), alone=True, write_policies=THROUGH, page_sizes=[16])
+def test_without_events_a_prefetch_past_new_nodes_asks_for_the_keys_of_its_pages(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    with storage_variant(driver, events=False) as silent:
+        # Nothing has asked for the hashes of these two nodes yet.
+        for pages in (PROMPT[:1], PROMPT[:2]):
+            put(silent, pages)
+        came = prefetch(silent, PROMPT)
+        assert came == 2, f"KEY-6: the last two pages of the prompt are in storage: expected 2, got {came}"
 
 
 # STORE-2, STORE-3: missing or damaged objects are not prefetched, and all other usable pages are.

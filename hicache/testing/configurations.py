@@ -120,6 +120,7 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
         Capability.INDEXER: INDEXER in config.sidecars,
         Capability.BIGRAM: config.bigram,
         Capability.POLICIES: config.policy is not EvictionPolicy.LRU,
+        Capability.EVENTS: config.events,
         Capability.HOST: config.host is not None,
         Capability.STORAGE: config.storage is not None,
         Capability.STEPPED: config.host is not None and config.host.executor is ExecutorKind.STEPPED,
@@ -178,13 +179,13 @@ def _fitting(configs: Iterable[CacheConfig], capabilities: Collection[Capability
 
 
 def _served(config: CacheConfig, capabilities: Collection[Capability]) -> CacheConfig:
-    """The same configuration, with threads when the adapter cannot step transfers or storage."""
+    """The same configuration, with threads when the adapter cannot step transfers or storage, and with its events."""
     host, storage = config.host, config.storage
     if host is not None and host.executor is ExecutorKind.STEPPED and Capability.STEPPED not in capabilities:
         host = replace(host, executor=ExecutorKind.THREADED)
     if storage is not None and Capability.STEPPED_STORAGE not in capabilities:
         storage = replace(storage, executor=ExecutorKind.THREADED)
-    return replace(config, host=host, storage=storage)
+    return replace(config, host=host, storage=storage, events=config.events and Capability.EVENTS in capabilities)
 
 
 def _product() -> Iterator[CacheConfig]:
@@ -220,14 +221,17 @@ def _host_product() -> Iterator[CacheConfig]:
 
 
 def _storage_product() -> Iterator[CacheConfig]:
-    """Each component beside FULL; then stop policies, write_back, threads and a threshold with some of the kinds."""
+    """Each component beside FULL; then stop policies, write_back, threads and a threshold with some of the kinds.
+
+    With the policy timeout there are no events: what is computed for them, such as hashes, hides that it is missing.
+    """
     for kind in (*TIERED_KINDS, ((FULL,), (INDEXER,))):
         yield with_storage(with_host(_tiny(kind, 16)))
     yield with_storage(with_host(_tiny(ALONE, 1)))
     yield with_storage(with_host(_tiny(ALL, 1), policy=WritePolicy.WRITE_BACK))
     for kind in (ALONE, ALL):
         yield with_storage(with_host(_tiny(kind, 16)), stop_policy=StopPolicy.BEST_EFFORT)
-        yield with_storage(with_host(_tiny(kind, 16)), stop_policy=StopPolicy.TIMEOUT)
+        yield with_storage(with_host(replace(_tiny(kind, 16), events=False)), stop_policy=StopPolicy.TIMEOUT)
     threaded = with_host(_tiny(ALL, 16), executor=ExecutorKind.THREADED)
     yield with_storage(threaded, executor=ExecutorKind.THREADED)
     yield with_storage(with_host(_tiny(ALONE, 3)), threshold_pages=THRESHOLD_PAGES)

@@ -15,14 +15,15 @@ from unittest.mock import patch
 
 import hicache.cache
 from hicache import keys
-from hicache.components import component_tree
+from hicache.components import base, component_tree
 from hicache.config import CacheConfig
 from hicache.keys import RadixKey, chain_seed, encode_namespace, hash_pages
+from hicache.metrics import Counters
 from hicache.storage.keys import StorageKeys
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
 from hicache.testing.mutants.rows import Row
-from hicache.tiers import prefetch, storage_io
+from hicache.tiers import prefetch, storage_io, store
 from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
 from hicache.tree import hashes
 from hicache.tree.node import Node
@@ -124,6 +125,38 @@ class CheckpointIsAHit(ReferenceAdapter):
         return table
 
 
+# Hashes.
+
+
+class _NoHashesAtSplit(RadixTree):
+    def split(self, node: Node, pages: int) -> Node:
+        node.hashes = node.hashes or []
+        return super().split(node, pages)
+
+
+class NoHashesAtSplit(OtherParts):
+    """Takes hashes that were not computed yet for an empty list when it splits a node. Events compute them before."""
+
+    parts = ((component_tree, "RadixTree", _NoHashesAtSplit),)
+
+    def sanity_check(self) -> None:
+        """Look at nothing: the reference checks its hashes, another cache does not."""
+
+
+def _from_its_parent(node: Node, bytes_per_page: int, counters: Counters) -> list[bytes]:
+    if node.hashes is None and node.parent is not None:
+        previous = node.parent.last_hash() or chain_seed(node.namespace)
+        node.hashes = hash_pages(node.key, bytes_per_page, previous)
+        counters.pages_hashed += len(node.hashes)
+    return list(node.hashes or ())
+
+
+class HashesFromTheParent(OtherCalls):
+    """Begins the chain anew at a node whose parent has no hashes yet. Events compute those of the parent before."""
+
+    calls = tuple((module, "node_hashes", _from_its_parent) for module in (hashes, base, store))
+
+
 # Transfers.
 
 
@@ -184,6 +217,22 @@ ROWS = (
         adapter=CheckpointIsAHit,
         test=f"{BACKUP}test_a_request_in_chunks_is_one_hit",
         told="HOST-1",
+    ),
+    Row(
+        slug="no-hashes-at-a-split",
+        source="ours",
+        clauses=("KEY-5", "KEY-6"),
+        adapter=NoHashesAtSplit,
+        test=f"{STORE}test_without_events_a_node_that_is_split_before_it_is_stored_has_the_keys_of_its_pages",
+        told="IndexError",
+    ),
+    Row(
+        slug="hashes-from-the-parent",
+        source="ours",
+        clauses=("KEY-6", "KEY-4"),
+        adapter=HashesFromTheParent,
+        test=f"{STORE}test_without_events_a_prefetch_past_new_nodes_asks_for_the_keys_of_its_pages",
+        told="KEY-6",
     ),
     Row(
         slug="a-prefetch-reports-what-was-read",

@@ -24,7 +24,7 @@ from hicache.testing.plugin.options import ADAPTER, QUICK, adapter_path
 
 OF_CONFIGURATIONS = frozenset(
     {
-        *(*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM),
+        *(*OF_NAME.values(), Capability.PAGED, Capability.BIGRAM, Capability.EVENTS),
         *(Capability.HOST, Capability.STORAGE, Capability.STEPPED, Capability.STEPPED_STORAGE),
     }
 )

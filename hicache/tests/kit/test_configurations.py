@@ -73,6 +73,21 @@ def test_every_policy_runs_on_one_and_on_all_components(policy: EvictionPolicy) 
     assert kinds >= expected, f"{policy.value}: expected {expected}, got {kinds}"
 
 
+def test_one_and_all_components_run_without_events_on_all_tiers() -> None:
+    silent = [config for config in STANDARD if not config.events]
+    assert {kind(config) for config in silent} == {"full", "full+swa+mamba+indexer"}, f"got {silent}"
+    assert all(config.storage is not None for config in silent), f"expected all tiers, got {silent}"
+    assert QUICK & {config.name for config in silent}, f"expected one of them in a quick run, got {silent}"
+    names = [config.name for config in silent]
+    assert not set(names) & set(_names("EVENT-1", needs=[Capability.STORAGE])), f"{names} have no events to be tested"
+
+
+def test_a_cache_without_an_event_log_is_opened_without_events() -> None:
+    found = standard_configurations(EVERYTHING - {Capability.EVENTS})
+    assert [config.name for config in found] == [config.name for config in STANDARD], "expected the same configurations"
+    assert not any(config.events for config in found), "EVENTS is not declared: expected no events in any of them"
+
+
 def test_a_cache_that_declares_nothing_has_one_configuration() -> None:
     names = [config.name for config in standard_configurations(frozenset())]
     assert names == ["full/page1/lru"], f"expected the simplest configuration alone, got {names}"
