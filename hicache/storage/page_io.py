@@ -48,11 +48,7 @@ def _after(pieces: Sequence[memoryview], count: int) -> Sequence[memoryview]:
 
 def identity(scope: str, key: str) -> int:
     """A number for a name: the seed of the checksum, so that no object is accepted under another name."""
-    return xxh3_64_intdigest(f"{scope}/{key}".encode())
-
-
-SLOT_SEED = 0
-"""The seed of the checksums of pages in slots: the index, not the checksum, ties bytes to their key."""
+    return xxh3_64(f"{scope}/{key}".encode()).intdigest()
 
 
 def checksum(pieces: Pieces, seed: int) -> int:

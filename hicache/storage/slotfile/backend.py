@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hicache.storage.base import Pieces
-from hicache.storage.page_io import SLOT_SEED, checksum
+from hicache.storage.page_io import checksum, identity
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.registry import Options
 from hicache.storage.scope_folder import ScopeFolder
@@ -31,7 +31,7 @@ class SlotFileStorage(PagedStorage):
         self._is_synced = parsed.flag("fsync", False)
         self._folder = ScopeFolder(parsed.text("root"), scope)
         self._files = SlotFiles(self._folder.path)
-        self._reader = SlotReader(self._files, parsed.flag("verify", True), self.failed)
+        self._reader = SlotReader(self._files, scope, parsed.flag("verify", True), self.failed)
         with self._folder.opening():
             tables = connect(self._folder.path / "index.sqlite", self._is_synced)
             names = NameTable(self._folder.path / "names")
@@ -89,7 +89,7 @@ class SlotFileStorage(PagedStorage):
         chosen = list(zip(numbers, slots, strict=False))
         pages = [sources[number] for number, _ in chosen]
         places = [
-            Place(keys[number], 0, slot_bytes, slot, page_bytes(page), checksum(page, SLOT_SEED))
+            self._place(keys[number], slot_bytes, slot, page)
             for (number, slot), page in zip(chosen, pages, strict=True)
         ]
         try:
@@ -102,6 +102,10 @@ class SlotFileStorage(PagedStorage):
             raise
         for (number, _), is_new in zip(chosen, self._index.confirm(places), strict=True):
             answers[number] = Answer.DONE if is_new else Answer.PRESENT
+
+    def _place(self, key: str, slot_bytes: int, slot: int, page: Pieces) -> Place:
+        """The place of a page in a reserved slot. Its checksum is bound to its name: the index may be damaged."""
+        return Place(key, 0, slot_bytes, slot, page_bytes(page), checksum(page, identity(self.scope, key)))
 
     def _remove_all(self) -> bool:
         self._index.clear()

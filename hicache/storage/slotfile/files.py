@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from hicache.storage.base import Pieces
-from hicache.storage.page_io import SLOT_SEED, checksum, read_into, write_from
+from hicache.storage.page_io import checksum, identity, read_into, write_from
 from hicache.storage.paged import Answer, page_bytes
 from hicache.storage.slotfile.index import Place
 
@@ -90,11 +90,13 @@ class SlotFiles:
 class SlotReader:
     """Reads adjacent pages in one call, and compares their checksums directly after it.
 
-    `is_verified`: whether checksums are compared at all. `failed`: returns the answer for a read that raised.
+    `scope`: a part of the full name to which a checksum is bound. `is_verified`: whether checksums are compared at all.
+    `failed`: returns the answer for a read that raised.
     """
 
-    def __init__(self, files: SlotFiles, is_verified: bool, failed: Callable[[Exception], Answer]) -> None:
+    def __init__(self, files: SlotFiles, scope: str, is_verified: bool, failed: Callable[[Exception], Answer]) -> None:
         self._files = files
+        self._scope = scope
         self._is_verified = is_verified
         self._failed = failed
 
@@ -126,7 +128,7 @@ class SlotReader:
             found -= place.length
             if found < 0:
                 answers[number] = Answer.SHORT
-            elif self._is_verified and checksum(target, SLOT_SEED) != place.checksum:
+            elif self._is_verified and checksum(target, identity(self._scope, place.key)) != place.checksum:
                 answers[number] = Answer.CORRUPT
 
 

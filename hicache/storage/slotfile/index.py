@@ -59,7 +59,8 @@ class Change:
     removed: list[str]
 
 
-VERSION = 1
+VERSION = 2
+"""In version 1 the checksum of a page did not depend on its name."""
 
 BUSY_TIMEOUT_S = 60
 """How long a process waits for the write lock of another process."""
@@ -87,6 +88,14 @@ CREATE INDEX objects_by_use ON objects (slot_bytes, used_ns);
 Generations are unique: a slot that was freed and reused for the same key has another generation."""
 
 
+FORGET = """
+INSERT INTO free SELECT slot_bytes, slot FROM objects;
+DELETE FROM objects;
+UPDATE state SET mark = mark + 1;
+"""
+"""Removes all objects. The name table, which has the old mark, is out of date."""
+
+
 def connect(path: Path, is_synced: bool) -> sqlite3.Connection:
     """Open the tables, and create them if they do not exist. Called by one process at a time.
 
@@ -100,10 +109,12 @@ def connect(path: Path, is_synced: bool) -> sqlite3.Connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
             connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        if version == 1:
+            connection.executescript(f"BEGIN; {FORGET} PRAGMA user_version = {VERSION}; COMMIT;")
     except sqlite3.Error as error:
         connection.close()
         raise ConfigurationError(f"storage option 'root': {path} cannot be used: {error}") from error
-    if version not in (0, VERSION):
+    if version not in (0, 1, VERSION):
         connection.close()
         raise ConfigurationError(f"storage option 'root': {path} has version {version}, expected {VERSION}")
     return connection

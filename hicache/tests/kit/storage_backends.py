@@ -461,6 +461,13 @@ class NoDigest(FolderStorage):
         return bytes(32)
 
 
+class BytesAlone(FolderStorage):
+    """The digest is over the bytes of a page, and not over its key."""
+
+    def digest(self, path: Path, pieces: Pieces) -> bytes:
+        return super().digest(Path(), pieces)
+
+
 class KeepsDamage(FolderStorage):
     """An unreadable object stays, so that its key can never be written again."""
 

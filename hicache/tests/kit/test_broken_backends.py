@@ -43,6 +43,7 @@ FOUND = [
     (backends.KeepsBeginnings, "conformance/storage/test_damage.py", "STORE-8"),
     (backends.TornVisible, "conformance/storage/test_damage.py", "STORE-3"),
     (backends.NoDigest, "conformance/storage/test_damage.py", "STORE-3"),
+    (backends.BytesAlone, "conformance/storage/test_exchange.py", "STORE-13"),
     (backends.KeepsDamage, "conformance/storage/test_damage.py", "STORE-4"),
     (backends.Escapes, "conformance/storage/test_names.py", "KeyFormError"),
     (backends.DiskRaises, "properties/storage/test_backends.py::test_runs_with_faults", "STORE-3"),

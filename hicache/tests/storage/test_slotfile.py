@@ -252,10 +252,24 @@ def test_clear_removes_this_scope_alone(open_in: Open) -> None:
 def test_an_index_of_another_version_is_refused(open_in: Open, tmp_path: Path) -> None:
     open_in("slotfile", capacity_slots=2).close()
     with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as tables:
-        tables.execute("PRAGMA user_version = 2")
-    with pytest.raises(ConfigurationError, match="has version 2, expected 1"):
+        tables.execute("PRAGMA user_version = 3")
+    with pytest.raises(ConfigurationError, match="has version 3, expected 2"):
         open_in("slotfile", capacity_slots=2)
     assert not list((tmp_path / SCOPE / "writers").iterdir()), "nothing is left of who could not open it"
+
+
+def test_pages_of_version_1_are_absent_and_their_slots_are_free(open_in: Open, tmp_path: Path) -> None:
+    backend = open_in("slotfile", capacity_slots=2)
+    put(backend, a=page(1), b=page(2))
+    backend.close()
+    with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as tables:
+        tables.execute("PRAGMA user_version = 1")
+    backend = open_in("slotfile", capacity_slots=2)
+    assert backend.has(["a", "b"]) == [False, False], "STORE-13: their checksums do not name them"
+    assert (take(backend, "a"), backend.stats().misses) == (None, {"absent": 1}), "a miss, and no error"
+    assert put(backend, a=page(3), b=page(4)) == [True, True], "both can be written again"
+    assert (take(backend, "a"), take(backend, "b")) == (page(3), page(4)), "and read"
+    assert backend.stats().removed == 0, "into the slots that they had"
 
 
 def test_a_folder_that_is_gone_can_be_closed(open_in: Open, tmp_path: Path) -> None:
