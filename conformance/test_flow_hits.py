@@ -16,6 +16,7 @@ from hicache.types import Pool, StorageKind
 from .checks import REFUSALS
 from .scenario import (
     FULL,
+    MAMBA,
     allocate_all,
     best_match,
     evict_all,
@@ -228,6 +229,27 @@ def test_a_node_evicted_before_storage_had_it_is_lost_with_its_descendants(drive
     driver.drain()
     assert not any(in_storage(driver, PROMPT)[Pool.KV]), f"FLOW-9: it is nowhere, got {in_storage(driver, PROMPT)}"
     assert all(in_storage(driver, OTHER)[Pool.KV]), "FLOW-9: expected another prompt to be stored"
+
+
+@clause("FLOW-9", "FETCH-9", components=(MAMBA,), write_policies=[WritePolicy.WRITE_THROUGH])
+def test_a_state_that_a_prefetch_brings_is_not_stored_without_its_pages(driver: Driver) -> None:
+    put_in_storage(driver, PAIR, PROMPT)
+    driver.reset()
+    objects = dict(store(driver).objects)
+    store(driver).empty()
+    store(driver).faults.refused = set(object_keys(driver, Pool.KV, PROMPT))
+    put(driver, PROMPT)
+    driver.drain()
+    # Another cache stores the same in the meantime.
+    store(driver).restore(objects)
+    # The check after each verb finds a node with a stored state whose pages were refused.
+    assert prefetch(driver, PAIR) == len(PAIR), "FLOW-9: storage has the pages and the state"
+    store(driver).faults.refused = set()
+    put(driver, PAIR)
+    driver.drain()
+    assert not shows_marks(driver) or stored_components(driver)[PAIR] == set(driver.config.components), (
+        f"FLOW-4: nothing is refused any more, and it was used again, got {stored_components(driver)}"
+    )
 
 
 @clause("FLOW-9", write_policies=[WritePolicy.WRITE_BACK])

@@ -420,9 +420,14 @@ class HostInsertion:
                 self._mark_stored(component, node)
 
     def _mark_stored(self, component: TreeComponent, node: Node) -> None:
-        """Mark as stored if the parent is stored. Otherwise the StorageWriter writes the node after its parent."""
+        """Mark as stored if all before it is, which is FULL of the parent, or FULL of the node for other components.
+
+        Otherwise the StorageWriter writes the node after its parent.
+        """
         parent = node.parent
-        if parent is not None and (parent.is_root or parent.stored[FULL]):
+        assert parent is not None, "the root has nothing to store"
+        before = node.stored[FULL] if component.index != FULL else parent.is_root or parent.stored[FULL]
+        if before:
             node.stored[component.index] = True
             component.report(Tier.STORAGE, EventKind.STORED, node)
 

@@ -79,6 +79,7 @@ class Store:
         """Restore objects to their contents, and undo all losses and damage."""
         with self._lock:
             self.objects.update(contents)
+            self.written.update(contents)
             self._corrupted.clear()
 
     def readable(self, keys: Iterable[str]) -> list[bool]:

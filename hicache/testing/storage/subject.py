@@ -185,7 +185,7 @@ class Place:
         return sum(sum(one.injected.values()) for one in self._opened if isinstance(one, FaultyStorage))
 
     def close(self) -> None:
-        """Close every instance and the metadata service, and remove the folder: the stores of a suite take gigabytes."""
+        """Close every instance and the metadata service, and remove the folder: a suite's stores take gigabytes."""
         try:
             while self._opened:
                 self._opened.pop().close()
