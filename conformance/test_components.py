@@ -79,6 +79,7 @@ VERBS_OF: Mapping[Capability, tuple[str, ...]] = {
     Capability.SIZES: ("sizes",),
     Capability.EVENTS: ("events",),
     Capability.HASHES: ("page_hashes",),
+    Capability.LAYER_WAITS: ("wait_layer",),
     Capability.REQUESTS: ("admit", "extend", "checkpoint", "finish", "abort"),
 }
 

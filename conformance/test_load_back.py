@@ -516,6 +516,29 @@ def test_all_layers_are_ready_from_the_end_of_the_load_to_its_claim(driver: Driv
     driver.claim(load.ticket)
 
 
+@clause("HOST-6", needs=[Capability.LAYER_WAITS], layouts=True)
+def test_a_reader_that_waits_for_a_layer_reads_it(driver: Driver) -> None:
+    put_on_host(driver, PAGES)
+    for pool, layers in stack(driver).items():
+        load = start_load(driver, PAGES)
+        for layer in range(layers):
+            driver.wait_layer(load.ticket, pool, layer)
+        take(driver, load)
+        evict_all(driver)
+
+
+@clause("HOST-6", "FLOW-6", needs=[Capability.LAYER_WAITS])
+def test_a_reader_waits_for_all_transfers_that_its_load_shares(driver: Driver) -> None:
+    longer = (*PAGES, 3)
+    put_on_host(driver, PAGES, longer)
+    for pool in stack(driver):
+        loads = [start_load(driver, pages) for pages in (PAGES, longer)]
+        driver.wait_layer(loads[1].ticket, pool, 0)
+        for load in loads:
+            take(driver, load)
+        evict_all(driver)
+
+
 @clause("HOST-6")
 def test_the_layers_of_an_earlier_load_do_not_make_a_later_one_ready(driver: Driver) -> None:
     put_on_host(driver, PAGES, OTHER)

@@ -77,6 +77,7 @@ class Capability(str, Enum):
     MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
     EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
     STEPPED = "transfers that finish when the test says so: `pending`, `advance`, `complete`, `fail`, `fail_waits`"
+    LAYER_WAITS = "a reader can wait for a layer of a load: `wait_layer`"
     STEPPED_STORAGE = "storage that answers when the test says so: `pending`, `advance`, `complete`, `advance_clock`"
     RANKS = "one cache on several ranks: `on_rank`"
 
@@ -177,6 +178,13 @@ class HostVerbs(_Verbs):
     def layer_ready(self, ticket: Handle, pool: Pool, layer: int) -> bool:
         """Whether the target slots of a load can be read in one layer of one pool. `ticket`: from `load_back`."""
         self._lacks("layer_ready")
+
+    def wait_layer(self, ticket: Handle, pool: Pool, layer: int) -> None:
+        """Return when the target slots of a load can be read in one layer of one pool, or when the load has failed.
+
+        The load was started by a `step`. A cache whose transfers are stepped moves what the reader waits for itself.
+        """
+        self._lacks("wait_layer")
 
 
 class StorageVerbs(_Verbs):

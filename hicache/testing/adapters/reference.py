@@ -300,6 +300,9 @@ class ReferenceAdapter(CacheAdapter):
             return False
         return self.stack_layer(pool, layer) < self.cache.layers_done(ticket)
 
+    def wait_layer(self, ticket: LoadBackTicket, pool: Pool, layer: int) -> None:
+        self.cache.wait_layer(ticket, self.stack_layer(pool, layer))
+
     def stack_layer(self, pool: Pool, layer: int) -> int:
         """The layer of the whole stack that reads this layer of a pool."""
         specs = {pool: buffers.spec for pool, buffers in self.cache.pools.buffers.items()}

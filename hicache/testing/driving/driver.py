@@ -570,6 +570,17 @@ class Driver:
                 _read_ready(read, layer, phase)
         return {pool: len(ready) for pool, ready in load.ready.items()}
 
+    def wait_layer(self, ticket: Handle, pool: Pool, layer: int) -> None:
+        """Wait for one layer of a load that was started, and read the whole prefix in this layer of the pool (HOST-6).
+
+        Needs LAYER_WAITS. Raises InvariantError when bytes are wrong. Nothing is read of a load that failed.
+        """
+        load = self.loads[id(ticket)]
+        self.adapter.wait_layer(ticket, pool, layer)
+        if (phase := self.load_phase(ticket)) is not TransferPhase.FAILED:
+            _read_ready(self._readers(load)[pool], layer, phase)
+        self.verb_done()
+
     def drain(self) -> None:
         """Wait for all transfers to finish, and apply their results; then no prefetch has host slots unless awaited."""
         self.adapter.drain()

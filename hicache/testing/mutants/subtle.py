@@ -24,6 +24,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
 from hicache.testing.mutants.rows import Row
 from hicache.tiers import prefetch, storage_io, store
+from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
 from hicache.tree import hashes
 from hicache.tree.node import Node
@@ -160,6 +161,28 @@ class HashesFromTheParent(OtherCalls):
 # Transfers.
 
 
+class _OneLayerEarly(LoadBackManager):
+    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
+        super().wait_layer(ticket, layer - 1)
+
+
+class OneLayerEarly(OtherParts):
+    """Lets a reader go on when the layer before its own has arrived."""
+
+    parts = ((hicache.cache, "LoadBackManager", _OneLayerEarly),)
+
+
+class _WaitsForTheFirst(LoadBackManager):
+    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
+        self._controller.wait_layer(ticket.transfers[0], layer)
+
+
+class WaitsForTheFirst(OtherParts):
+    """Lets a reader go on when the layer has arrived of the first transfer of its load-back."""
+
+    parts = ((hicache.cache, "LoadBackManager", _WaitsForTheFirst),)
+
+
 class _ReportsWhatWasRead(PrefetchManager):
     def _usable_so_far(self, operation: PrefetchOperation) -> int:
         return operation.length if operation.job is None else super()._usable_so_far(operation)
@@ -175,7 +198,7 @@ class ReportsWhatWasRead(OtherParts):
 
 
 STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
-PREFETCH = "test_prefetch.py::"
+PREFETCH, LOAD = "test_prefetch.py::", "test_load_back.py::"
 
 ROWS = (
     Row(
@@ -233,6 +256,22 @@ ROWS = (
         adapter=HashesFromTheParent,
         test=f"{STORE}test_without_events_a_prefetch_past_new_nodes_asks_for_the_keys_of_its_pages",
         told="KEY-6",
+    ),
+    Row(
+        slug="one-layer-early",
+        source="ours",
+        clauses=("HOST-6",),
+        adapter=OneLayerEarly,
+        test=f"{LOAD}test_a_reader_that_waits_for_a_layer_reads_it",
+        told="HOST-6",
+    ),
+    Row(
+        slug="waits-for-the-first-transfer",
+        source="ours",
+        clauses=("HOST-6", "FLOW-6"),
+        adapter=WaitsForTheFirst,
+        test=f"{LOAD}test_a_reader_waits_for_all_transfers_that_its_load_shares",
+        told="HOST-6",
     ),
     Row(
         slug="a-prefetch-reports-what-was-read",
