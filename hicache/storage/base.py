@@ -113,17 +113,20 @@ class StorageBackend(ABC):
         for query in queries:
             if len(query.keys) != len(keys):
                 raise ValueError(f"expected {len(keys)} keys of a pool, one for each page, got {len(query.keys)}")
-        present = self._present(keys)
+        present = _only_true(self.has(keys), len(keys))
         whole = present.index(False) if False in present else len(present)
-        wants = [(self._present(query.keys[:whole]), query.policy, query.trailing_pages) for query in queries]
+        wants = [
+            (_only_true(self.has(query.keys[:whole]), whole), query.policy, query.trailing_pages) for query in queries
+        ]
         return usable_pages(whole, wants)
 
-    def _present(self, keys: Sequence[str]) -> list[bool]:
-        """What `has` answers. Only True itself means that an object is there."""
-        answers = self.has(keys)
-        if len(answers) != len(keys):
-            raise ValueError(f"expected {len(keys)} answers of has, got {len(answers)}")
-        return [one is True for one in answers]
+
+def _only_true(answers: Sequence[bool], count: int) -> list[bool]:
+    """What `has` answers. Only True itself means that an object is there."""
+    # No method: a backend may have one of any name.
+    if len(answers) != count:
+        raise ValueError(f"expected {count} answers of has, got {len(answers)}")
+    return [one is True for one in answers]
 
 
 Want = tuple[Sequence[bool], HitPolicy, int]
