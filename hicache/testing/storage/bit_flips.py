@@ -47,12 +47,12 @@ def _open_store(name: str, options: dict[str, Any], folder: Path) -> AbstractCon
 
 
 class Flip(NamedTuple):
-    """One bit of each of `count` bytes of a file, from `offset` on. `path`: below the folder of the store."""
+    """One bit of each of `size` bytes of a file, from `offset` on. `path`: below the folder of the store."""
 
     path: str
     offset: int
     bit: int
-    count: int
+    size: int
 
 
 class Outcome(NamedTuple):
@@ -96,8 +96,8 @@ class FlipCounts:
     def add(self, flip: Flip, outcome: Outcome | None, ended: str = "") -> None:
         """Count a round. `outcome`: None if the process ended or hung, which `ended` says."""
         self.rounds += 1
-        self.flips += flip.count
-        self.joint += flip.count if flip.count > 1 else 0
+        self.flips += flip.size
+        self.joint += flip.size if flip.size > 1 else 0
         if outcome is None:
             self.crashes += not ended.startswith("hang")
             self.hangs += ended.startswith("hang")
@@ -255,7 +255,7 @@ def _runs_of(content: bytes) -> Iterator[tuple[int, int]]:
 def _apply(folder: Path, flip: Flip) -> None:
     with (folder / flip.path).open("r+b") as file:
         file.seek(flip.offset)
-        flipped = bytes(byte ^ 1 << flip.bit for byte in file.read(flip.count))
+        flipped = bytes(byte ^ 1 << flip.bit for byte in file.read(flip.size))
         file.seek(flip.offset)
         file.write(flipped)
 

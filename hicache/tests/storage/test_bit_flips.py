@@ -39,7 +39,7 @@ def test_every_bit_is_flipped_once(tmp_path: Path) -> None:
     bits = [
         (flip.path, offset, flip.bit)
         for flip in campaign.all()
-        for offset in range(flip.offset, flip.offset + flip.count)
+        for offset in range(flip.offset, flip.offset + flip.size)
     ]
     assert len(set(bits)) == len(bits) == 8 * sum(sizes.values()), f"expected each bit once, got {len(bits)} flips"
 
@@ -91,7 +91,7 @@ def test_what_a_flip_does_is_counted(kind: type[FolderStorage], found: str, tmp_
 
 def test_zeros_are_flipped_together_and_counted_so(tmp_path: Path) -> None:
     campaign = BitFlips(tmp_path / "store", store_of("slotfile", {"capacity_slots": 64}))
-    together = [flip for flip in campaign.all() if flip.count > 1][:1]
+    together = [flip for flip in campaign.all() if flip.size > 1][:1]
     assert [type(flip) for flip in together] == [Flip], "a slot file has zeros behind a page of 64 bytes"
     counts = campaign.run(together)
-    assert (counts.rounds, counts.flips, counts.joint) == (1, together[0].count, together[0].count), f"{counts}"
+    assert (counts.rounds, counts.flips, counts.joint) == (1, together[0].size, together[0].size), f"{counts}"
