@@ -68,9 +68,17 @@ class Metadata:
         indices: list[list[Any]] = answer.content["indices"]
         return indices
 
-    def confirm(self, *written: tuple[str, int], released: tuple[int, ...] = ()) -> int:
+    def reserve_named(self, *keys: str) -> tuple[list[int], str]:
+        """Reserve pages; returns the pages and the id of the reservation."""
+        answer = self.ask("reserve_and_allocate_page_indices", keys=[[key, ""] for key in keys], with_reservation=True)
+        assert answer.status == 200, f"STORE-14: pages can be reserved: expected 200, got {answer}"
+        assert isinstance(answer.content.get("reservation"), str), f"STORE-14: a reservation has an id, got {answer}"
+        return [page for _, page in answer.content["indices"]], answer.content["reservation"]
+
+    def confirm(self, *written: tuple[str, int], released: tuple[int, ...] = (), reservation: str | None = None) -> int:
         """Confirm written pages, and release others; returns the status."""
-        return self.ask("confirm_write", written_keys_to_confirm=written, pages_to_release=released).status
+        named = {} if reservation is None else {"reservation": reservation}
+        return self.ask("confirm_write", written_keys_to_confirm=written, pages_to_release=released, **named).status
 
     def keep(self, *keys: str) -> None:
         """Reserve and confirm a page for each key."""

@@ -1,9 +1,10 @@
-"""STORE-10, SEC-4, SEC-7: the metadata service of 3FS separates pools, and servers validate every request."""
+"""STORE-10, STORE-14, SEC-4, SEC-7: the metadata service of 3FS separates pools, and servers validate every request."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.catalogue import RESERVATION_S, Catalogue
+from hicache.storage.hf3fs.pages import MAX_KEYS
 from hicache.storage.hf3fs.service import MAX_BODY_BYTES, MetadataService
 from hicache.testing.contract import clause
 from hicache.testing.storage.subject import Place
@@ -29,9 +31,9 @@ LEGACY = {"0": {"num_pages": 4, "free_pages": [0, 1], "key_to_index": [["a", 3],
 
 
 @contextmanager
-def served(file: Path) -> Iterator[Metadata]:
+def served(file: Path | None, age_limit_s: float = RESERVATION_S) -> Iterator[Metadata]:
     """A running service that stores its catalogue in a file."""
-    catalogue = Catalogue(file)
+    catalogue = Catalogue(file, age_limit_s=age_limit_s)
     service = MetadataService(catalogue)
     service.start()
     try:
@@ -157,6 +159,107 @@ def test_a_file_that_cannot_be_read_is_refused_and_unchanged(tmp_path: Path, con
     assert file.read_text() == content, f"STORE-10: nothing is known of its pages, so that it stays, got {content}"
 
 
+@clause("STORE-10")
+def test_a_namespace_is_deleted_alone(metadata: Metadata) -> None:
+    kv, mamba = metadata.of(0, "kv"), metadata.of(0, "mamba")
+    kv.initialise(3)
+    mamba.initialise(2)
+    kv.keep("a")
+    mamba.keep("a")
+    (page,), reservation = kv.reserve_named("b")
+    assert kv.ask("delete_namespace").status == 204, "STORE-10: a namespace can be deleted"
+    assert kv.ask("exists", keys=["a"]).status == 404, "STORE-10: it is gone"
+    assert kv.ask("delete_namespace").status == 404, "STORE-10: it was deleted once"
+    assert mamba.exist("a") == [True], "STORE-10: the other one is as it was"
+    found = mamba.ask("namespaces").content["namespaces"]
+    assert list(found) == ["mamba"], f"STORE-10: expected the other one alone, got {found}"
+    kv.initialise(5)
+    assert kv.exist("a") == [False], "STORE-10: a namespace that has its name later is another one"
+    kv.reserve("c", "d", "e", "f", "g")
+    assert kv.confirm(("b", page), reservation=reservation) == 409, "STORE-14: its reservations ended with it"
+
+
+# STORE-14: a reservation belongs to the call that made it, also after a crash.
+
+
+@clause("STORE-14")
+@pytest.mark.usefixtures("metadata")
+def test_a_late_word_does_not_concern_the_next_owner_of_a_page() -> None:
+    # The time of a reservation is over at once.
+    with served(None, 0.0) as metadata:
+        metadata.initialise(1)
+        (page,), first = metadata.reserve_named("a")
+        assert metadata.reserve_named("b")[0] == [page], "STORE-14: the time of the first reservation is over"
+        (page,), third = metadata.reserve_named("a")
+        late = (
+            metadata.confirm(released=(page,), reservation=first),
+            metadata.confirm(("a", page), reservation=first),
+            metadata.confirm(("b", page), reservation=first),
+            metadata.confirm(released=(page,)),
+            metadata.confirm(("a", page)),
+        )
+        assert late == (409,) * 5, f"STORE-14: it is not the reservation of the page: expected 409, got {late}"
+        assert metadata.ask("usage").content["reserved"] == 1, "STORE-14: the page is still being written"
+        assert metadata.confirm(("a", page), reservation=third) == 204, "STORE-14: its owner can confirm it"
+        assert metadata.find("a") == [page], "STORE-14: and it is visible"
+
+
+@clause("STORE-14")
+@pytest.mark.usefixtures("metadata")
+def test_a_late_word_without_an_id_frees_nothing_either() -> None:
+    with served(None, 0.0) as metadata:
+        metadata.initialise(1)
+        ((_, page),) = metadata.reserve("a")
+        assert metadata.reserve("b") == [[False, page]], "STORE-14: the time of the first reservation is over"
+        assert metadata.confirm(released=(page,)) == 409, "STORE-14: it may be the first writer who says this"
+        assert metadata.confirm(("a", page)) == 409, "STORE-14: the page is not reserved for a"
+        assert metadata.confirm(("b", page)) == 204, "STORE-14: the second writer can confirm it"
+
+
+def copied(file: Path, folder: Path) -> Path:
+    """The files of a running service, as they would be if it died now."""
+    folder.mkdir()
+    for path in file.parent.glob(f"{file.name}*"):
+        shutil.copy(path, folder / path.name)
+    return folder / file.name
+
+
+@clause("STORE-14")
+@pytest.mark.usefixtures("metadata")
+def test_a_reservation_outlives_a_crash(tmp_path: Path) -> None:
+    with served(tmp_path / "metadata.json") as first:
+        first.initialise(3)
+        first.keep("a")
+        (page,), reservation = first.reserve_named("b")
+        file = copied(tmp_path / "metadata.json", tmp_path / "crashed")
+    with served(file) as second:
+        assert second.exist("a", "b") == [True, False], "STORE-14: a was confirmed, and b was not"
+        others = [found for _, found in second.reserve("c", "d", "e")]
+        assert page not in others, f"STORE-14: page {page} is being written, and was handed out again: {others}"
+        assert second.confirm(released=(page,), reservation="0" * 16) == 409, "STORE-14: it is of another call"
+        assert second.confirm(("b", page), reservation=reservation) == 204, "STORE-14: its writer can confirm it"
+        assert second.find("b") == [page], "STORE-14: now it is visible"
+
+
+@clause("STORE-14")
+@pytest.mark.usefixtures("metadata")
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_the_pages_of_a_dead_writer_are_not_lost(tmp_path: Path, crashes: int) -> None:
+    file = tmp_path / "metadata.json"
+    with served(file) as first:
+        first.initialise(3)
+        first.reserve_named("a", "b")
+        first.reserve("c")
+        file = copied(file, tmp_path / "crashed-1")
+    for number in range(1, crashes):
+        with served(file) as again:
+            assert again.ask("usage").content["reserved"] == 3, "STORE-14: their writers may still be there"
+            file = copied(file, tmp_path / f"crashed-{number + 1}")
+    with served(file, 0.0) as last:
+        pages = [page for _, page in last.reserve("d", "e", "f")]
+        assert sorted(pages) == [0, 1, 2], f"STORE-14: no writer came in time: expected all pages, got {pages}"
+
+
 # SEC-4: the servers of this package listen on loopback only, and validate every request.
 
 
@@ -196,6 +299,10 @@ WRONG_FIELDS: dict[str, tuple[str, object]] = {
     "the release of a page that is free": ("confirm_write", {"pages_to_release": [1]}),
     "the release of a page that there is not": ("confirm_write", {"pages_to_release": [777]}),
     "releases that are no list": ("confirm_write", {"pages_to_release": 1}),
+    "a reservation that is no text": ("confirm_write", {"reservation": 1, "pages_to_release": []}),
+    "a reservation that is no id": ("confirm_write", {"reservation": "../x", "pages_to_release": []}),
+    "an id that is to be neither": (RESERVE, {"keys": [["b", ""]], "with_reservation": 1}),
+    "more pages than a namespace has": ("initialize", {"num_pages": 1 << 24, "namespace": "other"}),
 }
 
 WRONG_BODIES = {
@@ -294,7 +401,7 @@ def test_an_unknown_path_is_refused(kept: Metadata, path: str) -> None:
 
 @clause("SEC-4")
 def test_an_uninitialised_namespace_is_refused(metadata: Metadata) -> None:
-    for operation in ("exists", "delete_keys", "get_page_indices", RESERVE, "confirm_write", "clear"):
+    for operation in ("exists", "delete_keys", "get_page_indices", RESERVE, "confirm_write", "clear", "usage"):
         status, _ = metadata.ask(operation, keys=[])
         assert status == 404, f"SEC-4: {operation} of nothing: expected 404, got {status}"
 
@@ -309,6 +416,33 @@ def test_a_body_that_is_too_long_is_refused(kept: Metadata, is_sent: bool) -> No
     else:
         answer = kept.send(POST + f"Content-Length: {10**14}\r\n\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 413 "), f"SEC-4: expected 413 before the body comes, got {answer[:100]!r}"
+    require_unchanged(kept)
+
+
+@clause("SEC-4")
+@pytest.mark.parametrize("operation", ["exists", "get_page_indices", RESERVE, "delete_keys", "confirm_write"])
+def test_a_request_of_too_many_keys_is_refused(kept: Metadata, operation: str) -> None:
+    keys = [str(number) for number in range(MAX_KEYS + 1)]
+    pairs = [[key, ""] for key in keys] if operation == RESERVE else keys
+    status, content = kept.ask(operation, keys=pairs, pages_to_release=list(range(MAX_KEYS + 1)))
+    assert status == 413, f"SEC-4: {operation} of {len(keys)} keys: expected 413, got {status} {str(content)[:100]}"
+    require_unchanged(kept)
+
+
+@clause("SEC-4")
+def test_a_request_of_the_most_keys_is_served(kept: Metadata) -> None:
+    found = kept.exist("a", *(str(number) for number in range(MAX_KEYS - 1)))
+    assert found == [True] + [False] * (MAX_KEYS - 1), f"SEC-4: {MAX_KEYS} keys are not too many, got {found[:3]}"
+
+
+@clause("SEC-4")
+def test_no_namespace_takes_the_room_of_all(kept: Metadata) -> None:
+    for pages in (1 << 24, 1 << 23):
+        status, content = kept.of(0, "large").ask("initialize", num_pages=pages)
+        assert status == 409, f"SEC-4: a namespace of {pages} pages: expected 409, got {status}"
+        assert "a namespace has at most" in content["detail"], f"SEC-4: the answer names the limit, got {content}"
+    for name in ("first", "second", "third"):
+        kept.of(0, name).initialise(1 << 22)
     require_unchanged(kept)
 
 
@@ -368,7 +502,7 @@ NOT_THE_TOKEN: dict[str, dict[str, str]] = {
     "other letters": {"Authorization": "Bearer \xe4" + TOKEN[1:]},
 }
 
-CHANGES = ("initialize", RESERVE, "confirm_write", "delete_keys", "clear")
+CHANGES = ("initialize", RESERVE, "confirm_write", "delete_keys", "clear", "delete_namespace")
 
 
 @clause("SEC-7")

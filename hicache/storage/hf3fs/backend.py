@@ -11,6 +11,7 @@ from hicache.storage.base import Pieces
 from hicache.storage.hf3fs.access import checked_token, read_token
 from hicache.storage.hf3fs.client import MetadataClient, MetadataError
 from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
+from hicache.storage.hf3fs.pages import MAX_KEYS
 from hicache.storage.paged import Answer, PagedStorage
 from hicache.storage.registry import Options
 
@@ -35,6 +36,7 @@ class Hf3fsStorage(PagedStorage):
         super().__init__(scope)
         parsed = Options("hf3fs", options, OPTIONS, self.SECRET_OPTIONS)
         num_pages, slot_bytes = parsed.count("capacity_pages"), slot_bytes_of(parsed.count("page_bytes"))
+        self._num_pages = num_pages
         self._page_bytes = parsed.count("page_bytes")
         timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
         # A scope may itself end with a dot and digits: only the last digits are the slot size.
@@ -83,23 +85,27 @@ class Hf3fsStorage(PagedStorage):
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
         answers = [Answer.PRESENT if self._file.holds(pieces) else Answer.FULL for pieces in sources]
         fitting = [number for number, answer in enumerate(answers) if answer is Answer.PRESENT]
-        if not fitting:
-            return answers
-        indices, evicted = self._metadata.reserve([keys[number] for number in fitting])
-        self.tally.removed(evicted)
+        # A batch of more pages than there are would evict its own.
+        for number in fitting[self._num_pages :]:
+            answers[number] = Answer.FULL
+        for begin in range(0, min(len(fitting), self._num_pages), MAX_KEYS):
+            self._write_some(fitting[begin : min(begin + MAX_KEYS, self._num_pages)], keys, sources, answers)
+        return answers
+
+    def _write_some(
+        self, numbers: Sequence[int], keys: Sequence[str], sources: Sequence[Pieces], answers: list[Answer]
+    ) -> None:
+        """Reserve, write and confirm the pages of these numbers of a batch."""
+        found = self._metadata.reserve([keys[number] for number in numbers])
+        self.tally.removed(found.evicted)
         mine: dict[int, int] = {}
-        for number, (is_there, page) in zip(fitting, indices, strict=True):
+        for number, (is_there, page) in zip(numbers, found.indices, strict=True):
             if page is None:
                 answers[number] = Answer.FULL
             elif not is_there:
                 mine.setdefault(page, number)
-        self._write_reserved(mine, keys, sources, answers)
-        return answers
-
-    def _write_reserved(
-        self, mine: Mapping[int, int], keys: Sequence[str], sources: Sequence[Pieces], answers: list[Answer]
-    ) -> None:
-        """Write reserved pages, each for one page of the batch; confirm those that were written, release the others."""
+        if not mine:
+            return
         written, released = list[tuple[str, int]](), dict.fromkeys(mine)
         try:
             for page, number in mine.items():
@@ -108,7 +114,7 @@ class Hf3fsStorage(PagedStorage):
                     written.append((keys[number], page))
                     del released[page]
         finally:
-            refused = self._metadata.confirm(written, released) if mine else set()
+            refused = self._metadata.confirm(written, released, found.reservation)
         for page in refused.intersection(mine):
             answers[mine[page]] = Answer.ERROR
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hicache.clock import WallClock
 from hicache.errors import ConfigurationError
-from hicache.storage.hf3fs.pages import NO_PAGE
+from hicache.storage.hf3fs.pages import MAX_KEYS, NO_PAGE
 
 MAX_ANSWER_BYTES = 16 << 20
 
@@ -26,6 +26,17 @@ _REFUSALS = (401, 403, 409, 421)
 
 class MetadataError(OSError):
     """The service could not be reached, refused a request, or sent an invalid answer."""
+
+
+class Reserved(NamedTuple):
+    """For each key whether it has a page, and the page or a reserved one, None if there is no room.
+
+    `evicted`: the number of keys that were evicted. `reservation`: its id, None from a service that gives none.
+    """
+
+    indices: list[tuple[bool, int | None]]
+    evicted: int
+    reservation: str | None
 
 
 class MetadataClient:
@@ -61,40 +72,53 @@ class MetadataClient:
         self._is_known = True
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
-        """Whether each key has a confirmed page."""
-        content = self._call("exists", {"keys": list(keys)}, is_repeatable=True)
-        return _checked(content, "exists", keys, (bool,))
+        """Whether each key has a confirmed page. The number of keys is not limited."""
+        found = list[bool]()
+        for some in parts(keys):
+            content = self._call("exists", {"keys": some}, is_repeatable=True)
+            found += _checked(content, "exists", some, (bool,))
+        return found
 
     def find(self, keys: Sequence[str]) -> list[int | None]:
-        """The page of each key."""
-        content = self._call("get_page_indices", {"keys": list(keys)}, is_repeatable=True)
-        pages = _checked(content, "indices", keys, (int, type(None)))
-        return [self._page(page) if page is not None else None for page in pages]
+        """The page of each key. The number of keys is not limited."""
+        found = list[Any]()
+        for some in parts(keys):
+            content = self._call("get_page_indices", {"keys": some}, is_repeatable=True)
+            found += _checked(content, "indices", some, (int, type(None)))
+        return [self._page(page) if page is not None else None for page in found]
 
-    def reserve(self, keys: Sequence[str]) -> tuple[list[tuple[bool, int | None]], int]:
-        """For each key, whether it has a page, and the page or a reserved one, None if there is no room.
-
-        The second value is the number of keys that were evicted.
-        """
-        content = self._call("reserve_and_allocate_page_indices", {"keys": [[key, ""] for key in keys]})
-        pairs = _checked(content, "indices", keys, (list,))
-        indices = [(pair[:1] == [True], None if pair[1:] == [NO_PAGE] else self._page(*pair[1:])) for pair in pairs]
+    def reserve(self, keys: Sequence[str]) -> Reserved:
+        """The page of each of up to MAX_KEYS keys, or a reserved one."""
+        pairs = [[key, ""] for key in keys]
+        content = self._call("reserve_and_allocate_page_indices", {"keys": pairs, "with_reservation": True})
+        found = _checked(content, "indices", keys, (list,))
+        indices = [(pair[:1] == [True], None if pair[1:] == [NO_PAGE] else self._page(*pair[1:])) for pair in found]
         (evicted,) = _checked({"evicted": [content.get("evicted", 0)]}, "evicted", [""], (int,))
-        return indices, evicted
+        reservation = content.get("reservation")
+        return Reserved(indices, evicted, reservation if isinstance(reservation, str) else None)
 
-    def confirm(self, written: Collection[tuple[str, int]], released: Collection[int]) -> set[int]:
-        """Confirm written pages, and release others. Returns the refused pages, whose reservations had expired."""
+    def confirm(
+        self, written: Collection[tuple[str, int]], released: Collection[int], reservation: str | None
+    ) -> set[int]:
+        """Confirm written pages of a reservation, and release others. Returns the refused pages, which had expired."""
         fields = {"written_keys_to_confirm": [list(pair) for pair in written], "pages_to_release": list(released)}
-        refused = self._call("confirm_write", fields).get("refused")
+        named = {} if reservation is None else {"reservation": reservation}
+        refused = self._call("confirm_write", {**fields, **named}).get("refused")
         return {self._page(page) for page in refused} if isinstance(refused, list) else set()
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Free the pages of keys."""
-        self._call("delete_keys", {"keys": list(keys)})
+        """Free the pages of keys. The number of keys is not limited."""
+        for some in parts(keys):
+            self._call("delete_keys", {"keys": some})
 
     def clear(self) -> None:
         """Free all pages."""
         self._call("clear", {})
+
+    def delete_namespace(self) -> None:
+        """Remove the namespace with all its keys. The next request of any client creates it again."""
+        self._call("delete_namespace", {})
+        self._is_known = False
 
     def confirmed(self) -> int:
         """How many keys have a page."""
@@ -160,6 +184,11 @@ class MetadataClient:
         if type(page) is int and 0 <= page < self._num_pages:
             return page
         raise MetadataError(f"expected a page below {self._num_pages} from the service, got {page!r}")
+
+
+def parts(keys: Sequence[str]) -> Iterator[list[str]]:
+    """The keys of one request after the other: no request has more than MAX_KEYS."""
+    return (list(keys[begin : begin + MAX_KEYS]) for begin in range(0, len(keys), MAX_KEYS))
 
 
 def _address(url: str) -> tuple[str, int]:

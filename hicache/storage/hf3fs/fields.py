@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any, NoReturn
 
+from hicache.storage.hf3fs.pages import MAX_KEYS
 from hicache.storage.hf3fs.snapshot import DEFAULT_NAMESPACE
 
 MAX_KEY_CHARACTERS = 1 << 10
@@ -13,6 +14,7 @@ MAX_KEY_CHARACTERS = 1 << 10
 MAX_NUMBER = 1 << 53
 """The limit up to which every JSON reader represents integers exactly."""
 
+_RESERVATION = re.compile(r"[0-9a-f]{16}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,256}")
 _RANK = re.compile(r"[0-9]{1,9}")
 
@@ -86,10 +88,28 @@ class Fields:
         """Pages that were not written; empty if the field is missing."""
         return [_number("pages_to_release", page) for page in self._list("pages_to_release", [])]
 
+    @property
+    def wants_reservation(self) -> bool:
+        """Whether the writer names the reservation when it confirms; false by default."""
+        found = self._found.get("with_reservation", False)
+        if not isinstance(found, bool):
+            _refuse("with_reservation", found, "true or false")
+        return found
+
+    @property
+    def reservation(self) -> str | None:
+        """The id of a reservation, None if the field is missing."""
+        found = self._found.get("reservation")
+        if found is not None and not (isinstance(found, str) and _RESERVATION.fullmatch(found)):
+            _refuse("reservation", found, "the id of a reservation")
+        return found
+
     def _list(self, name: str, default: list[Any] | None) -> list[Any]:
         found = self._found.get(name, default)
         if not isinstance(found, list):
             _refuse(name, found, "a list")
+        if len(found) > MAX_KEYS:
+            raise RefusalError(413, f"{name}: got {len(found)}, expected at most {MAX_KEYS} in a request")
         return found
 
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from typing import NamedTuple
 
 NO_PAGE = -1
 """The answer for a key for which there is no page."""
 
+MAX_KEYS = 1 << 12
+"""The most keys, and the most pages, of one request, so that each call does a bounded amount of work."""
+
 
 class Change(NamedTuple):
-    """A change, in this order: keys that lost their page, freed reservations, reserved pages, confirmed pages."""
+    """A change: all keys lost their page, then some did, reservations were freed, made, and confirmed, in this order.
 
+    `taken`: pages with their keys. `reservation`: the id of those, None if they have none.
+    """
+
+    cleared: bool = False
     removed: Sequence[str] = ()
     freed: Sequence[int] = ()
-    taken: Sequence[int] = ()
+    taken: Sequence[tuple[int, str]] = ()
+    reservation: str | None = None
     confirmed: Sequence[tuple[str, int]] = ()
 
 
@@ -29,7 +37,7 @@ class Reserved(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """`refused`: pages that were not reserved, or reserved for another key. All others were applied."""
+    """`refused`: pages that were not reserved, or reserved by another call or key. All others were applied."""
 
     refused: list[int]
     change: Change
@@ -45,39 +53,78 @@ class Usage(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """The key that a page is reserved for, None if that is unknown after a restart, and the time."""
+    """The key that a page is reserved for, None if that is unknown; the id of the call, None for none; the time."""
 
     key: str | None
+    id: str | None
     since_s: float
+
+    def is_of(self, reservation: str | None) -> bool:
+        """Whether a writer that names this id, or none, may have made it."""
+        return self.key is None or self.id == reservation
+
+
+class Part(NamedTuple):
+    """Some pages: the free ones, those of keys with the time of their last use, and the reserved ones."""
+
+    free: list[int]
+    keys: list[tuple[int, str, int]]
+    reserved: list[tuple[int, str | None, str | None]]
 
 
 class Pages:
     """One namespace of one rank. Not thread-safe: the caller holds a lock.
 
-    A page is free, reserved, or confirmed for one key. Pages in neither of `free` and `keys` become reserved.
+    A page is free, reserved, or confirmed for one key. No call does more work than its keys ask for, however many
+    pages there are. `free`: the last one is assigned first. `reserved`: pages with their keys and the ids of their
+    reservations, None for what is not known.
     """
 
-    def __init__(self, num_pages: int, free: Sequence[int], keys: Iterable[tuple[str, int]], now_s: float) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        free: Sequence[int],
+        keys: Iterable[tuple[str, int]],
+        reserved: Iterable[tuple[int, str | None, str | None]],
+        now_s: float,
+    ) -> None:
         self.num_pages = num_pages
-        self._free = list(free)
+        # Pages below this one were never used, and are in no other table.
+        self._fresh = next((number for number, page in enumerate(free) if page != number), len(free))
+        self._free = list(free[self._fresh :])
+        self._cleared: list[OrderedDict[str, int]] = []
         self._keys = OrderedDict(keys)
-        lost = set(range(num_pages)).difference(self._free, self._keys.values())
-        self._reserved = {page: Reservation(None, now_s) for page in sorted(lost)}
-
-    @property
-    def free_pages(self) -> list[int]:
-        """Free pages; the last one is assigned first."""
-        return list(self._free)
-
-    @property
-    def key_to_index(self) -> list[tuple[str, int]]:
-        """Keys with their pages, the least recently used first."""
-        return list(self._keys.items())
+        self._reserved = {page: Reservation(key, name, now_s) for page, key, name in reserved}
+        self._disputed = set[int]()
+        self._uses, self._uses_at_clear = 0, 0
+        # By position, from the last page on: the last use of a confirmed page, and its key.
+        self._entries: list[tuple[int, str] | None] = [None] * (num_pages - self._fresh)
+        for key, page in self._keys.items():
+            self._enter(key, page)
 
     @property
     def usage(self) -> Usage:
         """The numbers of confirmed, reserved and free pages."""
-        return Usage(self.num_pages, len(self._keys), len(self._reserved), len(self._free))
+        return Usage(self.num_pages, len(self._keys), len(self._reserved), self._num_free)
+
+    @property
+    def fresh(self) -> int:
+        """The pages below this one were never used, and are free."""
+        return self._fresh
+
+    def part(self, begin: int, end: int) -> Part:
+        """The pages from `begin` up to `end`."""
+        found = Part([], [], [])
+        for page in range(max(begin, self._fresh), end):
+            entry = self._entries[self.num_pages - 1 - page]
+            if page in self._reserved:
+                held = self._reserved[page]
+                found.reserved.append((page, held.key, held.id))
+            elif entry is not None and entry[0] > self._uses_at_clear:
+                found.keys.append((*entry, page))
+            else:
+                found.free.append(page)
+        return found
 
     def exist(self, keys: Iterable[str]) -> list[bool]:
         """Whether each key has a page. Does not mark it as used."""
@@ -87,71 +134,115 @@ class Pages:
         """The page of each key. Marks the keys as used."""
         return [self._use(key) for key in keys]
 
-    def reserve(self, keys: Sequence[str], now_s: float, age_limit_s: float) -> Reserved:
+    def reserve(self, keys: Sequence[str], now_s: float, age_limit_s: float, reservation: str | None) -> Reserved:
         """Find the page of each key, or reserve one: a free one, else an expired reservation, else by an LRU eviction.
 
-        No key of the batch is evicted for another. A key that occurs twice gets one page.
+        No key of the batch is evicted for another. A key that occurs twice gets one page. `reservation`: a new id, for
+        a writer that names it when it confirms.
         """
         there = {key: page for key in keys if (page := self._use(key)) is not None}
         new = [key for key in dict.fromkeys(keys) if key not in there]
-        freed = self._reclaim(now_s - age_limit_s) if len(new) > len(self._free) else []
-        evicted = self._evict(len(new) - len(self._free), there)
-        taken = {key: self._free.pop() for key in new[: len(self._free)]}
-        self._reserved.update((page, Reservation(key, now_s)) for key, page in taken.items())
+        freed = self._reclaim(now_s - age_limit_s, len(new) - self._num_free)
+        pages = [self._pop_free() for _ in range(min(len(new), self._num_free))]
+        evicted = self._evict(len(new) - len(pages), there)
+        taken = dict(zip(new, [*pages, *evicted.values()], strict=False))
+        self._reserved.update((page, Reservation(key, reservation, now_s)) for key, page in taken.items())
         indices = [(key in there, there.get(key, taken.get(key, NO_PAGE))) for key in keys]
-        return Reserved(indices, len(evicted), Change(removed=evicted, freed=freed, taken=list(taken.values())))
+        named = reservation if taken else None
+        reserved = [(page, key) for key, page in taken.items()]
+        return Reserved(indices, len(evicted), Change(False, list(evicted), freed, reserved, named))
 
-    def confirm(self, written: Iterable[tuple[str, int]], released: Iterable[int]) -> Confirmed:
-        """Confirm written pages for their keys, and free released ones. The first page confirmed for a key stays."""
+    def confirm(
+        self, written: Iterable[tuple[str, int]], released: Iterable[int], reservation: str | None
+    ) -> Confirmed:
+        """Confirm written pages for their keys, and free released ones. The first page confirmed for a key stays.
+
+        `reservation`: the id of the call that reserved these pages, None for a writer that did not ask for one. Without
+        an id, a page whose reservation once expired is not released: its first writer may be the one who asks.
+        """
         refused, freed, confirmed = list[int](), list[int](), list[tuple[str, int]]()
         for key, page in written:
             if self._keys.get(key) == page:
                 continue
-            reservation = self._reserved.get(page)
-            if reservation is None or reservation.key not in (None, key):
+            held = self._reserved.get(page)
+            if held is None or held.key not in (None, key) or not held.is_of(reservation):
                 refused.append(page)
             elif key in self._keys:
                 freed.append(self._free_reserved(page))
             else:
                 del self._reserved[page]
                 self._keys[key] = page
+                self._enter(key, page)
                 confirmed.append((key, page))
         for page in released:
-            if page in self._reserved:
-                freed.append(self._free_reserved(page))
-            else:
+            held = self._reserved.get(page)
+            if held is None or not held.is_of(reservation) or (reservation is None and page in self._disputed):
                 refused.append(page)
+            else:
+                freed.append(self._free_reserved(page))
         return Confirmed(refused, Change(freed=freed, confirmed=confirmed))
 
     def remove(self, keys: Iterable[str]) -> Change:
         """Free the pages of those keys that have one."""
         removed = [key for key in dict.fromkeys(keys) if key in self._keys]
-        self._free.extend(self._keys.pop(key) for key in removed)
+        for key in removed:
+            self._free.append(self._pop_key(key))
         return Change(removed=removed)
 
     def clear(self) -> Change:
-        """Free all pages but the reserved ones."""
-        removed = list(self._keys)
-        self._keys.clear()
-        self._free = [page for page in range(self.num_pages) if page not in self._reserved]
-        return Change(removed=removed)
+        """Free all pages but the reserved ones. Their keys are dropped one by one, when the pages are reserved."""
+        if not self._keys:
+            return Change()
+        self._cleared.append(self._keys)
+        self._keys = OrderedDict()
+        self._uses_at_clear = self._uses
+        return Change(cleared=True)
+
+    @property
+    def _num_free(self) -> int:
+        return self.num_pages - len(self._keys) - len(self._reserved)
+
+    def _enter(self, key: str, page: int) -> None:
+        self._uses += 1
+        self._entries[self.num_pages - 1 - page] = (self._uses, key)
 
     def _use(self, key: str) -> int | None:
-        if key not in self._keys:
-            return None
-        self._keys.move_to_end(key)
-        return self._keys[key]
+        page = self._keys.get(key)
+        if page is not None:
+            self._keys.move_to_end(key)
+            self._enter(key, page)
+        return page
 
-    def _evict(self, wanted: int, held: Collection[str]) -> list[str]:
-        """Free the pages of `wanted` keys, least recently used first; fewer if only keys in `held` are left."""
+    def _pop_key(self, key: str) -> int:
+        page = self._keys.pop(key)
+        self._entries[self.num_pages - 1 - page] = None
+        return page
+
+    def _pop_free(self) -> int:
+        """A free page: one of a cleared key, else the one that was freed last, else one that was never used."""
+        if self._cleared:
+            page = self._cleared[-1].popitem()[1]
+            if not self._cleared[-1]:
+                self._cleared.pop()
+        elif self._free:
+            page = self._free.pop()
+        else:
+            self._fresh -= 1
+            self._entries.append(None)
+            return self._fresh
+        self._entries[self.num_pages - 1 - page] = None
+        return page
+
+    def _evict(self, wanted: int, held: Collection[str]) -> dict[str, int]:
+        """Take the pages of `wanted` keys, least recently used first; fewer if only keys in `held` are left."""
         evicted = list(islice(self._keys, max(0, min(wanted, len(self._keys) - len(held)))))
-        # The page that was evicted first is assigned first.
-        self._free[:0] = [self._keys.pop(key) for key in evicted][::-1]
-        return evicted
+        return {key: self._pop_key(key) for key in evicted}
 
-    def _reclaim(self, before_s: float) -> list[int]:
-        """Free pages whose reservations have expired."""
-        late = list(takewhile(lambda page: self._reserved[page].since_s <= before_s, self._reserved))
+    def _reclaim(self, before_s: float, wanted: int) -> list[int]:
+        """Free up to `wanted` pages whose reservations have expired, the oldest first."""
+        oldest = islice(self._reserved.items(), max(0, wanted))
+        late = [page for page, held in oldest if held.since_s <= before_s]
+        self._disputed.update(late)
         return [self._free_reserved(page) for page in late]
 
     def _free_reserved(self, page: int) -> int:

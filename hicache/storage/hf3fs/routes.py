@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hicache.storage.hf3fs.catalogue import Catalogue, NamespaceSizeError, UnknownNamespaceError
+from hicache.storage.hf3fs.catalogue import Catalogue, NamespaceSizeError, UnknownNamespaceError, new_reservation
 from hicache.storage.hf3fs.fields import Fields, RefusalError, read_rank
 
 LOG = logging.getLogger(__name__)
@@ -62,8 +62,10 @@ def _exists(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
 
 
 def _reserve(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
-    found = catalogue.reserve(state, fields.keys_with_prefixes)
-    return Reply(200, {"indices": found.indices, **({"evicted": found.evicted} if found.evicted else {})})
+    reservation = new_reservation() if fields.wants_reservation else None
+    found = catalogue.reserve(state, fields.keys_with_prefixes, reservation)
+    added = {"evicted": found.evicted or None, "reservation": reservation}
+    return Reply(200, {"indices": found.indices, **{name: value for name, value in added.items() if value}})
 
 
 def _confirm(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
@@ -71,10 +73,10 @@ def _confirm(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
     beyond = catalogue.usage(state).num_pages
     if wrong := [page for page in (*(page for _, page in written), *released) if page >= beyond]:
         raise RefusalError(422, f"expected pages below {beyond}, got {wrong[:10]}; nothing was changed")
-    refused = catalogue.confirm(state, written, released).refused
+    refused = catalogue.confirm(state, written, released, fields.reservation).refused
     if not refused:
         return DONE
-    detail = f"not reserved, or reserved for another key: {refused[:10]}; all others were applied"
+    detail = f"not reserved, or reserved by another call or key: {refused[:10]}; all others were applied"
     return Reply(409, {"detail": detail, "refused": refused})
 
 
@@ -86,6 +88,17 @@ def _delete(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
 def _clear(catalogue: Catalogue, state: str, _: Fields) -> Reply:
     catalogue.clear(state)
     return DONE
+
+
+def _delete_namespace(catalogue: Catalogue, state: str, _: Fields) -> Reply:
+    catalogue.delete(state)
+    return DONE
+
+
+def _namespaces(catalogue: Catalogue, state: str, _: Fields) -> Reply:
+    rank, colon, _name = state.partition(":")
+    usages = catalogue.usages(rank + colon)
+    return Reply(200, {"namespaces": {name.partition(":")[2]: one._asdict() for name, one in usages.items()}})
 
 
 def _find(catalogue: Catalogue, state: str, fields: Fields) -> Reply:
@@ -105,5 +118,10 @@ ROUTES: Mapping[str, Route] = {
     "clear": _clear,
     "get_page_indices": _find,
     "usage": _usage,
+    "namespaces": _namespaces,
+    "delete_namespace": _delete_namespace,
 }
-"""By the last part of the path. `usage`, and `evicted` in a reservation, extend the protocol of 3FS's metadata."""
+"""By the last part of the path.
+
+The last three extend the protocol of 3FS's metadata, as do `evicted` and the id of a reservation in its answer.
+"""

@@ -18,6 +18,7 @@ from hicache.storage.hf3fs.access import Access, is_loopback
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.fields import RefusalError
 from hicache.storage.hf3fs.routes import Reply, reply
+from hicache.storage.hf3fs.saver import Saver
 
 LOG = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class MetadataService:
         self._server = _Server((host, port), catalogue, access, max_body_bytes, needs_loopback=token is None)
         self._thread = Thread(target=self._serve, daemon=True)
         self._is_closing = False
+        self._saver = self._server.saver
         self.host, self.port = self._server.server_address[:2]
 
     @property
@@ -76,6 +78,7 @@ class MetadataService:
 
     def start(self) -> None:
         """Serve requests in other threads."""
+        self._saver.start()
         self._thread.start()
 
     def close(self) -> None:
@@ -86,6 +89,7 @@ class MetadataService:
             socket.create_connection((str(self.host), self.port)).close()
             self._thread.join()
         self._server.server_close()
+        self._saver.close()
 
     def _serve(self) -> None:
         while not self._is_closing:
@@ -106,6 +110,7 @@ class _Server(ThreadingHTTPServer):
         needs_loopback: bool,
     ) -> None:
         self.catalogue = catalogue
+        self.saver = Saver(catalogue)
         self.access = access
         self.max_body_bytes = max_body_bytes
         self._needs_loopback = needs_loopback
@@ -161,6 +166,7 @@ class _Exchange(BaseHTTPRequestHandler):
             self._drop_rest()
         else:
             self._send(reply(self.server.catalogue, self.path, body), {})
+            self.server.saver.wake()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send the errors of the standard library as JSON too."""

@@ -40,9 +40,10 @@ def serving(
 
 def keep(client: MetadataClient, key: str) -> int:
     """Reserve and confirm a page; which it was."""
-    ((_, page),), _ = client.reserve([key])
+    found = client.reserve([key])
+    ((_, page),) = found.indices
     assert page is not None, f"there is room for {key}"
-    client.confirm([(key, page)], [])
+    client.confirm([(key, page)], [], found.reservation)
     return page
 
 

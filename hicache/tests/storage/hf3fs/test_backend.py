@@ -77,7 +77,7 @@ def test_a_page_that_is_being_overwritten_is_a_miss(open_here: OpenHere, monkeyp
     put(mine, a=page(1))
 
     def overwrite_half() -> None:
-        ((_, where),), _ = theirs._metadata.reserve(["b"])
+        ((_, where),) = theirs._metadata.reserve(["b"]).indices
         theirs._file.write("b", where, [memoryview(page(2))[: PAGE_BYTES // 2]])
 
     before_reading(monkeypatch, mine, overwrite_half)

@@ -7,9 +7,14 @@ import json
 import os
 import random
 import shutil
+import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Lock, Thread
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -17,7 +22,14 @@ from hicache.clock import VirtualClock
 from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs import catalogue as catalogue_module
 from hicache.storage.hf3fs import journal as journal_module
-from hicache.storage.hf3fs.catalogue import Catalogue, NamespaceSizeError
+from hicache.storage.hf3fs.catalogue import (
+    MAX_NAMESPACE_PAGES,
+    MAX_PAGES,
+    Catalogue,
+    NamespaceSizeError,
+    UnknownNamespaceError,
+)
+from hicache.storage.hf3fs.pages import Pages
 
 AGE_LIMIT_S = 10.0
 STATE = "0:kv"
@@ -43,7 +55,7 @@ def after_a_crash(file: Path) -> Iterator[Catalogue]:
     folder = file.parent / "after"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for path in (file, journal_of(file)):
+    for path in file.parent.glob(f"{file.name}*"):
         shutil.copy(path, folder / path.name)
     with closing(open_at(folder / file.name)) as found:
         yield found
@@ -51,8 +63,9 @@ def after_a_crash(file: Path) -> Iterator[Catalogue]:
 
 def holdings(catalogue: Catalogue) -> tuple[dict[str, int], set[int]]:
     """Keys with their pages, and the pages that are free."""
-    pages = catalogue._pages[STATE]
-    return dict(pages.key_to_index), set(pages.free_pages)
+    pages = catalogue._namespaces[STATE].pages
+    found = pages.part(0, pages.num_pages)
+    return {key: page for _, key, page in found.keys}, {*range(pages.fresh), *found.free}
 
 
 @pytest.fixture
@@ -61,25 +74,85 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "metadata.json"
 
 
-@pytest.mark.parametrize("seed", range(4))
+class Requests:
+    """Random requests, good and bad ones, to one namespace."""
+
+    def __init__(self, catalogue: Catalogue, seed: int) -> None:
+        self.catalogue, self.dice = catalogue, random.Random(seed)
+        self.told = dict[str, tuple[int, str]]()
+        self.made = 0
+
+    def one(self) -> None:
+        """One request, with a reservation of its own or with one of before."""
+        keys = self.dice.sample(KEYS, 2)
+        match self.dice.randrange(8):
+            case 0 | 1 | 2:
+                self.made += 1
+                found = self.catalogue.reserve(STATE, keys, f"{self.made:016x}").indices
+                pages = [(key, page) for key, (_, page) in zip(keys, found, strict=True) if page >= 0]
+                self.told |= {key: (page, f"{self.made:016x}") for key, page in pages}
+            case 3 | 4 | 5:
+                for key in set(keys).intersection(self.told):
+                    page, reservation = self.told[key]
+                    self.catalogue.confirm(STATE, [(key, page)], [self.dice.randrange(5)], reservation)
+            case 6:
+                self.catalogue.remove(STATE, keys[:1])
+            case _ if self.dice.random() < 0.2:
+                self.catalogue.clear(STATE)
+            case _ if self.dice.random() < 0.2:
+                self.catalogue.delete(STATE)
+                self.catalogue.initialise(STATE, 5)
+            case _:
+                self.catalogue.find(STATE, keys)
+
+
+class Interrupted:
+    """A lock: whoever gives it back is followed by `act`, which may take it."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._lock, self._act, self._is_acting = Lock(), act, False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if not self._is_acting:
+            self._is_acting = True
+            self._act()
+            self._is_acting = False
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_all_that_was_answered_is_there_after_a_crash(file: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The file is written anew every few requests.
-    monkeypatch.setattr(journal_module, "MIN_GROWTH_BYTES", 300)
-    dice, told = random.Random(seed), dict[str, int]()
+    monkeypatch.setattr(catalogue_module, "MAX_KEYS", 1)
+    dice = random.Random(seed)
     with closing(open_at(file)) as catalogue:
         catalogue.initialise(STATE, 5)
-        for step in range(60):
-            keys = dice.sample(KEYS, 2)
-            match dice.randrange(6):
-                case 0 | 1 | 2:
-                    found = catalogue.reserve(STATE, keys).indices
-                    told |= {key: page for key, (_, page) in zip(keys, found, strict=True) if page >= 0}
-                case 3 | 4:
-                    catalogue.confirm(STATE, [(key, told[key]) for key in keys if key in told], [dice.randrange(5)])
-                case _:
-                    catalogue.remove(STATE, keys[:1])
-            with after_a_crash(file) as found_after:
-                assert holdings(found_after) == holdings(catalogue), f"STORE-10: step {step} with seed {seed}"
+        requests = Requests(catalogue, seed)
+
+        def check(when: str) -> None:
+            with after_a_crash(file) as found:
+                assert holdings(found) == holdings(catalogue), f"STORE-10: {when} with seed {seed}"
+
+        def act() -> None:
+            for _ in range(dice.randrange(4)):
+                requests.one()
+            check(f"after {requests.made} reservations, while the file is written")
+
+        for step in range(20):
+            requests.one()
+            check(f"step {step}")
+            if dice.random() < 0.2:
+                with monkeypatch.context() as patch:
+                    # Each page is a step of its own, and requests come between the steps.
+                    patch.setattr(catalogue._namespaces[STATE], "lock", Interrupted(act))
+                    if dice.random() < 0.5:
+                        patch.setattr(catalogue._journal, "drop_old", lambda: None)
+                    catalogue.save()
+                check(f"step {step}, when the file was written anew")
+    with closing(open_at(file)) as found:
+        assert holdings(found) == holdings(catalogue), f"STORE-10: at the end with seed {seed}"
 
 
 def test_an_old_page_does_not_come_back_with_another_s_bytes(file: Path) -> None:
@@ -179,7 +252,7 @@ def test_what_cannot_be_written_down_is_told_to_nobody(
 
 
 def test_a_file_has_one_service_at_a_time(file: Path) -> None:
-    with closing(open_at(file)), pytest.raises(ConfigurationError, match=r"metadata\.json cannot be used"):
+    with closing(open_at(file)), pytest.raises(ConfigurationError, match=r"metadata\.json .* another service uses it"):
         open_at(file)
     open_at(file).close()
 
@@ -191,6 +264,8 @@ def test_the_journal_does_not_grow_without_end(file: Path, monkeypatch: pytest.M
         sizes = []
         for number in range(60):
             keep(catalogue, f"key{number}")
+            if catalogue.is_long:
+                catalogue.save()
             sizes.append(journal_of(file).stat().st_size)
     assert max(sizes) < 2_000, f"the file is written anew when the journal is long, got {max(sizes)} bytes"
 
@@ -240,3 +315,132 @@ def test_there_is_room_for_so_many_pages_in_all(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(NamespaceSizeError, match="at most the 2 pages that are left"):
         catalogue.initialise("1:kv", 3)
     catalogue.initialise("1:kv", 2)
+    catalogue.delete("0:kv")
+    catalogue.initialise("2:kv", 3)
+
+
+def test_no_namespace_takes_the_room_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = Catalogue(None)
+    with pytest.raises(NamespaceSizeError, match=f"a namespace has at most {MAX_NAMESPACE_PAGES} pages"):
+        catalogue.initialise("0:kv", MAX_PAGES)
+    assert 4 * MAX_NAMESPACE_PAGES <= MAX_PAGES, "SEC-4: there is room for others"
+    catalogue.initialise("0:kv", MAX_NAMESPACE_PAGES)
+    catalogue.initialise("1:kv", MAX_NAMESPACE_PAGES)
+    monkeypatch.setattr(catalogue_module, "MAX_NAMESPACES", 2)
+    with pytest.raises(NamespaceSizeError, match="there are 2 namespaces; delete_namespace makes room"):
+        catalogue.initialise("2:kv", 1)
+
+
+def test_a_namespace_that_was_deleted_is_gone_after_a_crash(file: Path) -> None:
+    with closing(open_at(file)) as catalogue:
+        catalogue.initialise(STATE, 3)
+        keep(catalogue, "a")
+        catalogue.save()
+        keep(catalogue, "b")
+        catalogue.delete(STATE)
+        with pytest.raises(UnknownNamespaceError):
+            catalogue.exist(STATE, "a")
+        with after_a_crash(file) as found, pytest.raises(UnknownNamespaceError):
+            found.exist(STATE, "a")
+        catalogue.initialise(STATE, 2)
+        keep(catalogue, "c")
+        with after_a_crash(file) as found:
+            assert holdings(found) == ({"c": 1}, {0}), "STORE-10: another namespace has its name now"
+
+
+def test_a_namespace_does_not_wait_for_another(file: Path) -> None:
+    with closing(open_at(file)) as catalogue:
+        for state in ("0:kv", "1:kv"):
+            catalogue.initialise(state, 3)
+
+        def ask() -> None:
+            found = catalogue.reserve("1:kv", ["a"]).indices
+            catalogue.confirm("1:kv", [("a", found[0][1])], [])
+            catalogue.clear("1:kv")
+            catalogue.initialise("2:kv", 1)
+            catalogue.delete("2:kv")
+
+        with catalogue._namespaces["0:kv"].lock:
+            other = Thread(target=ask, daemon=True)
+            other.start()
+            other.join(60)
+            assert not other.is_alive(), "the lock of 0:kv is held, and only its own requests wait for it"
+
+
+# The work of a call, in lines that are executed while a lock is held, and in bytes.
+
+LINES = Path(catalogue_module.__file__).parent.as_posix()
+
+
+class Counted:
+    """A lock that counts the lines of this package that are executed under it: `most` of one holder."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lines = self.most = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._lines = 0
+        sys.settrace(self._trace)
+        sys._getframe(1).f_trace = self._trace
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        self.most = max(self.most, self._lines)
+        self._lock.release()
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        self._lines += event == "line" and frame.f_code.co_filename.startswith(LINES)
+        return self._trace
+
+
+WORK: dict[str, Callable[[Catalogue], object]] = {
+    "exist": lambda catalogue: catalogue.exist(STATE, ["a", "b"]),
+    "find": lambda catalogue: catalogue.find(STATE, [f"key{number}" for number in range(100)]),
+    "reserve": lambda catalogue: catalogue.reserve(STATE, [f"new{number}" for number in range(100)]),
+    "remove": lambda catalogue: catalogue.remove(STATE, [f"key{number}" for number in range(100)]),
+    "clear": lambda catalogue: catalogue.clear(STATE),
+    "reserve after a clear": lambda catalogue: (catalogue.clear(STATE), catalogue.reserve(STATE, ["a"])),
+    "save": lambda catalogue: list(catalogue._pieces()),
+    "delete": lambda catalogue: catalogue.delete(STATE),
+}
+
+
+def work(file: Path, verb: str, num_pages: int) -> tuple[int, int]:
+    """The most lines of one locked section, and the most memory, of a call to a namespace with so many keys."""
+    keys = [(f"key{number}", number) for number in range(num_pages)]
+    with closing(open_at(file)) as catalogue:
+        catalogue.initialise(STATE, 1)
+        namespace, lock = catalogue._namespaces[STATE], Counted()
+        namespace.pages = Pages(num_pages, (), keys, (), 0.0)
+        namespace.lock = lock  # type: ignore[assignment]
+        tracemalloc.start()
+        try:
+            WORK[verb](catalogue)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        namespace.lock = Lock()
+        return lock.most, peak
+
+
+@pytest.mark.parametrize("verb", WORK)
+def test_no_call_holds_a_lock_for_longer_when_there_are_more_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(catalogue_module, "MAX_KEYS", 256)
+    (few, _), (many, memory) = (work(tmp_path / str(number), verb, number) for number in (1_000, 20_000))
+    assert few == many > 0, f"{verb}: expected the same work under the lock, got {few} and {many} lines"
+    assert verb == "save" or memory < 1 << 20, f"{verb}: a call takes little memory, got {memory} bytes"
+
+
+def test_to_create_a_namespace_takes_no_memory_for_its_pages() -> None:
+    catalogue = Catalogue(None)
+    tracemalloc.start()
+    try:
+        catalogue.initialise(STATE, MAX_NAMESPACE_PAGES)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 16, f"free pages need no memory, got {peak} bytes"

@@ -23,7 +23,7 @@ VERBS: dict[str, Callable[[MetadataClient], object]] = {
     "exist": lambda client: client.exist(["a"]),
     "find": lambda client: client.find(["a"]),
     "reserve": lambda client: client.reserve(["a"]),
-    "confirm": lambda client: client.confirm([("a", 0)], []),
+    "confirm": lambda client: client.confirm([("a", 0)], [], None),
     "remove": lambda client: client.remove(["a"]),
     "clear": lambda client: client.clear(),
     "confirmed": lambda client: client.confirmed(),
@@ -81,10 +81,11 @@ def client(service: MetadataService) -> Iterator[MetadataClient]:
 
 
 def test_a_namespace_that_the_service_does_not_know_is_made(client: MetadataClient) -> None:
-    assert client.reserve(["a"]) == ([(False, 2)], 0), "nobody has to initialise it"
-    assert client.confirm([("a", 2)], [1]) == {1}, "page 1 was not reserved, which is told"
+    found = client.reserve(["a"])
+    assert found[:2] == ([(False, 2)], 0), "nobody has to initialise it"
+    assert client.confirm([("a", 2)], [1], found.reservation) == {1}, "page 1 was not reserved, which is told"
     assert (client.exist(["a", "b"]), client.find(["b", "a"])) == ([True, False], [None, 2]), "a is there"
-    assert client.reserve(["a", "b", "c", "d"]) == ([(True, 2), (False, 1), (False, 0), (False, None)], 0), "full"
+    assert client.reserve(["a", "b", "c", "d"])[:2] == ([(True, 2), (False, 1), (False, 0), (False, None)], 0), "full"
     assert client.confirmed() == 1, "one has a page"
     client.remove(["a"])
     assert client.find(["a"]) == [None], "a is gone"
@@ -182,7 +183,7 @@ def test_a_client_presents_its_token() -> None:
     with closing(MetadataService(Catalogue(None), token=TOKEN)) as service:
         service.start()
         with closing(MetadataClient(service.url, "kv", 3, 5.0, TOKEN)) as client:
-            assert client.reserve(["a"]) == ([(False, 2)], 0), "SEC-7: who has the token is served"
+            assert client.reserve(["a"])[:2] == ([(False, 2)], 0), "SEC-7: who has the token is served"
         for token in (None, f"{TOKEN}X"):
             with closing(MetadataClient(service.url, "kv", 3, 5.0, token)) as client:
                 with pytest.raises(ConfigurationError, match="401 Authorization: expected Bearer") as told:

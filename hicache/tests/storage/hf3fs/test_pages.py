@@ -15,25 +15,31 @@ RELEASED = st.lists(st.integers(0, NUM_PAGES - 1), max_size=3)
 
 
 def fresh(num_pages: int = 3) -> Pages:
-    return Pages(num_pages, range(num_pages), (), 0.0)
+    return Pages(num_pages, range(num_pages), (), (), 0.0)
+
+
+def keys_of(pages: Pages) -> list[tuple[str, int]]:
+    """The keys with their pages, the least recently used first."""
+    found = pages.part(0, pages.num_pages)
+    return [(key, page) for _, key, page in sorted(found.keys)]
 
 
 def reserve(pages: Pages, *keys: str, now_s: float = 0.0) -> list[tuple[bool, int]]:
-    return pages.reserve(keys, now_s, AGE_LIMIT_S).indices
+    return pages.reserve(keys, now_s, AGE_LIMIT_S, None).indices
 
 
 def keep(pages: Pages, *keys: str) -> None:
     found = reserve(pages, *keys)
-    pages.confirm([(key, page) for key, (_, page) in zip(keys, found, strict=True)], [])
+    pages.confirm([(key, page) for key, (_, page) in zip(keys, found, strict=True)], [], None)
 
 
 def test_the_last_page_is_handed_out_first_and_then_the_least_recently_used() -> None:
     pages = fresh()
     keep(pages, "a", "b", "c")
-    assert pages.key_to_index == [("a", 2), ("b", 1), ("c", 0)], "from the last one on"
+    assert keys_of(pages) == [("a", 2), ("b", 1), ("c", 0)], "from the last one on"
     pages.find(["a"])
     pages.exist(["b"])
-    found = pages.reserve(["d", "e"], 0.0, AGE_LIMIT_S)
+    found = pages.reserve(["d", "e"], 0.0, AGE_LIMIT_S, None)
     assert (found.indices, found.evicted) == ([(False, 1), (False, 0)], 2), "b and c: only find is a use"
     assert pages.exist("abc") == [True, False, False], "a was used last"
 
@@ -50,7 +56,7 @@ def test_what_is_freed_is_handed_out_first() -> None:
 def test_a_key_twice_in_a_batch_gets_one_page() -> None:
     pages = fresh()
     assert reserve(pages, "x", "x", "y") == [(False, 2), (False, 2), (False, 1)], "one page for x"
-    done = pages.confirm([("x", 2), ("x", 2), ("y", 1)], [])
+    done = pages.confirm([("x", 2), ("x", 2), ("y", 1)], [], None)
     assert done.refused == [], f"what was told twice was written twice: {done}"
     assert pages.usage == (3, 2, 0, 1), f"two keys with a page, none reserved, one free: {pages.usage}"
 
@@ -58,8 +64,8 @@ def test_a_key_twice_in_a_batch_gets_one_page() -> None:
 def test_two_writers_of_a_key_leave_one_page() -> None:
     pages = fresh()
     (_, first), (_, second) = *reserve(pages, "a"), *reserve(pages, "a")
-    assert pages.confirm([("a", second)], []).refused == [], "who is first has the key"
-    done = pages.confirm([("a", first)], [])
+    assert pages.confirm([("a", second)], [], None).refused == [], "who is first has the key"
+    done = pages.confirm([("a", first)], [], None)
     assert (done.refused, done.change.freed) == ([], [first]), f"the other's page is free again: {done}"
     assert pages.find(["a"]) == [second], "the page that readers were told stays"
 
@@ -77,10 +83,10 @@ def test_a_page_whose_writer_says_nothing_is_handed_out_again() -> None:
     pages = fresh(1)
     assert reserve(pages, "a") == [(False, 0)], "the only page"
     assert reserve(pages, "b", now_s=AGE_LIMIT_S - 1) == [(False, NO_PAGE)], "its writer has time"
-    found = pages.reserve(["b"], AGE_LIMIT_S, AGE_LIMIT_S)
+    found = pages.reserve(["b"], AGE_LIMIT_S, AGE_LIMIT_S, None)
     assert (found.indices, found.evicted, found.change.freed) == ([(False, 0)], 0, [0]), f"but no longer: {found}"
-    assert pages.confirm([("a", 0)], []).refused == [0], "who comes too late is told so"
-    assert pages.confirm([("b", 0)], []).refused == [], "whose page it is now can confirm it"
+    assert pages.confirm([("a", 0)], [], None).refused == [0], "who comes too late is told so"
+    assert pages.confirm([("b", 0)], [], None).refused == [], "whose page it is now can confirm it"
 
 
 def test_a_clear_leaves_what_is_being_written() -> None:
@@ -89,7 +95,7 @@ def test_a_clear_leaves_what_is_being_written() -> None:
     reserve(pages, "b")
     pages.clear()
     assert reserve(pages, "c", "d", "e") == [(False, 2), (False, 0), (False, NO_PAGE)], "page 1 is being written"
-    assert pages.confirm([("b", 1)], []).refused == [], "and can be confirmed"
+    assert pages.confirm([("b", 1)], [], None).refused == [], "and can be confirmed"
 
 
 class PagesMachine(RuleBasedStateMachine):
@@ -102,7 +108,7 @@ class PagesMachine(RuleBasedStateMachine):
     @rule(keys=KEYS)
     def reserve(self, keys: list[str]) -> None:
         """A batch is told pages that differ, and keeps those that it was told."""
-        found = self.pages.reserve(keys, self.now_s, AGE_LIMIT_S)
+        found = self.pages.reserve(keys, self.now_s, AGE_LIMIT_S, None)
         told = {key: page for key, (_, page) in zip(keys, found.indices, strict=True)}
         taken = [page for page in told.values() if page != NO_PAGE]
         assert len(set(taken)) == len(taken), f"two keys were told one page: {told}"
@@ -113,7 +119,7 @@ class PagesMachine(RuleBasedStateMachine):
     @rule(written=WRITTEN, released=RELEASED)
     def confirm(self, written: list[tuple[str, int]], released: list[int]) -> None:
         """What is refused changes nothing, which the invariant tells."""
-        self.pages.confirm(written, released)
+        self.pages.confirm(written, released, None)
 
     @rule(keys=KEYS, seconds=st.floats(0, AGE_LIMIT_S))
     def use(self, keys: list[str], seconds: float) -> None:
@@ -135,8 +141,12 @@ class PagesMachine(RuleBasedStateMachine):
     @invariant()
     def each_page_is_in_one_place(self) -> None:
         """Free, reserved and confirmed pages are all pages."""
-        places = [*self.pages.free_pages, *(page for _, page in self.pages.key_to_index), *self.pages._reserved]
+        found = self.pages.part(0, NUM_PAGES)
+        free = [*range(self.pages.fresh), *found.free]
+        places = [*free, *(page for _, _, page in found.keys), *(page for page, _, _ in found.reserved)]
         assert sorted(places) == list(range(NUM_PAGES)), f"each page once: {sorted(places)}"
+        counted = (NUM_PAGES, len(found.keys), len(found.reserved), len(free))
+        assert self.pages.usage == counted, f"expected {counted}, got {self.pages.usage}"
 
 
 TestAnyOrderOfRequests = PagesMachine.TestCase
