@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from hicache.storage.hf3fs import service
+from hicache.storage.hf3fs import fields, service
 from hicache.storage.hf3fs.access import Access
+from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.fields import RefusalError
+from hicache.storage.hf3fs.journal import Journal
+from hicache.storage.hf3fs.pages import Change, Pages, Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class MetadataMutant:
     clause: str
     owner: Any
     name: str
-    defect: Callable[..., Any]
+    defect: Any
     test: str
 
 
@@ -34,7 +36,56 @@ def _compares_the_beginning(access: Access, presented: str) -> None:
         raise RefusalError(401, "Authorization: expected Bearer and the token of this service")
 
 
+def _takes_every_size(*_: object) -> None:
+    """Let any namespace be of any size."""
+
+
+def _forgets_reservations(journal: Journal, state: str, change: Change) -> None:
+    _CHANGE(journal, state, change._replace(taken=(), reservation=None))
+
+
+def _reclaims_nothing(*_: object) -> list[int]:
+    return []
+
+
+_CHANGE = Journal.change
+
 MUTANTS = (
+    MetadataMutant(
+        "late-word-frees-the-next-reservation",
+        "STORE-14",
+        Reservation,
+        "is_of",
+        lambda *_: True,
+        "test_a_late_word_does_not_concern_the_next_owner_of_a_page",
+    ),
+    MetadataMutant(
+        "reservations-lost-in-a-crash",
+        "STORE-14",
+        Journal,
+        "change",
+        _forgets_reservations,
+        "test_a_reservation_outlives_a_crash",
+    ),
+    MetadataMutant(
+        "pages-of-dead-writers-are-lost",
+        "STORE-14",
+        Pages,
+        "_reclaim",
+        _reclaims_nothing,
+        "test_the_pages_of_a_dead_writer_are_not_lost",
+    ),
+    MetadataMutant(
+        "one-namespace-takes-all",
+        "SEC-4",
+        Catalogue,
+        "_check_room",
+        _takes_every_size,
+        "test_no_namespace_takes_the_room_of_all",
+    ),
+    MetadataMutant(
+        "any-number-of-keys", "SEC-4", fields, "MAX_KEYS", 1 << 30, "test_a_request_of_too_many_keys_is_refused"
+    ),
     MetadataMutant(
         "any-content-type", "SEC-7", Access, "_check_form", _accepts, "test_a_page_of_another_site_changes_nothing"
     ),

@@ -130,7 +130,7 @@ BACKEND_CLAUSES: Mapping[str, Clause] = {
     clause_id: CONTRACT[clause_id]
     for clause_id in (
         "KEY-2",
-        *(f"STORE-{number}" for number in range(1, 14)),
+        *(f"STORE-{number}" for number in range(1, 15)),
         *("SEC-4", "SEC-5", "SEC-6", "SEC-7"),
     )
 }

@@ -22,7 +22,7 @@ CLAUSES_BY_SECTION = {
     "LOCK": 8,
     "EVICT": 11,
     "HOST": 9,
-    "STORE": 13,
+    "STORE": 14,
     "FETCH": 9,
     "RANK": 8,
     "CONF": 5,

@@ -24,12 +24,12 @@ from hicache.storage.hf3fs import catalogue as catalogue_module
 from hicache.storage.hf3fs import journal as journal_module
 from hicache.storage.hf3fs.catalogue import (
     MAX_NAMESPACE_PAGES,
-    MAX_PAGES,
     Catalogue,
     NamespaceSizeError,
     UnknownNamespaceError,
 )
 from hicache.storage.hf3fs.pages import Pages
+from hicache.storage.hf3fs.snapshot import MAX_PAGES
 
 AGE_LIMIT_S = 10.0
 STATE = "0:kv"
@@ -395,13 +395,18 @@ class Counted:
         return self._trace
 
 
+def cleared_and_reserved(catalogue: Catalogue) -> None:
+    catalogue.clear(STATE)
+    catalogue.reserve(STATE, ["a"])
+
+
 WORK: dict[str, Callable[[Catalogue], object]] = {
     "exist": lambda catalogue: catalogue.exist(STATE, ["a", "b"]),
     "find": lambda catalogue: catalogue.find(STATE, [f"key{number}" for number in range(100)]),
     "reserve": lambda catalogue: catalogue.reserve(STATE, [f"new{number}" for number in range(100)]),
     "remove": lambda catalogue: catalogue.remove(STATE, [f"key{number}" for number in range(100)]),
     "clear": lambda catalogue: catalogue.clear(STATE),
-    "reserve after a clear": lambda catalogue: (catalogue.clear(STATE), catalogue.reserve(STATE, ["a"])),
+    "reserve after a clear": cleared_and_reserved,
     "save": lambda catalogue: list(catalogue._pieces()),
     "delete": lambda catalogue: catalogue.delete(STATE),
 }
