@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from hicache.arguments import require_count, require_integer, require_type
 from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt, Match
 from hicache.config import CacheConfig, Topology
-from hicache.errors import ConfigurationError, KeyFormError, SlotError, StaleHandleError
+from hicache.errors import ArgumentError, ConfigurationError, KeyFormError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters
@@ -189,7 +190,8 @@ class UnifiedRadixCache:
 
     def key(self, tokens: Tokens, namespace: Namespace | None = None) -> RadixKey:
         """The whole pages of a prompt as this cache's key. Tokens: int32, [n]. None is the namespace of all others."""
-        return RadixKey.of(tokens, namespace or SHARED, self.config.page_size, self.config.bigram)
+        found = SHARED if namespace is None else namespace
+        return RadixKey.of(tokens, found, self.config.page_size, self.config.bigram)
 
     def length(self, key: RadixKey) -> int:
         """How many tokens (pairs, with bigram keys) the key's whole pages cover."""
@@ -197,6 +199,7 @@ class UnifiedRadixCache:
 
     def page_hashes(self, key: RadixKey) -> list[str]:
         """The hash of each page of a key, in hex."""
+        self.tree.radix.page_count(key)
         digests = hash_pages(key.data, self.tree.radix.bytes_per_page, chain_seed(key.namespace))
         return [digest.hex() for digest in digests]
 
@@ -204,6 +207,7 @@ class UnifiedRadixCache:
 
     def match(self, key: RadixKey, chunked: bool = False) -> MatchResult:
         """The longest prefix at whose end every component is valid. `chunked`: a repeated look-up is not a new hit."""
+        require_type("chunked", chunked, bool)
         found = self.tree.match(key)
         self.tree.touch(found.best, self.tree.tick())
         if not chunked:
@@ -227,14 +231,18 @@ class UnifiedRadixCache:
 
         `slots`: int64, [length(key)], in whole aligned pages; those that the caller shares with the tree may be among
         them. `state`: the MAMBA slot that has the state after the last whole page, or None.
-        Raises KeyFormError when slots and key differ in length.
+        Raises KeyFormError when slots and key differ in length, SlotError for a slot or a state that the caller does
+        not have, and that the tree does not have at the same place either.
         """
-        if len(slots) != self.length(key):
-            raise KeyFormError(f"{len(slots)} slots were given for {self.length(key)} tokens")
-        now = self.tree.tick()
-        pages = self.pools.pages_of(slots)
-        window_start = self.pools.window_start(pages)
-        insertion = Insertion(pages, [], window_start, state, now, priority, prefix_end=0, state_adopted=False)
+        pages, length = self.pools.pages_of(slots), self.length(key)
+        if len(slots) != length:
+            raise KeyFormError(f"{len(slots)} slots were given for {length} tokens")
+        self.pools.allocators[Component.FULL].check_held(pages)
+        if state is not None:
+            self._own_state(state)
+        priority = require_integer("priority", priority)
+        now, window_start = self.tree.tick(), self.pools.window_start(pages)
+        insertion = Insertion(pages, NO_SLOTS, window_start, state, now, priority, prefix_end=0, state_adopted=False)
         node, accepted_end = self.tree.insert(key, insertion)
         for refused in (insertion.duplicates(), pages[node.end :]):
             self.tree.components[FULL].device.free_later(refused)
@@ -265,8 +273,7 @@ class UnifiedRadixCache:
 
         What has a copy on the host stays in the tree.
         """
-        self._require_component(component)
-        evicted = self._evictor.evict(component, -(-tokens // self._units[component]))
+        evicted = self._evictor.evict(component, self._units_of(component, tokens))
         freed = {name: self._by_name[name].device.dropped_pages * unit for name, unit in self._units.items()}
         self.tree.free_dropped()
         return EvictResult(freed, evicted.victims, evicted.refused)
@@ -274,11 +281,11 @@ class UnifiedRadixCache:
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
 
-        Raises ValueError when the number is no multiple of the page size.
+        Raises ArgumentError when the number is no multiple of the page size.
         """
-        pages, rest = divmod(tokens, self.config.page_size)
-        if rest or pages < 0:
-            raise ValueError(f"cannot allocate {tokens} tokens in pages of {self.config.page_size}")
+        pages, rest = divmod(require_count("tokens", tokens), self.config.page_size)
+        if rest:
+            raise ArgumentError(f"cannot allocate {tokens} tokens in pages of {self.config.page_size}")
         is_available = self._evictor.ensure_available(dict.fromkeys(self._paged, pages))
         taken = self.pools.allocate(pages) if is_available else None
         return None if taken is None else self.pools.slots_of(taken)
@@ -301,8 +308,7 @@ class UnifiedRadixCache:
 
     def free_state(self, slot: int) -> None:
         """Free a state slot that the caller has. Otherwise SlotError, and nothing changes."""
-        self._require_component(Component.MAMBA.value)
-        self.pools.free_states(self._of_caller(Component.MAMBA, np.array([slot], dtype=np.int64)))
+        self.pools.free_states(self._own_state(slot))
 
     def fork_state(self, node: Node) -> int | None:
         """A slot of the caller's own with a copy of the node's state, or None when no slot is available.
@@ -322,18 +328,20 @@ class UnifiedRadixCache:
     def state_of(self, node: Node) -> int:
         """The slot of a node's state, which only the tree may write. Raises StaleHandleError when it has none."""
         self._require_component(Component.MAMBA.value)
+        self.tree.require(node)
         state = node.device[self._by_name[Component.MAMBA].index].value
         if state is None:
             raise StaleHandleError(f"{node!r} has no state on the device")
         return int(state[0])
 
     def copy_state(self, source: int, target: int) -> None:
-        """Copy a MAMBA state to another slot."""
-        self.pools.copy_state(np.array([source], dtype=np.int64), np.array([target], dtype=np.int64))
+        """Copy a MAMBA state to a slot that the caller has. Otherwise SlotError, and nothing changes."""
+        self.pools.copy_state(self._held_state(source), self._own_state(target))
         self.counters.states_copied += 1
 
     def slots_to(self, node: Node) -> Slots:
-        """The FULL slots from the root to the node's end."""
+        """The FULL slots from the root to the node's end. Raises StaleHandleError when it is not in the tree."""
+        self.tree.require(node)
         return self._slots_of(node.path())
 
     def sizes(self) -> dict[str, Sizes]:
@@ -352,7 +360,8 @@ class UnifiedRadixCache:
         """
         host, page = self._host_tier, self.config.page_size
         threshold = -(-_required(self.config.host, self.config, "host").load_back_threshold_tokens // page)
-        started = host.load_backs.load_back(node, threshold, None if quota is None else quota // page)
+        quota_pages = None if quota is None else require_count("quota", quota) // page
+        started = host.load_backs.load_back(node, threshold, quota_pages)
         self.tree.free_dropped()
         return None if started is None else LoadBack(self.pools.slots_of(started[0]), started[1])
 
@@ -366,7 +375,10 @@ class UnifiedRadixCache:
 
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
         """Return when a layer of the stack has arrived, or the load-back has ended. `step` must have started it."""
-        self._host_tier.load_backs.wait_layer(ticket, layer)
+        host = self._host_tier
+        if require_count("layer", layer) >= host.layers:
+            raise ArgumentError(f"layer is {layer}, the stack has {host.layers}")
+        host.load_backs.wait_layer(ticket, layer)
 
     def claim(self, ticket: LoadBackTicket) -> Slots | None:
         """The tree's slots for what was loaded, or None when it failed. The ticket protects nothing any more.
@@ -396,8 +408,7 @@ class UnifiedRadixCache:
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's host slots, or all that can be."""
         host = self._host_tier
-        self._require_component(component)
-        victims = host.evictor.evict(component, -(-tokens // self._units[component]))
+        victims = host.evictor.evict(component, self._units_of(component, tokens))
         freed = {name: self._by_name[name].host.dropped_pages * unit for name, unit in self._units.items()}
         self.tree.free_dropped()
         return EvictResult(freed, victims, refused=0)
@@ -536,8 +547,8 @@ class UnifiedRadixCache:
     def _require_host(self) -> None:
         _required(self.host, self.config, "host")
 
-    def _require_component(self, component: str) -> None:
-        if component not in self._by_name:
+    def _require_component(self, component: object) -> None:
+        if not isinstance(component, str) or component not in self._by_name:
             wanted = (*self.config.components, component)
             raise ConfigurationError(
                 f"{self.config.name} has no component {component!r}: open the cache with components={wanted}"
@@ -575,8 +586,27 @@ class UnifiedRadixCache:
             for name, component in self._by_name.items()
         }
 
+    def _units_of(self, component: str, tokens: int) -> int:
+        """The pages of a component (states for MAMBA) that so many of its slots need."""
+        self._require_component(component)
+        return -(-require_count("tokens", tokens) // self._units[component])
+
+    def _own_state(self, slot: int) -> Slots:
+        """A state slot that the caller has, as an array of one. Raises SlotError for any other."""
+        return self._of_caller(Component.MAMBA, self._held_state(slot))
+
+    def _held_state(self, slot: int) -> Slots:
+        """A state slot that is not free, as an array of one. Raises SlotError for any other."""
+        self._require_component(Component.MAMBA.value)
+        states = self.pools.allocators[Component.MAMBA]
+        if require_count("state", slot) > states.capacity_pages:
+            raise SlotError(f"state {slot} is not in 1..{states.capacity_pages}")
+        state = np.array([slot], dtype=np.int64)
+        states.check_held(state)
+        return state
+
     def _of_caller(self, component: str, pages: Slots) -> Slots:
-        if self._by_name[component].device.owns(pages):
+        if self._by_name[component].device.owned(pages):
             raise SlotError(f"{component}: of pages {pages.tolist()} some are the tree's")
         return pages
 

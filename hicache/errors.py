@@ -11,8 +11,12 @@ class ConfigurationError(HiCacheError, ValueError):
     """A configuration that cannot be served, or cannot be read."""
 
 
+class ArgumentError(HiCacheError, ValueError):
+    """An argument of a verb that is of another type than the verb takes, or out of its range. Nothing was changed."""
+
+
 class SlotError(HiCacheError, ValueError):
-    """A slot that is foreign, free already, or the padding slot. Nothing was changed."""
+    """A slot that is foreign, free already, another's, or the padding slot. Nothing was changed."""
 
 
 class PoolMismatchError(HiCacheError, ValueError):
@@ -28,11 +32,11 @@ class ReceiptError(HiCacheError, ValueError):
 
 
 class StaleHandleError(HiCacheError, LookupError):
-    """A handle of a node that is not in the tree any more."""
+    """A handle of a node that is not in the tree any more, or that another cache gave out."""
 
 
 class RequestError(HiCacheError, ValueError):
-    """A verb that a request cannot serve while it waits for a load-back."""
+    """A request that waits for a load-back, that has ended, or that another manager admitted."""
 
 
 class KeyFormError(HiCacheError, ValueError):

@@ -11,6 +11,7 @@ from hicache.errors import KeyFormError
 from hicache.types import Namespace, Tokens
 
 TOKEN_BYTES = 4
+TOKEN_TYPE = np.dtype(np.int32)
 
 
 def encode_namespace(namespace: Namespace) -> bytes:
@@ -34,14 +35,24 @@ class RadixKey:
     data: bytes
     namespace: Namespace
 
+    def __post_init__(self) -> None:
+        if type(self.data) is not bytes or not isinstance(self.namespace, Namespace):
+            raise KeyFormError(f"a key is bytes in a Namespace, got {type(self.data).__name__} in {self.namespace!r}")
+
     @classmethod
     def of(cls, tokens: Tokens, namespace: Namespace, page_size: int, bigram: bool) -> RadixKey:
         """Cut tokens (int32, [n]) to whole pages of elements. Raises KeyFormError on another shape or dtype."""
-        if tokens.ndim != 1 or tokens.dtype != np.int32:
-            raise KeyFormError(f"tokens must be int32 of one dimension, got {tokens.dtype} of shape {tokens.shape}")
+        require_tokens(tokens)
         elements = np.stack((tokens[:-1], tokens[1:]), axis=1) if bigram and len(tokens) else tokens
         whole = len(elements) // page_size * page_size
         return cls(elements[:whole].astype("<i4", copy=False).tobytes(), namespace)
+
+
+def require_tokens(tokens: object) -> None:
+    """Raise KeyFormError unless tokens are int32 of one dimension."""
+    if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype != TOKEN_TYPE:
+        form = f"{tokens.dtype} of shape {tokens.shape}" if isinstance(tokens, np.ndarray) else repr(tokens)
+        raise KeyFormError(f"tokens must be int32 of one dimension, got {form}")
 
 
 def page_bytes(page_size: int, bigram: bool) -> int:

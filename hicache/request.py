@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hicache.arguments import require_count
 from hicache.cache import UnifiedRadixCache
 from hicache.components.component_tree import LockReceipt
-from hicache.errors import RequestError
+from hicache.errors import ArgumentError, RequestError
+from hicache.keys import RadixKey, require_tokens
 from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import PrefetchOperation
 from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, Tokens, TransferPhase
@@ -49,13 +51,12 @@ class RequestManager:
         self._page = cache.config.page_size
         self._window = cache.config.sliding_window_size if Component.SWA in cache.config.components else None
         self._has_states = Component.MAMBA in cache.config.components
-        self._running = 0
+        self._running: set[Request] = set()
 
     def prefetch(self, tokens: Tokens, namespace: Namespace | None = None) -> PrefetchOperation | None:
         """Begin to read what storage has of a prompt, before its admission; None when there is nothing to wait for."""
-        if self._cache.storage is None:
-            return None
-        return self._cache.prefetch(self._cache.key(tokens[:-1], namespace))
+        key = self._all_but_last(tokens, namespace)
+        return None if self._cache.storage is None else self._cache.prefetch(key)
 
     def has_prefetched(self, operation: PrefetchOperation) -> bool:
         """Whether to admit the request now. Ask after each step of the cache, until it is True; then no more."""
@@ -66,7 +67,7 @@ class RequestManager:
 
         `tokens`: int32, [n]. The last token is never taken from the cache: the request needs what is computed for it.
         """
-        found = self._cache.match(self._cache.key(tokens[:-1], namespace), chunked=False)
+        found = self._cache.match(self._all_but_last(tokens, namespace), chunked=False)
         request = self._start(tokens, namespace, found)
         if request is None and not self._running:
             # No other request will free the slot that a copy of the hit's state needs: do without the hit.
@@ -75,6 +76,7 @@ class RequestManager:
 
     def resume(self, request: Request) -> bool:
         """Whether a request can be computed. Once its load-back has ended it takes what came, or does without."""
+        self._require_running(request)
         if request.ticket is not None and self._cache.load_phase(request.ticket).has_ended:
             self._take_over(request, request.ticket)
         if not request.is_ready and request.ticket is None:
@@ -84,6 +86,7 @@ class RequestManager:
     def extend(self, request: Request, tokens: Tokens) -> bool:
         """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit."""
         self._require_ready(request)
+        require_tokens(tokens)
         rest = self._cache.allocate(self._missing(len(request.tokens) + len(tokens), len(request.table)))
         if rest is None:
             return False
@@ -100,8 +103,9 @@ class RequestManager:
         is no slot for a state of the tree's own.
         """
         self._require_ready(request)
+        computed_tokens = require_count("computed_tokens", computed_tokens)
         if not request.computed_tokens <= computed_tokens <= len(request.tokens):
-            raise ValueError(
+            raise ArgumentError(
                 f"{computed_tokens} tokens computed: not in {request.computed_tokens}..{len(request.tokens)}"
             )
         request.computed_tokens = computed_tokens
@@ -136,6 +140,7 @@ class RequestManager:
 
     def abort(self, request: Request) -> None:
         """Free all that is the request's own. What the tree has by now stays there."""
+        self._require_running(request)
         self._free_state(request.state)
         self._end(request)
 
@@ -154,12 +159,13 @@ class RequestManager:
             if rest is None:
                 return None
             taken.pop_all()
-        self._running += 1
         table = np.concatenate((found.device_indices, came, rest))
         shared, is_ready = len(found.device_indices), ticket is None
-        return Request(
+        request = Request(
             tokens, namespace, table, shared, cached, cached, cached, state, receipt, ticket, len(came), is_ready
         )
+        self._running.add(request)
+        return request
 
     def _load(self, found: MatchResult) -> LoadBack | None:
         if found.best_match is found.device_anchor:
@@ -202,7 +208,7 @@ class RequestManager:
         self._cache.unlock(request.receipt)
         request.table, request.state, request.shared_tokens = NO_SLOTS, None, 0
         request.ticket, request.loading_tokens = None, 0
-        self._running -= 1
+        self._running.remove(request)
 
     def _give_up(self, ticket: LoadBackTicket | None) -> None:
         if ticket is not None:
@@ -221,7 +227,19 @@ class RequestManager:
             return None
         return self._cache.fork_state(receipt.node) if cached and not is_loading else self._cache.allocate_state()
 
+    def _all_but_last(self, tokens: Tokens, namespace: Namespace | None) -> RadixKey:
+        """The key of a prompt without its last token, which a request needs computed."""
+        require_tokens(tokens)
+        return self._cache.key(tokens[:-1], namespace)
+
+    def _require_running(self, request: Request) -> None:
+        if not isinstance(request, Request):
+            raise RequestError(f"{request!r} is no request")
+        if request not in self._running:
+            raise RequestError(f"a request of {len(request.tokens)} tokens has ended, or was not admitted here")
+
     def _require_ready(self, request: Request) -> None:
+        self._require_running(request)
         if not request.is_ready:
             raise RequestError(f"a request of {len(request.tokens)} tokens waits for a load-back: resume it first")
 

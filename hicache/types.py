@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hicache.errors import KeyFormError
+
 Slots: TypeAlias = npt.NDArray[np.int64]
 """Slots of a pool, one per token: int64, shape [tokens]."""
 
@@ -103,11 +105,24 @@ COMPONENT_POOL: Mapping[str, Pool] = {
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Who may share a prefix. Two different namespaces share nothing, on any tier."""
+    """Who may share a prefix. Two different namespaces share nothing, on any tier. Raises KeyFormError for no text."""
 
     lora: str | None = None
     salt: str | None = None
     tenant: str | None = None
+
+    def __post_init__(self) -> None:
+        for text in (self.lora, self.salt, self.tenant):
+            if text is not None and not _is_text(text):
+                raise KeyFormError(f"the fields of a namespace are texts or None, got {text!r}")
+
+
+def _is_text(text: object) -> bool:
+    """Whether it is a text that has an encoding. One with a part of a surrogate pair has none."""
+    try:
+        return isinstance(text, str) and text.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 SHARED = Namespace()

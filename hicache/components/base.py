@@ -17,7 +17,7 @@ from hicache.metrics import Counters
 from hicache.tree.eviction import EvictionQueue, Order
 from hicache.tree.hashes import node_hashes
 from hicache.tree.node import FULL, ComponentData, Node
-from hicache.types import NO_SLOTS, EventKind, Sizes, Slots, Tier
+from hicache.types import EventKind, Sizes, Slots, Tier
 
 Validator = Callable[[Node], bool]
 """Gets every node of one walk from the root down, in order. Says whether the component is valid at that node's end."""
@@ -65,14 +65,14 @@ class HostPages(Protocol):
 class Insertion:
     """One insert in progress, in pages.
 
-    `pages`: the caller's FULL pages for the whole key. `tree_pages`: the tree's own, node by node, where the key covers
-    old nodes. `window_start`: the first page from which on all have SWA data. `state`: the MAMBA state after the last
-    page, or None. `now`: the time. `priority`: the request's. `prefix_end`: the end of what the device had.
-    `state_adopted`: the tree took the state.
+    `pages`: the caller's FULL pages for the whole key. `tree_pages`: the tree's own where the key covers old nodes, 0
+    where these have none on the device. `window_start`: the first page from which on all have SWA data. `state`: the
+    MAMBA state after the last page, or None. `now`: the time. `priority`: the request's. `prefix_end`: the end
+    of what the device had. `state_adopted`: the tree took the state.
     """
 
     pages: Slots
-    tree_pages: list[Slots]
+    tree_pages: Slots
     window_start: int
     state: int | None
     now: int
@@ -86,11 +86,8 @@ class Insertion:
 
     def duplicates(self) -> Slots:
         """The caller's pages where the tree has another page. A page that the caller shares with the tree is none."""
-        if not self.tree_pages:
-            return NO_SLOTS
-        own: Slots = np.concatenate(self.tree_pages)
-        given = self.pages[: len(own)]
-        return given.compress(given != own)
+        given = self.pages[: len(self.tree_pages)]
+        return given.compress((given != self.tree_pages) & (self.tree_pages > 0))
 
 
 class ComponentTier:
@@ -188,9 +185,9 @@ class ComponentTier:
         """Stop owning pages that no transfer brings any more."""
         self._is_owned[pages] = False
 
-    def owns(self, pages: Slots) -> bool:
-        """Whether one of these pages belongs to a node or to a transfer."""
-        return bool(np.count_nonzero(self._is_owned.take(pages, mode="clip")))
+    def owned(self, pages: Slots) -> int:
+        """How many of these pages belong to a node or to a transfer."""
+        return int(np.count_nonzero(self._is_owned.take(pages, mode="clip")))
 
     def inc_lock_ref(self, node: Node) -> bool:
         """Lock the node's data once more; True when it was not locked before."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from hicache.components.base import ComponentTier, DevicePages, HostPages, Insertion, TreeComponent, Validator
 from hicache.components.full import FullComponent
 from hicache.components.mamba import MambaComponent
 from hicache.components.swa import SwaComponent
 from hicache.config import CacheConfig, WritePolicy
-from hicache.errors import ConfigurationError, ReceiptError, StaleHandleError
+from hicache.errors import ConfigurationError, ReceiptError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, page_bytes
 from hicache.metrics import Counters
 from hicache.tree.node import FULL, Node, NodeShape
 from hicache.tree.radix import RadixTree
-from hicache.types import Tier
+from hicache.types import NO_SLOTS, Slots, Tier
 
 REGISTRY: dict[str, type[TreeComponent]] = {
     component.name: component for component in (FullComponent, SwaComponent, MambaComponent)
@@ -148,11 +150,22 @@ class ComponentTree:
             for component in self.components:
                 component.touch(node, now)
 
+    def require(self, node: object) -> None:
+        """Raise StaleHandleError unless it is a node of this tree."""
+        if not isinstance(node, Node) or node.root is not self.radix.root:
+            raise StaleHandleError(f"{node!r} is not in the tree any more, or is no handle of this cache")
+
     def insert(self, key: RadixKey, insertion: Insertion) -> tuple[Node, int]:
-        """Insert a key; returns the last node, and where a match would end on the device, in pages."""
+        """Insert a key; returns the last node, and where a match would end on the device, in pages.
+
+        Raises SlotError, changing nothing, when a page is the tree's at another place than this one.
+        """
+        path, end = self.radix.trace(key)
+        insertion.tree_pages = self._pages_on(path, end)
+        self._require_own(insertion)
         validators = self.validators(device_only=True)
         node, accepted_end = self.radix.root, 0
-        for met in self.radix.walk(key):
+        for met in self.radix.cut(path, end):
             for node in self._cut_before_overlap(met, insertion):
                 for component in self.components:
                     component.overlap(node, insertion)
@@ -216,6 +229,24 @@ class ComponentTree:
         """Free the pages of all that was dropped. SWA goes before FULL, whose partners its pages are."""
         for tier in self._full_last:
             tier.free_dropped()
+
+    def _pages_on(self, path: list[Node], end: int) -> Slots:
+        """The FULL pages on the device of a path up to page `end`, 0 where it has none there."""
+        own = [NO_SLOTS]
+        for node in path:
+            pages = node.device[FULL].value
+            own.append(np.zeros(node.pages, dtype=np.int64) if pages is None else pages)
+        return np.concatenate(own)[:end]
+
+    def _require_own(self, insertion: Insertion) -> None:
+        """Raise SlotError for a page of the tree, unless the tree has it at the same place."""
+        given = insertion.pages[: len(insertion.tree_pages)]
+        shared = np.count_nonzero(given == insertion.tree_pages)
+        if self.components[FULL].device.owned(insertion.pages) != shared:
+            raise SlotError(
+                f"of pages {insertion.pages.tolist()} some are the tree's at other places: it has "
+                f"{insertion.tree_pages.tolist()} here"
+            )
 
     def _cut_before_overlap(self, node: Node, insertion: Insertion) -> list[Node]:
         for component in self.components:
@@ -321,9 +352,9 @@ class Locks:
         self._receipts.add(receipt)
         return receipt
 
-    def unlock(self, receipt: LockReceipt, tier: Tier) -> None:
+    def unlock(self, receipt: object, tier: Tier) -> None:
         """Undo the lock. Raises ReceiptError unless it is outstanding, of this tier and taken since the last reset."""
-        if receipt not in self._receipts or receipt.tier is not tier:
+        if not isinstance(receipt, LockReceipt) or receipt not in self._receipts or receipt.tier is not tier:
             raise ReceiptError(f"{receipt!r} was released before, or is not such a receipt of this cache")
         self._receipts.remove(receipt)
         self._release(receipt)
@@ -349,8 +380,7 @@ class Locks:
         self.pins.clear()
 
     def _acquire(self, node: Node, tier: Tier) -> LockReceipt:
-        if not node.alive:
-            raise StaleHandleError(f"{node!r} is not in the tree any more")
+        self._tree.require(node)
         if tier is Tier.DEVICE and node.parent is not None and node.device[FULL].value is None:
             raise StaleHandleError(f"{node!r} is on the host alone: load it back before it can be locked")
         keeper = None

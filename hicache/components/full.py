@@ -37,14 +37,11 @@ class FullComponent(TreeComponent):
         return [(step, step.pages) for step in node.path()]
 
     def overlap(self, node: Node, insertion: Insertion) -> None:
-        pages = node.device[FULL].value
-        if pages is None:
+        if node.device[FULL].value is None:
             # A node that is on the host alone takes the new pages. A load-back of it keeps its own for its readers.
-            pages = insertion.part(node).copy()
-            self.device.install(node, pages)
+            self.device.install(node, insertion.part(node).copy())
         else:
             insertion.prefix_end = node.end
-        insertion.tree_pages.append(pages)
 
     def commit(self, node: Node, insertion: Insertion) -> None:
         node.last_access_time[FULL] = insertion.now

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from hicache.arguments import require_slots
 from hicache.config import CacheConfig
 from hicache.errors import SlotError
 from hicache.pools.buffers import PoolSpec, TierPools
@@ -37,6 +38,7 @@ class DevicePools(TierPools):
 
     def pages_of(self, slots: Slots) -> Slots:
         """The pages of whole, aligned runs of slots. Raises SlotError for anything else."""
+        require_slots(slots)
         if self.page_size == 1:
             return slots.copy()
         pages = slots[:: self.page_size] // self.page_size

@@ -8,7 +8,7 @@ import numpy as np
 
 from hicache.components.base import TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt
-from hicache.errors import ReceiptError, StaleHandleError
+from hicache.errors import ReceiptError
 from hicache.pools.device import DevicePools
 from hicache.tiers.evict import DeviceEvictor
 from hicache.tiers.transfer import Transfer
@@ -134,8 +134,7 @@ class LoadBackManager:
         than `threshold`), too much (more than `quota`), no room, or a page that is on no tier. Raises StaleHandleError
         for a node that is not in the tree.
         """
-        if not node.alive:
-            raise StaleHandleError(f"{node!r} is not in the tree any more")
+        self._tree.require(node)
         plan = make_plan(self._tree, node)
         if plan is None or not plan.is_worth_it(threshold, quota):
             return None
@@ -161,14 +160,22 @@ class LoadBackManager:
         return ticket.phase
 
     def layers_done(self, ticket: LoadBackTicket, layers: int) -> int:
-        """How many layers of the stack have arrived of all that the ticket waits for; all once it has ended."""
+        """How many layers of the stack have arrived of all that the ticket waits for; all once it has ended.
+
+        Raises ReceiptError for a ticket that was claimed or abandoned.
+        """
+        self._require_open(ticket)
         return min(
             layers if transfer.phase.has_ended else self._controller.layers_done(transfer)
             for transfer in ticket.transfers
         )
 
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
-        """Return when a layer of the stack has arrived, or the load-back has ended. It must have been started."""
+        """Return when a layer of the stack has arrived, or the load-back has ended. It must have been started.
+
+        Raises ReceiptError for a ticket that was claimed or abandoned.
+        """
+        self._require_open(ticket)
         for transfer in ticket.transfers:
             self._controller.wait_layer(transfer, layer)
 
@@ -362,5 +369,9 @@ class LoadBackManager:
                 transfer.orphaned = NO_SLOTS
 
     def _require_open(self, ticket: LoadBackTicket) -> None:
+        if not isinstance(ticket, LoadBackTicket):
+            raise ReceiptError(f"{ticket!r} is no ticket of a load-back")
         if ticket not in self._open:
-            raise ReceiptError(f"the load-back of {ticket.node!r} was claimed or abandoned, or ended by a reset")
+            raise ReceiptError(
+                f"the load-back of {ticket.node!r} was claimed or abandoned, ended by a reset, or is of another cache"
+            )

@@ -62,10 +62,10 @@ class PrefetchOperation:
 
     `key`: of all pages that are wanted. `anchor`: the best match, the last node that the tree had; it ends at page
     `start`. `hashes`: of the pages past it. `pin`: keeps the anchor in the tree; None for the root. `deadline_s`: until
-    when the policy `timeout` waits. `epoch`: the PrefetchManager's when it began. `length`: pages of the prefix that is
-    tried. `job`: what storage does for it now, or None. `queries`: how often it asked how much storage has. `pages`: by
-    component, its host pages. `pages_read`: by pool that a prefix needs without a gap, how many of its first pages have
-    come. `came_tokens`: once it has ended, how far the tree matches past `start`. `is_awaited`: the ticket is open.
+    when the policy `timeout` waits. `length`: pages of the prefix that is tried. `job`: what storage does for it now,
+    or None. `queries`: how often it asked how much storage has. `pages`: by component, its host pages. `pages_read`: by
+    pool that a prefix needs without a gap, how many of its first pages have come. `came_tokens`: once it has ended, how
+    far the tree matches past `start`.
     """
 
     key: RadixKey
@@ -74,14 +74,12 @@ class PrefetchOperation:
     hashes: Sequence[str]
     pin: LockReceipt | None
     deadline_s: float
-    epoch: int
     length: int
     job: StorageJob | None = None
     queries: int = 0
     pages: dict[str, Slots] = field(default_factory=dict)
     pages_read: dict[str, int] = field(default_factory=dict)
     came_tokens: int | None = None
-    is_awaited: bool = True
 
     @property
     def has_ended(self) -> bool:
@@ -117,7 +115,7 @@ class PrefetchManager:
         self._threshold = max(1, -(-config.prefetch_threshold // self._page_size))
         self._limit = config.limit_tokens // self._page_size
         self._under_way: list[PrefetchOperation] = []
-        self._epoch = 0
+        self._awaited: set[PrefetchOperation] = set()
 
     @property
     def under_way(self) -> list[PrefetchOperation]:
@@ -149,10 +147,10 @@ class PrefetchManager:
             hashes=self._hashes(key, anchor),
             pin=pin,
             deadline_s=self._stop_policy.deadline_s(wanted),
-            epoch=self._epoch,
             length=wanted,
         )
         self._under_way.append(operation)
+        self._awaited.add(operation)
         self._query(operation, wanted)
         return operation
 
@@ -167,13 +165,13 @@ class PrefetchManager:
                 return None
             self._tree.counters.prefetches_cut += 1
             self._insert(operation, self._usable_so_far(operation))
-        operation.is_awaited = False
+        self._awaited.remove(operation)
         return operation.came_tokens
 
     def abort(self, operation: PrefetchOperation) -> None:
         """Nobody waits any more: free what has come. Raises ReceiptError when the ticket has ended."""
         self._require_awaited(operation)
-        operation.is_awaited = False
+        self._awaited.remove(operation)
         if not operation.has_ended:
             self._end(operation, 0)
 
@@ -186,12 +184,11 @@ class PrefetchManager:
 
     def clear(self) -> None:
         """End everything. All tickets are refused from now on, also those of prefetches that had ended."""
-        self._epoch += 1
+        self._awaited.clear()
         for operation in self.under_way:
             if operation.job is not None:
                 self._queue.end(operation.job)
                 operation.job = None
-            operation.is_awaited = False
             if operation.has_ended:
                 self._free(operation)
             else:
@@ -346,9 +343,13 @@ class PrefetchManager:
         return [digest.hex() for digest in digests]
 
     def _require_awaited(self, operation: PrefetchOperation) -> None:
-        if not operation.is_awaited or operation.epoch != self._epoch:
-            message = f"the prefetch past page {operation.start} was checked or aborted before, or ended by a reset"
-            raise ReceiptError(message)
+        if not isinstance(operation, PrefetchOperation):
+            raise ReceiptError(f"{operation!r} is no ticket of a prefetch")
+        if operation not in self._awaited:
+            raise ReceiptError(
+                f"the prefetch past page {operation.start} was checked or aborted before, ended by a reset, or is of "
+                "another cache"
+            )
 
     def _unpin(self, pin: LockReceipt | None) -> None:
         if pin is not None:

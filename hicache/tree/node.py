@@ -46,6 +46,7 @@ class ComponentData:
 class Node:
     """A run of whole pages below its parent.
 
+    `root`: of the tree that the node is in; its own for the root, and None once the node was removed.
     `device`, `host`: by component index, what it has on each tier; `host` is empty without a host tier. `edge`: the key
     of this node in `parent.children`. `key`: the bytes of the run. `end`: pages from the root to the end of the node.
     `device_children`, `host_children`: how many children have FULL there. `last_access_time`: by component index.
@@ -56,7 +57,6 @@ class Node:
     """
 
     __slots__ = (
-        "alive",
         "backup_failures",
         "children",
         "creation_time",
@@ -73,6 +73,7 @@ class Node:
         "namespace",
         "parent",
         "priority",
+        "root",
         "store_failures",
         "stored",
         "storing",
@@ -98,7 +99,12 @@ class Node:
         self.storing: object = None
         self.store_failures = 0
         self.hashes: list[bytes] | None = None
-        self.alive = True
+        self.root: Node | None = self if parent is None else parent.root
+
+    @property
+    def alive(self) -> bool:
+        """Whether the node is in a tree."""
+        return self.root is not None
 
     @property
     def is_root(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from hicache.errors import KeyFormError
 from hicache.keys import TOKEN_BYTES, RadixKey, encode_namespace
 from hicache.metrics import Counters
 from hicache.tree.node import Node, NodeShape
@@ -26,24 +27,38 @@ class RadixTree:
         self.root = Node(None, b"", SHARED, 0, shape)
 
     def page_count(self, key: RadixKey) -> int:
-        """How many whole pages a key has."""
+        """How many whole pages a key has. Raises KeyFormError for what is no key, or one of other pages."""
+        if not isinstance(key, RadixKey):
+            raise KeyFormError(f"a key is what `key` makes of tokens, got {key!r}")
+        if len(key.data) % self.bytes_per_page:
+            raise KeyFormError(f"a key of {len(key.data)} bytes is of another cache: pages have {self.bytes_per_page}")
         return len(key.data) // self.bytes_per_page
 
-    def walk(self, key: RadixKey) -> Iterator[Node]:
-        """The nodes on a key from the root's child down. The last one is split where the key leaves it.
+    def walk(self, key: RadixKey) -> list[Node]:
+        """The nodes on a key from the root's child down. The last one is split where the key leaves it."""
+        return self.cut(*self.trace(key))
 
-        The caller may split the node that was yielded: the walk goes on from its end.
-        """
-        data, page, counters = key.data, self.bytes_per_page, self._counters
-        node, offset, edge = self.root, 0, self._edge(self.root, key, 0)
-        while offset < len(data) and (child := node.children.get(edge)) is not None:
+    def trace(self, key: RadixKey) -> tuple[list[Node], int]:
+        """The nodes on a key from the root's child down, and the page at which the key leaves the last one."""
+        total, data, page, counters = self.page_count(key), key.data, self.bytes_per_page, self._counters
+        path: list[Node] = []
+        node, edge = self.root, self._edge(self.root, key, 0)
+        while node.end < total and (child := node.children.get(edge)) is not None:
             counters.nodes_visited += 1
             counters.bytes_compared += len(child.key)
-            agrees = data.startswith(child.key, offset)
-            node = child if agrees else self.split(child, self._common_pages(child.key, data, offset))
-            yield node
+            path.append(child)
             offset = node.end * page
+            if not data.startswith(child.key, offset):
+                return path, node.end + self._common_pages(child.key, data, offset)
+            node, offset = child, child.end * page
             edge = data[offset : offset + page]
+        return path, node.end
+
+    def cut(self, path: list[Node], end: int) -> list[Node]:
+        """The nodes of a path up to a page inside the last one, which is split there."""
+        if path and end < path[-1].end:
+            path[-1] = self.split(path[-1], end - path[-1].start)
+        return path
 
     def _common_pages(self, run: bytes, data: bytes, offset: int) -> int:
         tokens = min(len(run), len(data) - offset) // TOKEN_BYTES
@@ -82,13 +97,13 @@ class RadixTree:
         if parent is None or node.children or not node.alive:
             raise ValueError(f"only a leaf can be removed, not {node!r} with {len(node.children)} children")
         del parent.children[node.edge]
-        node.alive = False
+        node.root = None
         return parent
 
     def clear(self) -> None:
         """Take out every node."""
         for node in self.nodes():
-            node.alive = False
+            node.root = None
         self.root.children.clear()
 
     def nodes(self) -> Iterator[Node]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from hicache.testing.plugin.tags import SUITES
 
 SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.parallel.group")
-GROUND = (*SHARED, "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
+GROUND = (*SHARED, "hicache.arguments", "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
 CACHE = ("hicache.cache", "hicache.request", "hicache.runtime")
 CORE = (
     *GROUND,
