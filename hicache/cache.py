@@ -244,7 +244,7 @@ class UnifiedRadixCache:
         now, window_start = self.tree.tick(), self.pools.window_start(pages)
         insertion = Insertion(pages, NO_SLOTS, window_start, state, now, priority, prefix_end=0, state_adopted=False)
         node, accepted_end = self.tree.insert(key, insertion)
-        for refused in (insertion.duplicates(), pages[node.end :]):
+        for refused in (insertion.duplicates, pages[node.end :]):
             self.tree.components[FULL].device.free_later(refused)
         node.priority = max(node.priority, priority)
         self.tree.touch(node, now)

@@ -65,14 +65,14 @@ class HostPages(Protocol):
 class Insertion:
     """One insert in progress, in pages.
 
-    `pages`: the caller's FULL pages for the whole key. `tree_pages`: the tree's own where the key covers old nodes, 0
-    where these have none on the device. `window_start`: the first page from which on all have SWA data. `state`: the
-    MAMBA state after the last page, or None. `now`: the time. `priority`: the request's. `prefix_end`: the end
-    of what the device had. `state_adopted`: the tree took the state.
+    `pages`: the caller's FULL pages for the whole key. `duplicates`: those where the tree has another page. A page that
+    the caller shares with the tree is none. `window_start`: the first page from which on all have SWA data. `state`:
+    the MAMBA state after the last page, or None. `now`: the time. `priority`: the request's. `prefix_end`: the end of
+    what the device had. `state_adopted`: the tree took the state.
     """
 
     pages: Slots
-    tree_pages: Slots
+    duplicates: Slots
     window_start: int
     state: int | None
     now: int
@@ -83,11 +83,6 @@ class Insertion:
     def part(self, node: Node) -> Slots:
         """The caller's pages for one node."""
         return self.pages[node.start : node.end]
-
-    def duplicates(self) -> Slots:
-        """The caller's pages where the tree has another page. A page that the caller shares with the tree is none."""
-        given = self.pages[: len(self.tree_pages)]
-        return given.compress((given != self.tree_pages) & (self.tree_pages > 0))
 
 
 class ComponentTier:
@@ -187,7 +182,7 @@ class ComponentTier:
 
     def owned(self, pages: Slots) -> int:
         """How many of these pages belong to a node or to a transfer."""
-        return int(np.count_nonzero(self._is_owned.take(pages, mode="clip")))
+        return self._is_owned.take(pages, mode="clip").tobytes().count(1)
 
     def inc_lock_ref(self, node: Node) -> bool:
         """Lock the node's data once more; True when it was not locked before."""

@@ -19,6 +19,8 @@ from hicache.tree.node import FULL, Node, NodeShape
 from hicache.tree.radix import RadixTree
 from hicache.types import NO_SLOTS, Slots, Tier
 
+SLOT_BYTES = NO_SLOTS.itemsize
+
 REGISTRY: dict[str, type[TreeComponent]] = {
     component.name: component for component in (FullComponent, SwaComponent, MambaComponent)
 }
@@ -161,8 +163,7 @@ class ComponentTree:
         Raises SlotError, changing nothing, when a page is the tree's at another place than this one.
         """
         path, end = self.radix.trace(key)
-        insertion.tree_pages = self._pages_on(path, end)
-        self._require_own(insertion)
+        insertion.duplicates = self._duplicates(insertion.pages, _pages_on(path, end))
         validators = self.validators(device_only=True)
         node, accepted_end = self.radix.root, 0
         for met in self.radix.cut(path, end):
@@ -230,23 +231,20 @@ class ComponentTree:
         for tier in self._full_last:
             tier.free_dropped()
 
-    def _pages_on(self, path: list[Node], end: int) -> Slots:
-        """The FULL pages on the device of a path up to page `end`, 0 where it has none there."""
-        own = [NO_SLOTS]
-        for node in path:
-            pages = node.device[FULL].value
-            own.append(np.zeros(node.pages, dtype=np.int64) if pages is None else pages)
-        return np.concatenate(own)[:end]
-
-    def _require_own(self, insertion: Insertion) -> None:
-        """Raise SlotError for a page of the tree, unless the tree has it at the same place."""
-        given = insertion.pages[: len(insertion.tree_pages)]
-        shared = np.count_nonzero(given == insertion.tree_pages)
-        if self.components[FULL].device.owned(insertion.pages) != shared:
+    def _duplicates(self, pages: Slots, tree_pages: bytes) -> Slots:
+        """The caller's pages where the tree has other ones. Raises SlotError for one that it has at another place."""
+        own = np.frombuffer(tree_pages, dtype=np.int64)
+        shared, duplicates = len(own), NO_SLOTS
+        if not pages.tobytes().startswith(tree_pages):
+            given = pages[: len(own)]
+            differs = given != own
+            shared = differs.tobytes().count(0)
+            duplicates = given.compress(differs & (own > 0) if self.has_host else differs)
+        if self.components[FULL].device.owned(pages) != shared:
             raise SlotError(
-                f"of pages {insertion.pages.tolist()} some are the tree's at other places: it has "
-                f"{insertion.tree_pages.tolist()} here"
+                f"of pages {pages.tolist()} some are the tree's at other places: here it has {own.tolist()}"
             )
+        return duplicates
 
     def _cut_before_overlap(self, node: Node, insertion: Insertion) -> list[Node]:
         for component in self.components:
@@ -307,6 +305,16 @@ class ComponentTree:
         parent.priority = max(parent.priority, node.priority)
         parent.last_access_time[FULL] = max(parent.last_access_time[FULL], node.last_access_time[FULL])
         self.components[FULL].device.queue.touch(parent)
+
+
+def _pages_on(path: list[Node], end: int) -> bytes:
+    """The FULL pages on the device of a path up to page `end` as bytes, 0 where it has none there."""
+    values = [node.device[FULL].value for node in path]
+    parts = [
+        bytes(node.pages * SLOT_BYTES) if value is None else value.tobytes()
+        for node, value in zip(path, values, strict=True)
+    ]
+    return b"".join(parts)[: end * SLOT_BYTES]
 
 
 def all_valid(validators: list[Validator], node: Node) -> bool:

@@ -15,11 +15,11 @@ from hicache.tests.kit.suite_runs import write_suite
 
 CLAUSES_BY_SECTION = {
     "KEY": 6,
-    "POOL": 8,
+    "POOL": 10,
     "MATCH": 16,
     "COMP": 3,
     "INS": 8,
-    "LOCK": 8,
+    "LOCK": 9,
     "EVICT": 11,
     "HOST": 9,
     "STORE": 14,
