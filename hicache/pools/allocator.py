@@ -47,7 +47,7 @@ class PageAllocator:
             raise SlotError(
                 f"{self.name}: pages {pages[~is_held].tolist()} are free already, or not in 1..{self.capacity_pages}"
             )
-        order = self._order[: len(pages)]
+        order = self._order[: len(pages)] if len(pages) <= self.capacity_pages else np.arange(len(pages))
         self._mark[pages] = order
         # Each page notes the last position that named it: a page that was named twice does not find its first one.
         found = self._mark[pages]
