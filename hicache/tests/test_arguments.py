@@ -138,7 +138,7 @@ BY_VALUE: Mapping[str, tuple[Call, tuple[Any, ...]]] = {
     "load_back": (lambda scene, value: scene.cache.load_back(value), HANDLES),
     "load_back quota": (
         lambda scene, value: scene.cache.load_back(scene.node, value),
-        [count for count in COUNTS if count is not None],
+        tuple(count for count in COUNTS if count is not None),
     ),
     "load_phase": (lambda scene, value: scene.cache.load_phase(value), HANDLES),
     "layers_done": (lambda scene, value: scene.cache.layers_done(value), HANDLES),
