@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import traceback
@@ -17,6 +18,7 @@ from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.known_failures import KnownFailure, read_known_failures
 from hicache.testing.plugin.versions import VERSIONS
+from hicache.testing.processes import end_if_forked
 from hicache.testing.replay import ReplayOutcome, ReplaySettings, Sample, replay_sample, samples
 from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, write_run
 
@@ -58,9 +60,11 @@ class Replays:
 
     def run(self, progress: Progress) -> RunRecord:
         """Replay each sample to its end, or up to the first violated invariant."""
-        chosen = samples(self.adapter)
+        chosen, process = samples(self.adapter), os.getpid()
         for number, sample in enumerate(chosen):
-            self.executions.append(self._run(sample, part_of(progress, number, len(chosen))))
+            execution = self._run(sample, part_of(progress, number, len(chosen)))
+            end_if_forked(process)
+            self.executions.append(execution)
         return self.record()
 
     def record(self) -> RunRecord:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
 from queue import Empty, Queue
 from tempfile import TemporaryDirectory
 from threading import Thread, current_thread, main_thread
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, TextIO
 
 import hicache
 from hicache.testing.plugin.options import OPTIONS
+from hicache.testing.plugin.versions import VERSIONS
+from hicache.testing.processes import FORKED
 from hicache.testing.report.legible import legible
-from hicache.testing.report.run import Outcome, RunRecord, read_run
+from hicache.testing.report.run import (
+    NO_EVIDENCE,
+    NO_PROFILE,
+    SCHEMA_VERSION,
+    Execution,
+    Outcome,
+    RunRecord,
+    read_run,
+)
 
 
 class Progress(Protocol):
@@ -43,6 +55,8 @@ _MAX_QUEUED = 1000
 
 LEFT_BEHIND = "a thread or a process that it left running"
 
+WENT_ON = "a fork of it that went on with the run"
+
 INTERRUPTED = "interrupted"
 """The problem of a stage that Ctrl-C ended."""
 
@@ -60,7 +74,8 @@ class Verification:
 
     `keyword`: of the tests to run, as for pytest; empty for all. `stops`: end at the first failure. `jobs`: the number
     of processes that run the tests of a suite, by default one for each core. `timeout_s`: how long a stage may take.
-    `baseline`: the `run.json` of an earlier run, whose failures do not count.
+    `baseline`: the `run.json` of an earlier run, whose failures do not count. `profile` and `capabilities` are those of
+    the adapter.
     """
 
     adapter: str
@@ -72,14 +87,15 @@ class Verification:
     jobs: int | None = None
     timeout_s: float = inf
     baseline: Path | None = None
+    profile: str = NO_PROFILE
+    capabilities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
     """The result of a stage.
 
-    `record`: the run, or None if the stage ended before there was one. `problem`: an error that is not a failed test,
-    or None.
+    `record`: the run, or None if the stage has none. `problem`: an error that is not a failed test, or None.
     """
 
     name: str
@@ -166,21 +182,56 @@ def run_process(
     """Run a process that writes `run.json` into a folder, and its output to a log there, and watch it.
 
     However it ends, the result says so: it exits without a record, is killed, is silent for too long, writes too much,
-    or leaves a thread or a process behind.
+    or leaves a thread or a process behind. This is a failed execution of the record.
     """
-    begin = perf_counter()
+    begin, started = perf_counter(), datetime.now(timezone.utc)
     log.parent.mkdir(parents=True, exist_ok=True)
     run_file = log.parent / "run.json"
     # The file of an earlier run must not be taken for that of this run.
     run_file.unlink(missing_ok=True)
     ending = follow(command, log, run_file, progress, verification.timeout_s)
-    record = read_run(run_file) if run_file.exists() else None
-    if ending == INTERRUPTED or (record is not None and _explains(record, ending, verification)):
+    is_whole = run_file.exists()
+    record = read_run(run_file) if is_whole else _nothing(verification, started)
+    if ending == INTERRUPTED or (is_whole and _explains(record, ending, verification)):
         problem = INTERRUPTED if ending == INTERRUPTED else None
     else:
-        missing = "" if record is not None else " without a record"
-        problem = f"the process ended with {ending}{missing}; {log} ends with:\n{_tail(log)}"
+        told = f"the process ended with {ending}{'' if is_whole else ' without a record'}"
+        problem = f"{told}; {log} ends with:\n{_tail(log)}"
+        failure = _failure(name, verification.adapter, told, problem, perf_counter() - begin)
+        record = replace(record, executions=(*record.executions, failure))
     return StageResult(name, record, problem, perf_counter() - begin)
+
+
+def _nothing(verification: Verification, started: datetime) -> RunRecord:
+    """The record of a stage that left none."""
+    return RunRecord(
+        schema_version=SCHEMA_VERSION,
+        versions=VERSIONS,
+        implementation=verification.adapter,
+        started=started.isoformat(timespec="seconds"),
+        environment={},
+        profile=verification.profile,
+        capabilities=verification.capabilities,
+        executions=(),
+    )
+
+
+def _failure(stage: str, adapter: str, told: str, problem: str, duration_s: float) -> Execution:
+    """The failure of a stage itself."""
+    return Execution(
+        node_id=f"{stage}::the process of the stage",
+        suite=stage,
+        clauses=(),
+        configuration="",
+        outcome=Outcome.FAILED,
+        causes=(f"{stage}: {told}",),
+        reason=problem,
+        lacks=(),
+        evidence=NO_EVIDENCE,
+        replay=shlex.join(["hicache", "verify", "--adapter", adapter, "--only", stage]),
+        duration_s=duration_s,
+        operations=0,
+    )
 
 
 def suite_folder(name: str) -> Path:
@@ -199,23 +250,36 @@ def follow(command: list[str], log: Path, run_file: Path, progress: Progress, li
     with ExitStack() as stack:
         # A process that left the group may still write into the folder; that it cannot be removed is no failure.
         temporary = stack.enter_context(TemporaryDirectory(prefix="hicache-", ignore_cleanup_errors=True))
-        copy, failures = stack.enter_context(log.open("w", encoding="utf-8")), 0
+        copy = stack.enter_context(log.open("w", encoding="utf-8"))
         process = stack.enter_context(closing(WatchedProcess(command, temporary)))
         try:
-            for line in bounded(process.lines(_MAX_SILENCE_S, run_file, limit_s), _MAX_OUTPUT):
-                copy.write(line)
-                failures += _FAILURE.search(line) is not None
-                if found := _PERCENT.search(line):
-                    progress(int(found[1]), 100, failures)
-            return f"code {process.wait()}"
-        except StageTimeoutError as error:
-            process.interrupt()
-            return str(error)
-        except TimeoutError as error:
-            return str(error)
+            ending = _ending(process, copy, run_file, progress, limit_s)
         except KeyboardInterrupt:
-            process.interrupt()
+            _end(process, copy)
             return INTERRUPTED
+        return WENT_ON if process.went_on() else ending
+
+
+def _ending(process: WatchedProcess, copy: TextIO, run_file: Path, progress: Progress, limit_s: float) -> str:
+    failures = 0
+    try:
+        for line in bounded(process.lines(_MAX_SILENCE_S, run_file, limit_s), _MAX_OUTPUT):
+            copy.write(line)
+            failures += _FAILURE.search(line) is not None
+            if found := _PERCENT.search(line):
+                progress(int(found[1]), 100, failures)
+        return f"code {process.wait()}"
+    except StageTimeoutError as error:
+        _end(process, copy)
+        return str(error)
+    except TimeoutError as error:
+        return str(error)
+
+
+def _end(process: WatchedProcess, copy: TextIO) -> None:
+    """Let a process end with what it has, and log what it says."""
+    with suppress(TimeoutError):
+        copy.writelines(bounded(process.interrupted(), _MAX_OUTPUT))
 
 
 def bounded(lines: Iterable[str], limit: int) -> Iterator[str]:
@@ -238,7 +302,8 @@ class WatchedProcess:
     def __init__(self, command: Sequence[str], temporary: str) -> None:
         ignored = ("PYTEST_ADDOPTS", *(option.variable for option in OPTIONS))
         environment = {name: value for name, value in os.environ.items() if name not in ignored}
-        environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary)
+        self._forked = Path(temporary) / "forked"
+        environment |= {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary), FORKED: str(self._forked)}
         with _interruptible():
             self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
                 command,
@@ -266,6 +331,8 @@ class WatchedProcess:
         waited, begin = 0.0, perf_counter()
         while True:
             if perf_counter() - begin > limit_s:
+                if self._process.poll() is not None or run_file.exists():
+                    raise TimeoutError(LEFT_BEHIND)
                 raise StageTimeoutError(f"more than {limit_s:g} s, the limit of --timeout")
             try:
                 line = self._queue.get(timeout=_POLL_S)
@@ -288,11 +355,25 @@ class WatchedProcess:
         except subprocess.TimeoutExpired:
             raise TimeoutError(LEFT_BEHIND) from None
 
-    def interrupt(self) -> None:
-        """Ask the process to end with what it has, and give it a little time."""
+    def interrupted(self) -> Iterator[str]:
+        """Ask the process to end with what it has, give it a little time, and yield what it still writes."""
         self._process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
+        end = perf_counter() + _GRACE_S
+        # Its output is read on: a process whose pipe is full would never end.
+        while (left := end - perf_counter()) > 0:
+            try:
+                line = self._queue.get(timeout=min(left, _POLL_S))
+            except Empty:
+                if self._process.poll() is not None:
+                    return
+                continue
+            if line is None:
+                return
+            yield line
+
+    def went_on(self) -> bool:
+        """Whether a fork that the cache under test left behind went on with the run."""
+        return self._forked.exists()
 
     def close(self) -> None:
         """Kill the process and all that it started."""

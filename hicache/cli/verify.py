@@ -123,7 +123,11 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     cache, console = describe(adapter), Console()
     limit_s = inf if timeout is None else timeout
     before, warning = _baseline(baseline, adapter, cache)
-    verification = Verification(adapter, not full, report, known_failures, keyword, stops, jobs, limit_s, baseline)
+    verification = Verification(
+        *(adapter, not full, report, known_failures, keyword, stops, jobs, limit_s, baseline),
+        profile=cache.profile,
+        capabilities=cache.capabilities,
+    )
     if warning:
         say(console, warning, style="yellow")
     omitted = left_out(cache, quick=not full)

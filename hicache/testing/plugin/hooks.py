@@ -14,6 +14,7 @@ from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
 from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
+from hicache.testing.processes import end_if_forked, left_threads
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -24,6 +25,9 @@ _PROFILE_OPTION = "--hypothesis-profile"
 
 FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
 """A check that runs after the test has passed; a failure of it fails the test."""
+
+LEFT_THREADS = "hicache_left_threads"
+"""What a worker process tells of the threads that are left at its end."""
 
 KNOWN_FAILURE = pytest.StashKey[str]()
 """The position of the entry that lists a test as a known failure."""
@@ -81,6 +85,7 @@ class SuitePlugin:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._session: SuiteSession | None = None
+        self._process = os.getpid()
 
     def session(self) -> SuiteSession:
         """The session, created at the first call. Raises UsageError where the kit is not installed."""
@@ -124,6 +129,11 @@ class SuitePlugin:
         is_chosen = self._config.getoption(_PROFILE_OPTION, None) is not None
         return suite_profile(node.path, is_chosen=is_chosen)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Remember the process in which a test begins: pytest-forked begins each one in another."""
+        self._process = os.getpid()
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Make the final check part of the test, and disable Hypothesis' shrinking for a known failure."""
@@ -138,8 +148,10 @@ class SuitePlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add a failure's replay command, report all failures of a group, and name an outdated known failure."""
+        tags = read_tags(item.user_properties)
+        if tags is not None:
+            end_if_forked(self._process)
         report = yield
-        tags = read_tags(report.user_properties)
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
             self._explain(item, call, report, tags)
         return report
@@ -169,9 +181,17 @@ class SuitePlugin:
         is_main = not hasattr(self._config, "workerinput") and not self._config.getoption("--collect-only")
         if self._session is not None and is_main:
             self._session.finish(session)
+        elif self._session is not None and hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[LEFT_THREADS] = left_threads()
         yield
         if self._session is not None and is_main:
             self._session.print_counts()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take over which threads a worker process could not end."""
+        if self._session is not None:
+            self._session.left_threads += getattr(node, "workeroutput", {}).get(LEFT_THREADS, [])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print why tests were skipped, which clauses were not executed, and where the report is."""

@@ -70,6 +70,7 @@ class SuiteSession:
 
     def __init__(self, config: pytest.Config) -> None:
         self.journal = Journal()
+        self.left_threads: list[str] = []
         self._config = config
         self._started = datetime.now(timezone.utc)
         self.known = _read_known_failures(KNOWN_FAILURES.text(config))
@@ -140,6 +141,9 @@ class SuiteSession:
     def _problems(self) -> Iterator[str]:
         if flaky := self._tally.flaky():
             yield f"flaky, they fail and pass: {', '.join(flaky)}"
+        if self.left_threads:
+            names = ", ".join(sorted(set(self.left_threads)))
+            yield f"a worker process was ended with threads that a test left running: {names}"
         if self._tally.verified_nothing():
             yield "no test of any clause was executed: nothing was verified"
         if not _is_part_of_a_suite(self._config):

@@ -19,6 +19,7 @@ from torch import distributed
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.errors import RankError
+from hicache.testing.processes import end_if_forked
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import Outcome, RankFiles
 from hicache.testing.ranks.process_world import ProcessWorld
@@ -94,8 +95,10 @@ def _await_all(store: Store, task: Task, files: RankFiles) -> None:
 
 
 def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
+    process = os.getpid()
     try:
         value = task.entry(world, *task.arguments)
+        end_if_forked(process)
     except Exception as error:  # noqa: BLE001 - every error is this rank's outcome
         world.leave(f"had raised {type(error).__name__}: {error}")
         return Outcome(rank, None, f"raised:\n{traceback.format_exc()}")

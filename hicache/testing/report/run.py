@@ -145,8 +145,13 @@ def first_line(text: str) -> str:
 
 
 def write_run(record: RunRecord, path: Path) -> None:
-    """Write the record as ASCII JSON, so that a message may contain any character."""
-    path.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="ascii")
+    """Write the record as ASCII JSON, so that a message may contain any character.
+
+    The file is there as a whole or not at all: a process may be killed while it writes.
+    """
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="ascii")
+    draft.replace(path)
 
 
 def read_run(path: Path) -> RunRecord:

@@ -354,7 +354,24 @@ def test_the_record_of_an_earlier_run_is_not_taken_for_this_ones(
 ) -> None:
     run_suite(monkeypatch, tmp_path, "code 0", execution("KEY-1"))
     result = run_suite(monkeypatch, tmp_path, "code 4")
-    assert (result.failed, result.record) == (True, None), f"this run reported nothing, got {result}"
+    assert result.failed, f"this run reported nothing, got {result}"
+    assert result.record is not None, "that it did is in the record"
+    told = [(one.outcome, one.causes) for one in result.record.executions]
+    expected = "conformance: the process ended with code 4 without a record"
+    assert told == [(Outcome.FAILED, (expected,))], f"expected this alone, got {told}"
+
+
+def test_a_record_that_was_not_written_to_its_end_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, written = tmp_path / "run.json", Path.write_text
+
+    def killed(self: Path, text: str, encoding: str) -> int:
+        written(self, text[:100], encoding=encoding)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_run(record(execution("KEY-1")), path)
+    assert not path.exists(), f"half a record cannot be read: {path.read_text()}"
 
 
 def test_suites_lie_beside_the_package_or_inside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hicache.cli.replay_stage import ReplayStage
 from hicache.cli.stage import StageResult, SuiteStage, Verification
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.replay import ReplayOutcome, Sample, replay_sample
-from hicache.testing.report import read_run
+from hicache.testing.report import Outcome, read_run
 from hicache.tests.kit import misbehaving
 from hicache.tests.kit.misbehaving import (
     Crashes,
@@ -81,11 +81,18 @@ def test_a_suite_names_the_test_in_which_it_happened(adapter: type[Misbehaving],
 
 
 @pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize("adapter", [Floods, Forks, LeavesAThread, RaisesKeyboardInterrupt])
+@pytest.mark.parametrize("adapter", [Forks, LeavesAThread, RaisesKeyboardInterrupt])
 def test_a_suite_ends_whatever_happens(adapter: type, tmp_path: Path) -> None:
     result = run_suite(adapter, tmp_path)
-    assert result.failed or adapter in (Forks, LeavesAThread), f"expected {adapter.__name__} to fail, got {result}"
-    assert result.record is not None or result.problem, "expected a record or a problem"
+    assert result.failed, f"expected {adapter.__name__} to fail, got {result}"
+    assert result.record is not None, f"expected a record of what there is: {result.problem}"
+    assert any(one.outcome is Outcome.FAILED for one in result.record.executions), f"got {result.record.executions}"
+    told = {
+        Forks: "a fork of it that went on with the run",
+        LeavesAThread: "left running",
+        RaisesKeyboardInterrupt: "keyboard-interrupt",
+    }[adapter]
+    assert told in str(result.problem), f"expected {told!r}, got {result.problem}"
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -100,6 +107,7 @@ def test_a_suite_ends_whatever_happens(adapter: type, tmp_path: Path) -> None:
         (Hangs, "no output for 10 s without a record"),
         (Floods, "more than 20,000,000 characters of output without a record"),
         (LeavesAThread, "a thread or a process that it left running"),
+        (Forks, "a fork of it that went on with the run"),
     ],
 )
 def test_a_replay_names_its_end(monkeypatch: pytest.MonkeyPatch, adapter: type, told: str, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Adapters that misbehave, one kind in one verb each, under each stage of `hicache verify`, and what it says."""

@@ -1,0 +1,52 @@
+"""`python -m hicache.tests.misbehaviour [STAGE…]`: run the cells of the stages, and print what each said.
+
+Exits with 1 if one of them has a problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hicache.tests.misbehaviour.adapters import KINDS
+from hicache.tests.misbehaviour.cells import STAGES, Found, cells, run_cell
+
+_MAX_MESSAGE = 100
+
+
+def main() -> int:
+    """Run the cells that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m hicache.tests.misbehaviour", description=__doc__)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all of {', '.join(STAGES)}")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; may be given several times")
+    parser.add_argument("--verb", action="append", help="only this verb; may be given several times")
+    asked = parser.parse_args()
+    if unknown := set(asked.stages) - set(STAGES):
+        parser.error(f"unknown stage {', '.join(sorted(unknown))}; known: {', '.join(STAGES)}")
+    chosen = [
+        cell
+        for stage in asked.stages or STAGES
+        for cell in cells(stage)
+        if cell.kind in (asked.kind or KINDS) and cell.verb in (asked.verb or (cell.verb,))
+    ]
+    wrong = 0
+    for cell in chosen:
+        with TemporaryDirectory(prefix="hicache-cell-") as folder:
+            found = run_cell(cell, Path(folder))
+        wrong += bool(found.problems)
+        _show(found)
+    sys.stdout.write(f"{len(chosen)} cells, {wrong} with a problem\n")
+    return 1 if wrong or not chosen else 0
+
+
+def _show(found: Found) -> None:
+    verdict = "; ".join(found.problems) or "ok"
+    words = (f"{found.cell!s:<50}", f"code {found.code}", f"{found.duration_s:5.1f} s", verdict)
+    sys.stdout.write(f"{'  '.join(words)}  {found.message[:_MAX_MESSAGE]}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Cells: each kind of misbehaviour, in each verb that a stage of `hicache verify` calls, and the run of one cell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+
+from hicache.config import read_table
+from hicache.tests.misbehaviour import adapters
+from hicache.tests.misbehaviour.adapters import KINDS, MISBEHAVED
+
+STAGE_LIMIT_S = 40
+"""What a stage may take, so that a verb that hangs costs this time."""
+
+LIMIT_S = 600.0
+"""Until a command that hangs is killed: far beyond what its own limits allow."""
+
+STAGES = ("replay", "conformance", "properties", "distributed_tests", "accuracy")
+
+TABLE = Path(__file__).with_name("cells.toml")
+"""By stage, the verbs for which each test is run."""
+
+_DIED = r"the process of the test ended|ended with code"
+
+TOLD: Mapping[str, str] = {
+    "exit0": _DIED,
+    "exit1": _DIED,
+    "segfault": rf"{_DIED}|SIGSEGV",
+    "system_exit": "SystemExit|code 0",
+    "keyboard_interrupt": "KeyboardInterrupt|keyboard-interrupt",
+    "hang": r"took too long|limit of --timeout|no output for|had not ended within",
+    "flood": r"characters of output",
+    "thread": r"left running",
+    "fork": r"left running|a fork of it",
+}
+"""By kind, the words of which one has to be in the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One adapter under one stage. `keyword`: the tests that are run, as for -k; empty for all."""
+
+    stage: str
+    kind: str
+    verb: str
+    keyword: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.kind} in {self.verb}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run of a cell said. `is_reached`: the verb was called. `message`: the line that names what happened."""
+
+    cell: Cell
+    code: int
+    is_reached: bool
+    has_report: bool
+    message: str
+    duration_s: float
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with it."""
+        wrong = {
+            "the verb was not called": self.is_reached,
+            f"exit code {self.code}": self.code == 1,
+            "no report": self.has_report,
+            "no message": bool(self.message),
+        }
+        return [problem for problem, is_right in wrong.items() if not is_right]
+
+
+def cells(stage: str) -> Iterator[Cell]:
+    """Each kind in each verb that the tests of a stage call."""
+    for keyword, verbs in read_table(f"@{TABLE}")[stage].items():
+        for verb, kind in product(verbs, KINDS):
+            yield Cell(stage, kind, verb, keyword)
+
+
+def run_cell(cell: Cell, folder: Path) -> Found:
+    """Run `hicache verify` on a cell, in an empty folder."""
+    sign, report = folder / "misbehaved", folder / "report"
+    command = [
+        *(sys.executable, "-m", "hicache", "verify", "--require", "nothing", "--only", cell.stage, "--jobs", "1"),
+        *("--adapter", f"{adapters.__name__}:{cell.kind}_in_{cell.verb}", "--report", str(report)),
+        *("--timeout", str(STAGE_LIMIT_S), *(("-k", cell.keyword) if cell.keyword else ())),
+        *(("--full",) if cell.stage == "accuracy" else ()),
+    ]
+    environment = os.environ | {MISBEHAVED: str(sign), "COLUMNS": "200"}
+    begin = perf_counter()
+    done = subprocess.run(
+        command,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_S,
+    )
+    (folder / "output").write_text(done.stdout, encoding="utf-8")
+    told = [line.strip() for line in done.stdout.splitlines() if re.search(TOLD[cell.kind], line)]
+    has_report = (report / "report.html").is_file()
+    return Found(cell, done.returncode, sign.exists(), has_report, told[0] if told else "", perf_counter() - begin)
