@@ -14,7 +14,6 @@ from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
 from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
-from hicache.testing.processes import end_if_forked, left_threads
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -150,6 +149,8 @@ class SuitePlugin:
         """Add a failure's replay command, report all failures of a group, and name an outdated known failure."""
         tags = read_tags(item.user_properties)
         if tags is not None:
+            from hicache.testing.processes import end_if_forked
+
             end_if_forked(self._process)
         report = yield
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
@@ -182,6 +183,8 @@ class SuitePlugin:
         if self._session is not None and is_main:
             self._session.finish(session)
         elif self._session is not None and hasattr(self._config, "workeroutput"):
+            from hicache.testing.processes import left_threads
+
             self._config.workeroutput[LEFT_THREADS] = left_threads()
         yield
         if self._session is not None and is_main:

@@ -14,6 +14,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.replay import ReplayOutcome, Sample, replay_sample
 from hicache.testing.report import Outcome, read_run
 from hicache.tests.kit import misbehaving
+from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.misbehaving import (
     Crashes,
     ExitsWith0,
@@ -82,7 +83,7 @@ def test_a_suite_names_the_test_in_which_it_happened(adapter: type[Misbehaving],
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("adapter", [Forks, LeavesAThread, RaisesKeyboardInterrupt])
-def test_a_suite_ends_whatever_happens(adapter: type, tmp_path: Path) -> None:
+def test_a_suite_ends_whatever_happens(adapter: type[FlatCache], tmp_path: Path) -> None:
     result = run_suite(adapter, tmp_path)
     assert result.failed, f"expected {adapter.__name__} to fail, got {result}"
     assert result.record is not None, f"expected a record of what there is: {result.problem}"
