@@ -130,14 +130,21 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     )
     if warning:
         say(console, warning, style="yellow")
-    omitted = left_out(cache, quick=not full)
-    narrowed = _narrowed(set(STAGES) - omitted.keys(), only, keyword)
+    stages, narrowed = _chosen(verification, cache, only, console)
+    levels = [Level(one.value) for one in require if one.value != NOTHING]
+    if code := verify(stages, report, console, levels, Narrowing(narrowed, stops), Expected(known, before)):
+        raise typer.Exit(code)
+
+
+def _chosen(
+    verification: Verification, cache: Described, only: Sequence[str] | None, console: Console
+) -> tuple[list[Stage], tuple[str, ...]]:
+    """The stages to run, and the names of those that the user leaves out. Says why each other one is not run."""
+    omitted = left_out(cache, quick=verification.quick)
+    narrowed = _narrowed(set(STAGES) - omitted.keys(), only, verification.keyword)
     for name, reason in (omitted | narrowed).items():
         say(console, f"not run: {name}: {reason}")
-    stages = [stage for stage in all_stages(verification) if stage.name not in omitted | narrowed]
-    levels = [Level(one.value) for one in require if one.value != NOTHING]
-    if code := verify(stages, report, console, levels, Narrowing(tuple(narrowed), stops), Expected(known, before)):
-        raise typer.Exit(code)
+    return [stage for stage in all_stages(verification) if stage.name not in omitted | narrowed], tuple(narrowed)
 
 
 def _baseline(path: Path | None, adapter: str, cache: Described) -> tuple[Baseline | None, str]:
