@@ -1,28 +1,38 @@
-"""STORE-12: what a cache believes of a backend that lies."""
+"""STORE-12, FLOW-13: what is believed of a backend that lies, and what becomes of one that hangs or dies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import pytest
 
+from hicache.config import ExecutorKind
+from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.testing.storage.misbehaving import BACKEND, Lie, Script, script
-from hicache.types import Pool
+from hicache.testing.storage.misbehaving import BACKEND, GUARD_S, Gate, Lie, Script, script
+from hicache.types import Handle, Pool
 
-from .scenario import evict_all, put, put_and_back_up, tier_hits
+from .scenario import evict_all, host_config, key_of, put, put_and_back_up, put_on_host, tier_hits
 from .storage_scenes import (
+    OTHER,
     PAIR,
     PROMPT,
+    begin_prefetch,
     in_storage,
     prefetch,
+    prefetched_pages,
     put_in_storage_alone,
     storage_config,
     storage_variant,
+    storage_view,
     store,
 )
+from .tree_view import free_host_slots
 
 LISTS: Mapping[str, Lie] = {
     "none": lambda _: None,
@@ -68,14 +78,17 @@ FLAGS: Mapping[str, Lie] = {
 
 
 @contextmanager
-def over_a_script(driver: Driver) -> Iterator[tuple[Driver, Script]]:
-    """A driver of an empty cache over the same store, whose backend follows a script."""
+def over_a_script(driver: Driver, **changes: Any) -> Iterator[tuple[Driver, Script]]:
+    """A driver of an empty cache over the same store, whose backend follows a script. `changes`: of StorageConfig."""
     tier = storage_config(driver)
     with script() as (name, told):
         options = {"inner": tier.backend, "inner_options": tier.extra.options, "script": name}
-        with storage_variant(driver, storage={"backend": BACKEND, "options": options}) as other:
-            yield other, told
-            told.lies.clear()
+        with storage_variant(driver, storage={"backend": BACKEND, "options": options, **changes}) as other:
+            try:
+                yield other, told
+            finally:
+                # Before the cache is checked and closed: a cache that waits for ever would do so here.
+                told.behave()
 
 
 @clause("STORE-12", "STORE-3", page_sizes=[16])
@@ -136,3 +149,188 @@ def require_all_come(driver: Driver, told: Script) -> None:
     told.lies.clear()
     came = prefetch(driver, PROMPT)
     assert came == len(PROMPT), f"STORE-12: the backend answers again: expected {len(PROMPT)} pages, {came} came"
+
+
+# FLOW-13: a backend that does not answer is abandoned, and one that ends its thread has failed one call.
+
+
+LIMIT_S = 3600.0
+"""How long a call may take where the test moves the clock."""
+
+SHORT_S = 0.5
+"""The same where real time passes, and nothing but hanging calls takes any."""
+
+VERBS = ("exists", "get", "set")
+
+CLOCKED = [Capability.STEPPED_STORAGE, Capability.SNAPSHOT]
+
+each_verb = pytest.mark.parametrize("verb", VERBS)
+
+
+@contextmanager
+def over_a_hanging_backend(driver: Driver, verb: str) -> Iterator[tuple[Driver, Gate, Handle | None]]:
+    """A cache whose backend is in a call that does not end, for longer than it may; and the ticket of its prefetch."""
+    put_in_storage_alone(driver, PROMPT)
+    with over_a_script(driver, executor=ExecutorKind.THREADED, answer_timeout_s=LIMIT_S) as (other, told):
+        gate = told.hang(verb)
+        ticket = begin_call(other, verb)
+        reach(other, gate.entered.is_set)
+        other.advance_clock(2 * LIMIT_S)
+        yield other, gate, ticket
+        assert not gate.was_late, f"FLOW-13: {verb} hangs: expected no verb to wait for it"
+
+
+def begin_call(driver: Driver, verb: str) -> Handle | None:
+    """Begin what makes the backend be called: a prefetch, which has a ticket, or the backup of a prompt."""
+    if verb != "set":
+        return begin_prefetch(driver, PROMPT)
+    put(driver, OTHER)
+    evict_all(driver)
+    return None
+
+
+def reach(driver: Driver, is_reached: Callable[[], bool]) -> None:
+    """Step until something is so; the threads of the cache get time to do it."""
+    deadline_s = time.monotonic() + GUARD_S
+    while not is_reached():
+        assert time.monotonic() < deadline_s, f"FLOW-13: expected it within {GUARD_S:g} s"
+        driver.complete_all()
+        driver.step()
+        time.sleep(0.001)
+
+
+def require_going_on(driver: Driver, verb: str) -> None:
+    """The cache works without storage, and what the backend may still use belongs to nobody else."""
+    shown = storage_view(driver)
+    assert shown.abandoned is not None, f"FLOW-13: {verb} hangs: expected the backend to be shown as abandoned"
+    assert not shown.fetches, f"FLOW-13: {verb} hangs: expected no prefetch to hold slots, got {shown.fetches}"
+    assert driver.prefetch(key_of(driver, PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no more prefetch"
+    assert not driver.attach_storage(), f"FLOW-13: {verb} hangs: expected no other backend beside it"
+    put_on_host(driver, PAIR)
+    driver.load(key_of(driver, PAIR))
+    assert tier_hits(driver, PAIR) == (len(PAIR), 0), f"FLOW-13: {verb} hangs: the host tier works without storage"
+
+
+def require_given_back(driver: Driver, gate: Gate) -> None:
+    """The backend answers at last: all that it used is free, and it can be attached again."""
+    gate.open()
+    reach(driver, lambda: storage_view(driver).abandoned is None)
+    driver.reset()
+    free, capacity = free_host_slots(driver), host_config(driver.config).capacity_tokens
+    assert free == capacity, f"FLOW-13: the backend has answered: of {capacity} host slots only {free} are free"
+    assert driver.attach_storage(), "FLOW-13: the backend has answered: expected it to be attached again"
+    came = prefetch(driver, PROMPT)
+    assert came == len(PROMPT), f"FLOW-13: the backend answers again: expected {len(PROMPT)} pages, {came} came"
+
+
+@each_verb
+@clause("FLOW-13", needs=CLOCKED, page_sizes=[16])
+def test_a_drain_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
+    with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
+        other.drain()
+        came = 0 if ticket is None else prefetched_pages(other, ticket)
+        assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
+        require_going_on(other, verb)
+        require_given_back(other, gate)
+
+
+@each_verb
+@clause("FLOW-13", "EVICT-9", needs=CLOCKED, page_sizes=[16])
+def test_a_reset_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
+    with over_a_hanging_backend(driver, verb) as (other, gate, _):
+        other.reset()
+        require_going_on(other, verb)
+        other.reset()
+        require_given_back(other, gate)
+
+
+@each_verb
+@clause("FLOW-13", needs=CLOCKED, page_sizes=[16])
+def test_a_close_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
+    with over_a_hanging_backend(driver, verb) as (other, gate, _):
+        other.adapter.close()
+        assert not gate.was_late, f"FLOW-13: {verb} hangs: expected the cache to be closed without it"
+
+
+@pytest.mark.parametrize("verb", ["exists", "get"])
+@clause("FLOW-13", "FETCH-3", needs=CLOCKED, page_sizes=[16])
+def test_a_prefetch_that_hangs_ends_with_nothing_by_each_policy(driver: Driver, verb: str) -> None:
+    with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
+        other.step()
+        came = prefetched_pages(other, ticket)
+        assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
+        require_going_on(other, verb)
+        require_given_back(other, gate)
+
+
+@clause("FLOW-13", "FLOW-1", needs=CLOCKED, page_sizes=[16])
+def test_slots_that_a_backend_may_write_are_not_given_to_others(driver: Driver) -> None:
+    with over_a_hanging_backend(driver, "get") as (other, gate, _):
+        other.reset()
+        held = {name: len(slots) for name, slots in (storage_view(other).abandoned or {}).items()}
+        assert held["full"] == len(PROMPT) * other.config.page_size, (
+            f"FLOW-13: get may write to the prompt's slots: {held}"
+        )
+        for first in range(10, 90, 3):
+            put_and_back_up(other, range(first, first + 3))
+            evict_all(other)
+        gate.open()
+        reach(other, lambda: storage_view(other).abandoned is None)
+
+
+@clause("FLOW-13", "STORE-3", needs=CLOCKED, page_sizes=[16])
+def test_slots_that_a_backend_may_read_are_not_overwritten(driver: Driver) -> None:
+    with over_a_hanging_backend(driver, "set") as (other, gate, _):
+        other.reset()
+        for first in range(10, 90, 3):
+            put_and_back_up(other, range(first, first + 3))
+            evict_all(other)
+        gate.open()
+        reach(other, lambda: storage_view(other).abandoned is None)
+        other.reset()
+        assert other.attach_storage(), "FLOW-13: the backend has answered: expected it to be attached again"
+        prefetch(other, OTHER)
+
+
+@clause("FLOW-13", page_sizes=[16])
+def test_a_call_that_takes_too_long_in_real_time_is_not_waited_for(driver: Driver) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    with over_a_script(driver, executor=ExecutorKind.THREADED, answer_timeout_s=SHORT_S) as (other, told):
+        gate = told.hang("exists")
+        ticket = begin_prefetch(other, PROMPT)
+        other.drain()
+        came = prefetched_pages(other, ticket)
+        assert came == 0, f"FLOW-13: exists hangs: expected no page to come, {came} came"
+        other.adapter.close()
+        assert not gate.was_late, "FLOW-13: exists hangs: expected neither a drain nor a close to wait for it"
+
+
+@each_verb
+@clause("FLOW-13", "STORE-12", page_sizes=[16])
+def test_a_backend_that_ends_its_thread_has_failed_one_call(driver: Driver, verb: str) -> None:
+    put_in_storage_alone(driver, PROMPT)
+    with over_a_script(driver, executor=ExecutorKind.THREADED) as (other, told):
+        told.deadly = {verb}
+        ticket = begin_call(other, verb)
+        other.drain()
+        came = 0 if ticket is None else prefetched_pages(other, ticket)
+        assert came == 0, f"FLOW-13: {verb} ends its thread: expected no page to come, {came} came"
+        told.behave()
+        ticket = other.prefetch(key_of(other, PROMPT))
+        assert ticket is not None, "FLOW-13: one call failed: expected the backend to be asked again"
+        other.drain()
+        came = prefetched_pages(other, ticket)
+        assert came == len(PROMPT), f"FLOW-13: one call failed: expected {len(PROMPT)} pages by the next, {came} came"
+
+
+@pytest.mark.parametrize("verb", ["clear", "close"])
+@clause("FLOW-13", "FLOW-12", page_sizes=[16])
+def test_an_operator_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
+    with over_a_script(driver, answer_timeout_s=SHORT_S) as (other, told):
+        gate = told.hang(verb)
+        is_done = other.clear_storage() if verb == "clear" else other.detach_storage()
+        assert is_done is (verb == "close"), f"FLOW-13: {verb} hangs, got {is_done}: a backend is detached all the same"
+        other.step()
+        assert other.prefetch(key_of(other, PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no backend any more"
+        put_on_host(other, PAIR)
+        assert not gate.was_late, f"FLOW-13: {verb} hangs: expected no verb to wait for it"

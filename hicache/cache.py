@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType, TracebackType
@@ -27,15 +27,15 @@ from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools, runtime_for
 from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
-from hicache.storage.base import StorageBackend
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation, PrefetchStopPolicy
+from hicache.tiers.quarantine import Quarantine
 from hicache.tiers.storage_io import StorageRequests, StorageWorker
+from hicache.tiers.storage_tier import StorageTier
 from hicache.tiers.store import StorageWriter
 from hicache.tiers.transfer import Transfer
-from hicache.transfer.job import StorageJob
 from hicache.transfer.queue import HybridCacheController, TransferQueue, complete_together
 from hicache.tree.node import FULL, Node
 from hicache.types import (
@@ -68,23 +68,6 @@ class HostTier:
     evictor: HostEvictor
     backups: BackupManager
     load_backs: LoadBackManager
-
-
-@dataclass(frozen=True, slots=True)
-class StorageTier:
-    """The parts of a cache's storage tier. Reads and writes have a queue and a thread each."""
-
-    open_backend: Callable[[str], StorageBackend]
-    requests: StorageRequests
-    worker: StorageWorker
-    reads: TransferQueue[StorageJob]
-    writes: TransferQueue[StorageJob]
-    writer: StorageWriter
-    prefetches: PrefetchManager
-
-    def attach(self) -> None:
-        """Open the backend, and call it from now on."""
-        self.worker.attach(self.open_backend(self.requests.keys.scope))
 
 
 def _open_host(
@@ -123,9 +106,23 @@ def _open_storage(
     prefetches = PrefetchManager(tree, host.evictor, host.backups, requests, reads, stop_policy)
     host.backups.listeners.append(prefetches.note_host_copy)
     host.backups.listeners.append(lambda node: writer.offer(node) if worker.is_attached else None)
-    storage = StorageTier(runtime.open_backend, requests, worker, reads, writes, writer, prefetches)
+    config = tree.config.storage
+    assert config is not None, "a storage tier is opened where it is configured"
+    storage = StorageTier(
+        name=config.backend,
+        limit_s=config.answer_timeout_s,
+        open_backend=runtime.open_backend,
+        requests=requests,
+        worker=worker,
+        reads=reads,
+        writes=writes,
+        writer=writer,
+        prefetches=prefetches,
+        quarantine=Quarantine(tree, host.evictor.free),
+        abandoned=[],
+    )
     # Not by `attach_storage`: all ranks agree whether each has opened its backend when the whole cache is open.
-    storage.attach()
+    storage.open()
     return storage
 
 
@@ -442,11 +439,14 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
 
     def attach_storage(self) -> bool:
-        """Open the backend, on all ranks or on none; False when there is one."""
+        """Open the backend, on all ranks or on none; False when there is one, also an abandoned one in a call.
+
+        Raises TimeoutError when it does not answer in time.
+        """
         storage = self._storage_tier
-        if storage.worker.is_attached:
+        if storage.worker.is_attached or not storage.quarantine.is_empty:
             return False
-        self._agreement.together(storage.attach, lambda _: storage.worker.detach(), "attach")
+        self._agreement.together(storage.attach, lambda _: storage.detach(), "attach")
         return True
 
     def detach_storage(self) -> bool:
@@ -454,14 +454,14 @@ class UnifiedRadixCache:
         storage = self._storage_tier
         if not storage.worker.is_attached or not self.is_idle:
             return False
-        storage.worker.detach()
+        storage.detach()
         storage.writer.forget()
         return True
 
     def clear_storage(self) -> bool:
         """Remove all that the cache has in storage; False while anything is under way, or when a rank cannot."""
         storage = self._storage_tier
-        if not self.is_idle or not self._agreement.every("clear", did=storage.worker.clear()):
+        if not self.is_idle or not self._agreement.every("clear", did=storage.clear()):
             return False
         storage.writer.note_cleared()
         return True
@@ -481,7 +481,9 @@ class UnifiedRadixCache:
         if host is None:
             return
         queues: list[TransferQueue[Any]] = [*host.controller.queues.values()]
-        complete_together(queues + ([storage.reads, storage.writes] if storage else []), self._agreement.acknowledged)
+        queues += [storage.reads, storage.writes] if storage else []
+        is_late = storage is not None and storage.is_late
+        is_late = complete_together(queues, self._agreement.acknowledged, is_late=is_late)
         host.backups.take_over()
         host.load_backs.take_over()
         host.backups.start_due()
@@ -491,6 +493,9 @@ class UnifiedRadixCache:
         if storage is None:
             return
         self.counters.storage_errors = storage.worker.errors
+        if is_late:
+            storage.abandon()
+        storage.take_over()
         storage.writer.take_over()
         storage.prefetches.take_over()
         storage.writer.start_due()
@@ -512,19 +517,22 @@ class UnifiedRadixCache:
         """
         self._abort()
         self.tree.clear()
+        if self.storage is not None:
+            self.storage.quarantine.keep_dropped()
         self.tree.free_dropped()
 
     def close(self) -> None:
-        """End what is under way, and give back threads, files and pinned memory."""
-        if self.storage is not None:
-            self.storage.prefetches.clear()
-            self.storage.writer.clear()
-            self.storage.reads.close()
-            self.storage.writes.close()
-            self.storage.worker.detach()
-        if self.host is not None:
-            self.host.controller.close()
-            self.host.pools.close()
+        """End what is under way, and give back threads, files and pinned memory, also if a part of it raises.
+
+        Memory that a backend may be using, because it does not answer, is given back when it answers.
+        """
+        with ExitStack() as closing:
+            if self.host is not None:
+                if self.storage is None:
+                    closing.callback(self.host.pools.close)
+                else:
+                    closing.callback(self.storage.close, self.host.pools.close)
+                closing.callback(self.host.controller.close)
 
     def __enter__(self) -> UnifiedRadixCache:  # noqa: PYI034 - 3.10 has no Self
         return self
@@ -567,6 +575,9 @@ class UnifiedRadixCache:
     def _abort(self) -> None:
         """End what is under way, and free what was on its way."""
         if self.storage is not None:
+            # Whether anything runs is the same on every rank, and so is whether they ask each other.
+            if self.storage.is_running and not self._agreement.every("reset", did=self.storage.stop()):
+                self.storage.abandon()
             self.storage.prefetches.clear()
             self.storage.writer.clear()
         if self.host is not None:

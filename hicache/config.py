@@ -303,7 +303,8 @@ class StorageConfig:
     "org/name@revision". It is part of every key and has no default: two models under one name would share KV.
     `options`: of the backend. The next four are the keys of ExtraConfig. `timeout_cap_s`: the longest wait for a
     prefetch with the stop policy `timeout`. `limit_tokens`: FULL tokens that prefetches may bring at a time.
-    `executor`: stepped or threaded.
+    `answer_timeout_s`: how long one call of the backend may take before the cache goes on without the backend; with
+    several ranks less than the deadline of a collective. `executor`: stepped or threaded.
     """
 
     backend: str
@@ -316,6 +317,7 @@ class StorageConfig:
     stop_policy: StopPolicy = StopPolicy.BEST_EFFORT
     timeout_cap_s: float = 30.0
     limit_tokens: int = 1 << 20
+    answer_timeout_s: float = 30.0
     executor: ExecutorKind = ExecutorKind.THREADED
 
     def __post_init__(self) -> None:
@@ -326,6 +328,9 @@ class StorageConfig:
         cap: object = self.timeout_cap_s
         if isinstance(cap, bool) or not isinstance(cap, int | float) or not 0 <= cap < math.inf:
             raise ConfigurationError(f"storage.timeout_cap_s must be a number of seconds, 0 or more, got {cap!r}")
+        limit: object = self.answer_timeout_s
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+            raise ConfigurationError(f"storage.answer_timeout_s must be a number of seconds above 0, got {limit!r}")
         if not _is_positive(self.limit_tokens):
             raise ConfigurationError(f"storage.limit_tokens must be positive, got {self.limit_tokens!r}")
         if self.executor is ExecutorKind.STREAMS:

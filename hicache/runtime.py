@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class Runtime:
         backend, options = (storage.backend, storage.options) if storage else ("memory", {})
         return cls(
             lambda kind, copier: open_copies(copies, kind, copier),
-            lambda name, worker: open_storage(jobs, name, worker),
+            lambda name, worker: open_storage(jobs, name, worker, storage.answer_timeout_s if storage else math.inf),
             lambda scope: open_backend(backend, scope, options),
             WallClock(),
         )
@@ -58,8 +59,10 @@ def open_copies(executor: ExecutorKind, kind: TransferKind, copier: Copier) -> E
     return ThreadExecutor(f"hicache-{kind.value}", worker.rest)
 
 
-def open_storage(executor: ExecutorKind, name: str, worker: Worker[StorageJob]) -> Executor[StorageJob]:
-    """An executor for the reads or the writes of storage."""
+def open_storage(
+    executor: ExecutorKind, name: str, worker: Worker[StorageJob], limit_s: float = math.inf
+) -> Executor[StorageJob]:
+    """An executor for the reads or the writes of storage. `limit_s`: what one call of the backend may take."""
     if executor is ExecutorKind.STEPPED:
         return StepExecutor(worker)
-    return ThreadExecutor(f"hicache-storage-{name}", worker.step)
+    return ThreadExecutor(f"hicache-storage-{name}", worker.step, limit_s=limit_s)

@@ -17,7 +17,7 @@ from hicache.metrics import Counters
 from hicache.tree.eviction import EvictionQueue, Order
 from hicache.tree.hashes import node_hashes
 from hicache.tree.node import FULL, ComponentData, Node
-from hicache.types import EventKind, Sizes, Slots, Tier
+from hicache.types import NO_SLOTS, EventKind, Sizes, Slots, Tier
 
 Validator = Callable[[Node], bool]
 """Gets every node of one walk from the root down, in order. Says whether the component is valid at that node's end."""
@@ -171,6 +171,12 @@ class ComponentTier:
         if self._dropped:
             dropped, self._dropped, self.dropped_pages = self._dropped, [], 0
             self._free(np.concatenate(dropped))
+
+    def withhold(self, pages: Slots) -> Slots:
+        """Of what was dropped, do not free these pages. Returns those of them that were dropped."""
+        dropped = np.concatenate([NO_SLOTS, *self._dropped])
+        self._dropped = [np.setdiff1d(dropped, pages)]
+        return np.intersect1d(dropped, pages)
 
     def reserve(self, pages: Slots) -> None:
         """Own pages that a transfer brings: callers may not free them."""

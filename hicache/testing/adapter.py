@@ -74,6 +74,7 @@ class Capability(str, Enum):
     TABLES = "each component has a table of its own, not slots paired with those of FULL: `tables`"
     HOST = "a host tier"
     STORAGE = "a storage tier"
+    DEADLINES = "a backend that does not answer within `StorageConfig.answer_timeout_s` is abandoned"
     MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
     EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
     STEPPED = "transfers that finish when the test says so: `pending`, `advance`, `complete`, `fail`, `fail_waits`"

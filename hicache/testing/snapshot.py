@@ -94,10 +94,13 @@ class StorageView:
     `persisted`: for each node of the snapshot, in the same order, the components that were written to storage; None
     when the cache does not record them.
     `fetches`: the prefetches that hold host slots, including those that no caller waits for.
+    `abandoned`: while an abandoned backend is still in a call, by component, the host slots that it may read or write
+    and that belong to no node; nodes that it reads from are pinned. None when there is no such backend.
     """
 
     persisted: tuple[frozenset[str], ...] | None
     fetches: tuple[FetchView, ...]
+    abandoned: Mapping[str, Slots] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

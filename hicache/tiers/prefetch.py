@@ -16,6 +16,7 @@ from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.parallel.agree import Agreement
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.evict import HostEvictor
+from hicache.tiers.quarantine import HeldPages, Quarantine
 from hicache.tiers.storage_io import StorageRequests
 from hicache.tiers.store import is_complete
 from hicache.transfer.job import Answers, PageBatch, StorageJob
@@ -193,6 +194,15 @@ class PrefetchManager:
                 self._free(operation)
             else:
                 self._end(operation, 0)
+
+    def abandon(self, quarantine: Quarantine) -> None:
+        """Storage does not answer: end everything with nothing, and hand over the pages that it may still write to."""
+        for operation in self.under_way:
+            if not operation.has_ended:
+                self._end(operation, 0)
+            if operation.job is not None and operation in self._under_way:
+                self._under_way.remove(operation)
+                quarantine.hold(HeldPages(self._queue, operation.job, operation.pages, {}, None))
 
     # The life of a prefetch: query, read, insert, end.
 

@@ -130,6 +130,7 @@ class StorageWorker:
         self._pools = pools
         self._written = written
         self._backend: StorageBackend | None = None
+        self._abandoned: StorageBackend | None = None
         self._errors = dict.fromkeys(VERBS, 0)
         self._noted = count()
 
@@ -143,8 +144,13 @@ class StorageWorker:
         """How many calls of backends raised, or gave what is no answer."""
         return sum(self._errors.values())
 
-    def attach(self, backend: StorageBackend) -> None:
-        """Register the host pools' memory with a backend, and call this backend from now on.
+    @property
+    def has_abandoned(self) -> bool:
+        """Whether a backend was abandoned that is not closed yet."""
+        return self._abandoned is not None
+
+    def prepared(self, backend: StorageBackend) -> StorageBackend:
+        """Register the host pools' memory with a backend.
 
         Raises what the backend raises when it cannot register the memory. The backend is then closed.
         """
@@ -153,11 +159,26 @@ class StorageWorker:
         except Exception:
             self._call("close", backend.close, is_closed)
             raise
+        return backend
+
+    def attach(self, backend: StorageBackend) -> None:
+        """Call this backend from now on."""
         self._backend = backend
 
     def detach(self) -> None:
         """Close the backend. It is gone also if that raises."""
         backend, self._backend = self._backend, None
+        if backend is not None:
+            self._call("close", backend.close, is_closed)
+
+    def abandon(self) -> None:
+        """Call the backend no more. It is not closed: it may be in a call."""
+        if self._backend is not None:
+            self._abandoned, self._backend = self._backend, None
+
+    def close_abandoned(self) -> None:
+        """Close the backend that was abandoned. Its calls have ended."""
+        backend, self._abandoned = self._abandoned, None
         if backend is not None:
             self._call("close", backend.close, is_closed)
 
@@ -214,8 +235,12 @@ class StorageWorker:
         except Exception as raised:  # noqa: BLE001 - what a backend raises is an answer
             reading, error = Reading(0, "it raised"), raised
         if reading.flaw:
-            # Without a lock: each verb is called by one thread, and a count gives each number to one.
-            self._errors[verb] += 1
-            if next(self._noted) == 0:
-                LOG.error("storage backend, %s: %s; later errors are not logged", verb, reading.flaw, exc_info=error)
+            self.note_error(verb, reading.flaw, error)
         return reading.pages
+
+    def note_error(self, verb: str, flaw: str, error: Exception | None) -> None:
+        """Count a call that raised, or gave no answer, and log the first one."""
+        # Without a lock: each verb is called by one thread, and a count gives each number to one.
+        self._errors[verb] += 1
+        if next(self._noted) == 0:
+            LOG.error("storage backend, %s: %s; later errors are not logged", verb, flaw, exc_info=error)

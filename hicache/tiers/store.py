@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hicache.components.base import TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt
+from hicache.tiers.quarantine import HeldPages, Quarantine
 from hicache.tiers.storage_io import StorageRequests
 from hicache.transfer.job import Answers, StorageJob
 from hicache.transfer.queue import TransferQueue
@@ -94,6 +95,18 @@ class StorageWriter:
             self._queue.end(operation.job)
             self._end(operation)
         self._used.clear()
+
+    def abandon(self, quarantine: Quarantine) -> None:
+        """Storage does not answer: drop what waits, clear all marks, and hand over the pages that it may still read."""
+        under_way, self._under_way = self._under_way, []
+        for operation in under_way:
+            if self._queue.stop(operation.job):
+                self._end(operation)
+                continue
+            for node in operation.nodes():
+                node.storing = None
+            quarantine.hold(HeldPages(self._queue, operation.job, {}, operation.pages, operation.pin))
+        self.forget()
 
     def note_cleared(self) -> None:
         """Storage removed all objects of the cache."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from threading import Condition, Thread
-from typing import Generic, Protocol
+from threading import TIMEOUT_MAX, Condition, Thread
+from typing import Generic, Protocol, TypeVar
 
+from hicache.clock import Clock, WallClock
 from hicache.transfer.job import NOT_STARTED, JobT, JobT_contra, Progress, Worker
 
 LOG = logging.getLogger(__name__)
@@ -29,8 +31,11 @@ class Executor(Protocol[JobT_contra]):
     def stop(self, number: int) -> None:
         """Let a job end with the step that is running, if any."""
 
-    def wait(self, number: int) -> None:
-        """Return when the job has ended."""
+    def wait(self, number: int) -> bool:
+        """Return when the job has ended, or when what runs is late. Whether the job has ended."""
+
+    def is_late(self) -> bool:
+        """Whether what runs now takes longer than it may."""
 
     def wait_layer(self, number: int, layer: int) -> None:
         """Return when the layer may be read, or the job has ended. On a GPU the reader's stream waits instead."""
@@ -38,8 +43,11 @@ class Executor(Protocol[JobT_contra]):
     def forget(self, number: int) -> None:
         """The queue has seen the end of a job."""
 
-    def close(self) -> None:
-        """End every job and stop. May be called twice."""
+    def close(self) -> bool:
+        """End every job and stop. Whether it has stopped; False when what runs is late. May be called twice."""
+
+    def join(self) -> None:
+        """Return when a closed executor has stopped, however long that takes."""
 
 
 @dataclass(slots=True)
@@ -101,14 +109,19 @@ class StepExecutor(Generic[JobT]):
     def stop(self, number: int) -> None:
         self._stopped.add(number)
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int) -> bool:
         if self._progress[number].has_ended:
-            return
+            return True
         if self._failing.left:
             self._failing.left -= 1
             self.fail(number, parts_done=0)
         else:
             self.complete(number)
+        return True
+
+    def is_late(self) -> bool:
+        """Never: it moves when the test says so."""
+        return False
 
     def wait_layer(self, number: int, layer: int) -> None:
         while self._progress[number].steps <= layer and not self._progress[number].has_ended:
@@ -118,10 +131,14 @@ class StepExecutor(Generic[JobT]):
         del self._jobs[number], self._progress[number]
         self._stopped.discard(number)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """End what is pending as it is, with nothing more done."""
         for number, progress in self._progress.items():
             self._progress[number] = Progress(progress.steps, progress.answers, has_ended=True)
+        return True
+
+    def join(self) -> None:
+        """Nothing runs by itself."""
 
     def _pending(self, number: int) -> JobT:
         if self._progress[number].has_ended:
@@ -135,13 +152,27 @@ class ThreadExecutor(Generic[JobT]):
     The thread starts with the first job. `name`: of the thread. `run`: does some of a job. A copy is done in one run,
     so its layers arrive together: layer by layer, scattered pages would take half as long again. The backend is called
     batch by batch, so that a prefetch which is stopped keeps what has come. `pause`: called before each run; a test
-    delays the thread with it. A job whose run
-    raises has ended with the parts that were done before; the exception is logged.
+    delays the thread with it. A job whose run raises, whatever it raises, has ended with the parts that were done
+    before; the exception is logged. `limit_s`: a run that takes longer is late, by `clock`. A wait is given up after as
+    much real time in which no run has ended; what runs then is late, until it has ended.
     """
 
-    def __init__(self, name: str, run: Run[JobT], pause: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Run[JobT],
+        pause: Callable[[], None] | None = None,
+        limit_s: float = math.inf,
+        clock: Clock | None = None,
+    ) -> None:
         self._run_some = run
         self._pause = pause
+        self._limit_s = limit_s
+        self._timeout_s = min(limit_s, TIMEOUT_MAX)
+        self._clock = clock or WallClock()
+        self._begun_s: float | None = None
+        self._runs_ended = 0
+        self._given_up = -1
         self._progress: dict[int, Progress] = {}
         self._stopped: set[int] = set()
         self._is_closing = False
@@ -167,9 +198,15 @@ class ThreadExecutor(Generic[JobT]):
         with self._changed:
             self._stopped.add(number)
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._progress[number].has_ended)
+            while not self._progress[number].has_ended and not self._is_late():
+                self._wait_for_run(self._runs_ended)
+            return self._progress[number].has_ended
+
+    def is_late(self) -> bool:
+        with self._changed:
+            return self._is_late()
 
     def wait_layer(self, number: int, layer: int) -> None:
         with self._changed:
@@ -180,13 +217,24 @@ class ThreadExecutor(Generic[JobT]):
             del self._progress[number]
             self._stopped.discard(number)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Finish the run that is going on, end all jobs as they are, and end the thread."""
         with self._changed:
             self._is_closing = True
+            timeout_s = 0.0 if self._is_late() else self._timeout_s
         self._submitted.put(None)
         if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        if self._thread.ident is not None:
             self._thread.join()
+
+    def _wait_for_run(self, ended: int) -> None:
+        """Return when more runs than these have ended. After the time limit what runs is late."""
+        if not self._changed.wait_for(lambda: self._runs_ended > ended, self._timeout_s):
+            self._given_up = ended
 
     def _work(self) -> None:
         while (job := self._submitted.get()) is not None:
@@ -197,14 +245,15 @@ class ThreadExecutor(Generic[JobT]):
 
     def _do(self, job: JobT, progress: Progress) -> Progress:
         with self._changed:
-            is_stopped = self._is_closing or job.number in self._stopped
-        if is_stopped:
-            return Progress(progress.steps, progress.answers, has_ended=True)
+            if self._is_closing or job.number in self._stopped:
+                return Progress(progress.steps, progress.answers, has_ended=True)
+            self._begun_s = self._clock.now()
         try:
             if self._pause is not None:
                 self._pause()
             return self._run_some(job, progress)
-        except Exception:
+        except BaseException:
+            # Also what is meant to end a thread: nobody would run the jobs after it.
             LOG.exception("%s job %d of %d parts failed", job.kind.value, job.number, len(job.parts))
             return Progress(progress.steps, progress.answers, has_ended=True)
 
@@ -212,4 +261,80 @@ class ThreadExecutor(Generic[JobT]):
         # The bytes are there: only now may anybody see it.
         with self._changed:
             self._progress[job.number] = progress
+            self._begun_s = None
+            self._runs_ended += 1
             self._changed.notify_all()
+
+    def _is_late(self) -> bool:
+        is_slow = self._begun_s is not None and self._clock.now() - self._begun_s >= self._limit_s
+        return is_slow or self._given_up == self._runs_ended
+
+
+T = TypeVar("T")
+
+
+def call_within(limit_s: float, name: str, act: Callable[[], T], late: Callable[[T], object]) -> T:
+    """Call `act` on a thread of its own, and wait for it for at most so many seconds.
+
+    `name`: of the thread. `late`: what becomes of a result that comes later, on that thread. Raises what `act` raises,
+    a RuntimeError for what would end a thread, and TimeoutError, with the name, when it takes longer.
+    """
+    call = _Call(act, late)
+    Thread(target=call.run, name=name, daemon=True).start()
+    if not call.wait(min(limit_s, TIMEOUT_MAX)):
+        raise TimeoutError(f"{name} has not ended within {limit_s:g} s")
+    if isinstance(call.error, Exception):
+        raise call.error
+    if call.error is not None:
+        raise RuntimeError(f"{name} ended its thread: {call.error!r}") from call.error
+    return call.results[0]
+
+
+class _Call(Generic[T]):
+    """One call on a thread of its own. `results`: what it gave, if it did. `error`: what it raised."""
+
+    def __init__(self, act: Callable[[], T], late: Callable[[T], object]) -> None:
+        self.results: list[T] = []
+        self.error: BaseException | None = None
+        self._act = act
+        self._late = late
+        self._is_given_up = False
+        self._changed = Condition()
+
+    def run(self) -> None:
+        """Call it. What is raised after nobody waits any more is logged."""
+        try:
+            result = self._act()
+            if not self._told(result, None):
+                self._late(result)
+        except BaseException as error:
+            if not self._told(None, error):
+                LOG.exception("a call that nobody waits for failed")
+
+    def give_up(self) -> None:
+        """Nobody waits for it."""
+        self._is_given_up = True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return when it has ended, or give it up after so many seconds. Whether it has ended."""
+        with self._changed:
+            has_ended = self._changed.wait_for(lambda: bool(self.results) or self.error is not None, timeout_s)
+            self._is_given_up = not has_ended
+            return has_ended
+
+    def _told(self, result: T | None, error: BaseException | None) -> bool:
+        """Tell who waits; False when nobody does."""
+        with self._changed:
+            if self._is_given_up:
+                return False
+            self.error = error
+            self.results += [] if error is not None else [result]  # type: ignore[list-item]
+            self._changed.notify()
+            return True
+
+
+def call_aside(name: str, act: Callable[[], object]) -> None:
+    """Call `act` on a thread of its own that nobody waits for. What it raises is logged."""
+    call = _Call(act, lambda _: None)
+    call.give_up()
+    Thread(target=call.run, name=name, daemon=True).start()

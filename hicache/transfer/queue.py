@@ -92,32 +92,45 @@ class TransferQueue(Generic[JobT]):
         for number in list(self._running):
             self._executor.wait(number)
 
-    def wait_for(self, job: JobT) -> None:
-        """Return when a running job has ended on this rank."""
-        self._executor.wait(job.number)
+    @property
+    def is_late(self) -> bool:
+        """Whether what runs on this rank takes longer than it may."""
+        return self._executor.is_late()
+
+    def wait_for(self, job: JobT) -> bool:
+        """Return when a running job has ended on this rank, or when what runs is late. Whether the job has ended."""
+        return self._executor.wait(job.number)
 
     def wait_layer(self, job: JobT, layer: int) -> None:
         """Return when a layer of a running copy may be read, or the copy has ended."""
         self._executor.wait_layer(job.number, layer)
 
-    def close(self) -> None:
-        """End the executor."""
-        self._executor.close()
+    def close(self) -> bool:
+        """End the executor. Whether it has stopped; False when what runs is late."""
+        return self._executor.close()
+
+    def join(self) -> None:
+        """Return when the closed executor has stopped, however long that takes."""
+        self._executor.join()
 
     def _forget(self, job: JobT) -> None:
         del self._running[job.number]
         self._executor.forget(job.number)
 
 
-def complete_together(queues: Sequence[TransferQueue[Any]], acknowledge: Acknowledge) -> None:
-    """Complete what has ended on every rank, in all queues by one agreement. Every rank passes the same queues."""
+def complete_together(queues: Sequence[TransferQueue[Any]], acknowledge: Acknowledge, *, is_late: bool = False) -> bool:
+    """Complete what has ended on every rank, in all queues by one agreement. Every rank passes the same queues.
+
+    Returns whether `is_late` is true on any rank.
+    """
     outcomes = [queue.outcomes() for queue in queues]
     started = sum(queue.started for queue in queues)
-    agreed = acknowledge(started, [number for of_queue in outcomes for number in of_queue])
+    *agreed, is_on_time = acknowledge(started, [*(n for of_queue in outcomes for n in of_queue), int(not is_late)])
     first = 0
     for queue, of_queue in zip(queues, outcomes, strict=True):
         queue.complete(agreed[first : first + len(of_queue)])
         first += len(of_queue)
+    return not is_on_time
 
 
 def _outcome(job: JobT, progress: Progress) -> list[int]:

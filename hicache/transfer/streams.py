@@ -57,8 +57,13 @@ class StreamExecutor:
     def stop(self, number: int) -> None:
         """What was queued on a GPU runs to its end."""
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int) -> bool:
         self._queued[number].end.synchronize()
+        return True
+
+    def is_late(self) -> bool:
+        """Never: a GPU ends what it was given."""
+        return False
 
     def wait_layer(self, number: int, layer: int) -> None:
         """Let the current stream wait until the layer may be read, or the job has ended. The caller goes on."""
@@ -68,9 +73,13 @@ class StreamExecutor:
     def forget(self, number: int) -> None:
         del self._queued[number]
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Return when all that was queued has run."""
         self._stream.synchronize()
+        return True
+
+    def join(self) -> None:
+        """Nothing runs after `close`."""
 
     def _queue(self, job: CopyJob) -> tuple[Any, ...]:
         try:

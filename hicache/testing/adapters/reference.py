@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from hicache.cache import HostTier, StorageTier, UnifiedRadixCache
+from hicache.cache import HostTier, UnifiedRadixCache
 from hicache.clock import VirtualClock
 from hicache.components.component_tree import LockReceipt
 from hicache.config import CacheConfig, ExecutorKind, read_extra_config
@@ -40,6 +40,7 @@ from hicache.testing.snapshot import (
 )
 from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import PrefetchOperation
+from hicache.tiers.storage_tier import StorageTier
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
 from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT, Progress, StorageJob, Worker
 from hicache.tree.invariants import check_invariants
@@ -132,7 +133,10 @@ class ReferenceAdapter(CacheAdapter):
     def _opened(self, kind: ExecutorKind, name: str, worker: Worker[JobT], *, is_copy: bool) -> Executor[JobT]:
         if kind is ExecutorKind.STEPPED:
             return StepExecutor(worker, self._failing if is_copy else None)
-        return ThreadExecutor(name, worker.rest if is_copy else worker.step, self._pause if self.max_pause_s else None)
+        pause = self._pause if self.max_pause_s else None
+        if is_copy or self._config.storage is None:
+            return ThreadExecutor(name, worker.rest, pause)
+        return ThreadExecutor(name, worker.step, pause, self._config.storage.answer_timeout_s, self.clock)
 
     def _open_backend(self, scope: str) -> StorageBackend:
         storage = self._config.storage
@@ -460,7 +464,9 @@ class ReferenceView:
             for operation in storage.prefetches.under_way
             if operation.pages
         ]
-        return StorageView(tuple(stored), tuple(prefetches))
+        is_silent = not storage.quarantine.is_empty
+        held = {name: self._existing(name, pages) for name, pages in storage.quarantine.pages().items()}
+        return StorageView(tuple(stored), tuple(prefetches), held if is_silent else None)
 
     def _by_name(self, values: Sequence[Slots | None]) -> dict[str, Slots | None]:
         return {name: self.slots(name, pages) for name, pages in zip(self._names, values, strict=True)}

@@ -17,12 +17,12 @@ from hicache.testing.violation import violation
 from hicache.types import NO_SLOTS, PADDING_SLOT, Component, Sizes, Slots, Tier, TransferKind
 
 Owners = npt.NDArray[np.uint8]
-"""The owner of each slot of a pool, by slot number: NO_OWNER, FREE, TREE, CALLER, TRANSFER, KEPT or FETCH."""
+"""The owner of each slot of a pool, by slot number: one of the numbers below."""
 
 Ownership = Mapping[Tier, Mapping[str, Owners]]
 """The owner of each slot, by tier and component."""
 
-NO_OWNER, FREE, TREE, CALLER, TRANSFER, KEPT, FETCH = range(7)
+NO_OWNER, FREE, TREE, CALLER, TRANSFER, KEPT, FETCH, ABANDONED = range(8)
 OWNER_NAMES = (
     "no owner",
     "the free list",
@@ -31,6 +31,7 @@ OWNER_NAMES = (
     "a transfer",
     "a load that has ended",
     "a prefetch",
+    "an abandoned backend",
 )
 
 Parts = Mapping[int, Sequence[Slots]]
@@ -45,7 +46,8 @@ def node_slots(nodes: Iterable[NodeView | HostNodeView], component: str) -> list
 def check_owners(snapshot: Snapshot, config: CacheConfig, held: Mapping[str, Slots]) -> Ownership:
     """POOL-1: the slots of the free list, the tree, the caller and the transfers partition each pool.
 
-    FLOW-1: a slot of a transfer or a prefetch that has another owner too was freed or reused too early.
+    FLOW-1: a slot of a transfer or a prefetch that has another owner too was freed or reused too early. FLOW-13: so was
+    one that an abandoned backend may use.
     """
     host = snapshot.host
     device = {
@@ -81,7 +83,9 @@ def _device_parts(snapshot: Snapshot, component: str, held: Mapping[str, Slots])
 
 def _host_parts(snapshot: Snapshot, host: HostView, component: str) -> Parts:
     fetches = () if snapshot.storage is None else snapshot.storage.fetches
+    abandoned = {} if snapshot.storage is None else snapshot.storage.abandoned or {}
     return {
+        ABANDONED: [abandoned.get(component, NO_SLOTS)],
         FETCH: [fetch.host[component] for fetch in fetches if component in fetch.host],
         FREE: [host.pools[component].free],
         TREE: node_slots(host.nodes, component),
@@ -133,6 +137,8 @@ def _mark(place: str, owners: Owners, slots: Slots, owner: int) -> None:
         first = int(before.argmax())
         other = int(before[first])
         place, expected = f"{place}, slot {slots[first]}", f"one owner, {OWNER_NAMES[other]}"
+        if ABANDONED in {owner, other}:
+            raise violation("FLOW-13", place, expected, OWNER_NAMES[owner] + " as well")
         if {owner, other} & {TRANSFER, FETCH}:
             raise violation("FLOW-1", place, expected, OWNER_NAMES[owner] + " as well")
         raise violation("POOL-1", place, expected, OWNER_NAMES[owner] + " as well")

@@ -102,13 +102,15 @@ def check_marks(table: NodeTable, storage: StorageView) -> None:
 def check_no_fetch(snapshot: Snapshot) -> None:
     """FETCH-8: when no caller waits for a prefetch and nothing is in flight, none holds or pins host slots.
 
-    To be called after a drain.
+    To be called after a drain. While an abandoned backend is in a call, nodes that it reads from stay pinned.
     """
     assert snapshot.storage is not None, "the snapshot of a cache with storage has a storage view"
     assert snapshot.host is not None, "a storage tier needs a host tier"
     if snapshot.storage.fetches:
         held = [{name: slots.tolist() for name, slots in fetch.host.items()} for fetch in snapshot.storage.fetches]
         raise violation("FETCH-8", "host slots of prefetches", "none, as no caller waits for a prefetch", held)
+    if snapshot.storage.abandoned is not None:
+        return
     for row, node in enumerate(snapshot.host.nodes):
         pins = {name: count for name, count in node.host_pins.items() if count}
         if pins:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hicache import cache
+from hicache.config import ExecutorKind
 from hicache.storage.answers import Reading
+from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
 from hicache.testing.mutants.rows import Row
+from hicache.testing.storage.misbehaving import ThreadKilledError
+from hicache.tiers.quarantine import HeldPages, Quarantine
 from hicache.tiers.storage_io import StorageWorker
+from hicache.transfer.executors import Executor, ThreadExecutor
+from hicache.transfer.job import JobT, Progress, Worker
 
 
 class _NotFalse(StorageWorker):
@@ -42,7 +49,70 @@ class AnyNumberIsPages(OtherParts):
     parts = ((cache, "StorageWorker", _AnyNumber),)
 
 
+class WaitsForEver(ReferenceAdapter):
+    """No call of storage takes too long."""
+
+    def _opened(self, kind: ExecutorKind, name: str, worker: Worker[JobT], *, is_copy: bool) -> Executor[JobT]:
+        opened = super()._opened(kind, name, worker, is_copy=is_copy)
+        return ThreadExecutor(name, worker.step) if isinstance(opened, ThreadExecutor) and not is_copy else opened
+
+
+class _Mortal(ThreadExecutor[JobT]):
+    def _do(self, job: JobT, progress: Progress) -> Progress:
+        try:
+            return self._run_some(job, progress)
+        except ThreadKilledError as error:
+            raise SystemExit from error
+
+
+class DeadWorkerUnnoticed(ReferenceAdapter):
+    """The thread of storage ends with its backend, and the jobs after it are waited for like others."""
+
+    def _opened(self, kind: ExecutorKind, name: str, worker: Worker[JobT], *, is_copy: bool) -> Executor[JobT]:
+        opened = super()._opened(kind, name, worker, is_copy=is_copy)
+        return _Mortal(name, worker.step, limit_s=1.0) if isinstance(opened, ThreadExecutor) and not is_copy else opened
+
+
+class _FreesAtOnce(Quarantine):
+    def hold(self, held: HeldPages) -> None:
+        for name, pages in held.pages.items():
+            self._free(name, pages)
+        super().hold(replace(held, pages={}))
+
+
+class AbandonedPagesReused(OtherParts):
+    """Pages that an abandoned backend may still write to are free at once."""
+
+    parts = ((cache, "Quarantine", _FreesAtOnce),)
+
+
+class _ForgetsSources(Quarantine):
+    def keep_dropped(self) -> None:
+        for held in self._held:
+            held.source, held.pin = {}, None
+
+
+class AbandonedSourcesReused(OtherParts):
+    """A reset frees pages that an abandoned backend may still read."""
+
+    parts = ((cache, "Quarantine", _ForgetsSources),)
+
+
+class _NeverFrees(Quarantine):
+    def take_over(self) -> None:
+        for held in self._held:
+            held.pages = {}
+        super().take_over()
+
+
+class AbandonedPagesLost(OtherParts):
+    """Pages that an abandoned backend has used are never free again."""
+
+    parts = ((cache, "Quarantine", _NeverFrees),)
+
+
 MISBEHAVING = "test_storage_misbehaving.py::"
+FULL_ALONE = "[full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped"
 
 ROWS = (
     Row(
@@ -60,5 +130,45 @@ ROWS = (
         adapter=AnyNumberIsPages,
         test=f"{MISBEHAVING}test_a_prefix_is_in_storage_only_if_the_answer_is_a_number_of_its_pages",
         told="STORE-12|TypeError",
+    ),
+    Row(
+        slug="a-backend-is-waited-for-without-end",
+        source="ours",
+        clauses=("FLOW-13",),
+        adapter=WaitsForEver,
+        test=f"{MISBEHAVING}test_a_drain_does_not_wait_for_a_backend_that_hangs{FULL_ALONE}-get]",
+        told="FLOW-13",
+    ),
+    Row(
+        slug="a-dead-worker-is-waited-for",
+        source="ours",
+        clauses=("FLOW-13",),
+        adapter=DeadWorkerUnnoticed,
+        test=f"{MISBEHAVING}test_a_backend_that_ends_its_thread_has_failed_one_call{FULL_ALONE}-get]",
+        told="FLOW-13",
+    ),
+    Row(
+        slug="abandoned-targets-are-reused",
+        source="ours",
+        clauses=("FLOW-13",),
+        adapter=AbandonedPagesReused,
+        test=f"{MISBEHAVING}test_slots_that_a_backend_may_write_are_not_given_to_others{FULL_ALONE}]",
+        told="FLOW-13",
+    ),
+    Row(
+        slug="abandoned-sources-are-reused",
+        source="ours",
+        clauses=("FLOW-13",),
+        adapter=AbandonedSourcesReused,
+        test=f"{MISBEHAVING}test_slots_that_a_backend_may_read_are_not_overwritten{FULL_ALONE}]",
+        told="FLOW-13|REQ-3",
+    ),
+    Row(
+        slug="abandoned-targets-are-lost",
+        source="ours",
+        clauses=("FLOW-13",),
+        adapter=AbandonedPagesLost,
+        test=f"{MISBEHAVING}test_slots_that_a_backend_may_write_are_not_given_to_others{FULL_ALONE}]",
+        told="FLOW-13|POOL-1",
     ),
 )

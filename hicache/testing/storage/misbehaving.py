@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Event
 from typing import Any, TypeVar, cast
 
 from hicache.storage.base import Pieces, PoolQuery
@@ -14,17 +15,62 @@ from hicache.storage.wrappers import StorageWrapper
 BACKEND = f"{__name__}:MisbehavingStorage"
 """The name of the backend in a configuration."""
 
+GUARD_S = 20.0
+"""After this time a call that hangs goes on, so that a cache which waits for it fails a test and does not block it."""
+
 T = TypeVar("T")
 
 Lie = Callable[[int], object]
 """What is answered in the place of an answer, for so many keys."""
 
 
+class ThreadKilledError(BaseException):
+    """What a backend raises to end the thread that calls it. No `except Exception` stops it."""
+
+
+class Gate:
+    """Holds a call until it is opened. `entered`: set when a call has come. `was_late`: nobody opened it in time."""
+
+    def __init__(self) -> None:
+        self.entered = Event()
+        self.was_late = False
+        self._is_open = Event()
+
+    def enter(self) -> None:
+        """Return when the gate is open."""
+        self.entered.set()
+        if not self._is_open.wait(GUARD_S):
+            self.was_late = True
+            self.open()
+
+    def open(self) -> None:
+        """Let all calls go on, those that come later too."""
+        self._is_open.set()
+
+
 @dataclass(slots=True)
 class Script:
-    """What a wrapper does from now on. `lies`: by verb, what is given instead of a call of the inner backend."""
+    """What a wrapper does from now on, by verb.
+
+    `lies`: what is given instead of a call of the inner backend. `gates`: where a call waits before the inner backend
+    is called. `deadly`: the verbs that raise ThreadKilledError.
+    """
 
     lies: dict[str, Lie] = field(default_factory=dict)
+    gates: dict[str, Gate] = field(default_factory=dict)
+    deadly: set[str] = field(default_factory=set)
+
+    def hang(self, verb: str) -> Gate:
+        """Hold the calls of a verb at a new gate."""
+        self.gates[verb] = Gate()
+        return self.gates[verb]
+
+    def behave(self) -> None:
+        """From now on the wrapper only calls the inner backend; what hangs goes on."""
+        self.lies.clear()
+        self.deadly.clear()
+        for gate in self.gates.values():
+            gate.open()
 
 
 _SCRIPTS: dict[str, Script] = {}
@@ -35,10 +81,11 @@ _numbers = count()
 def script() -> Iterator[tuple[str, Script]]:
     """A new script, and its name: the option `script` of a wrapper."""
     name = f"script {next(_numbers)}"
-    _SCRIPTS[name] = Script()
+    told = _SCRIPTS[name] = Script()
     try:
-        yield name, _SCRIPTS[name]
+        yield name, told
     finally:
+        told.behave()
         del _SCRIPTS[name]
 
 
@@ -67,6 +114,13 @@ class MisbehavingStorage(StorageWrapper):
     def clear(self) -> bool:
         return self._answer("clear", 0, self.inner.clear)
 
+    def close(self) -> None:
+        self._answer("close", 0, self.inner.close)
+
     def _answer(self, verb: str, keys: int, ask: Callable[[], T]) -> T:
-        lie = self._script.lies.get(verb)
-        return ask() if lie is None else cast("T", lie(keys))
+        told = self._script
+        if verb in told.gates:
+            told.gates[verb].enter()
+        if verb in told.deadly:
+            raise ThreadKilledError(f"{verb} of {keys} keys ends its thread")
+        return cast("T", told.lies[verb](keys)) if verb in told.lies else ask()

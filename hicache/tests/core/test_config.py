@@ -158,6 +158,7 @@ REFUSED_STORAGE: list[tuple[str, Any]] = [
     ("backend", ""),
     ("model", ""),
     *[("timeout_cap_s", value) for value in (-1, math.nan, math.inf, True, "30", None)],
+    *[("answer_timeout_s", value) for value in (0, -1.0, True, "soon", float("inf"), float("nan"))],
     *[("limit_tokens", value) for value in (0, -1, True, 1.5)],
     ("executor", ExecutorKind.STREAMS),
 ]

@@ -27,7 +27,7 @@ CLAUSES_BY_SECTION = {
     "RANK": 8,
     "CONF": 5,
     "REQ": 6,
-    "FLOW": 12,
+    "FLOW": 13,
     "EVENT": 2,
     "SEC": 7,
 }

@@ -41,9 +41,14 @@ class ManualExecutor(Generic[JobT]):
     def stop(self, number: int) -> None:
         self.report(number, *self._progress[number].answers, has_ended=True)
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int) -> bool:
         self.waited.append(number)
         self.stop(number)
+        return True
+
+    def is_late(self) -> bool:
+        """Never."""
+        return False
 
     def wait_layer(self, number: int, layer: int) -> None:
         self.wait(number)
@@ -51,10 +56,14 @@ class ManualExecutor(Generic[JobT]):
     def forget(self, number: int) -> None:
         self.forgotten.append(number)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """End every job."""
         for number in self._progress:
             self.stop(number)
+        return True
+
+    def join(self) -> None:
+        """Nothing runs."""
 
 
 @pytest.fixture
@@ -149,10 +158,11 @@ def test_queues_complete_by_one_agreement(
 
     def acknowledge(started: int, outcomes: Sequence[int]) -> Sequence[int]:
         told.append((started, list(outcomes)))
-        return [1, 4, 0, -1, 1, 2, 0]
+        return [1, 4, 0, -1, 1, 2, 0, 0]
 
-    complete_together([queue, other], acknowledge)
-    assert told == [(3, [1, 4, 0, -1, 0, -1, -1])], f"RANK-1: the jobs and outcomes of both queues, got {told}"
+    is_late = complete_together([queue, other], acknowledge)
+    assert told == [(3, [1, 4, 0, -1, 0, -1, -1, 1])], f"RANK-1: the jobs and outcomes of both queues, got {told}"
+    assert is_late, "FLOW-13: it is on time on this rank, and late on another one"
     assert queue.take(first) == (4,), "the first numbers are those of the first queue"
     assert queue.take(second) is None, "the second job has not ended"
     assert other.take(third) == (2, 0), "the last numbers are those of the other queue"

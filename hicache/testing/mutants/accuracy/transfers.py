@@ -260,10 +260,11 @@ class _OneCounter(StepExecutor[CopyJob]):
             return Progress(self._copier.layers, (1,) * len(job.parts), has_ended=True)
         return super().progress(number)
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int) -> bool:
         if not self.progress(number).has_ended:
             super().wait(number)
             self._has_counted |= self._jobs[number].kind is TransferKind.LOAD
+        return True
 
     def forget(self, number: int) -> None:
         job = self._jobs[number]
