@@ -53,7 +53,8 @@ class BreaksEarly(ReferenceAdapter):
 
 class _OnlyWhenEnded(Agreement):
     def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
-        if all(outcome <= 0 for outcome in outcomes):
+        # The last number says whether storage answers in time.
+        if all(outcome <= 0 for outcome in outcomes[:-1]):
             return outcomes
         return super().acknowledged(started, outcomes)
 
@@ -62,6 +63,17 @@ class SkipsIdleSteps(OtherAgreement):
     """Does not ask what has ended on the others while nothing has on this rank."""
 
     agreement_type = _OnlyWhenEnded
+
+
+class _OwnPatience(Agreement):
+    def acknowledged(self, started: int, outcomes: Sequence[int]) -> Sequence[int]:
+        return [*super().acknowledged(started, outcomes)[:-1], outcomes[-1]]
+
+
+class AbandonsAlone(OtherAgreement):
+    """Only the rank whose storage does not answer goes on without it."""
+
+    agreement_type = _OwnPatience
 
 
 class _EachStage(Agreement):

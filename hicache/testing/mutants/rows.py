@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.mutants.ranks import (
+    AbandonsAlone,
     BreaksEarly,
     EveryRankWrites,
     LayersOfTheModel,
@@ -57,6 +58,14 @@ ROWS = (
         adapter=SkipsIdleSteps,
         test="test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN progress\)",
+    ),
+    Row(
+        slug="a-rank-abandons-alone",
+        source="ours",
+        clauses=("FLOW-13", "RANK-1"),
+        adapter=AbandonsAlone,
+        test="test_silent_storage.py::test_storage_that_is_silent_on_one_rank_is_abandoned_on_all[gloo-tp2]",
+        told=r"RANK-1: step: expected the same tree on every rank",
     ),
     Row(
         slug="numbers-on-no-device",

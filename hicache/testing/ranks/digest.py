@@ -101,6 +101,8 @@ def _in_flight(snapshot: Snapshot) -> Iterator[str]:
             yield f"kept {kept}"
     if snapshot.storage is not None:
         yield from (f"prefetch of {_held(fetch.host)}" for fetch in snapshot.storage.fetches)
+        if snapshot.storage.abandoned is not None:
+            yield f"abandoned storage with {_held(snapshot.storage.abandoned)}"
 
 
 def _held(slots: Mapping[str, Slots | None]) -> str:
