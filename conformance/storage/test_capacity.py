@@ -14,6 +14,7 @@ from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.faults import disk_bytes
 from hicache.testing.storage.page_bytes import Sheet, cut_evenly
+from hicache.testing.storage.room import require_room
 from hicache.testing.storage.subject import Place
 
 from .names import page_keys
@@ -106,6 +107,7 @@ def most_memory(act: Callable[[], list[bool]]) -> int:
 @clause("STORE-9")
 @pytest.mark.parametrize("pieces", [1, 32])
 def test_no_page_is_copied_in_memory(place: Place, tmp_path: Path, pieces: int) -> None:
+    require_room(place, 17, LARGE)
     with closing(Place(place.subject, tmp_path, page_bytes=LARGE)) as large:
         backend = large.open(large.scope("a"))
         first, keys = page_keys(1, prompt=1), page_keys(16)

@@ -16,6 +16,7 @@ import pytest
 from hicache.storage.base import StorageBackend
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.room import require_room
 from hicache.testing.storage.subject import Place
 from hicache.testing.storage.writers import Writers, reaches_others, task_of
 
@@ -30,6 +31,7 @@ ROOM = 8
 @pytest.fixture
 def large(place: Place, tmp_path: Path) -> Iterator[StorageDriver]:
     """A scope with a capacity of eight large pages, if the backend can be limited."""
+    require_room(place, ROOM, LARGE)
     with closing(Place(place.subject, tmp_path, page_bytes=LARGE, capacity_bytes=ROOM * LARGE)) as opened:
         yield StorageDriver(opened, forgets=True)
 
@@ -112,6 +114,7 @@ def test_pages_cleared_while_they_are_read_and_written_are_whole_or_missing(larg
 
 @clause("STORE-3")
 def test_threads_that_read_different_pages_get_their_own(store: StorageDriver) -> None:
+    require_room(store.place, 4 * 16)
     backend = store.instances[0]
 
     def ask(number: int) -> None:
@@ -132,6 +135,7 @@ def test_threads_that_read_different_pages_get_their_own(store: StorageDriver) -
 def test_processes_that_write_the_same_keys_leave_whole_pages(store: StorageDriver, writers: Writers) -> None:
     if not reaches_others(store, writers):
         pytest.skip(f"what one process keeps in {store.place.subject.name}, no other can see")
+    require_room(store.place, 120)
     tasks = [task_of(store, "shared", version=version, count=120, batch=7 + version) for version in range(3)]
     keys = tasks[0].keys
     for key in keys:

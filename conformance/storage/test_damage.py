@@ -16,6 +16,7 @@ from hicache.testing.contract import clause
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.faults import DAMAGES, Found, disk_bytes, files_of, find_page
+from hicache.testing.storage.room import require_room
 from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.testing.storage.writers import KillRuns, Writers, reaches_others, task_of
 
@@ -168,6 +169,7 @@ def test_a_writer_that_is_killed_leaves_whole_pages(
 def test_files_with_a_size_limit_hold_whole_pages(store: StorageDriver, writers: Writers, limit_bytes: int) -> None:
     if not reaches_others(store, writers):
         pytest.skip(f"what one process keeps in {store.place.subject.name}, no other can see")
+    require_room(store.place, 101)
     store.set(["before/0"])
     task = task_of(store, "limited", version=1, count=100, batch=9, file_limit_bytes=limit_bytes)
     writer = writers.start(task)

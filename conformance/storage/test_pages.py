@@ -11,6 +11,7 @@ from hicache.storage.base import BATCH_PAGES, PoolQuery
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.page_bytes import Sheet, cut_evenly
+from hicache.testing.storage.room import require_room
 from hicache.testing.storage.subject import Place
 from hicache.types import HitPolicy
 
@@ -137,6 +138,7 @@ def test_the_counters_match_the_operations(store: StorageDriver) -> None:
 @clause("STORE-12")
 @pytest.mark.parametrize("count", [0, 1, BATCH_PAGES])
 def test_answers_are_bools_and_numbers_of_python(store: StorageDriver, count: int) -> None:
+    require_room(store.place, count)
     keys = page_keys(count)
     for is_kept in (False, True):
         if is_kept:

@@ -19,6 +19,7 @@ from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.fault_runs import NO_RUNS, fault_run
 from hicache.testing.storage.faults import DiskFaults
 from hicache.testing.storage.page_bytes import cut_evenly
+from hicache.testing.storage.room import has_room
 from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.types import HitPolicy
 
@@ -51,8 +52,10 @@ class BackendMachine(RuleBasedStateMachine):
         super().__init__()
         room = ROOM * PAGE if self.is_small else 1 << 20
         self.place = Place(self.subject, self.folder, page_bytes=PAGE, capacity_bytes=room)
-        forgets = self.is_small or self.fails
-        self.stores = [StorageDriver(self.place, scope=name, forgets=forgets) for name in ("a", "a-a")]
+        scopes = ("a", "a-a")
+        pages = len(scopes) * len(KEYS)
+        forgets = self.is_small or self.fails or not has_room(self.place, pages, pages * PAGE)
+        self.stores = [StorageDriver(self.place, scope=name, forgets=forgets) for name in scopes]
         self.disk = DiskFaults(random.Random(0))
 
     @initialize(seed=st.integers(0, 1 << 16))

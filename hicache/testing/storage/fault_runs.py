@@ -12,6 +12,7 @@ from hicache.errors import InvariantError
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.faults import DiskFaults
 from hicache.testing.storage.page_bytes import cut_evenly
+from hicache.testing.storage.room import has_room
 from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.types import HitPolicy
 
@@ -79,6 +80,8 @@ class FaultRun:
         self._is_short = subject.is_bounded and self._rng.random() < 1 / 3
         capacity = _SMALL_CAPACITY_PAGES * FAULT_PAGE if self._is_short else 1 << 20
         self._place = Place(subject, folder, page_bytes=FAULT_PAGE, capacity_bytes=capacity)
+        names = len(_PAGES) + len(_STATES)
+        self._is_short |= not has_room(self._place, names, names * FAULT_PAGE)
         if self._rng.random() < _SHARE_OF_FAULTS:
             self._place.faults = {"seed": seed, **dict.fromkeys(_FAULTS, _RATE)}
         self._forgets = self._is_short or bool(self._place.faults)

@@ -143,6 +143,7 @@ class Place:
     `page_bytes`, `capacity_bytes`: the values of options that ask for them. The scopes have unique names, so that also
     a backend without a folder starts empty. `faults`: options of the wrapper that makes instances fail that are opened
     from now on; without options there is no wrapper. `metadata`: the metadata service that the backend uses.
+    `given`: the bytes of each object that a test has stored, by scope and key.
     """
 
     def __init__(
@@ -164,6 +165,7 @@ class Place:
         }
         self.options: dict[str, Any] = subject.options_for(values)
         self.faults: dict[str, Any] = {}
+        self.given: dict[tuple[str, str], int] = {}
         self._opened: list[StorageBackend] = []
 
     def scope(self, name: str) -> str:

@@ -16,6 +16,7 @@ from time import sleep
 from typing import Any
 
 from hicache.testing.storage.driver import StorageDriver
+from hicache.testing.storage.room import has_room
 from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.testing.violation import violation
 
@@ -199,7 +200,9 @@ class KillRuns:
 
     def __init__(self, subject: BackendSubject, folder: Path) -> None:
         self._place = Place(subject, folder, page_bytes=KILL_PAGE)
-        self._store = StorageDriver(self._place)
+        pages = _RUNS_UNTIL_CLEAR * _MAX_PAGES
+        is_short = not has_room(self._place, pages, pages * KILL_PAGE)
+        self._store = StorageDriver(self._place, forgets=is_short)
         self._writers = Writers()
         self._runs = 0
         self.counts = KillCounts(0, 0, 0, 0)

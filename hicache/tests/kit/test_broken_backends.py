@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
 from hicache.cli.stage import suite_folder
+from hicache.storage.slotfile.backend import SlotFileStorage
 from hicache.testing.report import Outcome
 from hicache.tests.kit import storage_backends as backends
 from hicache.tests.kit.storage_backends import DictionaryStorage, FolderStorage
@@ -51,10 +53,22 @@ FOUND = [
 ]
 
 
-def failures(pytester: pytest.Pytester, backend: type, place: str, *options: str) -> list[str]:
+SMALL_FOUND = [
+    (backends.TakesShort, "pages", "STORE-3"),
+    (backends.ClearsAll, "pages", "STORE-4"),
+    (backends.Overwrites, "pages", "STORE-5"),
+    (backends.NoCase, "names", "STORE-7"),
+    (backends.Forgets, "pages", "STORE-4"),
+]
+"""Those that can be found also where eight pages are all that is kept."""
+
+
+def failures(
+    pytester: pytest.Pytester, backend: type, place: str, *options: str, config: Mapping[str, object] | None = None
+) -> list[str]:
     """The failure reasons of a file or folder of the suites with a backend."""
     suite, _, rest = place.partition("/")
-    config = ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY
+    config = config or (ON_DISK if issubclass(backend, FolderStorage) else IN_MEMORY)
     named = (
         "--hicache-backend",
         f"{backend.__module__}:{backend.__name__}",
@@ -75,6 +89,33 @@ def test_a_broken_backend_is_found(pytester: pytest.Pytester, backend: type, pla
 def test_a_dictionary_is_found_right(pytester: pytest.Pytester) -> None:
     found = failures(pytester, DictionaryStorage, "conformance/storage")
     assert not found, f"expected no failure of a correct backend over a dictionary, found {found}"
+
+
+SMALL = {"store": "{unique}", "capacity_bytes": 8 * 4096}
+"""Eight pages, which no placeholder tells the suite."""
+
+
+@pytest.mark.parametrize("place", ["conformance/storage", "properties/storage"])
+def test_a_store_of_few_pages_is_found_right(pytester: pytest.Pytester, place: str) -> None:
+    found = failures(pytester, DictionaryStorage, place, "--hicache-quick", config=SMALL)
+    assert not found, f"expected no failure of a correct backend that keeps eight pages, found {found}"
+
+
+SMALL_SLOTS = {"root": "{directory}", "capacity_slots": 8}
+
+
+@pytest.mark.parametrize("file", ["names", "pages", "capacity"])
+def test_slots_for_few_pages_are_found_right(pytester: pytest.Pytester, file: str) -> None:
+    found = failures(pytester, SlotFileStorage, f"conformance/storage/test_{file}.py", config=SMALL_SLOTS)
+    assert not found, f"expected no failure of slotfile with eight slots, found {found}"
+
+
+@pytest.mark.parametrize(("backend", "file", "clause_id"), SMALL_FOUND, ids=[one[0].__name__ for one in SMALL_FOUND])
+def test_a_broken_store_of_few_pages_is_found(
+    pytester: pytest.Pytester, backend: type, file: str, clause_id: str
+) -> None:
+    found = failures(pytester, backend, f"conformance/storage/test_{file}.py", config=SMALL)
+    assert any(clause_id in reason for reason in found), f"{backend.__name__}: expected {clause_id}, found {found}"
 
 
 FILES = {
