@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import random
 import re
 import shutil
 import socket
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -471,6 +474,111 @@ def test_a_refused_field_keeps_the_connection_open(kept: Metadata) -> None:
         assert isinstance(connection.sock, socket.socket), "SEC-4: the body was read whole, so that it can be used on"
     connection.close()
     require_unchanged(kept)
+
+
+VALID: tuple[tuple[str, object], ...] = (
+    ("initialize", {"num_pages": 3, "namespace": "kv"}),
+    ("exists", {"keys": ["a", "b"], "namespace": "kv"}),
+    ("get_page_indices", {"keys": ["a"]}),
+    (RESERVE, {"keys": [["a", ""], ["b", "a"]], "with_reservation": True}),
+    ("confirm_write", {"written_keys_to_confirm": [["a", 2]], "pages_to_release": [1], "reservation": "0" * 16}),
+    ("delete_keys", {"keys": ["a"]}),
+    ("clear", {"namespace": "mamba"}),
+    ("usage", {}),
+    ("namespaces", {}),
+    ("delete_namespace", {"namespace": "mamba"}),
+)
+
+STRANGE: tuple[object, ...] = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1.5,
+        1 << 63,
+        10**400,
+        float("inf"),
+        float("nan"),
+        "",
+        "a",
+        "\x00",
+        "\ud800",
+        "é" * 99,
+        [],
+        {},
+    ),
+    *([[]], [None], ["a", 1], [["a", 1, 2]], [[[[["a"]]]]], {"a": []}, ["a" * 2000], [1 << 60]),
+)
+
+PIECES = (
+    b"\r\n",
+    b"\n",
+    b"\x00",
+    b" ",
+    b":",
+    b"HTTP/1.1",
+    b"HTTP/1.0",
+    b"%00",
+    b"//",
+    b"..",
+    b"\xff",
+    b"0",
+    b"-",
+    b"{",
+    b"}",
+)
+
+
+MORE_HEADERS = (
+    "Expect: 100-continue",
+    "Connection: keep-alive",
+    "Transfer-Encoding: chunked",
+    "A" * 70_000,
+    ": x",
+    "Host: x",
+)
+
+
+def request_of(dice: random.Random) -> bytes:
+    """A request with a few things changed: values of its fields, its headers, or any bytes."""
+    operation, fields = dice.choice(VALID)
+    body: Any = dict(fields) if isinstance(fields, dict) else fields
+    for _ in range(dice.randrange(3)):
+        body[dice.choice([*body, "namespace", "keys", "x"])] = dice.choice(STRANGE)
+    content = json.dumps(body if dice.random() < 0.95 else dice.choice(STRANGE)).encode()
+    length = len(content) if dice.random() < 0.9 else dice.choice([0, 1, len(content) + 9, 10**9, 10**30, -1, "x"])
+    headers = ["Host: localhost", "Content-Type: application/json", f"Content-Length: {length}"]
+    headers += dice.sample(MORE_HEADERS, dice.choice([0, 0, 0, 1, 2]))
+    rank = dice.choice(["0", "0", "0", "7", "-1", "9" * 30, "x"])
+    head = f"POST /{rank}/{operation} HTTP/1.1\r\n" + "\r\n".join(headers) + "\r\n\r\n"
+    found = bytearray(head.encode() + content)
+    for _ in range(dice.choice([0, 0, 1, 2, 5])):
+        begin = dice.randrange(len(found) + 1)
+        found[begin : begin + dice.randrange(4)] = dice.choice([dice.choice(PIECES), dice.randbytes(2), b""])
+    return bytes(found)
+
+
+@clause("SEC-4")
+@pytest.mark.parametrize("seed", range(4))
+def test_no_request_ends_in_an_error_of_the_server(
+    kept: Metadata, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], seed: int
+) -> None:
+    dice = random.Random(seed)
+    for number in range(500):
+        request = request_of(dice)
+        answer = kept.send(request)
+        statuses = {int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3}) ", answer)}
+        assert not statuses or max(statuses) < 500, (
+            f"SEC-4: request {number} of seed {seed}, {request[:300]!r}: expected no 5xx, got {answer[:200]!r}"
+        )
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not errors, f"SEC-4: expected no error of the server with seed {seed}, got {errors[:3]}"
+    assert "Traceback" not in capfd.readouterr().err, f"SEC-4: expected no traceback with seed {seed}"
+    last = kept.of(0, "last")
+    last.initialise(2)
+    last.keep("a")
+    assert last.exist("a", "b") == [True, False], f"SEC-4: the service serves after the requests of seed {seed}"
 
 
 # SEC-7: a web page of another site changes nothing, and a token guards what others can reach.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,7 @@ def serve_metadata_command(
 
     Exit code:
     - 0: it was ended by SIGTERM or SIGINT.
+    - 1: it was ended so, and could not write the file. The journal has all changes, and the next start reads it.
     - 2: it cannot listen on the address, has no token for it, or cannot use or read a file. The file stays unchanged.
     """
     try:
@@ -68,7 +70,8 @@ def serve_metadata_command(
     try:
         service = MetadataService(catalogue, host=host, port=port, token=token, names=name or ())
     except (OSError, ConfigurationError) as error:
-        catalogue.close()
+        with suppress(OSError):
+            catalogue.close()
         raise typer.BadParameter(f"{host}:{port}: {error}", param_hint="--host, --port") from error
     # The threads of the service inherit this mask, so that only this thread receives the signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
@@ -76,4 +79,8 @@ def serve_metadata_command(
     typer.echo(f"serving the metadata of 3FS at {service.url}")
     signal.sigwait(END_SIGNALS)
     service.close()
-    catalogue.close()
+    try:
+        catalogue.close()
+    except OSError as error:
+        typer.echo(f"{file} cannot be written: {error}; its journal has all changes", err=True)
+        raise typer.Exit(1) from error

@@ -90,7 +90,7 @@ class Pages:
     ) -> None:
         self.num_pages = num_pages
         # Pages below this one were never used, and are in no other table.
-        self._fresh = next((number for number, page in enumerate(free) if page != number), len(free))
+        self._fresh = len(free) if free == range(len(free)) else _beginning(free)
         self._free = list(free[self._fresh :])
         self._cleared: list[OrderedDict[str, int]] = []
         self._keys = OrderedDict(keys)
@@ -249,3 +249,8 @@ class Pages:
         del self._reserved[page]
         self._free.append(page)
         return page
+
+
+def _beginning(free: Sequence[int]) -> int:
+    """How many of the free pages are 0, 1, 2 and so on."""
+    return next((number for number, page in enumerate(free) if page != number), len(free))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,11 +26,11 @@ COMMAND = (sys.executable, "-c", "from hicache.cli.main import main; main()", "s
 
 @contextmanager
 def serving(
-    file: Path, *arguments: str, token: str | None = None
+    file: Path, *arguments: str, token: str | None = None, before: Callable[[], None] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], MetadataClient]]:
     """The command in a process of its own, and one who asks it."""
     command = [*COMMAND, "--file", str(file), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=before) as process:  # noqa: PLW1509
         assert process.stdout is not None, "the process was opened with a pipe"
         try:
             told = process.stdout.readline()
@@ -88,3 +92,40 @@ def test_a_token_in_a_file_guards_the_service(tmp_path: Path) -> None:
         keep(client, "a")
         with pytest.raises(ConfigurationError, match="401"):
             MetadataClient(f"http://127.0.0.1:{client._port}", "kv", 3, 10).initialise()
+
+
+def few_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+
+
+def test_without_descriptors_it_ends_as_it_was_told_to(tmp_path: Path) -> None:
+    file = tmp_path / "metadata.json"
+    with serving(file, before=few_descriptors) as (process, client), ExitStack() as held:
+        keep(client, "a")
+        for _ in range(60):
+            held.enter_context(socket.create_connection(("127.0.0.1", client._port), timeout=30))
+        with closing(MetadataClient(f"http://127.0.0.1:{client._port}", "kv", 3, 10)) as another:
+            keep(another, "b")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, "it ends as it was told to"
+    assert json.loads(file.read_text())["0:kv"]["key_to_index"] == [["a", 2], ["b", 1]], "STORE-10: written at the end"
+
+
+@pytest.mark.parametrize(("is_at_start", "code"), [(True, 2), (False, 1)], ids=["start", "end"])
+def test_a_full_disk_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_at_start: bool, code: int
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def wait(_: object) -> None:
+        monkeypatch.setattr(os, "fsync", fail)
+
+    monkeypatch.setattr(signal, "sigwait", wait)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    if is_at_start:
+        monkeypatch.setattr(os, "fsync", fail)
+    arguments = ["serve-metadata", "--port", "0", "--file", str(tmp_path / "metadata.json")]
+    result = CliRunner(env={"COLUMNS": "400"}).invoke(app, arguments)
+    assert result.exit_code == code, f"expected {code}, got {result.exit_code}: {result.output}"
+    assert "No space left on device" in result.output, f"the reason is named: {result.output}"

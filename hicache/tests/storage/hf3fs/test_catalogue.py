@@ -251,6 +251,39 @@ def test_what_cannot_be_written_down_is_told_to_nobody(
             assert holdings(found) == holdings(catalogue), "STORE-10: the file was written anew before that"
 
 
+def descriptors_of_this_process() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "ftruncate"])
+def test_a_full_disk_at_the_start_is_a_mistake_of_the_configuration(
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    with closing(open_at(file)) as catalogue:
+        catalogue.initialise(STATE, 2)
+        keep(catalogue, "a")
+    before, descriptors = file.read_bytes(), descriptors_of_this_process()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fails_to_write)
+        with pytest.raises(ConfigurationError, match=r"metadata\.json cannot be used: .*No space left"):
+            open_at(file)
+    assert descriptors_of_this_process() == descriptors, "no file stays open"
+    assert file.read_bytes() == before, "STORE-10: it stays as it is"
+    with closing(open_at(file)) as found:
+        assert found.exist(STATE, "a") == [True], "STORE-10: nothing is lost"
+
+
+@pytest.mark.parametrize(
+    "name", ["nul\0", "folder", "missing/file", "x" * 300], ids=["nul", "folder", "missing", "long"]
+)
+def test_a_path_that_cannot_be_used_is_a_mistake_of_the_configuration(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    descriptors = descriptors_of_this_process()
+    with pytest.raises(ConfigurationError, match="metadata file"):
+        open_at(tmp_path / name)
+    assert descriptors_of_this_process() == descriptors, "no file stays open"
+
+
 def test_a_file_has_one_service_at_a_time(file: Path) -> None:
     with closing(open_at(file)), pytest.raises(ConfigurationError, match=r"metadata\.json .* another service uses it"):
         open_at(file)

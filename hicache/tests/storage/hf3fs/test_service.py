@@ -5,12 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from select import select
+from typing import Any
 
 import pytest
 
+from hicache.clock import VirtualClock
+from hicache.storage.hf3fs import connection as connection_module
 from hicache.storage.hf3fs import service as service_module
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
@@ -59,7 +64,7 @@ def test_what_follows_a_body_that_was_not_read_is_no_request(
 
 
 def test_a_body_that_does_not_come_is_given_up(service: MetadataService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module._Exchange, "timeout", 0.1)
+    monkeypatch.setattr(connection_module, "REQUEST_S", 0.1)
     monkeypatch.setattr(service_module, "_DRAIN_S", 0.1)
     answer = told(service, POST + b"Content-Length: 20\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 "), f"SEC-4: expected 408, got {answer[:100]!r}"
@@ -191,3 +196,65 @@ def test_what_others_get_wrong_is_answered_better(
     assert answer[0] == status, f"SEC-4: {path} {body!r}: expected {status}, got {answer}"
     assert content in answer[1].replace(b'\\"', b'"'), f"SEC-4: expected {content!r} in {answer}"
     connection.close()
+
+
+# Connections: there are never so many that the service cannot go on, and none is held for ever.
+
+
+def opened(service: MetadataService) -> socket.socket:
+    return socket.create_connection((str(service.host), service.port), timeout=30)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"POST /0/exi", POST, POST + b"Content-Length: 99\r\n\r\n{"], ids=["line", "head", "body"]
+)
+def test_a_request_that_comes_byte_by_byte_is_given_up(sent: bytes) -> None:
+    clock = VirtualClock()
+    service = MetadataService(Catalogue(None), clock=clock)
+    service.start()
+    with closing(service), opened(service) as slow:
+        slow.sendall(sent)
+        answer = b""
+        with suppress(ConnectionError):
+            # Each byte comes in time for a limit on single reads.
+            while select([slow], [], [], 0.01)[0] == []:
+                clock.advance(connection_module.REQUEST_S / 4)
+                slow.sendall(b" ")
+            while found := slow.recv(1 << 16):
+                answer += found
+        assert b" 200 " not in answer, f"SEC-4: expected the end of the connection, got {answer!r}"
+        assert clock.now() < 1_000, "SEC-4: it ends after a bounded time"
+
+
+def test_a_connection_that_waits_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    monkeypatch.setattr(service_module, "MAX_CONNECTIONS", 3)
+    service = serve(Catalogue(None))
+    with ExitStack() as held:
+        for _ in range(10):
+            held.enter_context(opened(service))
+        with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
+            connection.request("POST", "/0/initialize", b'{"num_pages":1}', JSON)
+            assert connection.getresponse().status == 204, "SEC-4: those who ask nothing do not keep out who asks"
+            assert len(service._server._connections) <= 3, "SEC-4: there are no more connections than that"
+
+
+def test_without_descriptors_the_service_waits_before_it_tries_again(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses, attempts, failures = list[float](), list[object](), 5
+    accept = ThreadingHTTPServer.get_request
+
+    def fail(server: ThreadingHTTPServer) -> tuple[socket.socket, Any]:
+        attempts.append(server)
+        if len(attempts) <= failures:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(server)
+
+    service = serve(Catalogue(None))
+    monkeypatch.setattr(ThreadingHTTPServer, "get_request", fail)
+    monkeypatch.setattr(service._server._changed, "wait", pauses.append)
+    with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
+        connection.request("POST", "/0/initialize", b'{"num_pages":1}', JSON)
+        assert connection.getresponse().status == 204, "it serves when there are descriptors again"
+    assert pauses == [service_module.PAUSE_S] * failures, f"one pause for each failure, got {pauses}"
+    assert caplog.text.count("cannot be accepted") == 1, f"the failure is logged once, got {caplog.text}"

@@ -1,0 +1,47 @@
+"""RequestStream: reads the requests of one connection, each of which must arrive within a time."""
+
+from __future__ import annotations
+
+import socket
+from io import RawIOBase
+from typing import Any
+
+from hicache.clock import Clock
+
+IDLE_TIMEOUT_S = 60.0
+"""How long a connection may be idle before it is closed."""
+
+REQUEST_S = 10.0
+"""How long a request may take from its first byte to its last one; and how long its answer may."""
+
+
+class RequestStream(RawIOBase):
+    """The bytes of a connection. Raises TimeoutError when a request does not begin, or does not end, in time.
+
+    A limit for each read would not do: a client could send one byte after the other, and hold the connection for ever.
+    """
+
+    def __init__(self, connection: socket.socket, clock: Clock) -> None:
+        super().__init__()
+        self._connection = connection
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Wait for the next request from now on."""
+        self._is_idle = True
+        self._until_s = self._clock.now() + IDLE_TIMEOUT_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._until_s - self._clock.now()
+        if left_s <= 0:
+            raise TimeoutError("the request did not arrive in time")
+        self._connection.settimeout(left_s)
+        count = self._connection.recv_into(buffer)
+        if self._is_idle:
+            self._is_idle = False
+            self._until_s = self._clock.now() + REQUEST_S
+        return count
