@@ -120,6 +120,11 @@ class PoolBuffers:
         if data.dtype != np.uint8 or data.shape != (len(slots), self.spec.slot_bytes):
             expected = (len(slots), self.spec.slot_bytes)
             raise ValueError(f"{self.spec.pool}: data is {data.dtype} {data.shape}, expected uint8 {expected}")
+        if self._arrays:
+            own_pages, own_places = np.divmod(slots, self.page_size)
+            for array, own in zip(self._arrays, np.split(data, np.cumsum(self._widths)[:-1], axis=1), strict=True):
+                array[own_pages, layer, own_places] = own
+            return
         pages, places = self._index(slots)
         rows = torch.from_numpy(np.ascontiguousarray(data)).to(self._device)
         for raw, part in zip(self.raw, torch.split(rows, self._widths, dim=1), strict=True):
@@ -127,9 +132,11 @@ class PoolBuffers:
 
     def read(self, slots: Slots, layer: int) -> RawBytes:
         """The raw bytes at the slots, uint8 [len(slots), slot_bytes]."""
+        if self._arrays:
+            own_pages, own_places = np.divmod(slots, self.page_size)
+            return np.concatenate([array[own_pages, layer, own_places] for array in self._arrays], axis=1)
         pages, places = self._index(slots)
-        parts = [raw[pages, layer, places] for raw in self.raw]
-        rows: RawBytes = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).cpu().numpy()
+        rows: RawBytes = torch.cat([raw[pages, layer, places] for raw in self.raw], dim=1).cpu().numpy()
         return rows
 
     def copy_from(self, source: PoolBuffers, source_slots: Slots, slots: Slots) -> None:
@@ -143,6 +150,11 @@ class PoolBuffers:
         pages, places = self._index(slots)
         for target, origin in zip(self.raw, source.raw, strict=True):
             target[pages, :, places] = origin[source_pages, :, source_places].to(self._device)
+
+    @cached_property
+    def _arrays(self) -> list[RawBytes]:
+        """The buffers as arrays, in host memory: an index of a few slots costs a quarter of what it does in torch."""
+        return [raw.numpy() for raw in self.raw] if self._device.type == "cpu" else []
 
     @cached_property
     def _memory(self) -> list[memoryview]:

@@ -50,6 +50,7 @@ def elements_of(key: Key, bigram: bool) -> bytes:
     return np.column_stack((tokens[:-1], tokens[1:])).tobytes() if len(tokens) > 1 else b""
 
 
+@lru_cache(maxsize=1 << 10)
 def seed(namespace: Namespace) -> bytes:
     """The first digest of a namespace's chain, different for each namespace."""
     fields = json.dumps([namespace.lora, namespace.salt, namespace.tenant])

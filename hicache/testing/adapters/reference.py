@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any, ClassVar, TypeVar
 from unittest.mock import patch
 
@@ -46,6 +47,7 @@ from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT, Progress, St
 from hicache.tree.invariants import check_invariants
 from hicache.tree.node import FULL, Node
 from hicache.types import (
+    NO_SLOTS,
     Component,
     Event,
     EvictResult,
@@ -413,7 +415,8 @@ class ReferenceView:
         nodes = list(self._cache.tree.radix.nodes())
         numbers = {id(node): number for number, node in enumerate(nodes)}
         receipts = _receipts_through(nodes)
-        views = tuple([self._node(node, numbers, receipts[number]) for number, node in enumerate(nodes)])
+        slots = self._slots_of([[data.value for data in node.device] for node in nodes])
+        views = tuple([self._node(*one, numbers) for one in zip(nodes, receipts, slots, strict=True)])
         pools = {name: self._pool(name, self._cache.pools.allocators[name]) for name in self._names}
         host = None if self._cache.host is None else self._host(self._cache.host, nodes)
         storage = None if self._cache.storage is None else self._storage(self._cache.storage, nodes)
@@ -425,7 +428,9 @@ class ReferenceView:
             return None if pages is None else pages.copy()
         return (pages[:, None] * len(self._places) + self._places).reshape(-1)
 
-    def _node(self, node: Node, numbers: Mapping[int, int], receipts: int) -> NodeView:
+    def _node(
+        self, node: Node, receipts: int, slots: Mapping[str, Slots | None], numbers: Mapping[int, int]
+    ) -> NodeView:
         page = self._cache.config.page_size
         return NodeView(
             parent=numbers.get(id(node.parent), -1),
@@ -433,22 +438,23 @@ class ReferenceView:
             segment=node.key,
             start=node.start * page,
             end=node.end * page,
-            slots=self._by_name([data.value for data in node.device]),
+            slots=slots,
             locks=dict(zip(self._names, [receipts, *[data.lock_ref for data in node.device[1:]]], strict=True)),
             hits=node.hit_count,
         )
 
     def _host(self, host: HostTier, nodes: Sequence[Node]) -> HostView:
         pins = {tier: self._pins(nodes, tier) for tier in (Tier.DEVICE, Tier.HOST)}
+        slots = self._slots_of([[data.value for data in node.host] for node in nodes])
         views = tuple(
             [
                 HostNodeView(
-                    slots=self._by_name([data.value for data in node.host]),
+                    slots=own,
                     locks=dict(zip(self._names, [data.lock_ref for data in node.host], strict=True)),
                     pins=dict(zip(self._names, pins[Tier.DEVICE][id(node)], strict=True)),
                     host_pins=dict(zip(self._names, pins[Tier.HOST][id(node)], strict=True)),
                 )
-                for node in nodes
+                for node, own in zip(nodes, slots, strict=True)
             ]
         )
         pools = {name: self._pool(name, host.pools.allocators[name]) for name in self._names}
@@ -468,8 +474,19 @@ class ReferenceView:
         held = {name: self._existing(name, pages) for name, pages in storage.quarantine.pages().items()}
         return StorageView(tuple(stored), tuple(prefetches), held if is_silent else None)
 
-    def _by_name(self, values: Sequence[Slots | None]) -> dict[str, Slots | None]:
-        return {name: self.slots(name, pages) for name, pages in zip(self._names, values, strict=True)}
+    def _slots_of(self, nodes: Sequence[Sequence[Slots | None]]) -> list[dict[str, Slots | None]]:
+        """The slots of each node by component, from its pages by component: those of all nodes are computed at once."""
+        columns = [self._column(name, [pages[index] for pages in nodes]) for index, name in enumerate(self._names)]
+        return [dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _column(self, component: str, pages: Sequence[Slots | None]) -> list[Slots | None]:
+        held = [own for own in pages if own is not None]
+        joined = self._existing(component, np.concatenate(held)) if held else NO_SLOTS
+        unit = 1 if component == Component.MAMBA else len(self._places)
+        ends = list(accumulate([0 if own is None else len(own) * unit for own in pages]))
+        return [
+            None if own is None else joined[end - len(own) * unit : end] for own, end in zip(pages, ends, strict=True)
+        ]
 
     def _pool(self, component: str, allocator: PageAllocator) -> PoolView:
         unit = 1 if component == Component.MAMBA else self._cache.config.page_size
