@@ -6,6 +6,7 @@ Exits with 1 if one of them has a problem.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all of {', '.join(STAGES)}")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; may be given several times")
     parser.add_argument("--verb", action="append", help="only this verb; may be given several times")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many cells, drawn by a seed")
     asked = parser.parse_args()
     if unknown := set(asked.stages) - set(STAGES):
         parser.error(f"unknown stage {', '.join(sorted(unknown))}; known: {', '.join(STAGES)}")
@@ -31,6 +33,8 @@ def main() -> int:
         for cell in cells(stage)
         if cell.kind in (asked.kind or KINDS) and cell.verb in (asked.verb or (cell.verb,))
     ]
+    if asked.sample is not None:
+        chosen = random.Random(0).sample(chosen, min(asked.sample, len(chosen)))
     wrong = 0
     for cell in chosen:
         with TemporaryDirectory(prefix="hicache-cell-") as folder:
