@@ -331,9 +331,12 @@ class WatchedProcess:
         waited, begin = 0.0, perf_counter()
         while True:
             if perf_counter() - begin > limit_s:
-                if self._process.poll() is not None or run_file.exists():
+                # What has written its run is at its end.
+                is_ending = self._process.poll() is not None or run_file.exists()
+                if not is_ending:
+                    raise StageTimeoutError(f"more than {limit_s:g} s, the limit of --timeout")
+                if perf_counter() - begin > limit_s + _GRACE_S:
                     raise TimeoutError(LEFT_BEHIND)
-                raise StageTimeoutError(f"more than {limit_s:g} s, the limit of --timeout")
             try:
                 line = self._queue.get(timeout=_POLL_S)
             except Empty:

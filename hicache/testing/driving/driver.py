@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from hicache.testing.laws.slots import require_pages
 from hicache.testing.laws.tiers import check_no_fetch
 from hicache.testing.laws.tree import host_candidates
 from hicache.testing.patterns import element_bytes, elements_of
+from hicache.testing.processes import end_if_forked
 from hicache.testing.snapshot import BlockSnapshot, HostNodeView, NodeView, Snapshot, TransferView
 from hicache.testing.violation import ViolationError, violation
 from hicache.types import (
@@ -76,6 +78,7 @@ class Driver:
         self._host_receipts: list[tuple[Handle, int, int]] = []
         self._has_window = Component.SWA in config.components
         self._has_states = Component.MAMBA in config.components
+        self._process = os.getpid()
         self.open(adapter)
 
     def open(self, adapter: CacheAdapter) -> None:
@@ -116,6 +119,7 @@ class Driver:
 
     def verb_done(self) -> None:
         """Count a verb, and check everything when it is due."""
+        end_if_forked(self._process)
         for prefetch in self.prefetches.values():
             prefetch.record_length(self.cached_length_of(prefetch.key))
         self.operations += 1

@@ -18,7 +18,7 @@ CRASHED = "the process of the test ended"
 """The cause of a failure without an exception: the worker process died."""
 
 TIMED_OUT = "the test took too long"
-"""The cause of a failure by pytest-timeout, which ends a test with pytest.fail()."""
+"""The cause of a failure by a time limit: pytest ends its process, and pytest-timeout ends it with pytest.fail()."""
 
 _TIMEOUT = "Timeout (>"
 """The start of its message."""
@@ -66,6 +66,9 @@ def _causes(raised: BaseException, clauses: Sequence[str]) -> tuple[str, ...]:
     broken = tuple(one.clause for one in chain if isinstance(one, ViolationError))
     if broken:
         return broken[:1]
+    if found := getattr(raised, "causes", ()):
+        # Of ranks, whose processes have told them.
+        return tuple(found)
     if type(raised).__qualname__ == FAILED_BY_CALL and str(raised).startswith(_TIMEOUT):
         return (TIMED_OUT,)
     if isinstance(raised, AssertionError) or type(raised).__qualname__ == FAILED_BY_CALL:

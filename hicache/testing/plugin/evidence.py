@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hicache.testing.adapter import CacheAdapter
+from hicache.testing.plugin.doing import DOING
 from hicache.testing.report.run import Evidence, Step
 from hicache.testing.snapshot import NodeView, Snapshot
 from hicache.types import SHARED, Key
@@ -87,6 +88,7 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
         if record.is_inside:
             return method(self, *arguments, **named)
         record.is_inside = True
+        DOING.call(f"{type(self).__name__}.{name}")
         try:
             answer = method(self, *arguments, **named)
         except Exception as error:
@@ -94,6 +96,7 @@ def _recording(method: Callable[..., object], name: str) -> Callable[..., object
             raise
         finally:
             record.is_inside = False
+            DOING.call("")
         record.calls.append((name, arguments, named, answer))
         return answer
 

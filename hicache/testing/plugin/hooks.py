@@ -190,11 +190,33 @@ class SuitePlugin:
         if self._session is not None and is_main:
             self._session.print_counts()
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Record that a test has begun."""
+        if self._session is not None:
+            self._session.workers.begin(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Record that a test has ended."""
+        if self._session is not None:
+            self._session.workers.end(nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker process where it says what it does."""
+        if self._session is not None:
+            self._session.workers.configure(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, report: Any) -> None:
+        """Add the cause to the failure of a test whose process ended."""
+        if self._session is not None:
+            self._session.workers.explain(report)
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Take over which threads a worker process could not end."""
         if self._session is not None:
-            self._session.left_threads += getattr(node, "workeroutput", {}).get(LEFT_THREADS, [])
+            self._session.workers.left_threads += getattr(node, "workeroutput", {}).get(LEFT_THREADS, [])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print why tests were skipped, which clauses were not executed, and where the report is."""

@@ -47,6 +47,7 @@ from hicache.testing.plugin.repetition import Repetition
 from hicache.testing.plugin.selection import Selection, adapter_of, own_adapter, select_clauses, subject_of, undeclared
 from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
 from hicache.testing.plugin.versions import VERSIONS
+from hicache.testing.plugin.workers import Workers
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import leaving_out, write_report
 from hicache.testing.report.run import (
@@ -70,7 +71,7 @@ class SuiteSession:
 
     def __init__(self, config: pytest.Config) -> None:
         self.journal = Journal()
-        self.left_threads: list[str] = []
+        self.workers = Workers(config)
         self._config = config
         self._started = datetime.now(timezone.utc)
         self.known = _read_known_failures(KNOWN_FAILURES.text(config))
@@ -141,9 +142,7 @@ class SuiteSession:
     def _problems(self) -> Iterator[str]:
         if flaky := self._tally.flaky():
             yield f"flaky, they fail and pass: {', '.join(flaky)}"
-        if self.left_threads:
-            names = ", ".join(sorted(set(self.left_threads)))
-            yield f"a worker process was ended with threads that a test left running: {names}"
+        yield from self.workers.problems()
         if self._tally.verified_nothing():
             yield "no test of any clause was executed: nothing was verified"
         if not _is_part_of_a_suite(self._config):

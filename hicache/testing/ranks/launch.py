@@ -24,6 +24,12 @@ from hicache.testing.ranks.world import Mesh
 START_METHOD = "forkserver"
 """The fork server has torch imported, so that a process costs a fork; it does not initialise CUDA, so children can."""
 
+ENDED = "the process of a rank ended"
+"""The cause of the failure of a rank whose process left no outcome."""
+
+SILENT = "a rank did not end in time"
+"""The cause of the failure of a rank that had to be killed."""
+
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """The signals whose handlers torchrun's agent replaces and does not restore."""
 
@@ -97,9 +103,10 @@ class Launch:
         stack = files.stack.read_text(encoding="utf-8") if files.stack.exists() else ""
         if stack:
             how = f"had not ended within {self.deadline_s:g} s{where}:\n{stack}"
-        else:
-            how = f"ended with code {exit_code}{where} and left no outcome:\n{self._words(files.rank)}"
-        return Outcome(files.rank, None, how)
+            return Outcome(files.rank, None, how, (SILENT,))
+        ended = "ended" if exit_code is None else f"ended with code {exit_code}"
+        how = f"{ended}{where} and left no outcome:\n{self._words(files.rank)}"
+        return Outcome(files.rank, None, how, (ENDED,))
 
     def _words(self, rank: int) -> str:
         """The standard error of a rank."""

@@ -11,24 +11,42 @@ from typing import Any
 
 from hicache.errors import HiCacheError
 
+RAISED = "raised:"
+"""How the failure of a rank begins that raised an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`value`: what the rank's function returned. `failure`: why it did not return, with a traceback; or empty."""
+    """`value`: what the rank's function returned. `failure`: why it did not return, with a traceback; or empty.
+
+    `causes`: of the failure, as of a failed test; empty for an assertion of the test, and for what another rank caused.
+    """
 
     rank: int
     value: Any
     failure: str
+    causes: tuple[str, ...] = ()
+
+
+def _brief(failure: str) -> str:
+    """How a rank failed, in a line: the error that it raised, or how it ended and what it said first."""
+    how, *words = failure.strip().splitlines()
+    told = words[-1:] if how == RAISED else words[:1]
+    return " ".join([how, *told]).removesuffix(":").strip()
 
 
 class RanksFailedError(HiCacheError, AssertionError):
-    """Some ranks failed. The message holds the traceback of each; `outcomes`: of all ranks, by rank."""
+    """Some ranks failed. The message holds the traceback of each, of those that no other rank caused first.
+
+    `outcomes`: of all ranks, by rank. `causes`: of all failures.
+    """
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
-        failed = [outcome for outcome in outcomes if outcome.failure]
-        head = f"{len(failed)} of {len(outcomes)} ranks failed"
+        failed = sorted((one for one in outcomes if one.failure), key=lambda one: not one.causes)
+        head = f"{len(failed)} of {len(outcomes)} ranks failed: rank {failed[0].rank} {_brief(failed[0].failure)}"
         super().__init__("\n\n".join([head, *(f"rank {one.rank} {one.failure}" for one in failed)]))
         self.outcomes = tuple(outcomes)
+        self.causes = tuple(dict.fromkeys(cause for one in failed for cause in one.causes))
 
 
 class RankFiles:

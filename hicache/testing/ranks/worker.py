@@ -19,9 +19,10 @@ from torch import distributed
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.errors import RankError
+from hicache.testing.plugin.causes import causes_of
 from hicache.testing.processes import end_if_forked
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
-from hicache.testing.ranks.outcome import Outcome, RankFiles
+from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles
 from hicache.testing.ranks.process_world import ProcessWorld
 from hicache.testing.ranks.world import Mesh
 
@@ -98,10 +99,13 @@ def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
     process = os.getpid()
     try:
         value = task.entry(world, *task.arguments)
-        end_if_forked(process)
     except Exception as error:  # noqa: BLE001 - every error is this rank's outcome
+        end_if_forked(process)
         world.leave(f"had raised {type(error).__name__}: {error}")
-        return Outcome(rank, None, f"raised:\n{traceback.format_exc()}")
+        # A rank that another one left alone is not the cause. What an assertion is about, the test says.
+        causes = () if isinstance(error, RankError) else causes_of(error, ())
+        return Outcome(rank, None, f"{RAISED}\n{traceback.format_exc()}", causes)
+    end_if_forked(process)
     world.leave("had ended")
     return Outcome(rank, value, "")
 

@@ -27,7 +27,7 @@ STAGES = ("replay", "conformance", "properties", "distributed_tests", "accuracy"
 TABLE = Path(__file__).with_name("cells.toml")
 """By stage, the verbs for which each test is run."""
 
-_DIED = r"the process of the test ended|ended with code"
+_DIED = r"the process of (the test|a rank) ended|ended with code"
 
 TOLD: Mapping[str, str] = {
     "exit0": _DIED,
@@ -35,7 +35,7 @@ TOLD: Mapping[str, str] = {
     "segfault": rf"{_DIED}|SIGSEGV",
     "system_exit": "SystemExit|code 0",
     "keyboard_interrupt": "KeyboardInterrupt|keyboard-interrupt",
-    "hang": r"took too long|limit of --timeout|no output for|had not ended within",
+    "hang": r"took too long|limit of --timeout|no output for|did not end in time",
     "flood": r"characters of output",
     "thread": r"left running",
     "fork": r"left running|a fork of it",

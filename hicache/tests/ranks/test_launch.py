@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hicache.testing.ranks.launch import HANDLED, Launch
-from hicache.testing.ranks.outcome import RanksFailedError
+from hicache.testing.plugin.causes import causes_of
+from hicache.testing.ranks.launch import ENDED, HANDLED, Launch
+from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
 from hicache.testing.ranks.world import Mesh
 from hicache.tests.ranks import divergences
 from hicache.tests.ranks.divergences import DIVERGENCES
@@ -68,6 +69,32 @@ def test_a_rank_that_ended_is_named_at_once(launch: Launch) -> None:
 def test_all_errors_are_reported(launch: Launch) -> None:
     with pytest.raises(RanksFailedError, match=r"(?s)2 of 2 ranks.*rank 0 raised.*defect 40.*rank 1 raised.*defect 41"):
         launch.values(divergences.fails)
+
+
+def test_what_a_rank_raised_or_how_it_ended_is_the_cause() -> None:
+    left_alone = Outcome(0, None, f"{RAISED}\nTraceback\nRankError: rank 1 had ended")
+    broken = Outcome(1, None, f"{RAISED}\nTraceback\nViolationError: REQ-3: zeros", ("REQ-3",))
+    died = Outcome(
+        2, None, "ended with code -11 and left no outcome:\nFatal Python error: Segmentation fault\n", (ENDED,)
+    )
+    found = {
+        "rank 1 raised: ViolationError: REQ-3: zeros": RanksFailedError([left_alone, broken]),
+        "rank 2 ended with code -11 and left no outcome: Fatal Python error: Segmentation fault": RanksFailedError(
+            [left_alone, died]
+        ),
+        "rank 0 raised: RankError: rank 1 had ended": RanksFailedError([left_alone]),
+    }
+    for told, error in found.items():
+        first = str(error).splitlines()[0]
+        assert first.endswith(told), f"expected the rank that is the cause, {told!r}, got {first!r}"
+    causes = [causes_of(error, ("HOST-6",)) for error in found.values()]
+    assert causes == [("REQ-3",), (ENDED,), ("HOST-6",)], f"got {causes}"
+
+
+def test_a_process_tells_the_cause(launch: Launch) -> None:
+    with pytest.raises(RanksFailedError) as caught:
+        launch.values(divergences.fails)
+    assert caught.value.causes == ("ValueError in the test",), f"expected the error of each rank, got {caught.value}"
 
 
 def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:

@@ -1,0 +1,63 @@
+"""Workers: the worker processes of a run, as far as they did not end as they should."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from hicache.testing.plugin.causes import CRASHED, TIMED_OUT, to_property
+from hicache.testing.plugin.doing import DOING, read_doing
+
+_FOLDER = "hicache_doing"
+
+
+class Workers:
+    """The worker processes of pytest-xdist, each of which says in a file what it does.
+
+    `left_threads`: the names of threads that a worker could not end. In a worker, opens its file.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.left_threads: list[str] = []
+        self._limit_s = float(config.getini("faulthandler_timeout") or 0.0)
+        self._began: dict[str, float] = {}
+        told = getattr(config, "workerinput", {})
+        if _FOLDER in told:
+            DOING.open(Path(told[_FOLDER], told["workerid"]))
+        else:
+            folder = TemporaryDirectory(prefix="hicache-doing-", ignore_cleanup_errors=True)
+            config.add_cleanup(folder.cleanup)
+            self._folder = Path(folder.name)
+
+    def begin(self, test: str) -> None:
+        """A test has begun."""
+        self._began[test] = time.monotonic()
+
+    def end(self, test: str) -> None:
+        """A test has ended."""
+        self._began.pop(test, None)
+
+    def configure(self, node: Any) -> None:
+        """Tell a worker that is to be started where it says what it does."""
+        node.workerinput[_FOLDER] = str(self._folder)
+
+    def explain(self, report: Any) -> None:
+        """Add to the report of a test whose worker died why it did, and in which verb."""
+        verb, reason = read_doing(self._folder / report.node.workerinput["workerid"])
+        took_s = time.monotonic() - self._began.pop(report.nodeid, time.monotonic())
+        cause = reason or (TIMED_OUT if 0 < self._limit_s <= took_s else CRASHED)
+        report.user_properties.append(to_property([f"{cause}, in {verb}" if verb else cause]))
+
+    def problems(self) -> Iterator[str]:
+        """What was left running, and which tests did not end."""
+        if self.left_threads:
+            names = ", ".join(sorted(set(self.left_threads)))
+            yield f"a worker process was ended with threads that a test left running: {names}"
+        if missing := sorted(self._began):
+            verbs = sorted({read_doing(path)[0] for path in self._folder.iterdir()} - {""})
+            yield f"did not end: {', '.join(missing)}" + (f"; in {', '.join(verbs)}" if verbs else "")
