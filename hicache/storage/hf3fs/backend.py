@@ -9,6 +9,7 @@ from typing import Any
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
 from hicache.storage.hf3fs.access import checked_token, read_token
+from hicache.storage.hf3fs.catalogue import MAX_NAMESPACE_PAGES
 from hicache.storage.hf3fs.client import MetadataClient, MetadataError
 from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
 from hicache.storage.hf3fs.pages import MAX_KEYS
@@ -18,6 +19,9 @@ from hicache.storage.registry import Options
 OPTIONS = ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s", "token")
 
 MAX_TIMEOUT_S = 600
+
+MAX_PAGE_BYTES = 1 << 36
+"""Offsets in the file stay below the limit of the system."""
 
 
 class Hf3fsStorage(PagedStorage):
@@ -35,7 +39,7 @@ class Hf3fsStorage(PagedStorage):
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
         parsed = Options("hf3fs", options, OPTIONS, self.SECRET_OPTIONS)
-        num_pages, slot_bytes = parsed.count("capacity_pages"), slot_bytes_of(parsed.count("page_bytes"))
+        num_pages, slot_bytes = _size(parsed)
         self._num_pages = num_pages
         self._page_bytes = parsed.count("page_bytes")
         timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
@@ -48,7 +52,7 @@ class Hf3fsStorage(PagedStorage):
             self._metadata.initialise()
         except MetadataError as error:
             self.failed(error)
-        except ConfigurationError:
+        except BaseException:
             self._release()
             raise
 
@@ -98,14 +102,28 @@ class Hf3fsStorage(PagedStorage):
         """Reserve, write and confirm the pages of these numbers of a batch."""
         found = self._metadata.reserve([keys[number] for number in numbers])
         self.tally.removed(found.evicted)
-        mine: dict[int, int] = {}
+        mine, again = dict[int, int](), list[tuple[int, int]]()
         for number, (is_there, page) in zip(numbers, found.indices, strict=True):
             if page is None:
                 answers[number] = Answer.FULL
-            elif not is_there:
-                mine.setdefault(page, number)
-        if not mine:
-            return
+            elif not is_there and (first := mine.setdefault(page, number)) != number:
+                again.append((first, number))
+        if mine:
+            self._write_reserved(mine, found.reservation, keys, sources, answers)
+        for first, number in again:
+            # A key that occurs twice; otherwise the service gave one page to two keys, and the first one has it.
+            is_done = keys[first] == keys[number] and answers[first] is Answer.DONE
+            answers[number] = Answer.PRESENT if is_done else Answer.ERROR
+
+    def _write_reserved(
+        self,
+        mine: Mapping[int, int],
+        reservation: str | None,
+        keys: Sequence[str],
+        sources: Sequence[Pieces],
+        answers: list[Answer],
+    ) -> None:
+        """Write reserved pages, each for one page of the batch; confirm those that were written, release the others."""
         written, released = list[tuple[str, int]](), dict.fromkeys(mine)
         try:
             for page, number in mine.items():
@@ -114,7 +132,7 @@ class Hf3fsStorage(PagedStorage):
                     written.append((keys[number], page))
                     del released[page]
         finally:
-            refused = self._metadata.confirm(written, released, found.reservation)
+            refused = self._metadata.confirm(written, released, reservation)
         for page in refused.intersection(mine):
             answers[mine[page]] = Answer.ERROR
 
@@ -139,6 +157,16 @@ class Hf3fsStorage(PagedStorage):
         self._file.close()
 
 
+def _size(parsed: Options) -> tuple[int, int]:
+    """The number of pages, and the bytes of the slot of one."""
+    num_pages, page_bytes = parsed.count("capacity_pages"), parsed.count("page_bytes")
+    if num_pages > MAX_NAMESPACE_PAGES:
+        parsed.refuse("capacity_pages", num_pages, f"at most {MAX_NAMESPACE_PAGES}")
+    if page_bytes > MAX_PAGE_BYTES:
+        parsed.refuse("page_bytes", page_bytes, f"at most {MAX_PAGE_BYTES}")
+    return num_pages, slot_bytes_of(page_bytes)
+
+
 def _token(parsed: Options) -> str | None:
     token = parsed.optional_text("token")
     return read_token(None) if token is None else checked_token(token, "storage option 'token'")
@@ -151,5 +179,7 @@ def _opened(root: str, scope: str, num_pages: int, slot_bytes: int) -> PageFile:
         if folder.is_symlink():
             raise ConfigurationError(f"{folder} is a link: the pages of a scope must be in its own folder")
         return PageFile(folder / f"pages-{slot_bytes}", scope, num_pages, slot_bytes)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
         raise ConfigurationError(f"storage option 'root': got {root!r}, which cannot be used: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
@@ -19,6 +20,8 @@ MAX_IDLE_S = 20.0
 """How long an idle connection is reused: less than the idle timeout of the service."""
 
 _DONE, _UNKNOWN = 204, 404
+
+_HOST = re.compile(r"[!-~]{1,253}")
 
 _REFUSALS = (401, 403, 409, 421)
 """The answers to a client that is configured wrongly: its token, its address of the service, its number of pages."""
@@ -197,7 +200,7 @@ def _address(url: str) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
-    if not host or port is None or parts.scheme != "http" or parts.path not in ("", "/"):
+    if not host or not _HOST.fullmatch(host) or port is None or parts.scheme != "http" or parts.path not in ("", "/"):
         raise ConfigurationError(f"storage option 'metadata_url': got {url!r}, expected http://host:port")
     return host, port
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from stat import S_ISREG
 from struct import Struct
 
 from hicache.storage.base import Pieces
@@ -35,7 +36,11 @@ class PageFile:
         self._scope = scope
         self._num_pages = num_pages
         self._slot_bytes = slot_bytes
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        # A pipe would be waited for.
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        if not S_ISREG(os.fstat(self._file).st_mode):
+            os.close(self._file)
+            raise OSError(f"{path} is no file")
 
     def read(self, key: str, page: int, pieces: Pieces) -> Answer:
         """Read a page directly into memory and verify it there. Answers DONE or the kind of damage. Raises OSError."""

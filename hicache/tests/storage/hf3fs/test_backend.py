@@ -13,12 +13,16 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
+from hicache.storage.hf3fs import backend as backend_module
+from hicache.storage.hf3fs import client as client_module
+from hicache.storage.hf3fs import fields as fields_module
 from hicache.storage.hf3fs.access import TOKEN_VARIABLE
 from hicache.storage.hf3fs.backend import Hf3fsStorage
 from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.client import Reserved
 from hicache.storage.hf3fs.page_file import HEADER, slot_bytes_of
 from hicache.storage.hf3fs.service import MetadataService
-from hicache.tests.storage.conftest import PAGE_BYTES, SCOPE, Open, Serve, page, put, take
+from hicache.tests.storage.conftest import PAGE_BYTES, SCOPE, Open, Serve, in_pieces, page, put, take
 
 OpenHere = Callable[..., Any]
 
@@ -225,6 +229,15 @@ def test_a_folder_that_is_a_link_is_refused(open_here: OpenHere, tmp_path: Path)
         ({"timeout_s": -1}, "timeout_s"),
         ({"timeout_s": 0}, "timeout_s"),
         ({"root": "/dev/null"}, "root"),
+        ({"root": "nul\0"}, "root"),
+        ({"root": "surrogate\ud800"}, "root"),
+        ({"capacity_pages": 10**30}, "capacity_pages"),
+        ({"capacity_pages": True}, "capacity_pages"),
+        ({"page_bytes": 10**30}, "page_bytes"),
+        ({"metadata_url": "http://a b:1"}, "metadata_url"),
+        ({"metadata_url": "http://a\0:1"}, "metadata_url"),
+        ({"metadata_url": "http://\ud800:1"}, "metadata_url"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
         ({"usrbio": True}, "usrbio"),
     ],
 )
@@ -264,3 +277,80 @@ def test_what_is_no_token_is_refused_and_not_shown(open_here: OpenHere, token: o
         open_here(token=token)
     assert str(token) not in str(told.value), f"SEC-7: no message shows a token, got {told.value}"
     assert "token" in Hf3fsStorage.SECRET_OPTIONS, "SEC-7: who shows options can tell"
+
+
+def descriptors_of_this_process() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def no_space(*_: object, **__: object) -> int:
+    raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+
+def test_a_full_disk_at_the_opening_is_a_mistake_of_the_configuration(
+    open_here: OpenHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descriptors_of_this_process()
+    for name in ("mkdir", "open"):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, name, no_space)
+            with pytest.raises(ConfigurationError, match=r"'root'.*No space left"):
+                open_here()
+    assert descriptors_of_this_process() == before, "no file stays open"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_refused(open_here: OpenHere, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    pages_file(tmp_path).parent.mkdir()
+    make(pages_file(tmp_path))
+    before = descriptors_of_this_process()
+    with pytest.raises(ConfigurationError, match="'root'"):
+        open_here()
+    assert descriptors_of_this_process() == before, "no file stays open"
+
+
+def test_a_backend_that_is_refused_leaves_no_file_open(open_here: OpenHere) -> None:
+    open_here(4)
+    before = descriptors_of_this_process()
+    for _ in range(3):
+        with pytest.raises(ConfigurationError, match="exists with 4 pages, got 5"):
+            open_here(5)
+    assert len(descriptors_of_this_process()) <= len(before) + 3, "the service may still hold its ends"
+
+
+def test_a_key_twice_is_there_only_if_it_was_written(open_here: OpenHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_here()
+    with monkeypatch.context() as broken:
+        broken.setattr(backend._file, "write", no_space)
+        found = backend.set(["a", "a"], [in_pieces(page(1))] * 2, ())
+    assert found == [False, False], f"STORE-4: nothing was written, got {found}"
+    assert backend.set(["a", "a"], [in_pieces(page(1))] * 2, ()) == [True, True], "STORE-4: now it is"
+    assert take(backend, "a") == page(1), "STORE-4: and it can be read"
+
+
+def test_two_keys_of_one_page_are_not_both_there(open_here: OpenHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_here()
+    reserve = backend._metadata.reserve
+
+    def lie(keys: list[str]) -> Reserved:
+        found: Reserved = reserve(keys)
+        return found._replace(indices=[found.indices[0]] * len(keys))
+
+    monkeypatch.setattr(backend._metadata, "reserve", lie)
+    found = backend.set(["a", "b"], [in_pieces(page(1)), in_pieces(page(2))], ())
+    assert found == [True, False], f"STORE-3: a page has one key, got {found}"
+    assert (take(backend, "a"), take(backend, "b")) == (page(1), None), "STORE-3: the first one has it"
+
+
+def test_a_batch_of_more_keys_than_a_request_may_have_is_divided(
+    open_here: OpenHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (backend_module, client_module, fields_module):
+        monkeypatch.setattr(module, "MAX_KEYS", 3)
+    backend = open_here(8)
+    keys = [f"key{number}" for number in range(10)]
+    contents = [page(number) for number in range(10)]
+    found = backend.set(keys, [in_pieces(content) for content in contents], ())
+    assert found == [True] * 8 + [False] * 2, f"STORE-8: no page of the batch goes for another, got {found}"
+    assert backend.has(keys) == found, "STORE-4: what was answered is there"
+    assert [take(backend, key) for key in keys] == [*contents[:8], None, None], "STORE-3: and as it was"
