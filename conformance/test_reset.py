@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hicache.config import WritePolicy
+from threading import Timer
+
+from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
@@ -18,6 +20,7 @@ from .scenario import (
     has,
     hit_pages,
     host_config,
+    host_variant,
     insert_fresh,
     key_of,
     lock,
@@ -185,6 +188,47 @@ def test_a_completion_that_comes_after_a_reset_is_refused(driver: Driver) -> Non
     assert device_slots(driver, FULL) == before, (
         f"EVICT-9: {before} became {device_slots(driver, FULL)} by what was under way before"
     )
+
+
+HELD_S = 0.5
+"""How long a reset may wait for a copy that is held, before the copy goes on by itself."""
+
+
+@clause(
+    "EVICT-9", needs=[Capability.HOST, Capability.HELD], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH]
+)
+def test_a_load_that_a_reset_meets_changes_nothing_after_it(driver: Driver) -> None:
+    with host_variant(driver, host={"executor": ExecutorKind.THREADED}) as threaded:
+        put_on_host(threaded, WHOLE)
+        prompts = fill_after_a_reset(threaded)
+        threaded.drain()
+        threaded.evict(FULL, 2 * threaded.config.page_size)
+        # Loads run one after the other: when this one has ended, so has that from before the reset.
+        threaded.load(key_of(threaded, prompts[0]))
+        threaded.drain()
+        there = len(device_slots(threaded, FULL))
+        assert there > 1, f"EVICT-9: expected prompts from after the reset on the device, {there} nodes are"
+        threaded.check()
+
+
+def fill_after_a_reset(driver: Driver) -> list[range]:
+    """Reset while a load is held on its thread, and fill the device with other prompts before it goes on."""
+    driver.adapter.hold_transfers()
+    queue_load(driver, WHOLE)
+    driver.step()
+    # A reset may wait for the load.
+    release = Timer(HELD_S, driver.adapter.release_transfers)
+    release.start()
+    try:
+        driver.reset()
+        free = free_device_slots(driver)[FULL] // driver.config.page_size
+        prompts = [range(first, first + 2) for first in range(20, 20 + free, 2)]
+        for pages in prompts:
+            insert_fresh(driver, pages)
+    finally:
+        release.cancel()
+        driver.adapter.release_transfers()
+    return prompts
 
 
 @clause("EVICT-9", needs=[Capability.HOST], page_sizes=[16])

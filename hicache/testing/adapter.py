@@ -78,6 +78,7 @@ class Capability(str, Enum):
     MARKS = "nodes say what storage was given of them: `persisted` in the snapshot"
     EXTRA_CONFIG = "an extra configuration in JSON, TOML or YAML: `extra_config`"
     STEPPED = "transfers that finish when the test says so: `pending`, `advance`, `complete`, `fail`, `fail_waits`"
+    HELD = "threads of transfers can be held: `hold_transfers`, `release_transfers`"
     LAYER_WAITS = "a reader can wait for a layer of a load: `wait_layer`"
     STEPPED_STORAGE = "storage that answers when the test says so: `pending`, `advance`, `complete`, `advance_clock`"
     RANKS = "one cache on several ranks: `on_rank`"
@@ -186,6 +187,14 @@ class HostVerbs(_Verbs):
         The load was started by a `step`. A cache whose transfers are stepped moves what the reader waits for itself.
         """
         self._lacks("wait_layer")
+
+    def hold_transfers(self) -> None:
+        """From now on no thread begins to copy; a transfer that is started waits."""
+        self._lacks("hold_transfers")
+
+    def release_transfers(self) -> None:
+        """Let the threads copy what was started. Any thread may call it, also while another verb runs."""
+        self._lacks("release_transfers")
 
 
 class StorageVerbs(_Verbs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -88,6 +89,8 @@ class ReferenceAdapter(CacheAdapter):
         self._config = config
         self._chance = random.Random(0)
         self._failing = FailingWaits()
+        self._may_copy = threading.Event()
+        self._may_copy.set()
         self._copies: dict[TransferKind, Executor[CopyJob]] = {}
         self._storage_jobs: dict[str, Executor[StorageJob]] = {}
         self.cache = self._open_cache(Agreement(groups or {}))
@@ -135,9 +138,9 @@ class ReferenceAdapter(CacheAdapter):
     def _opened(self, kind: ExecutorKind, name: str, worker: Worker[JobT], *, is_copy: bool) -> Executor[JobT]:
         if kind is ExecutorKind.STEPPED:
             return StepExecutor(worker, self._failing if is_copy else None)
-        pause = self._pause if self.max_pause_s else None
         if is_copy or self._config.storage is None:
-            return ThreadExecutor(name, worker.rest, pause)
+            return ThreadExecutor(name, worker.rest, self._held)
+        pause = self._pause if self.max_pause_s else None
         return ThreadExecutor(name, worker.step, pause, self._config.storage.answer_timeout_s, self.clock)
 
     def _open_backend(self, scope: str) -> StorageBackend:
@@ -147,6 +150,11 @@ class ReferenceAdapter(CacheAdapter):
 
     def _pause(self) -> None:
         time.sleep(self._chance.uniform(0, self.max_pause_s))
+
+    def _held(self) -> None:
+        self._may_copy.wait()
+        if self.max_pause_s:
+            self._pause()
 
     # The device tier.
 
@@ -262,6 +270,7 @@ class ReferenceAdapter(CacheAdapter):
     # The host tier.
 
     def close(self) -> None:
+        self._may_copy.set()
         self.cache.close()
 
     def step(self) -> None:
@@ -308,6 +317,12 @@ class ReferenceAdapter(CacheAdapter):
 
     def wait_layer(self, ticket: LoadBackTicket, pool: Pool, layer: int) -> None:
         self.cache.wait_layer(ticket, self.stack_layer(pool, layer))
+
+    def hold_transfers(self) -> None:
+        self._may_copy.clear()
+
+    def release_transfers(self) -> None:
+        self._may_copy.set()
 
     def stack_layer(self, pool: Pool, layer: int) -> int:
         """The layer of the whole stack that reads this layer of a pool."""

@@ -26,6 +26,9 @@ from hicache.testing.mutants.rows import Row
 from hicache.tiers import prefetch, storage_io, store
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
+from hicache.transfer import queue
+from hicache.transfer.job import JobT
+from hicache.transfer.queue import TransferQueue
 from hicache.tree import hashes
 from hicache.tree.node import Node
 from hicache.tree.radix import RadixTree
@@ -197,6 +200,19 @@ class ReportsWhatWasRead(OtherParts):
     parts = ((hicache.cache, "PrefetchManager", _ReportsWhatWasRead),)
 
 
+class _EndsAtOnce(TransferQueue[JobT]):
+    def end(self, job: JobT) -> None:
+        if not self.stop(job):
+            self._complete.pop(job.number, None)
+            del self._running[job.number]
+
+
+class CopiesAfterAReset(OtherParts):
+    """A reset does not wait for a copy that runs on a thread, whose target it frees."""
+
+    parts = ((queue, "TransferQueue", _EndsAtOnce),)
+
+
 STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
 PREFETCH, LOAD = "test_prefetch.py::", "test_load_back.py::"
 
@@ -281,5 +297,12 @@ ROWS = (
         test=f"{PREFETCH}test_a_prefetch_past_an_insert_that_is_being_backed_up_reports_what_is_found",
         told="FLOW-10",
     ),
+    Row(
+        slug="a-copy-after-a-reset",
+        source="ours",
+        clauses=("EVICT-9", "FLOW-1"),
+        adapter=CopiesAfterAReset,
+        test="test_reset.py::test_a_load_that_a_reset_meets_changes_nothing_after_it",
+        told="REQ-3",
+    ),
 )
-"""One for each defect."""
