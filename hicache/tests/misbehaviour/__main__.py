@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +24,8 @@ def main() -> int:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all of {', '.join(STAGES)}")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; may be given several times")
     parser.add_argument("--verb", action="append", help="only this verb; may be given several times")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many cells, drawn by a seed")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many cells, drawn by the seed")
+    parser.add_argument("--seed", type=int, default=_today(), help="default: the number of the day")
     asked = parser.parse_args()
     if unknown := set(asked.stages) - set(STAGES):
         parser.error(f"unknown stage {', '.join(sorted(unknown))}; known: {', '.join(STAGES)}")
@@ -34,7 +36,8 @@ def main() -> int:
         if cell.kind in (asked.kind or KINDS) and cell.verb in (asked.verb or (cell.verb,))
     ]
     if asked.sample is not None:
-        chosen = random.Random(0).sample(chosen, min(asked.sample, len(chosen)))
+        chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
+        sys.stdout.write(f"{len(chosen)} cells, drawn by the seed {asked.seed}\n")
     wrong = 0
     for cell in chosen:
         with TemporaryDirectory(prefix="hicache-cell-") as folder:
@@ -43,6 +46,10 @@ def main() -> int:
         _show(found)
     sys.stdout.write(f"{len(chosen)} cells, {wrong} with a problem\n")
     return 1 if wrong or not chosen else 0
+
+
+def _today() -> int:
+    return datetime.now(timezone.utc).date().toordinal()
 
 
 def _show(found: Found) -> None:
