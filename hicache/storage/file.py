@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64_hexdigest
 
 from hicache.storage.base import Pieces
+from hicache.storage.file_lock import LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S
 from hicache.storage.page_io import checksum, identity, read_into, write_from
 from hicache.storage.paged import Answer, PagedStorage, page_bytes
 from hicache.storage.registry import Options
@@ -159,15 +160,16 @@ class FileStorage(PagedStorage):
     The path of an object follows from its key, so no folder is listed to find it. Options: `root`, a folder;
     `capacity_bytes`, the limit of the bytes of pages, above which the least recently used objects are evicted (by
     default there is no limit); `fsync`, whether objects survive a loss of power, and not only the death of a process
-    (by default they do not).
+    (by default they do not); `lock_timeout_s`, how long a lock is waited for that another process holds, 10 by default.
     """
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        parsed = Options("file", options, ("root", "capacity_bytes", "fsync"))
+        parsed = Options("file", options, ("root", "capacity_bytes", "fsync", "lock_timeout_s"))
         self._capacity_bytes = parsed.optional_count("capacity_bytes")
         self._is_synced = parsed.flag("fsync", False)
-        self._folder = ScopeFolder(parsed.text("root"), scope)
+        lock_timeout_s = parsed.number("lock_timeout_s", LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S)
+        self._folder = ScopeFolder(parsed.text("root"), scope, lock_timeout_s)
         self._usage = FileUsage(self._folder.lock_file)
         self._recency = FileRecency(self._scan)
         self._numbers = count()

@@ -6,7 +6,8 @@ import logging
 import sqlite3
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from threading import Condition, Lock
 from typing import TypeVar
@@ -106,10 +107,12 @@ class Gate:
         self._changed = Condition()
         self._inside = 0
         self._is_open = True
+        self._is_kept = False
 
     def enter(self) -> bool:
         """Register a running verb. Returns False after `close`; otherwise the caller has to call `leave`."""
         with self._changed:
+            self._changed.wait_for(lambda: not self._is_kept)
             self._inside += self._is_open
             return self._is_open
 
@@ -119,11 +122,24 @@ class Gate:
             self._inside -= 1
             self._changed.notify_all()
 
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Keep all verbs out for a while. Yields False, and keeps none out, if one is running or the gate is closed."""
+        with self._changed:
+            is_alone = self._is_open and not self._inside and not self._is_kept
+            self._is_kept = self._is_kept or is_alone
+        try:
+            yield is_alone
+        finally:
+            with self._changed:
+                self._is_kept = self._is_kept and not is_alone
+                self._changed.notify_all()
+
     def close(self) -> bool:
         """Refuse further verbs, and wait until all running ones have left. Returns whether the gate was open."""
         with self._changed:
             was_open, self._is_open = self._is_open, False
-            self._changed.wait_for(lambda: not self._inside)
+            self._changed.wait_for(lambda: not self._inside and not self._is_kept)
             return was_open
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from errno import ETIMEDOUT
+from pathlib import Path
+from typing import Any, NoReturn
 
+from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
+from hicache.storage.file_lock import LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S, holders
 from hicache.storage.page_io import checksum, identity
-from hicache.storage.paged import Answer, PagedStorage, page_bytes
+from hicache.storage.paged import OPERATING_ERRORS, Answer, PagedStorage, T, page_bytes
 from hicache.storage.registry import Options
 from hicache.storage.scope_folder import ScopeFolder
-from hicache.storage.slotfile.files import SlotFiles, SlotReader, in_runs, slot_bytes_of
-from hicache.storage.slotfile.index import Pinned, Place, SlotIndex, connect
+from hicache.storage.slotfile import tables
+from hicache.storage.slotfile.files import SlotFiles, SlotReader, in_runs
+from hicache.storage.slotfile.index import Pinned, SlotIndex
 from hicache.storage.slotfile.name_table import NameTable
+from hicache.storage.slotfile.place import Place, slot_bytes_of
+
+LOG = logging.getLogger(__name__)
 
 
 class SlotFileStorage(PagedStorage):
@@ -21,23 +32,102 @@ class SlotFileStorage(PagedStorage):
     A slot is reserved, written, and confirmed with its checksum; only then does the object exist. Options: `root`, a
     folder; `capacity_slots` for each page size, above which the least recently used objects are evicted; `verify`,
     whether a get compares checksums (by default it does; without, changes by other processes are detected, damage by a
-    disk or a loss of power is not); `fsync`, whether objects survive a loss of power (by default they do not).
+    disk or a loss of power is not); `fsync`, whether objects survive a loss of power (by default they do not);
+    `lock_timeout_s`, how long a lock is waited for that another process holds, 10 by default.
     """
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
-        parsed = Options("slotfile", options, ("root", "capacity_slots", "verify", "fsync"))
-        capacity_slots = parsed.count("capacity_slots")
+        parsed = Options("slotfile", options, ("root", "capacity_slots", "verify", "fsync", "lock_timeout_s"))
+        self._capacity_slots = parsed.count("capacity_slots")
         self._is_synced = parsed.flag("fsync", False)
-        self._folder = ScopeFolder(parsed.text("root"), scope)
+        self._lock_timeout_s = parsed.number("lock_timeout_s", LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S)
+        is_verified = parsed.flag("verify", True)
+        self._folder = ScopeFolder(parsed.text("root"), scope, self._lock_timeout_s)
         self._files = SlotFiles(self._folder.path)
-        self._reader = SlotReader(self._files, scope, parsed.flag("verify", True), self.failed)
+        self._reader = SlotReader(self._files, scope, is_verified, self.failed)
+        self._is_damaged = self._was_damaged = False
         with self._folder.opening():
-            tables = connect(self._folder.path / "index.sqlite", self._is_synced)
-            names = NameTable(self._folder.path / "names")
-            self._index = SlotIndex(tables, names, self._folder.writer, capacity_slots, self._files.allocate)
             self._folder.remove_dead_writers()
-            self._index.reclaim(self._folder.writers())
+            self._index = self._open_index()
+
+    @property
+    def _index_path(self) -> Path:
+        return self._folder.path / "index.sqlite"
+
+    def _open_index(self) -> SlotIndex:
+        """Open the index. If it is damaged, and no other process uses it, make it anew. Raises ConfigurationError."""
+        try:
+            return self._sound_index()
+        except (sqlite3.Error, UnicodeError) as error:
+            if not tables.is_damage(error) or not self._remove_index(error):
+                self._refuse(error)
+        try:
+            return self._sound_index()
+        except (sqlite3.Error, UnicodeError) as error:
+            self._refuse(error)
+
+    def _sound_index(self) -> SlotIndex:
+        is_checked = self._folder.is_alone
+        connection = tables.connect(self._index_path, self._is_synced, self._lock_timeout_s, is_checked)
+        with ExitStack() as opened:
+            opened.callback(connection.close)
+            names = NameTable(self._folder.path / "names")
+            opened.callback(names.close)
+            index = SlotIndex(connection, names, self._folder.writer, self._capacity_slots, self._files.allocate)
+            index.reclaim(self._folder.writers())
+            opened.pop_all()
+        return index
+
+    def _remove_index(self, error: Exception) -> bool:
+        """Remove an index that is damaged, unless others use it or it is not of this project. Called under the lock."""
+        if not self._folder.is_alone or not tables.are_ours(self._index_path):
+            return False
+        LOG.warning("%s is damaged, and is made anew without its objects: %s", self._index_path, error)
+        tables.remove(self._index_path)
+        return True
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        told = self._told(error)
+        raise ConfigurationError(f"storage option 'root': {self._index_path} cannot be used: {told}") from error
+
+    def failed(self, error: Exception) -> Answer:
+        self._is_damaged = self._is_damaged or tables.is_damage(error)
+        return super().failed(self._told(error))
+
+    def _told(self, error: Exception) -> Exception:
+        """An error as it is told: one about a lock says who holds it."""
+        if not (isinstance(error, sqlite3.OperationalError) and "locked" in str(error)):
+            return error
+        with suppress(OSError):
+            who = holders(self._index_path.stat())
+            return TimeoutError(ETIMEDOUT, f"{who} holds the lock of the index; waited {self._lock_timeout_s} s for it")
+        return error
+
+    def _guarded(self, act: Callable[[], T], otherwise: T) -> T:
+        answer = super()._guarded(lambda: _decoding(act), otherwise)
+        if self._is_damaged and self._replace_index():
+            return super()._guarded(lambda: _decoding(act), otherwise)
+        return answer
+
+    def _replace_index(self) -> bool:
+        """Make an index that was found damaged anew, unless another verb or another process uses it."""
+        with self._gate.alone() as is_alone:
+            if not is_alone:
+                return False
+            self._is_damaged, self._was_damaged = False, True
+            try:
+                with self._folder.locked():
+                    if self._folder.is_alone:
+                        LOG.warning("%s is damaged, and is made anew without its objects", self._index_path)
+                        self._index.abandon()
+                        tables.remove(self._index_path)
+                        self._index = self._sound_index()
+                        self._was_damaged = False
+                        return True
+            except OPERATING_ERRORS as error:
+                self.failed(error)
+            return False
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return self._index.holds(keys)
@@ -116,7 +206,25 @@ class SlotFileStorage(PagedStorage):
 
     def _release(self) -> None:
         try:
-            self._index.close()
+            _decoding(self._index.close)
         finally:
             self._files.close()
-            self._folder.close()
+            try:
+                self._remove_damaged()
+            finally:
+                self._folder.close()
+
+    def _remove_damaged(self) -> None:
+        """Remove an index that was found damaged, with the last process that uses it."""
+        if self._is_damaged or self._was_damaged:
+            with self._folder.locked():
+                if self._folder.is_alone:
+                    tables.remove(self._index_path)
+
+
+def _decoding(act: Callable[[], T]) -> T:
+    """Make what Python raises for a message of SQLite that quotes damaged bytes an error of the tables."""
+    try:
+        return act()
+    except UnicodeDecodeError as error:
+        raise tables.DamagedTablesError(str(error)) from error

@@ -10,17 +10,13 @@ from threading import Lock
 from hicache.storage.base import Pieces
 from hicache.storage.page_io import checksum, identity, read_into, write_from
 from hicache.storage.paged import Answer, page_bytes
-from hicache.storage.slotfile.index import Place
+from hicache.storage.slotfile.place import Place
 
-BLOCK_BYTES = 4_096
+KEPT_BYTES, KEPT_BYTES_OF_A_SLOT = 1 << 18, 512
+"""The room that is left on the disk for the index and its journal: so much, and so much for each slot."""
 
 RUN_BYTES = 1 << 22
 """The largest read or write, unless a page is larger: the bytes are still in the processor's cache for the checksum."""
-
-
-def slot_bytes_of(length: int) -> int:
-    """The slot size of pages of this length: whole blocks."""
-    return max(1, -(-length // BLOCK_BYTES)) * BLOCK_BYTES
 
 
 def in_runs(places: Sequence[Place | None]) -> Iterator[slice]:
@@ -52,9 +48,17 @@ class SlotFiles:
         self._lock = Lock()
 
     def allocate(self, slot_bytes: int, first: int, count: int) -> bool:
-        """Add `count` slots to a file after its first `first` slots. Returns False when the disk is full."""
+        """Add `count` slots to a file after its first `first` slots.
+
+        Returns False when the disk is full, or has too little room left for the index to change.
+        """
         try:
-            os.posix_fallocate(self._file(slot_bytes), first * slot_bytes, count * slot_bytes)
+            file = self._file(slot_bytes)
+            disk = os.fstatvfs(file)
+            left = KEPT_BYTES + (first + count) * KEPT_BYTES_OF_A_SLOT
+            if disk.f_bavail * disk.f_frsize < count * slot_bytes + left:
+                return False
+            os.posix_fallocate(file, first * slot_bytes, count * slot_bytes)
         except OSError:
             return False
         return True

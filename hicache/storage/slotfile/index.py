@@ -9,26 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from threading import RLock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hicache.errors import ConfigurationError
 from hicache.storage.slotfile.name_table import NameTable
-
-
-class Place(NamedTuple):
-    """The slot of an object, and its expected length and checksum.
-
-    `generation`: unique among all objects that ever existed; 0 for a page in a slot that is still reserved.
-    """
-
-    key: str
-    generation: int
-    slot_bytes: int
-    slot: int
-    length: int
-    checksum: int
+from hicache.storage.slotfile.place import MAX_OFFSET, Place
+from hicache.storage.slotfile.tables import DamagedTablesError
 
 
 class Reserved(NamedTuple):
@@ -59,77 +45,21 @@ class Change:
     removed: list[str]
 
 
-VERSION = 2
-"""In version 1 the checksum of a page did not depend on its name."""
-
-BUSY_TIMEOUT_S = 60
-"""How long a process waits for the write lock of another process."""
-
-TABLES = """
-CREATE TABLE state (mark INTEGER NOT NULL);
-INSERT INTO state VALUES (1);
-CREATE TABLE classes (slot_bytes INTEGER PRIMARY KEY, slots INTEGER NOT NULL);
-CREATE TABLE free (slot_bytes INTEGER, slot INTEGER, PRIMARY KEY (slot_bytes, slot)) WITHOUT ROWID;
-CREATE TABLE reserved (
-    slot_bytes INTEGER, slot INTEGER, writer TEXT NOT NULL, PRIMARY KEY (slot_bytes, slot)
-) WITHOUT ROWID;
-CREATE TABLE objects (
-    generation INTEGER PRIMARY KEY AUTOINCREMENT,
-    key TEXT NOT NULL UNIQUE,
-    slot_bytes INTEGER NOT NULL,
-    slot INTEGER NOT NULL,
-    length INTEGER NOT NULL,
-    checksum INTEGER NOT NULL,
-    used_ns INTEGER NOT NULL
-);
-CREATE INDEX objects_by_use ON objects (slot_bytes, used_ns);
-"""
-"""`mark`: a new, unique value after each change of objects. Each slot of a class is in one of the last three tables.
-Generations are unique: a slot that was freed and reused for the same key has another generation."""
-
-
-FORGET = """
-INSERT INTO free SELECT slot_bytes, slot FROM objects;
-DELETE FROM objects;
-UPDATE state SET mark = mark + 1;
-"""
-"""Removes all objects. The name table, which has the old mark, is out of date."""
-
-
-def connect(path: Path, is_synced: bool) -> sqlite3.Connection:
-    """Open the tables, and create them if they do not exist. Called by one process at a time.
-
-    Raises ConfigurationError when they have another version, or cannot be opened.
-    """
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
-        connection.execute("PRAGMA mmap_size = 1073741824")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
-        if version == 1:
-            connection.executescript(f"BEGIN; {FORGET} PRAGMA user_version = {VERSION}; COMMIT;")
-    except sqlite3.Error as error:
-        connection.close()
-        raise ConfigurationError(f"storage option 'root': {path} cannot be used: {error}") from error
-    if version not in (0, 1, VERSION):
-        connection.close()
-        raise ConfigurationError(f"storage option 'root': {path} has version {version}, expected {VERSION}")
-    return connection
-
-
 MAX_KNOWN = 1 << 18
 """The most places in the memory cache, about 400 bytes each."""
 
-GROWTH_BYTES = 1 << 24
+START_BYTES, GROWTH_BYTES = 1 << 20, 1 << 24
+"""The least and the most bytes by which a file grows at once, if the disk has room for them."""
+
+MAX_TIME_NS = 1 << 62
+"""Times of use above this are damaged."""
 
 FIND = """
 SELECT key, generation, slot_bytes, slot, length, checksum FROM objects
 WHERE key IN (SELECT value FROM json_each(?))
 """
 
+TOTALS = "SELECT COUNT(*), TOTAL(CASE typeof(length) WHEN 'integer' THEN length END) FROM objects"
 
 Allocate = Callable[[int, int, int], bool]
 """Adds slots to a file: slot size, first new slot, number of slots. Returns whether the disk has room for them."""
@@ -183,7 +113,11 @@ class SlotIndex:
             if all(places):
                 return places
             unknown = json.dumps([key for key, place in zip(keys, places, strict=True) if place is None])
-            self._known.update((row[0], Place(*row)) for row in self._tables.execute(FIND, (unknown,)))
+            found = [Place(*row) for row in self._tables.execute(FIND, (unknown,)).fetchall()]
+            self._known.update((place.key, place) for place in found if place.is_sound)
+            for place in found:
+                if not place.is_sound:
+                    self.remove(place)
             return list(map(self._known.get, keys))
 
     def pin(self, keys: Sequence[str]) -> Pinned:
@@ -206,17 +140,14 @@ class SlotIndex:
         """Reserve up to `count` slots: free ones, then new ones, then those of the least recently used objects."""
         with self._lock, self._changing() as change:
             tables = change.tables
+            self._read_last_use(slot_bytes)
             self._write_uses()
-            rows = tables.execute(
-                "SELECT slot FROM free WHERE slot_bytes = ? ORDER BY slot LIMIT ?", (slot_bytes, count)
-            )
-            slots = [slot for (slot,) in rows]
-            tables.executemany("DELETE FROM free WHERE slot_bytes = ? AND slot = ?", [(slot_bytes, s) for s in slots])
+            slots = self._take_free(slot_bytes, count)
             slots += self._grow(slot_bytes, count - len(slots))
             evicted = self._evict(slot_bytes, count - len(slots), change)
             slots += evicted
             rows_reserved = [(slot_bytes, slot, self._writer) for slot in slots]
-            tables.executemany("INSERT INTO reserved VALUES (?, ?, ?)", rows_reserved)
+            tables.executemany("INSERT OR REPLACE INTO reserved VALUES (?, ?, ?)", rows_reserved)
             return Reserved(sorted(slots), len(evicted))
 
     def confirm(self, pages: Sequence[Place]) -> list[bool]:
@@ -229,22 +160,23 @@ class SlotIndex:
 
     def release(self, slot_bytes: int, slots: Sequence[int]) -> None:
         """Free reserved slots that were not written."""
-        with self._lock, self._changing() as change:
+        with self._lock, self._changing():
             for slot in slots:
                 self._end_reservation(slot_bytes, slot)
-                change.tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))
+                self._free(slot_bytes, slot)
 
     def remove(self, place: Place) -> None:
         """Remove an object, if it still exists."""
         with self._lock, self._changing() as change:
             if change.tables.execute("DELETE FROM objects WHERE generation = ?", (place.generation,)).rowcount:
-                change.tables.execute("INSERT INTO free VALUES (?, ?)", (place.slot_bytes, place.slot))
+                if place.is_sound:
+                    self._free(place.slot_bytes, place.slot)
                 change.removed.append(place.key)
 
     def clear(self) -> None:
         """Remove all objects."""
         with self._lock, self._changing() as change:
-            change.tables.execute("INSERT INTO free SELECT slot_bytes, slot FROM objects")
+            change.tables.execute("INSERT OR IGNORE INTO free SELECT slot_bytes, slot FROM objects")
             change.tables.execute("DELETE FROM objects")
             self._known.clear()
             self._make_names(self._new_mark())
@@ -254,16 +186,15 @@ class SlotIndex:
         with self._lock, self._changing() as change:
             tables = change.tables
             self._check_names(self._read_mark())
-            rows = tables.execute("SELECT slot_bytes, slot, writer FROM reserved").fetchall()
-            for slot_bytes, slot, writer in rows:
-                if writer not in writers:
-                    tables.execute("DELETE FROM reserved WHERE slot_bytes = ? AND slot = ?", (slot_bytes, slot))
-                    tables.execute("INSERT INTO free VALUES (?, ?)", (slot_bytes, slot))
+            alive = json.dumps(sorted(writers))
+            dead = "FROM reserved WHERE writer NOT IN (SELECT value FROM json_each(?))"
+            tables.execute(f"INSERT OR IGNORE INTO free SELECT slot_bytes, slot {dead}", (alive,))
+            tables.execute(f"DELETE {dead}", (alive,))
 
     def totals(self) -> tuple[int, int]:
         """The number of objects, and of their bytes. Reads the whole table."""
         with self._lock:
-            objects, object_bytes = self._tables.execute("SELECT COUNT(*), TOTAL(length) FROM objects").fetchone()
+            objects, object_bytes = self._tables.execute(TOTALS).fetchone()
             return objects, int(object_bytes)
 
     def close(self) -> None:
@@ -276,6 +207,12 @@ class SlotIndex:
                 self._tables.close()
                 self._names.close()
 
+    def abandon(self) -> None:
+        """Close the tables as they are."""
+        with self._lock:
+            self._tables.close()
+            self._names.close()
+
     def _named(self, keys: Sequence[str]) -> Sequence[bool | None]:
         """The answers of the name table, None where it has none."""
         with suppress(OSError):
@@ -284,7 +221,9 @@ class SlotIndex:
 
     def _read_mark(self) -> int:
         """The current mark. If another process has changed objects, clear the memory cache."""
-        (mark,) = self._tables.execute("SELECT mark FROM state").fetchone()
+        (mark,) = self._tables.execute("SELECT mark FROM state").fetchone() or (None,)
+        if not (type(mark) is int and mark > 0):
+            raise DamagedTablesError(f"expected a positive mark, got {mark!r}")
         if mark != self._mark:
             self._known.clear()
             self._mark = mark
@@ -328,38 +267,73 @@ class SlotIndex:
         return self._mark
 
     def _check_names(self, mark: int) -> None:
-        """Rebuild the name table unless it has this mark."""
+        """Rebuild the name table unless it has this mark and is sound."""
         with suppress(OSError):
-            if self._names.mark == mark:
+            if self._names.mark == mark and self._names.verify():
                 return
         self._make_names(mark)
 
     def _make_names(self, mark: int) -> None:
         """Rebuild the name table from the tables. If the disk fails, its mark is out of date, and it is not used."""
         with suppress(OSError):
-            (objects,) = self._tables.execute("SELECT COUNT(*) FROM objects").fetchone()
-            self._names.make(mark, objects, (key for (key,) in self._tables.execute("SELECT key FROM objects")))
+            keys = [_text(key) for (key,) in self._tables.execute("SELECT CAST(key AS BLOB) FROM objects")]
+            self._names.make(mark, len(keys), keys)
 
     def _use_times(self, count: int) -> range:
-        """`count` different times of use, now."""
+        """`count` different times of use, now, and not before the last one that is known: a clock may go back."""
         first = max(time.time_ns(), self._last_ns + 1)
         self._last_ns = first + count
         return range(first, first + count)
+
+    def _read_last_use(self, slot_bytes: int) -> None:
+        """Find the last time of use of the objects of this slot size, by any process."""
+        (last_ns,) = self._tables.execute(
+            "SELECT MAX(used_ns) FROM objects WHERE slot_bytes = ? AND used_ns < ?", (slot_bytes, MAX_TIME_NS)
+        ).fetchone()
+        if type(last_ns) is int:
+            self._last_ns = max(self._last_ns, last_ns)
 
     def _write_uses(self) -> None:
         uses = [(used_ns, generation) for generation, used_ns in self._used_ns.items()]
         self._tables.executemany("UPDATE objects SET used_ns = ? WHERE generation = ?", uses)
         self._used_ns.clear()
 
-    def _grow(self, slot_bytes: int, wanted: int) -> list[int]:
+    def _free(self, slot_bytes: int, slot: int) -> None:
+        self._tables.execute("INSERT OR IGNORE INTO free VALUES (?, ?)", (slot_bytes, slot))
+
+    def _take_free(self, slot_bytes: int, count: int) -> list[int]:
+        query = "SELECT slot FROM free WHERE slot_bytes = ? ORDER BY slot LIMIT ?"
+        rows = self._tables.execute(query, (slot_bytes, count)).fetchall()
+        self._tables.executemany(
+            "DELETE FROM free WHERE slot_bytes = ? AND slot = ?", [(slot_bytes, slot) for (slot,) in rows]
+        )
+        slots = self._slots(slot_bytes)
+        return [slot for (slot,) in rows if _is_number(slot, slots)]
+
+    def _slots(self, slot_bytes: int) -> int:
+        """The number of slots of a file. Raises DamagedTablesError."""
         row = self._tables.execute("SELECT slots FROM classes WHERE slot_bytes = ?", (slot_bytes,)).fetchone()
-        slots = row[0] if row else 0
-        step = min(self._capacity_slots - slots, max(wanted, GROWTH_BYTES // slot_bytes))
-        if wanted <= 0 or step <= 0 or not self._allocate(slot_bytes, slots, step):
-            return []
-        self._tables.execute("INSERT OR REPLACE INTO classes VALUES (?, ?)", (slot_bytes, slots + step))
-        new = list(range(slots, slots + step))
-        self._tables.executemany("INSERT INTO free VALUES (?, ?)", [(slot_bytes, slot) for slot in new[wanted:]])
+        slots: int = row[0] if row else 0
+        if not _is_number(slots, MAX_OFFSET // slot_bytes):
+            raise DamagedTablesError(f"expected the number of slots of {slot_bytes} bytes, got {slots!r}")
+        return slots
+
+    def _grow(self, slot_bytes: int, wanted: int) -> list[int]:
+        """Add slots to a file: by more at once than are wanted, or by as many as a disk that is nearly full has."""
+        slots, new = self._slots(slot_bytes), list[int]()
+        ample = min(GROWTH_BYTES, max(START_BYTES, slots * slot_bytes)) // slot_bytes
+        step = min(self._capacity_slots - slots, max(wanted, ample))
+        while step > 0 and len(new) < wanted:
+            if self._allocate(slot_bytes, slots, step):
+                new.extend(range(slots, slots + step))
+                slots += step
+                step = min(step, self._capacity_slots - slots)
+            else:
+                step //= 2
+        if new:
+            self._tables.execute("INSERT OR REPLACE INTO classes VALUES (?, ?)", (slot_bytes, slots))
+        for slot in new[wanted:]:
+            self._free(slot_bytes, slot)
         return new[:wanted]
 
     def _evict(self, slot_bytes: int, wanted: int, change: Change) -> list[int]:
@@ -367,21 +341,22 @@ class SlotIndex:
             return []
         held = {generation for pinned in self._pinned for generation in pinned.generations}
         oldest = self._tables.execute(
-            "SELECT generation, key, slot FROM objects WHERE slot_bytes = ? ORDER BY used_ns LIMIT ?",
+            "SELECT generation, CAST(key AS BLOB), slot FROM objects WHERE slot_bytes = ? ORDER BY used_ns LIMIT ?",
             (slot_bytes, wanted + len(held)),
-        )
+        ).fetchall()
         victims = [row for row in oldest if row[0] not in held][:wanted]
         for generation, key, _ in victims:
             self._tables.execute("DELETE FROM objects WHERE generation = ?", (generation,))
-            change.removed.append(key)
-        return [slot for _, _, slot in victims]
+            change.removed.append(_text(key))
+        slots = self._slots(slot_bytes)
+        return [slot for _, _, slot in victims if _is_number(slot, slots)]
 
     def _confirm_one(self, page: Place, used_ns: int) -> bool:
         self._end_reservation(page.slot_bytes, page.slot)
         row = (page.key, page.slot_bytes, page.slot, page.length, page.checksum, used_ns)
         added = self._tables.execute("INSERT OR IGNORE INTO objects VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).rowcount
         if not added:
-            self._tables.execute("INSERT INTO free VALUES (?, ?)", (page.slot_bytes, page.slot))
+            self._free(page.slot_bytes, page.slot)
         return bool(added)
 
     def _end_reservation(self, slot_bytes: int, slot: int) -> None:
@@ -390,3 +365,13 @@ class SlotIndex:
         mine = "DELETE FROM reserved WHERE slot_bytes = ? AND slot = ? AND writer = ?"
         if not self._tables.execute(mine, row).rowcount:
             raise sqlite3.IntegrityError(f"slot {slot} of {slot_bytes} bytes is not reserved by {self._writer}")
+
+
+def _is_number(value: Any, end: int) -> bool:
+    """Whether a value of the tables, which may be damaged, is a number from 0 to before `end`."""
+    return type(value) is int and 0 <= value < end
+
+
+def _text(key: bytes | None) -> str:
+    """A key of the tables, which may be damaged."""
+    return (key or b"").decode(errors="replace")

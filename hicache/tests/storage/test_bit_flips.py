@@ -17,12 +17,14 @@ from hicache.storage.base import StorageBackend
 from hicache.testing.storage.bit_flips import PAGE_BYTES, PATIENCE_S, SCOPE, BitFlips, Flip, store_of
 from hicache.tests.kit.storage_backends import FolderStorage, NoDigest
 
+STORES = [("file", {}), ("slotfile", {"capacity_slots": 64})]
+
 FLIPS, SEED = 100, 1
 
 HANG_S = 3.0
 
 
-@pytest.mark.parametrize(("name", "options"), [("file", {})], ids=["file"])
+@pytest.mark.parametrize(("name", "options"), STORES, ids=["file", "slotfile"])
 def test_no_flipped_bit_makes_wrong_bytes_or_ends_the_process(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -240,7 +240,7 @@ def test_a_page_of_many_pieces_comes_back(open_in: Open) -> None:
         ({"root": "/dev/null/x"}, "'/dev/null/x'"),
         ({"capacity_bytes": 0}, "'capacity_bytes': got 0 (int)"),
         ({"fsync": 1}, "'fsync': got 1 (int)"),
-        ({"path": "x"}, "'file' has no option 'path', which is 'x'; known: capacity_bytes fsync root"),
+        ({"path": "x"}, "'file' has no option 'path', which is 'x'; known: capacity_bytes fsync lock_timeout_s root"),
     ],
 )
 def test_options_that_cannot_be_are_named(open_in: Open, options: dict[str, Any], said: str) -> None:
