@@ -118,6 +118,11 @@ class StageResult:
         """The number of calls of the cache under test, each followed by a check of the whole cache."""
         return sum(execution.operations for execution in self.record.executions) if self.record else 0
 
+    @property
+    def processes(self) -> int:
+        """The number of processes that the tests started, beside those that run the tests."""
+        return sum(execution.processes for execution in self.record.executions) if self.record else 0
+
 
 def failed_stages(results: Sequence[StageResult]) -> list[str]:
     """The names of the stages that failed."""

@@ -68,7 +68,8 @@ def _run(stage: Stage, bars: Progress) -> StageResult:
 def _line(result: StageResult) -> str:
     verdict = "failed" if result.failed else "ok"
     counts = ", ".join(f"{result.count(outcome):,} {outcome.value.replace('_', ' ')}" for outcome in Outcome)
-    return f"{result.name}: {verdict}: {counts}, {result.verbs:,} verbs, in {result.duration_s:.1f} s"
+    cost = f"{result.verbs:,} verbs, {result.processes:,} processes, in {result.duration_s:.1f} s"
+    return f"{result.name}: {verdict}: {counts}, {cost}"
 
 
 def show_results(results: Sequence[StageResult], console: Console) -> None:

@@ -13,7 +13,8 @@ import pytest
 from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
-from hicache.testing.plugin.tags import CLAUSE_ID, SUITES, Tags, read_tags
+from hicache.testing.plugin.tags import CLAUSE_ID, PROCESSES, SUITES, Tags, read_tags
+from hicache.testing.process_starts import process_starts
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -27,6 +28,9 @@ FINAL_CHECK = pytest.StashKey[Callable[[], None]]()
 
 LEFT_THREADS = "hicache_left_threads"
 """What a worker process tells of the threads that are left at its end."""
+
+STARTED_BEFORE = pytest.StashKey[int]()
+"""The number of processes that were started before the test."""
 
 KNOWN_FAILURE = pytest.StashKey[str]()
 """The position of the entry that lists a test as a known failure."""
@@ -115,7 +119,9 @@ class SuitePlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Run the tests of a suite in the profile of the suites."""
+        """Run the tests of a suite in the profile of the suites, and count the processes that they start."""
+        if self._session is not None:
+            item.stash[STARTED_BEFORE] = process_starts().count
         with self._profile(item):
             return (yield)
 
@@ -153,6 +159,8 @@ class SuitePlugin:
 
             end_if_forked(self._process)
         report = yield
+        if tags is not None and call.when == "teardown":
+            report.user_properties.append((PROCESSES, process_starts().count - item.stash[STARTED_BEFORE]))
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
             self._explain(item, call, report, tags)
         return report

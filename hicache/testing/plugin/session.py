@@ -45,7 +45,16 @@ from hicache.testing.plugin.options import (
 )
 from hicache.testing.plugin.repetition import Repetition
 from hicache.testing.plugin.selection import Selection, adapter_of, own_adapter, select_clauses, subject_of, undeclared
-from hicache.testing.plugin.tags import CLAUSE_ID, EVIDENCE, OPERATIONS, Tags, place_in_suite, read_tags, suite_of
+from hicache.testing.plugin.tags import (
+    CLAUSE_ID,
+    EVIDENCE,
+    OPERATIONS,
+    PROCESSES,
+    Tags,
+    place_in_suite,
+    read_tags,
+    suite_of,
+)
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.plugin.workers import Workers
 from hicache.testing.ranks.world import Mesh
@@ -282,8 +291,13 @@ def _execution(node_id: str, reports: Sequence[pytest.TestReport]) -> Execution:
         evidence=_evidence(properties),
         replay=tags.replay,
         duration_s=sum(report.duration for report in reports),
-        operations=sum(int(str(value)) for name, value in reports[-1].user_properties if name == OPERATIONS),
+        operations=_sum(OPERATIONS, reports[-1]),
+        processes=_sum(PROCESSES, reports[-1]),
     )
+
+
+def _sum(name: str, report: pytest.TestReport) -> int:
+    return sum(int(str(value)) for own, value in report.user_properties if own == name)
 
 
 def _causes(properties: Iterable[tuple[str, object]]) -> tuple[str, ...]:
@@ -391,7 +405,10 @@ class Tally:
         return "hicache: " + ", ".join(f"{count} {name}" for name, count in counts.items())
 
     def summary(self) -> Iterator[str]:
-        """Why tests were skipped, most frequent reason first; how many clauses were not executed, by tier."""
+        """What was called and started; why tests were skipped, most frequent reason first; what was not executed."""
+        verbs = sum(one.operations for one in self._executions)
+        processes = sum(one.processes for one in self._executions)
+        yield f"{len(self._executed):,} tests called {verbs:,} verbs and started {processes:,} processes"
         skipped = Counter(one.reason for one in self._executions if one.outcome is Outcome.SKIPPED)
         for reason, count in skipped.most_common():
             yield f"{count} skipped: {reason}"

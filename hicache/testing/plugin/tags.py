@@ -15,6 +15,9 @@ CLAUSE_ID = re.compile(r"\b[A-Z]{2,}-\d+\b")
 OPERATIONS = "hicache.operations"
 """The report property with the number of verbs that one driver of the test called."""
 
+PROCESSES = "hicache.processes"
+"""The report property with the number of processes that the process of the test started during the test."""
+
 EVIDENCE = "hicache.evidence"
 """The report property with the evidence of a failure, as JSON."""
 

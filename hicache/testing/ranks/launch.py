@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from hicache.testing.process_starts import EVENT as PROCESS_STARTED
 from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.worker import Task, work
 from hicache.testing.ranks.world import Mesh
@@ -71,6 +73,8 @@ class Launch:
         # The agent logs each of its steps to a logger that nothing reads.
         logging.getLogger("torchelastic-events-null").setLevel(logging.WARNING)
         multiprocessing.get_context(START_METHOD).set_forkserver_preload(_needed(task))
+        for rank in range(self.mesh.ranks):
+            sys.audit(PROCESS_STARTED, rank)
         with _signals_kept(), _killed_at(self.deadline_s):
             try:
                 elastic_launch(self._config(), work)(task)

@@ -69,7 +69,7 @@ class Execution:
     `reason`: the message of a failure, or why the test was skipped, or empty. For a known failure: on the first line
     why it is known, then the message. `lacks`: capabilities that the test needs and the adapter does not declare.
     `evidence`: of a failure. `replay`: the command that runs exactly this execution again. `operations`: calls of the
-    cache under test.
+    cache under test. `processes`: those that the process of the test started.
     """
 
     node_id: str
@@ -84,6 +84,7 @@ class Execution:
     replay: str
     duration_s: float
     operations: int
+    processes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,7 @@ def _execution(fields: Fields, schema: int) -> Execution:
         replay=fields.text("replay"),
         duration_s=fields.number("duration_s"),
         operations=fields.integer("operations"),
+        processes=0 if schema == 1 else fields.integer("processes"),
     )
     fields.refuse_unread()
     return execution

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
+from hicache.testing.process_starts import EVENT as PROCESS_STARTED
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 
 PAGES, PAGE_BYTES = 60, 64
@@ -159,6 +161,7 @@ class BitFlips:
         ours, theirs = context.Pipe(duplex=False)
         work = (theirs, self._folder, self._open_store, self._files, flips)
         process = context.Process(target=_run_rounds, args=work, daemon=True)
+        sys.audit(PROCESS_STARTED)
         process.start()
         theirs.close()
         done, ended = 0, ""

@@ -52,6 +52,7 @@ def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
         ("executions[0].outcome is 'fine'", lambda table: table["executions"][0].update(outcome="fine")),
         ("executions[0].duration_s is nan", lambda table: table["executions"][0].update(duration_s=float("nan"))),
         ("executions[0].duration_s is '1'", lambda table: table["executions"][0].update(duration_s="1")),
+        ("executions[0].processes is missing", lambda table: table["executions"][0].pop("processes")),
         ("executions[0].operations is -1", lambda table: table["executions"][0].update(operations=-1)),
         ("executions[0].operations is 1.0", lambda table: table["executions"][0].update(operations=1.0)),
         ("executions[0].tier is unknown", lambda table: table["executions"][0].update(tier="host")),
@@ -74,7 +75,7 @@ def test_a_run_of_schema_1_was_made_with_the_first_versions(tmp_path: Path) -> N
     table = json.loads(path.read_text())
     del table["versions"], table["profile"]
     for one in table["executions"]:
-        del one["causes"], one["lacks"], one["evidence"]
+        del one["causes"], one["lacks"], one["evidence"], one["processes"]
     path.write_text(json.dumps({**table, "schema_version": 1}))
     found = read_run(path)
     assert found == replace(record(execution("KEY-1")), versions=Versions(1, 1, 1)), f"got {found}"
@@ -111,6 +112,12 @@ def test_has_no_configuration(record_property):
     record_property("hicache.operations", 5)
     record_property("hicache.operations", 7)
 
+@clause("KEY-1")
+def test_starts_processes():
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    sys.audit("hicache.process_started", 0)
+
 @pytest.fixture
 def broken():
     raise RuntimeError("no such pool")
@@ -142,6 +149,7 @@ def test_every_test_has_one_execution(executions: dict[str, Execution]) -> None:
         "test_fails_once[full/page16/lru]": Outcome.FAILED,
         "test_lacks[none]": Outcome.SKIPPED,
         "test_has_no_configuration": Outcome.PASSED,
+        "test_starts_processes": Outcome.PASSED,
         "test_does_not_begin": Outcome.FAILED,
         "test_of_the_suite": Outcome.PASSED,
     }
@@ -162,6 +170,11 @@ def test_an_execution_without_a_configuration_keeps_the_clauses_that_apply(execu
     found = executions["test_has_no_configuration"]
     assert found.clauses == ("POOL-2",), f"MATCH-3 needs SWA, which FlatCache has not, got {found.clauses}"
     assert (found.configuration, found.operations) == ("", 12), f"expected 5 and 7 operations, got {found}"
+
+
+def test_an_execution_counts_the_processes_that_it_started(executions: dict[str, Execution]) -> None:
+    counts = {name: one.processes for name, one in executions.items() if one.processes}
+    assert counts == {"test_starts_processes": 2}, f"expected one of subprocess and one of a fork server, got {counts}"
 
 
 REASONS = {
@@ -259,10 +272,12 @@ def test_workers_report_to_one_record(pytester: pytest.Pytester) -> None:
     write_suite(pytester, ONE_OF_EACH + DIES)
     executions = _by_name(run_recorded(pytester, "-n", "1"))
     outcomes = Counter(execution.outcome for execution in executions.values())
-    expected = {Outcome.PASSED: 4, Outcome.FAILED: 3, Outcome.SKIPPED: 1}
+    expected = {Outcome.PASSED: 5, Outcome.FAILED: 3, Outcome.SKIPPED: 1}
     assert outcomes == expected, f"expected {expected}, got {executions}"
     found = executions["test_passes[full/page3/lru]"]
     assert (found.clauses, found.operations) == (("KEY-1", "MATCH-14"), 2), f"got {found}"
+    started = executions["test_starts_processes"].processes
+    assert started == 2, f"expected the processes that a worker counted, got {started}"
     died = executions["test_dies"]
     assert (died.clauses, died.outcome) == (("POOL-4",), Outcome.FAILED), f"a worker that dies is a failure: {died}"
     assert "crashed while running" in died.reason, f"expected the crash as the reason, got {died.reason!r}"

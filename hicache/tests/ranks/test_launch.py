@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hicache.testing.plugin.causes import causes_of
+from hicache.testing.process_starts import process_starts
 from hicache.testing.ranks.launch import ENDED, HANDLED, Launch
 from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
 from hicache.testing.ranks.world import Mesh
@@ -57,6 +58,13 @@ def test_a_rank_that_makes_its_own_groups_alone_is_named(launch: Launch) -> None
     expected = "rank 1 of world skipped call 1 (new_group ranks 0): it called new_group ranks 1 instead"
     for outcome in caught.value.outcomes:
         assert expected in outcome.failure, f"RANK-6: expected {expected!r} on each rank, got {outcome.failure}"
+
+
+def test_each_rank_counts_as_a_process_that_was_started(launch: Launch) -> None:
+    before = process_starts().count
+    launch.outcomes(divergences.ends_early)
+    started = process_starts().count - before
+    assert started == launch.mesh.ranks, f"expected a process for each of {launch.mesh.ranks} ranks, got {started}"
 
 
 def test_a_rank_that_ended_is_named_at_once(launch: Launch) -> None:
