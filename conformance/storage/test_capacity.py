@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from errno import EIO
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,40 @@ def test_a_page_larger_than_the_capacity_is_refused(small: Place) -> None:
     store = StorageDriver(small, page_size=(ROOM + 1) * PAGE, forgets=True)
     assert store.set(page_keys(1)) == [False], "STORE-8: it cannot be kept"
     assert store.get(page_keys(1)) == [False], "STORE-8: it was not kept"
+
+
+@clause("STORE-5", "STORE-8")
+@pytest.mark.parametrize("is_old_first", [True, False], ids=["old and new", "new and old"])
+def test_a_batch_keeps_what_it_answers_as_stored(small: Place, is_old_first: bool) -> None:
+    store = StorageDriver(small, forgets=True)
+    keys = page_keys(ROOM)
+    for begin in range(0, ROOM, 8):
+        store.set(keys[begin : begin + 8])
+    for old, new in zip(keys[:8], page_keys(8, prompt=1), strict=True):
+        batch = [old, new] if is_old_first else [new, old]
+        answers = store.set(batch)
+        there = store.has(batch)
+        gone = [key for key, answer, is_there in zip(batch, answers, there, strict=True) if answer and not is_there]
+        assert not gone, f"STORE-5: a batch at the full capacity answered that {gone} are stored, and has evicted them"
+
+
+@clause("STORE-8")
+def test_a_page_that_could_not_be_stored_takes_no_room(small: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(EIO, "a fault")
+
+    store = StorageDriver(small, forgets=True)
+    before, refused, after = page_keys(ROOM // 4), page_keys(ROOM, prompt=1), page_keys(ROOM // 4, prompt=2)
+    store.set(before)
+    with monkeypatch.context() as failing:
+        for name in ("link", "rename", "replace"):
+            failing.setattr(os, name, fail)
+        answers = [answer for begin in range(0, ROOM, 8) for answer in store.set(refused[begin : begin + 8])]
+    if any(answers):
+        pytest.skip(f"{small.subject.name} stores pages without a link and without renaming a file")
+    store.set(after)
+    kept = store.has([*before, *after])
+    assert all(kept), f"STORE-8: half of the room is enough for {len(kept)} pages, got {kept.count(True)}"
 
 
 def most_memory(act: Callable[[], list[bool]]) -> int:

@@ -17,7 +17,9 @@ from urllib.parse import quote
 import numpy as np
 
 from hicache.storage.base import Pieces, PoolQuery, StorageBackend, StorageStats
+from hicache.storage.file import FileStorage, Staged
 from hicache.storage.keys import check_key, check_scope
+from hicache.storage.paged import Answer
 from hicache.types import HitPolicy
 
 STORES: dict[tuple[str, str], dict[str, bytes]] = {}
@@ -80,6 +82,7 @@ class DictionaryStorage(StorageBackend):
         with self.lock:
             objects = self.objects
             if name in objects:
+                self.use(name)
                 self.counts["present"] += 1
                 return True
             size = sum(map(len, pieces))
@@ -91,6 +94,10 @@ class DictionaryStorage(StorageBackend):
             objects[name] = b"".join(pieces)
             self.counts.update(written=1, bytes_written=size)
             return True
+
+    def use(self, name: str) -> None:
+        """Make an object that exists the youngest."""
+        self.objects[name] = self.objects.pop(name)
 
     def missed(self, reason: str) -> None:
         """Count a miss."""
@@ -318,6 +325,24 @@ class Unbounded(DictionaryStorage):
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, {**options, "capacity_bytes": 1 << 40})
+
+
+class EvictsItsBatch(DictionaryStorage):
+    """An object that `set` finds stored stays the oldest: a new page of the same batch evicts it."""
+
+    def use(self, name: str) -> None:
+        """Do nothing."""
+
+
+class CountsFailedLinks(FileStorage):
+    """The bytes of a page whose file could not be linked stay counted."""
+
+    def _link(self, page: Staged, held: set[str]) -> Answer:
+        try:
+            return super()._link(page, held)
+        except OSError:
+            self._usage.add(1, page.length)
+            raise
 
 
 class Remembers(DictionaryStorage):

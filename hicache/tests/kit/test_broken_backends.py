@@ -30,6 +30,7 @@ FOUND = [
     (backends.TouchesTargets, "conformance/storage/test_pages.py", "STORE-6"),
     (backends.OneForAll, "conformance/storage/test_pages.py", "STORE-6"),
     (backends.Unbounded, "conformance/storage/test_capacity.py", "STORE-8"),
+    (backends.EvictsItsBatch, "conformance/storage/test_capacity.py", "STORE-5"),
     (backends.Remembers, "conformance/storage/test_pages.py", "STORE-7"),
     (backends.OneScope, "conformance/storage/test_names.py", "STORE-7"),
     (backends.ShortNames, "conformance/storage/test_names.py", "STORE-7"),
@@ -84,6 +85,12 @@ def failures(
 def test_a_broken_backend_is_found(pytester: pytest.Pytester, backend: type, place: str, clause_id: str) -> None:
     found = failures(pytester, backend, place)
     assert any(clause_id in reason for reason in found), f"{backend.__name__}: expected {clause_id}, found {found}"
+
+
+def test_a_backend_that_counts_what_it_did_not_link_is_found(pytester: pytest.Pytester) -> None:
+    config = {"root": "{directory}", "capacity_bytes": "{capacity_bytes}"}
+    found = failures(pytester, backends.CountsFailedLinks, "conformance/storage/test_capacity.py", config=config)
+    assert any("STORE-8" in reason for reason in found), f"expected STORE-8, found {found}"
 
 
 def test_a_dictionary_is_found_right(pytester: pytest.Pytester) -> None:
