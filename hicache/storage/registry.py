@@ -120,6 +120,26 @@ def backend_class(name: str) -> type[StorageBackend]:
     return found
 
 
+def refuse_inline_secrets(name: str, options: Mapping[str, Any], source: str) -> None:
+    """Raise ConfigurationError for a secret option in JSON on a command line, which others see and runs record.
+
+    `source`: the JSON, or `@` and the name of a file, whose contents are not recorded.
+    """
+    given = [] if source.startswith("@") else _secrets_of(name, options)
+    if given:
+        raise ConfigurationError(
+            f"storage backend {name!r}, option {given[0]!r} is secret: give the options in a file, as @FILE, because "
+            "others see a command, and a run records it"
+        )
+
+
+def _secrets_of(name: str, options: Mapping[str, Any]) -> list[str]:
+    """The names of the given options that are secret, also of the backend in a wrapper."""
+    found = [one for one in backend_class(name).SECRET_OPTIONS if one in options]
+    inner, inside = options.get("inner"), options.get("inner_options")
+    return found + (_secrets_of(inner, inside) if isinstance(inner, str) and isinstance(inside, Mapping) else [])
+
+
 def _place(name: str) -> str:
     """The class of a backend, as `module:Class`."""
     place = BACKENDS.get(name, name)

@@ -20,6 +20,7 @@ from hicache.config import (
     read_extra_config,
 )
 from hicache.errors import ConfigurationError
+from hicache.storage.registry import refuse_inline_secrets
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.replay.limits import Survey
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
@@ -213,6 +214,7 @@ def storage_config(
     `directory`: a folder that only this replay uses. Raises ConfigurationError for an invalid extra configuration.
     """
     extra = read_extra_config(settings.extra)
+    refuse_inline_secrets(settings.backend, extra.options, settings.extra)
     options = {**_default_options(settings.backend, totals.footprint_tokens // page_size), **extra.options}
     is_stepped = host.executor is ExecutorKind.STEPPED
     return StorageConfig(

@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hicache.config import read_table
 from hicache.storage.base import StorageBackend
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
-from hicache.storage.registry import backend_class, open_backend
+from hicache.storage.registry import backend_class, open_backend, refuse_inline_secrets
 from hicache.storage.wrappers import FaultyStorage
 from hicache.testing.contract import CONTRACT, Clause
 
@@ -46,10 +46,13 @@ METADATA_URL = "{metadata_url}"
 
 @dataclass(frozen=True, slots=True)
 class BackendSubject:
-    """A backend, given by its name (registered, an entry point or `module:Class`), and its options."""
+    """A backend, given by its name (registered, an entry point or `module:Class`), and its options.
+
+    The options are not shown: one of them may be secret.
+    """
 
     name: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)
 
     @property
     def is_on_disk(self) -> bool:
@@ -123,7 +126,11 @@ def read_subject(name: str, config: str | None) -> BackendSubject:
     known = next((subject for subject in SHIPPED if subject.name == name), None)
     if config is None and known is not None:
         return known
-    return BackendSubject(name, {} if config is None else read_table(config))
+    if config is None:
+        return BackendSubject(name, {})
+    options = read_table(config)
+    refuse_inline_secrets(name, options, config)
+    return BackendSubject(name, options)
 
 
 BACKEND_CLAUSES: Mapping[str, Clause] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from contextlib import closing, suppress
@@ -57,6 +58,23 @@ def test_a_shipped_backend_has_default_options_unless_others_are_given() -> None
     assert read_subject("memory", '{"store": "x"}').options == {"store": "x"}, "expected the given options"
     with pytest.raises(ConfigurationError, match="no_such"):
         read_subject("no_such", None)
+
+
+SECRET = "a-token-that-guards-nothing"  # noqa: S105 - as it says
+
+
+def test_a_secret_option_comes_from_a_file(tmp_path: Path) -> None:
+    options = json.dumps({"token": SECRET})
+    wrapped = json.dumps({"inner": "hf3fs", "inner_options": {"token": SECRET}})
+    for name, config in (("hf3fs", options), ("metered", wrapped)):
+        with pytest.raises(ConfigurationError, match="option 'token' is secret: give the options in a file") as told:
+            read_subject(name, config)
+        assert SECRET not in str(told.value), f"SEC-7: no message shows it, got {told.value}"
+    file = tmp_path / "options.json"
+    file.write_text(options)
+    subject = read_subject("hf3fs", f"@{file}")
+    assert subject.options == {"token": SECRET}, "the options of the file are used"
+    assert SECRET not in repr(subject), "SEC-7: no failure shows it"
 
 
 def test_pages_share_no_bytes() -> None:
