@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from hicache.testing.plugin.doing import read_doing
 from hicache.testing.process_starts import EVENT as PROCESS_STARTED
 from hicache.testing.ranks.outcome import Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.worker import Task, work
@@ -110,7 +111,8 @@ class Launch:
             return Outcome(files.rank, None, how, (SILENT,))
         ended = "ended" if exit_code is None else f"ended with code {exit_code}"
         how = f"{ended}{where} and left no outcome:\n{self._words(files.rank)}"
-        return Outcome(files.rank, None, how, (ENDED,))
+        _, reason = read_doing(files.doing)
+        return Outcome(files.rank, None, how, (f"{ENDED}: {reason}" if reason else ENDED,))
 
     def _words(self, rank: int) -> str:
         """The standard error of a rank."""

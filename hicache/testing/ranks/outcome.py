@@ -50,11 +50,12 @@ class RanksFailedError(HiCacheError, AssertionError):
 
 
 class RankFiles:
-    """The files that one rank writes for the process that started it: notes, stack and outcome."""
+    """The files that one rank writes for the process that started it: notes, stack, outcome, and why it was ended."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self.stack = folder / f"rank{rank}.stack"
+        self.doing = folder / f"rank{rank}.doing"
         self._outcome = folder / f"rank{rank}.outcome"
         self._notes = folder / f"rank{rank}.notes"
 

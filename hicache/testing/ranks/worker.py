@@ -20,6 +20,7 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 
 from hicache.errors import RankError
 from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.doing import DOING
 from hicache.testing.processes import end_if_forked
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles
@@ -49,6 +50,7 @@ def work(task: Task) -> None:
     # When one rank dies, the agent terminates the others. SIGTERM stays blocked until each has written its outcome.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     files = RankFiles(task.folder, int(os.environ["RANK"]))
+    DOING.open(files.doing)
     with files.stack.open("w", encoding="utf-8") as stack:
         faulthandler.dump_traceback_later(
             max(task.ends_at_s - time.time() - STACK_MARGIN_S, STACK_MARGIN_S), file=stack
@@ -99,7 +101,7 @@ def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
     process = os.getpid()
     try:
         value = task.entry(world, *task.arguments)
-    except Exception as error:  # noqa: BLE001 - every error is this rank's outcome
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - all are this rank's outcome
         end_if_forked(process)
         world.leave(f"had raised {type(error).__name__}: {error}")
         # A rank that another one left alone is not the cause. What an assertion is about, the test says.

@@ -182,6 +182,11 @@ class Cause:
     also: tuple[str, ...]
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """The clauses that a reader is pointed to: the broken one, and those that the tests are about."""
+        return self.about if self.clause is None else (self.name, *self.about)
+
+    @property
     def told(self) -> str:
         """The cause, and how many tests of what found it."""
         of_clauses = f" of {', '.join(self.about)}" if self.about else ""

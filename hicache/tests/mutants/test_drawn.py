@@ -26,7 +26,8 @@ from hicache.testing.mutants.drawn import (
 from hicache.testing.report import Outcome
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.text import headline
-from hicache.tests.kit.suite_runs import run_recorded
+from hicache.tests.kit.suite_runs import execution, record, run_recorded
+from hicache.tests.mutants.drawn_pairs import Verdict, problems_of
 
 FOUND_BY: dict[type[CacheAdapter], tuple[str, str]] = {
     FloorsTheFrontier: ("test_requests.py", "test_a_window_shorter_than_a_page_stays_wherever_decoding_ends"),
@@ -62,7 +63,25 @@ def test_the_first_cause_names_the_clause(pytester: pytest.Pytester, drawn: Draw
     )
     assert any(one.outcome is Outcome.FAILED for one in found.executions), f"{drawn.source}: {test} does not find it"
     view = overview(found, CONTRACT)
-    first = view.causes[0]
-    named = first.about if first.clause is None else (first.name, *first.about)
-    assert set(drawn.clauses) & set(named), f"{drawn.source}: expected {drawn.clauses}, got: {headline(view)}"
-    assert len(view.causes) <= 3, f"{drawn.source}: expected at most three causes, got: {headline(view)}"
+    problems = problems_of(drawn, Verdict(1, view, 0.0))
+    assert not problems, f"{drawn.source}: {problems}, got: {headline(view)}"
+
+
+@pytest.mark.parametrize(
+    ("code", "causes", "told"),
+    [
+        (1, ["HOST-6", "KEY-1", "KEY-2"], []),
+        (0, ["HOST-6"], ["exit code 0"]),
+        (1, [], ["expected HOST-6 first"]),
+        (1, ["KEY-1", "KEY-1", "HOST-6"], ["expected HOST-6 first"]),
+        (1, ["HOST-6", "KEY-1", "KEY-2", "KEY-3"], ["more than 3 causes"]),
+    ],
+)
+def test_a_verdict_that_misleads_is_a_problem(code: int, causes: list[str], told: list[str]) -> None:
+    failures = [
+        execution("LOCK-1", outcome=Outcome.FAILED, name=f"test_{number}", causes=(cause,))
+        for number, cause in enumerate(causes)
+    ]
+    drawn = next(one for one in DRAWN if one.adapter is NeverWaits)
+    problems = problems_of(drawn, Verdict(code, overview(record(*failures), CONTRACT), 0.0))
+    assert problems == told, f"expected {told}, got {problems}"

@@ -127,6 +127,18 @@ def ends_early(world: RankWorld) -> str:
     return "nothing"
 
 
+def exits(world: RankWorld) -> None:
+    """Rank 1 ends as if all was well."""
+    if world.rank == 1:
+        raise SystemExit(0)
+
+
+def prints_without_end(world: RankWorld) -> None:
+    """Rank 1 prints, and never returns."""
+    while world.rank == 1:
+        os.write(1, b"x" * 4096)
+
+
 def fails(world: RankWorld) -> None:
     """Each rank raises its own error."""
     raise ValueError(f"defect {world.rank + 40}")

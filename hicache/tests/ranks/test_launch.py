@@ -6,16 +6,18 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hicache.testing.plugin.causes import causes_of
+from hicache.testing.plugin.doing import MAX_OUTPUT
 from hicache.testing.process_starts import process_starts
 from hicache.testing.ranks.launch import ENDED, HANDLED, Launch
 from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
-from hicache.testing.ranks.world import Mesh
+from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.tests.ranks import divergences
 from hicache.tests.ranks.divergences import DIVERGENCES
 
@@ -103,6 +105,21 @@ def test_a_process_tells_the_cause(launch: Launch) -> None:
     with pytest.raises(RanksFailedError) as caught:
         launch.values(divergences.fails)
     assert caught.value.causes == ("ValueError in the test",), f"expected the error of each rank, got {caught.value}"
+
+
+@pytest.mark.parametrize(
+    ("entry", "cause"),
+    [
+        (divergences.exits, "SystemExit in the test"),
+        (divergences.prints_without_end, f"{ENDED}: more than {MAX_OUTPUT:,} characters of output"),
+    ],
+)
+def test_a_rank_that_exits_or_prints_without_end_is_named(
+    launch: Launch, entry: Callable[[RankWorld], None], cause: str
+) -> None:
+    with pytest.raises(RanksFailedError) as caught:
+        launch.values(entry)
+    assert caught.value.causes == (cause,), f"expected {cause!r}, got {caught.value.causes}: {caught.value}"
 
 
 def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
