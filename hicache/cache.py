@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from functools import wraps
 from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from hicache.arguments import require_count, require_integer, require_type
+from hicache.clock import Clock
 from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt, Match
 from hicache.config import CacheConfig, Topology
 from hicache.errors import ArgumentError, ConfigurationError, KeyFormError, SlotError, StaleHandleError
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
-from hicache.metrics import Counters
+from hicache.metrics import Counters, Liveness
 from hicache.parallel.agree import ALONE, Agreement, agreed_config
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import AXES
@@ -56,6 +58,21 @@ from hicache.types import (
 )
 
 T = TypeVar("T")
+VerbT = TypeVar("VerbT", bound=Callable[..., Any])
+
+
+def _timed(verb: VerbT) -> VerbT:
+    """Measure a verb that may wait: for a copy, for storage or for other ranks."""
+
+    @wraps(verb)
+    def measured(cache: UnifiedRadixCache, *arguments: Any, **named: Any) -> Any:
+        begin_s = cache.clock.now()
+        try:
+            return verb(cache, *arguments, **named)
+        finally:
+            cache.liveness.record(verb.__name__, cache.clock.now() - begin_s)
+
+    return cast("VerbT", measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +147,8 @@ class UnifiedRadixCache:
     """A radix tree whose nodes have the data of several components on the device, on the host and in storage.
 
     `open` makes one. Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are
-    single slots. `agreement`: how the ranks that share the tree decide; all make the same calls in the same order.
+    single slots. `liveness`: how long its verbs took at most. `agreement`: how the ranks that share the tree decide;
+    all make the same calls in the same order.
     """
 
     def __init__(
@@ -141,8 +159,11 @@ class UnifiedRadixCache:
         agreement: Agreement,
         host: HostTier | None,
         storage: StorageTier | None,
+        clock: Clock,
     ) -> None:
         self.config = tree.config
+        self.clock = clock
+        self.liveness = Liveness(abandoned=storage.abandoned if storage else [])
         self.counters = tree.counters
         self.events = tree.events
         self.tree = tree
@@ -181,7 +202,7 @@ class UnifiedRadixCache:
                 host, evictor = _open_host(tree, pools, host_pools, runtime, agreement, opened)
                 storage = _open_storage(tree, host, runtime, agreement, opened) if config.storage else None
             opened.pop_all()
-        return cls(tree, pools, evictor, agreement, host, storage)
+        return cls(tree, pools, evictor, agreement, host, storage, runtime.clock)
 
     # Keys.
 
@@ -265,6 +286,7 @@ class UnifiedRadixCache:
         self.tree.locks.unlock(receipt, Tier.DEVICE)
         self.tree.free_dropped()
 
+    @_timed
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's slots (states for MAMBA), or all that is not locked.
 
@@ -275,6 +297,7 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         return EvictResult(freed, evicted.victims, evicted.refused)
 
+    @_timed
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
 
@@ -295,6 +318,7 @@ class UnifiedRadixCache:
         """Free the SWA partners alone of slots that the caller has. Otherwise SlotError, and nothing changes."""
         self.pools.free_window(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
+    @_timed
     def allocate_state(self) -> int | None:
         """A slot for one MAMBA state; evicts one if need be. None when every state is locked or a caller's."""
         self._require_component(Component.MAMBA.value)
@@ -347,6 +371,7 @@ class UnifiedRadixCache:
 
     # The host tier. Without one these verbs raise ConfigurationError.
 
+    @_timed
     def load_back(self, node: Node, quota: int | None = None) -> LoadBack | None:
         """Copy what a reader up to the node lacks to the device, if it is worth it and there is room.
 
@@ -370,6 +395,7 @@ class UnifiedRadixCache:
         """How many layers of the stack have arrived of all that the ticket waits for; all of them once it has ended."""
         return self._host_tier.load_backs.layers_done(ticket, self._host_tier.layers)
 
+    @_timed
     def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
         """Return when a layer of the stack has arrived, or the load-back has ended. `step` must have started it."""
         host = self._host_tier
@@ -438,6 +464,7 @@ class UnifiedRadixCache:
         self._storage_tier.prefetches.abort(operation)
         self.tree.free_dropped()
 
+    @_timed
     def attach_storage(self) -> bool:
         """Open the backend, on all ranks or on none; False when there is one, also an abandoned one in a call.
 
@@ -449,6 +476,7 @@ class UnifiedRadixCache:
         self._agreement.together(storage.attach, lambda _: storage.detach(), "attach")
         return True
 
+    @_timed
     def detach_storage(self) -> bool:
         """Close the backend; False while anything is under way, or when there is none."""
         storage = self._storage_tier
@@ -458,6 +486,7 @@ class UnifiedRadixCache:
         storage.writer.forget()
         return True
 
+    @_timed
     def clear_storage(self) -> bool:
         """Remove all that the cache has in storage; False while anything is under way, or when a rank cannot."""
         storage = self._storage_tier
@@ -475,6 +504,7 @@ class UnifiedRadixCache:
             return False
         return self.host is None or not self.host.controller.under_way()
 
+    @_timed
     def step(self) -> None:
         """Take over what has ended on every rank, and start what waits. All of it is one agreement of the ranks."""
         host, storage = self.host, self.storage
@@ -503,6 +533,7 @@ class UnifiedRadixCache:
         storage.reads.start()
         self.tree.free_dropped()
 
+    @_timed
     def drain(self) -> None:
         """Step until nothing is under way, waiting for what runs."""
         self.step()
@@ -510,6 +541,7 @@ class UnifiedRadixCache:
             self._wait()
             self.step()
 
+    @_timed
     def reset(self) -> None:
         """Free all that the tree has, on device and host. Receipts and tickets are refused from now on.
 
@@ -521,6 +553,7 @@ class UnifiedRadixCache:
             self.storage.quarantine.keep_dropped()
         self.tree.free_dropped()
 
+    @_timed
     def close(self) -> None:
         """End what is under way, and give back threads, files and pinned memory, also if a part of it raises.
 

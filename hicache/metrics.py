@@ -1,8 +1,8 @@
-"""Counters of the work that a cache did. Counts, unlike times, are the same on every machine."""
+"""Counters of the work that a cache did, the same on every machine; and Liveness, how long its verbs were blocked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -33,3 +33,21 @@ class Counters:
     prefetches_limited: int = 0
     prefetches_cut: int = 0
     storage_errors: int = 0
+
+
+@dataclass(slots=True)
+class Liveness:
+    """How long the verbs that may wait have taken, since the cache was opened.
+
+    `longest_s`: seconds of the longest call of a verb. `longest_verb`: its name, or empty. `abandoned`: the name of
+    each storage backend that did not answer in time, in order.
+    """
+
+    longest_s: float = 0.0
+    longest_verb: str = ""
+    abandoned: list[str] = field(default_factory=list)
+
+    def record(self, verb: str, seconds: float) -> None:
+        """Count a call of a verb."""
+        if seconds > self.longest_s:
+            self.longest_s, self.longest_verb = seconds, verb

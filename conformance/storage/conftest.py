@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
+from hicache.testing.plugin.fixtures import adapter_type
 from hicache.testing.storage.subject import Place
 
 from .metadata import Metadata
 
-__all__ = ["metadata", "place", "pytest_generate_tests", "store", "writers"]
+__all__ = ["adapter_type", "metadata", "place", "pytest_generate_tests", "store", "writers"]
 
 
 @pytest.fixture

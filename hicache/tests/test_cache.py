@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,12 @@ from hicache import (
     WritePolicy,
     open_cache,
 )
+from hicache.clock import VirtualClock
 from hicache.errors import ConfigurationError, PoolMismatchError, StaleHandleError
 from hicache.pools.buffers import RawBytes, TierPools
+from hicache.runtime import Runtime
+from hicache.storage.file import FileStorage
+from hicache.storage.memory import MemoryStorage
 from hicache.tests.pools.two_tiers import stored_config
 from hicache.types import SHARED, Slots, Tokens
 
@@ -392,6 +397,46 @@ def test_a_cache_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'file' has no option 'rood', which is 'x'"):
         open_on_disk(tmp_path, rood="x")
     assert _threads() == [], f"after a refusal there are {_threads()}"
+
+
+class KilledError(BaseException):
+    """Ends a thread."""
+
+
+@pytest.mark.parametrize("error", [OSError("a file is held"), KilledError("of the backend")], ids=repr)
+def test_a_backend_that_raises_when_it_is_closed_leaves_no_thread(
+    tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: FileStorage) -> None:
+        raise error
+
+    with open_on_disk(tmp_path) as cache:
+        insert_prompt(cache)
+        cache.drain()
+        cache.evict("full", CAPACITY)
+        load_prompt_back(cache)
+        monkeypatch.setattr(FileStorage, "close", refuse)
+    assert _threads() == [], f"the backend could not be closed, and there are {_threads()}"
+    assert "storage backend, close: " in caplog.text, f"expected the error to be logged, got {caplog.messages}"
+
+
+def test_the_longest_call_of_a_verb_is_measured() -> None:
+    clock = VirtualClock()
+
+    class Slow(MemoryStorage):
+        def clear(self) -> bool:
+            clock.advance(7.0)
+            return super().clear()
+
+    config = stored_config()
+    runtime = replace(Runtime.of(config), open_backend=lambda scope: Slow(scope, {}), clock=clock)
+    with closing(UnifiedRadixCache.open(config, runtime)) as cache:
+        cache.step()
+        assert cache.liveness.longest_s == 0.0, f"no time has passed, got {cache.liveness}"
+        assert cache.clear_storage(), "nothing is under way"
+        cache.drain()
+        found = cache.liveness.longest_verb, cache.liveness.longest_s
+        assert found == ("clear_storage", 7.0), f"the backend took 7 s to clear, got {found}"
 
 
 def test_a_cache_may_be_closed_twice(tmp_path: Path) -> None:

@@ -280,9 +280,11 @@ def call_within(limit_s: float, name: str, act: Callable[[], T], late: Callable[
     a RuntimeError for what would end a thread, and TimeoutError, with the name, when it takes longer.
     """
     call = _Call(act, late)
-    Thread(target=call.run, name=name, daemon=True).start()
+    thread = Thread(target=call.run, name=name, daemon=True)
+    thread.start()
     if not call.wait(min(limit_s, TIMEOUT_MAX)):
         raise TimeoutError(f"{name} has not ended within {limit_s:g} s")
+    thread.join()
     if isinstance(call.error, Exception):
         raise call.error
     if call.error is not None:

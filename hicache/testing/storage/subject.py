@@ -138,6 +138,7 @@ BACKEND_CLAUSES: Mapping[str, Clause] = {
     for clause_id in (
         "KEY-2",
         *(f"STORE-{number}" for number in range(1, 15)),
+        "FLOW-13",
         *("SEC-4", "SEC-5", "SEC-6", "SEC-7"),
     )
 }

@@ -1,0 +1,145 @@
+"""STORE-12, FLOW-13: the cache of the run over the backend, behind a wrapper that lies, dies or hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from hicache.config import ExecutorKind
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import standard_configurations
+from hicache.testing.contract import clause
+from hicache.testing.driving.driver import Driver
+from hicache.testing.storage.misbehaving import BACKEND, GUARD_S, Lie, Script, script
+from hicache.testing.storage.room import require_room
+from hicache.testing.storage.subject import Place
+
+NAME = "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped"
+"""The standard configuration that is opened over the backend. A page is smaller than those of the other tests."""
+
+PROMPT = (1, 2, 3, 4)
+
+LIMIT_S = 3600.0
+"""How long a call may take. The test moves the clock."""
+
+LIES: dict[str, tuple[str, Lie]] = {
+    "nones-for-get": ("get", lambda keys: [None] * keys),
+    "errors-for-get": ("get", lambda keys: [-1] * keys),
+    "texts-for-get": ("get", lambda keys: ["error"] * keys),
+    "one-answer-for-get": ("get", lambda _: [True]),
+    "true-for-exists": ("exists", lambda _: True),
+    "too-many-for-exists": ("exists", lambda keys: keys + 1),
+    "a-float-for-exists": ("exists", float),
+    "not-a-number-for-exists": ("exists", lambda _: float("nan")),
+}
+
+
+@pytest.fixture
+def cached(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[tuple[Driver, Script]]:
+    """A cache over the backend that has stored the prompt and holds nothing of it, and the script of its wrapper."""
+    require_room(place, len(PROMPT))
+    with over_a_script(place, adapter_type) as (driver, told):
+        driver.put(driver.key(driver.prompt(PROMPT)))
+        driver.drain()
+        driver.reset()
+        yield driver, told
+
+
+@contextmanager
+def over_a_script(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[tuple[Driver, Script]]:
+    """A driver of a cache over the wrapped backend."""
+    config = next(one for one in standard_configurations(frozenset(Capability)) if one.name == NAME)
+    assert config.storage is not None, f"{NAME} has storage"
+    with script() as (name, told):
+        options = {"inner": place.subject.name, "inner_options": place.options, "script": name}
+        storage = replace(
+            config.storage,
+            backend=BACKEND,
+            model=place.name,
+            options=options,
+            executor=ExecutorKind.THREADED,
+            answer_timeout_s=LIMIT_S,
+        )
+        config = replace(config, storage=storage)
+        with closing(adapter_type(config)) as adapter:
+            driver = Driver(adapter, config)
+            try:
+                yield driver, told
+                driver.check()
+            finally:
+                # Before the cache is closed: a cache that waits for ever would do so there.
+                told.behave()
+
+
+def prefetch(driver: Driver) -> int:
+    """Prefetch the prompt, and drain; the number of pages that came. Their bytes are checked."""
+    ticket = driver.prefetch(driver.key(driver.prompt(PROMPT)))
+    assert ticket is not None, "FLOW-13: the backend is attached: expected it to be asked"
+    driver.drain()
+    tokens = driver.check_prefetch(ticket)
+    assert tokens is not None, "FETCH-3: all was drained: expected the prefetch to have ended"
+    return tokens // driver.config.page_size
+
+
+def reach(driver: Driver, is_reached: Callable[[], bool]) -> None:
+    """Step until something is so; the threads of the cache get time to do it."""
+    deadline_s = time.monotonic() + GUARD_S
+    while not is_reached():
+        assert time.monotonic() < deadline_s, f"FLOW-13: expected it within {GUARD_S:g} s"
+        driver.step()
+        time.sleep(0.001)
+
+
+def is_silent(driver: Driver) -> bool:
+    """Whether an abandoned backend is still in a call."""
+    storage = driver.snapshot().storage
+    return storage is not None and storage.abandoned is not None
+
+
+@pytest.mark.parametrize(("verb", "lie"), LIES.values(), ids=LIES)
+@clause("STORE-12")
+def test_a_cache_believes_no_lie_about_the_pages_of_a_backend(
+    cached: tuple[Driver, Script], verb: str, lie: Lie
+) -> None:
+    driver, told = cached
+    told.lies[verb] = lie
+    came = prefetch(driver)
+    assert came == 0, f"STORE-12: {verb} gave what is no answer: expected no page to come, {came} came"
+    told.lies.clear()
+    came = prefetch(driver)
+    assert came == len(PROMPT), f"STORE-12: {verb} answers again: expected {len(PROMPT)} pages, {came} came"
+
+
+@pytest.mark.parametrize("verb", ["exists", "get"])
+@clause("STORE-12", "FLOW-13")
+def test_a_cache_outlives_a_backend_that_ends_its_thread(cached: tuple[Driver, Script], verb: str) -> None:
+    driver, told = cached
+    told.deadly = {verb}
+    came = prefetch(driver)
+    assert came == 0, f"FLOW-13: {verb} ends its thread: expected no page to come, {came} came"
+    told.deadly.clear()
+    came = prefetch(driver)
+    assert came == len(PROMPT), f"FLOW-13: one call failed: expected {len(PROMPT)} pages by the next, {came} came"
+
+
+@pytest.mark.parametrize("verb", ["exists", "get"])
+@clause("FLOW-13")
+def test_a_cache_goes_on_without_a_backend_that_hangs(cached: tuple[Driver, Script], verb: str) -> None:
+    driver, told = cached
+    gate = told.hang(verb)
+    ticket = driver.prefetch(driver.key(driver.prompt(PROMPT)))
+    reach(driver, gate.entered.is_set)
+    driver.advance_clock(2 * LIMIT_S)
+    driver.drain()
+    assert driver.check_prefetch(ticket) == 0, f"FLOW-13: {verb} hangs: expected no page to come"
+    driver.reset()
+    assert not gate.was_late, f"FLOW-13: {verb} hangs: expected neither a drain nor a reset to wait for it"
+    gate.open()
+    reach(driver, lambda: not is_silent(driver))
+    assert driver.attach_storage(), "FLOW-13: the backend has answered: expected it to be attached again"
+    came = prefetch(driver)
+    assert came == len(PROMPT), f"FLOW-13: the backend answers again: expected {len(PROMPT)} pages, {came} came"
