@@ -17,7 +17,7 @@ BLANK = 0x5A
 @lru_cache(maxsize=1024)
 def page_bytes(scope: str, key: str, version: int, size: int) -> bytes:
     """The bytes of a page. Two different pages have no common run of bytes at any offset."""
-    return hashlib.shake_128(f"{scope}|{key}|{version}|{size}".encode()).digest(size)
+    return hashlib.shake_128(f"{scope}|{key}|{version}|{size}".encode(errors="surrogatepass")).digest(size)
 
 
 def cut_evenly(size: int, pieces: int) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from typing import TypeVar
 import pytest
 
 from hicache.testing.storage.driver import StorageDriver
-from hicache.testing.storage.faults import files_of
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, Place
 from hicache.testing.storage.writers import Task, Writer, Writers, task_of
 from hicache.tests.attack.campaign import Campaign
@@ -54,7 +53,8 @@ CHANGES: tuple[Callable[[bytearray, random.Random], None], ...] = (flip_bits, bl
 
 def damage_a_file(directory: Path, rng: random.Random) -> str:
     """Damage one file of the store in place, cut it, lengthen it, or remove it; returns what was done."""
-    files = files_of(directory)
+    # Unlike files_of, a walk goes on when another process removes a folder in the meantime.
+    files = sorted(Path(folder) / name for folder, _, names in os.walk(directory) for name in names)
     if not files:
         return "found no file"
     path = rng.choice(files)
@@ -101,6 +101,9 @@ class Attack:
 
     def run(self) -> None:
         """Run one round, and store and read pages when all writers have ended."""
+        sound = [f"sound/{number}" for number in range(8)]
+        self._store.set(sound, 8)
+        assert self._store.get(sound) == [True] * 8, "STORE-4: nothing is damaged yet: expected all pages"
         tasks = [self._task(number) for number in range(WRITERS)]
         self._running = [self._writers.start(task) for task in tasks]
         for _ in range(VERBS):
@@ -167,10 +170,9 @@ class Attack:
 def test_no_wrong_page_is_read_beside_killed_and_stopped_writers_and_damaged_files(
     campaign: Campaign, subject: BackendSubject, tmp_path: Path
 ) -> None:
-    for seed in campaign.rounds(2, 0.1):
+    for seed in campaign.rounds(2, 0.15):
         with (
             closing(Writers()) as writers,
             closing(Place(subject, tmp_path, page_bytes=PAGE, capacity_bytes=150 * PAGE)) as place,
         ):
             Attack(campaign, place, writers, seed).run()
-    assert campaign.counts["pages read"], f"expected some pages to be read, got {campaign}"
