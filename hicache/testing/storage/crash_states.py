@@ -46,7 +46,7 @@ _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 _FILE = re.compile(r"^\d+<((?:\\x[0-9a-f]{2})*)>")
 _BEGUN = " <unfinished ...>"
 _RESUMED = re.compile(r"^\d+ +<\.\.\. \w+ resumed>(.*)$")
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class Fate(Enum):
@@ -132,7 +132,7 @@ class CrashStates:
     def _traced(self, log: Path) -> tuple[list[Call], int]:
         """Store the batch in another process; returns its calls, and how many were made when it was acknowledged."""
         command = [sys.executable, "-m", _MODULE, self._name, json.dumps(self._options), str(self._work)]
-        strace = ["strace", "-f", "-y", "-xx", "-s", str(_MOST_BYTES), "-e", f"trace={','.join(CALLS)}", "-o", str(log)]
+        strace = ["strace", "-f", "-y", "-xx", "-s", str(_MAX_BYTES), "-e", f"trace={','.join(CALLS)}", "-o", str(log)]
         subprocess.run([*strace, *command], check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - a Python of our own
         return read_trace(log, self._work)
 

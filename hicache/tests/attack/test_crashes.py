@@ -26,13 +26,13 @@ STORES: Mapping[str, tuple[str, dict[str, Any], bool]] = {
 EVERY = 12
 """In `make test` only the states after every twelfth call are checked, without drawn fates of writes."""
 
-LEAST_STATES = 1000
+MIN_STATES = 1000
 """How many states `tox -e attack` checks at least."""
 
 SEEDS = 10
 """How many fates of the writes are drawn at a time until there are so many states."""
 
-MOST_SEEDS = 200
+MAX_SEEDS = 200
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace, which records the system calls, is not installed")
@@ -45,8 +45,8 @@ def test_a_store_after_a_crash_has_what_was_acknowledged_and_no_torn_page(
     if SECONDS not in os.environ:
         counts, least = states.run((), every=EVERY), len(states.calls) // EVERY
     else:
-        counts, least = states.run(range(SEEDS)), LEAST_STATES
-        for first in range(SEEDS, MOST_SEEDS, SEEDS):
+        counts, least = states.run(range(SEEDS)), MIN_STATES
+        for first in range(SEEDS, MAX_SEEDS, SEEDS):
             if counts.states < least:
                 counts.add(states.run(range(first, first + SEEDS)))
     campaign.counts.update(
