@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from errno import EDQUOT, EIO, ELOOP, ENOSPC
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -14,7 +14,7 @@ from struct import Struct
 from threading import Lock
 from typing import Any, NamedTuple
 
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from hicache.storage.base import Pieces
 from hicache.storage.file_lock import LOCK_TIMEOUT_S, MAX_LOCK_TIMEOUT_S
@@ -51,11 +51,19 @@ def read_object(file: int, pieces: Pieces, seed: int) -> Answer:
     return Answer.DONE if checksum(pieces, seed) == expected else Answer.CORRUPT
 
 
-COUNTS = Struct("<qq")
+COUNTS = Struct("<qqqQ")
+
+
+class Counts(NamedTuple):
+    """The number of objects, of their bytes, and the last time of use of an object that was stored."""
+
+    objects: int
+    object_bytes: int
+    last_ns: int
 
 
 class FileUsage:
-    """The number of objects and of their bytes, in a file. All methods but `read` are called under the folder's lock.
+    """The counts of a scope, in a file, with a checksum. All methods but `read` are called under the folder's lock.
 
     A process that dies between counting and linking leaves the counts too high, never too low, until the next scan.
     """
@@ -65,29 +73,44 @@ class FileUsage:
 
     @property
     def is_known(self) -> bool:
-        """Whether the counts were ever set."""
-        return os.fstat(self._file).st_size == COUNTS.size
+        """Whether the counts were ever set, and are not damaged."""
+        return self._found() is not None
 
-    def read(self) -> tuple[int, int]:
-        """The number of objects, and of their bytes."""
-        counts = os.pread(self._file, COUNTS.size, 0)
-        if len(counts) != COUNTS.size:
-            raise OSError(EIO, f"expected {COUNTS.size} bytes of counts, read {len(counts)}")
-        objects, object_bytes = COUNTS.unpack(counts)
-        return objects, object_bytes
+    def read(self) -> Counts:
+        """The counts. Raises OSError if they are damaged."""
+        counts = self._found()
+        if counts is None:
+            raise OSError(EIO, "the counts of objects and bytes are damaged")
+        return counts
 
-    def set(self, objects: int, object_bytes: int) -> None:
+    def set(self, objects: int, object_bytes: int, last_ns: int) -> None:
         """Write the counts."""
-        os.pwrite(self._file, COUNTS.pack(objects, object_bytes), 0)
+        counts = (objects, object_bytes, last_ns)
+        os.pwrite(self._file, COUNTS.pack(*counts, _checksum(*counts)), 0)
 
-    def add(self, objects: int, object_bytes: int) -> None:
+    def add(self, objects: int, object_bytes: int, last_ns: int = 0) -> None:
         """Add a change to the counts."""
-        known_objects, known_bytes = self.read()
-        self.set(known_objects + objects, known_bytes + object_bytes)
+        known = self.read()
+        self.set(known.objects + objects, known.object_bytes + object_bytes, max(known.last_ns, last_ns))
+
+    def _found(self) -> Counts | None:
+        found = os.pread(self._file, COUNTS.size, 0)
+        if len(found) < COUNTS.size:
+            return None
+        *counts, expected = COUNTS.unpack(found)
+        return Counts(*counts) if _checksum(*counts) == expected else None
+
+
+def _checksum(*counts: int) -> int:
+    return xxh3_64_intdigest(COUNTS.pack(*counts, 0))
 
 
 Scan = Callable[[], Iterable[tuple[str, os.stat_result]]]
 """All files with their status."""
+
+
+MAX_TIME_NS = 1 << 62
+"""Times of use after this are not gone on from."""
 
 
 class FileRecency:
@@ -104,6 +127,16 @@ class FileRecency:
         self._scanned_ns = -1
         self._lock = Lock()
         self._last_ns = 0
+
+    @property
+    def last_ns(self) -> int:
+        """The last time of use."""
+        return self._last_ns
+
+    def go_on_after(self, last_ns: int) -> None:
+        """Give only later times from now on: the clock may have gone back since."""
+        with self._lock:
+            self._last_ns = max(self._last_ns, last_ns)
 
     def touch(self, file: int | str) -> None:
         """Record that a file, open or given by its path, is used now. Each use by one process has a different time."""
@@ -136,6 +169,7 @@ class FileRecency:
         self._heap = [(status.st_mtime_ns, path) for path, status in self._scan()]
         heapify(self._heap)
         self._scanned_ns = max([begin_ns, *[used_ns for used_ns, _ in self._heap]])
+        self.go_on_after(min(self._scanned_ns, MAX_TIME_NS))
 
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -175,7 +209,7 @@ class FileStorage(PagedStorage):
         self._numbers = count()
         with self._folder.opening():
             if self._folder.remove_dead_writers() or not self._usage.is_known:
-                list(self._scan())
+                self._count()
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return [os.path.lexists(self._path(key)) for key in keys]
@@ -207,6 +241,8 @@ class FileStorage(PagedStorage):
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
         answers = [Answer.PRESENT] * len(keys)
         staged: list[Staged] = []
+        with suppress(OSError):
+            self._recency.go_on_after(self._usage.read().last_ns)
         for number, (key, pieces) in enumerate(zip(keys, sources, strict=True)):
             path, length = self._path(key), page_bytes(pieces)
             if self._touch(path):
@@ -246,14 +282,26 @@ class FileStorage(PagedStorage):
             return Answer.FULL if error.errno in (ENOSPC, EDQUOT) else self.failed(error)
         return Answer.DONE
 
-    def _link_all(self, staged: Sequence[Staged], answers: list[Answer], held: set[str]) -> None:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the folder's lock, with counts that are not damaged."""
         with self._folder.locked():
+            if not self._usage.is_known:
+                self._count()
+            yield
+
+    def _link_all(self, staged: Sequence[Staged], answers: list[Answer], held: set[str]) -> None:
+        try:
+            with self._changing():
+                for page in staged:
+                    try:
+                        answers[page.number] = self._link(page, held)
+                    except OSError as error:
+                        answers[page.number] = self.failed(error)
+        finally:
             for page in staged:
-                try:
-                    answers[page.number] = self._link(page, held)
-                except OSError as error:
-                    answers[page.number] = self.failed(error)
-                Path(page.source).unlink()
+                with suppress(OSError):
+                    Path(page.source).unlink()
         if self._is_synced:
             for folder in {Path(page.path).parent for page in staged}:
                 _sync_folder(folder)
@@ -263,7 +311,7 @@ class FileStorage(PagedStorage):
             return Answer.PRESENT
         if not self._ensure_available(page.length, held):
             return Answer.FULL
-        self._usage.add(1, page.length)
+        self._usage.add(1, page.length, self._recency.last_ns)
         try:
             _link(page.source, page.path)
         except OSError:
@@ -275,11 +323,11 @@ class FileStorage(PagedStorage):
         """Evict files, but none of the batch, until there is room for `wanted` bytes. Returns whether there is room."""
         if self._capacity_bytes is None:
             return True
-        while self._usage.read()[1] + wanted > self._capacity_bytes:
+        while self._usage.read().object_bytes + wanted > self._capacity_bytes:
             oldest = self._recency.take_oldest()
             if oldest is None:
                 # No file is left to evict, and the last scan has corrected the counts, so compare once more.
-                return self._usage.read()[1] + wanted <= self._capacity_bytes
+                return self._usage.read().object_bytes + wanted <= self._capacity_bytes
             if oldest[0] in held:
                 self._recency.put_back(*oldest)
                 return False
@@ -289,7 +337,7 @@ class FileStorage(PagedStorage):
 
     def _remove(self, path: str, seen: os.stat_result) -> None:
         """Remove a damaged file, unless another file has replaced it."""
-        with self._folder.locked(), suppress(FileNotFoundError):
+        with self._changing(), suppress(FileNotFoundError):
             if os.path.samestat(os.lstat(path), seen):
                 self._unlink(path, seen)
 
@@ -309,7 +357,10 @@ class FileStorage(PagedStorage):
             return True
 
     def _holdings(self) -> tuple[int, int]:
-        return self._usage.read()
+        if not self._usage.is_known:
+            with self._changing():
+                return self._usage.read()[:2]
+        return self._usage.read()[:2]
 
     def _release(self) -> None:
         self._folder.close()
@@ -318,15 +369,22 @@ class FileStorage(PagedStorage):
         # No key contains a plus sign, so different keys have different names.
         return f"{self._folder.path}/{xxh3_64_hexdigest(key.encode())[:PREFIX_DIGITS]}/{key.replace('/', '+')}"
 
+    def _count(self) -> None:
+        """Set the counts to those of the files."""
+        list(self._scan())
+
     def _scan(self) -> Iterator[tuple[str, os.stat_result]]:
-        """All objects. Sets the usage to their number and bytes."""
+        """All objects. Sets the counts to theirs."""
         found = [
             (entry.path, entry.stat(follow_symlinks=False))
             for folder in self._folder.path.iterdir()
-            if len(folder.name) == PREFIX_DIGITS
+            if len(folder.name) == PREFIX_DIGITS and folder.is_dir()
             for entry in os.scandir(folder)
+            if not entry.is_dir(follow_symlinks=False)
         ]
-        self._usage.set(len(found), sum([status.st_size - HEADER.size for _, status in found]))
+        last_ns = max([status.st_mtime_ns for _, status in found], default=0)
+        object_bytes = sum([status.st_size - HEADER.size for _, status in found])
+        self._usage.set(len(found), object_bytes, min(last_ns, MAX_TIME_NS))
         return iter(found)
 
 
