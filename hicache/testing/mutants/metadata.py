@@ -9,7 +9,7 @@ from typing import Any
 from hicache.storage.hf3fs import fields, service
 from hicache.storage.hf3fs.access import Access
 from hicache.storage.hf3fs.catalogue import Catalogue
-from hicache.storage.hf3fs.fields import RefusalError
+from hicache.storage.hf3fs.fields import Fields, RefusalError
 from hicache.storage.hf3fs.journal import Journal
 from hicache.storage.hf3fs.pages import Change, Pages, Reservation
 
@@ -48,6 +48,10 @@ def _reclaims_nothing(*_: object) -> list[int]:
     return []
 
 
+def _takes_any_list(fields: Fields, name: str, default: Any) -> Any:
+    return fields._found.get(name, default)  # noqa: SLF001 - the defect
+
+
 _CHANGE = Journal.change
 
 MUTANTS = (
@@ -82,6 +86,14 @@ MUTANTS = (
         "_check_room",
         _takes_every_size,
         "test_no_namespace_takes_the_room_of_all",
+    ),
+    MetadataMutant(
+        "lists-are-not-checked",
+        "SEC-4",
+        Fields,
+        "_list",
+        _takes_any_list,
+        "test_no_request_ends_in_an_error_of_the_server",
     ),
     MetadataMutant(
         "any-number-of-keys", "SEC-4", fields, "MAX_KEYS", 1 << 30, "test_a_request_of_too_many_keys_is_refused"

@@ -155,6 +155,62 @@ def test_all_that_was_answered_is_there_after_a_crash(file: Path, seed: int, mon
         assert holdings(found) == holdings(catalogue), f"STORE-10: at the end with seed {seed}"
 
 
+CALLS = ("open", "write", "fdatasync", "fsync", "rename", "replace", "unlink", "ftruncate")
+"""What changes files, or makes a change durable."""
+
+
+@contextmanager
+def seen_at_each_call(monkeypatch: pytest.MonkeyPatch, file: Path) -> Iterator[list[dict[str, bytes]]]:
+    """The contents of the files before each of these calls, and after the last one."""
+    seen = list[dict[str, bytes]]()
+
+    def look() -> None:
+        contents = {path.name: path.read_bytes() for path in file.parent.glob(f"{file.name}*")}
+        if contents not in seen:
+            seen.append(contents)
+
+    def looking(call: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(*arguments: Any, **options: Any) -> Any:
+            look()
+            return call(*arguments, **options)
+
+        return looked
+
+    with monkeypatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, looking(getattr(os, name)))
+        yield seen
+    look()
+
+
+def test_a_crash_at_any_call_of_a_save_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = 0
+    for unfinished in (False, True):
+        with closing(open_at(file)) as catalogue:
+            catalogue.initialise(STATE, 4)
+            keep(catalogue, "a", "b")
+            if unfinished:
+                # The save before this one failed after its first step.
+                assert catalogue._journal is not None, "the catalogue has a file"
+                catalogue._journal.rotate()
+                keep(catalogue, "c")
+            catalogue.reserve(STATE, ["d"], "0" * 16)
+            expected, usage = holdings(catalogue), catalogue.usage(STATE)
+            with seen_at_each_call(monkeypatch, file) as seen:
+                catalogue.save()
+        states += len(seen)
+        for number, contents in enumerate(seen):
+            folder = file.parent / f"state-{unfinished}-{number}"
+            folder.mkdir()
+            for name, content in contents.items():
+                (folder / name).write_bytes(content)
+            with closing(open_at(folder / file.name)) as found:
+                assert (holdings(found), found.usage(STATE)) == (expected, usage), f"STORE-14: {sorted(contents)}"
+        for path in file.parent.glob(f"{file.name}*"):
+            path.unlink()
+    assert states >= 8, f"expected the states between the steps of a save, got {states}"
+
+
 def test_an_old_page_does_not_come_back_with_another_s_bytes(file: Path) -> None:
     with closing(open_at(file)) as catalogue:
         catalogue.initialise(STATE, 1)
