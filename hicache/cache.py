@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, cast
 
@@ -13,11 +13,17 @@ import numpy as np
 import torch
 
 from hicache.arguments import require_count, require_integer, require_type
-from hicache.clock import Clock
 from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree, LockReceipt, Match
 from hicache.config import CacheConfig, Topology
-from hicache.errors import ArgumentError, ConfigurationError, KeyFormError, SlotError, StaleHandleError
+from hicache.errors import (
+    ArgumentError,
+    ConfigurationError,
+    InterruptedVerbError,
+    KeyFormError,
+    SlotError,
+    StaleHandleError,
+)
 from hicache.events import EventLog
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.metrics import Counters, Liveness
@@ -29,6 +35,7 @@ from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools, runtime_for
 from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
+from hicache.storage.keys import StorageKeys
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.evict import DeviceEvictor, HostEvictor
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
@@ -56,21 +63,22 @@ from hicache.types import (
     TransferKind,
     TransferPhase,
 )
+from hicache.verbs import Turn, verb
 
 T = TypeVar("T")
 VerbT = TypeVar("VerbT", bound=Callable[..., Any])
 
 
-def _timed(verb: VerbT) -> VerbT:
+def _timed(call: VerbT) -> VerbT:
     """Measure a verb that may wait: for a copy, for storage or for other ranks."""
 
-    @wraps(verb)
+    @wraps(call)
     def measured(cache: UnifiedRadixCache, *arguments: Any, **named: Any) -> Any:
         begin_s = cache.clock.now()
         try:
-            return verb(cache, *arguments, **named)
+            return call(cache, *arguments, **named)
         finally:
-            cache.liveness.record(verb.__name__, cache.clock.now() - begin_s)
+            cache.liveness.record(call.__name__, cache.clock.now() - begin_s)
 
     return cast("VerbT", measured)
 
@@ -87,45 +95,77 @@ class HostTier:
     load_backs: LoadBackManager
 
 
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a cache has from its opening to its end, whatever becomes of its tree.
+
+    `worker`: calls the storage backend. Without the tier below, `host_pools` and `worker` are None.
+    """
+
+    config: CacheConfig
+    runtime: Runtime
+    agreement: Agreement
+    events: EventLog
+    counters: Counters
+    liveness: Liveness
+    pools: DevicePools
+    host_pools: HostPools | None
+    worker: StorageWorker | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """A tree and the managers over it: what is made anew when a verb was interrupted."""
+
+    tree: ComponentTree
+    evictor: DeviceEvictor
+    host: HostTier | None
+    storage: StorageTier | None
+
+    @classmethod
+    def over(cls, kept: Resources, opened: ExitStack) -> Tiers:
+        """An empty tree, and executors for its tiers. `opened`: closes them on failure."""
+        tree = ComponentTree(kept.config, kept.pools, kept.host_pools, kept.events, kept.counters)
+        if kept.host_pools is None:
+            return cls(tree, DeviceEvictor(tree, kept.pools, None), None, None)
+        host, evictor = _open_host(tree, kept, kept.host_pools, opened)
+        storage = None if kept.worker is None else _open_storage(tree, host, kept, kept.worker, opened)
+        return cls(tree, evictor, host, storage)
+
+
 def _open_host(
-    tree: ComponentTree,
-    pools: DevicePools,
-    host_pools: HostPools,
-    runtime: Runtime,
-    agreement: Agreement,
-    opened: ExitStack,
+    tree: ComponentTree, kept: Resources, host_pools: HostPools, opened: ExitStack
 ) -> tuple[HostTier, DeviceEvictor]:
     """The host tier, and the device evictor, which backs up with write_back. `opened`: closes them on failure."""
-    opened.callback(host_pools.close)
-    host_pools.pin(runtime_for(tree.config.device))
+    pools, runtime = kept.pools, kept.runtime
     copier = PoolCopier(pools, host_pools, layer_order({name: one.spec for name, one in pools.buffers.items()}))
     controller = HybridCacheController[Transfer](lambda kind: runtime.open_copies(kind, copier))
     opened.callback(controller.close)
     evictor = HostEvictor(tree, host_pools)
-    backups = BackupManager(tree, host_pools, evictor, controller, agreement)
+    backups = BackupManager(tree, host_pools, evictor, controller, kept.agreement)
     device_evictor = DeviceEvictor(tree, pools, backups if tree.is_write_back else None)
     load_backs = LoadBackManager(tree, pools, device_evictor, controller)
     return HostTier(host_pools, copier.layers, controller, evictor, backups, load_backs), device_evictor
 
 
 def _open_storage(
-    tree: ComponentTree, host: HostTier, runtime: Runtime, agreement: Agreement, opened: ExitStack
+    tree: ComponentTree, host: HostTier, kept: Resources, worker: StorageWorker, opened: ExitStack
 ) -> StorageTier:
-    """Open the storage tier and its backend. `opened`: closes it on failure."""
+    """Open the storage tier without its backend. `opened`: closes it on failure."""
+    runtime = kept.runtime
     requests = StorageRequests(tree.config, host.pools, tree.counters, host.controller.numbers)
-    worker = StorageWorker(host.pools, requests.keys.written)
     reads = TransferQueue(runtime.open_storage("read", worker))
     opened.callback(reads.close)
     writes = TransferQueue(runtime.open_storage("write", worker))
     opened.callback(writes.close)
     writer = StorageWriter(tree, requests, writes)
-    stop_policy = PrefetchStopPolicy(tree.config, runtime.clock, agreement)
+    stop_policy = PrefetchStopPolicy(tree.config, runtime.clock, kept.agreement)
     prefetches = PrefetchManager(tree, host.evictor, host.backups, requests, reads, stop_policy)
     host.backups.listeners.append(prefetches.note_host_copy)
     host.backups.listeners.append(lambda node: writer.offer(node) if worker.is_attached else None)
     config = tree.config.storage
     assert config is not None, "a storage tier is opened where it is configured"
-    storage = StorageTier(
+    return StorageTier(
         name=config.backend,
         limit_s=config.answer_timeout_s,
         open_backend=runtime.open_backend,
@@ -136,46 +176,43 @@ def _open_storage(
         writer=writer,
         prefetches=prefetches,
         quarantine=Quarantine(tree, host.evictor.free),
-        abandoned=[],
+        abandoned=kept.liveness.abandoned,
     )
-    # Not by `attach_storage`: all ranks agree whether each has opened its backend when the whole cache is open.
-    storage.open()
-    return storage
 
 
 class UnifiedRadixCache:
     """A radix tree whose nodes have the data of several components on the device, on the host and in storage.
 
     `open` makes one. Lengths at this interface are in tokens, slots are int64 arrays of one entry per token, states are
-    single slots. `liveness`: how long its verbs took at most. `agreement`: how the ranks that share the tree decide;
-    all make the same calls in the same order.
+    single slots. All ranks that share the tree make the same calls in the same order. Threads may call by turns; a verb
+    that overlaps with another thread's raises OverlapError. After KeyboardInterrupt in the middle of a verb every verb
+    but `reset` and `close` raises InterruptedVerbError. `liveness`: how long its verbs took at most. `turn`: whose turn
+    it is. `epoch`: how often a reset was needed after an interruption.
     """
 
-    def __init__(
-        self,
-        tree: ComponentTree,
-        pools: DevicePools,
-        evictor: DeviceEvictor,
-        agreement: Agreement,
-        host: HostTier | None,
-        storage: StorageTier | None,
-        clock: Clock,
-    ) -> None:
-        self.config = tree.config
-        self.clock = clock
-        self.liveness = Liveness(abandoned=storage.abandoned if storage else [])
-        self.counters = tree.counters
-        self.events = tree.events
-        self.tree = tree
-        self.pools = pools
-        self.host = host
-        self.storage = storage
-        self._evictor = evictor
-        self._agreement = agreement
-        self._by_name = tree.by_name
-        self._units = {name: 1 if name == Component.MAMBA else tree.config.page_size for name in self._by_name}
-        self._paged = [name for name in self._by_name if name != Component.MAMBA]
-        self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._by_name)[1:], 0))
+    def __init__(self, kept: Resources, tiers: Tiers) -> None:
+        config = kept.config
+        self.config = config
+        self.clock = kept.runtime.clock
+        self.liveness = kept.liveness
+        self.counters = kept.counters
+        self.events = kept.events
+        self.pools = kept.pools
+        self.turn = Turn()
+        self.epoch = 0
+        self._kept = kept
+        self._agreement = kept.agreement
+        self._units = {name: 1 if name == Component.MAMBA else config.page_size for name in tiers.tree.by_name}
+        self._paged = [name for name in self._units if name != Component.MAMBA]
+        self._no_host_hits = MappingProxyType(dict.fromkeys(list(self._units)[1:], 0))
+        self._use(tiers)
+
+    def _use(self, tiers: Tiers) -> None:
+        self.tree = tiers.tree
+        self.host = tiers.host
+        self.storage = tiers.storage
+        self._evictor = tiers.evictor
+        self._by_name = tiers.tree.by_name
 
     @classmethod
     def open(
@@ -194,15 +231,21 @@ class UnifiedRadixCache:
         config = agreed_config(config, agreement)
         runtime, specs = runtime or Runtime.of(config), pool_specs(config)
         pools = DevicePools(config, specs, tensors)
-        host_pools = None if config.host is None else HostPools(config, specs)
-        tree = ComponentTree(config, pools, host_pools, EventLog(config.events), Counters())
-        evictor, host, storage = DeviceEvictor(tree, pools, None), None, None
         with ExitStack() as opened:
-            if host_pools is not None:
-                host, evictor = _open_host(tree, pools, host_pools, runtime, agreement, opened)
-                storage = _open_storage(tree, host, runtime, agreement, opened) if config.storage else None
+            host_pools = worker = None
+            if config.host is not None:
+                host_pools = HostPools(config, specs)
+                opened.callback(host_pools.close)
+                host_pools.pin(runtime_for(config.device))
+                worker = StorageWorker(host_pools, StorageKeys.of(config).written) if config.storage else None
+            events, counters, liveness = EventLog(config.events), Counters(), Liveness()
+            kept = Resources(config, runtime, agreement, events, counters, liveness, pools, host_pools, worker)
+            tiers = Tiers.over(kept, opened)
+            if tiers.storage is not None:
+                # Not by `attach_storage`: all ranks agree whether each has opened its backend when all of it is open.
+                tiers.storage.open()
             opened.pop_all()
-        return cls(tree, pools, evictor, agreement, host, storage, runtime.clock)
+        return cls(kept, tiers)
 
     # Keys.
 
@@ -223,6 +266,7 @@ class UnifiedRadixCache:
 
     # The device tier.
 
+    @verb
     def match(self, key: RadixKey, chunked: bool = False) -> MatchResult:
         """The longest prefix at whose end every component is valid. `chunked`: a repeated look-up is not a new hit."""
         require_type("chunked", chunked, bool)
@@ -244,6 +288,7 @@ class UnifiedRadixCache:
             branching_seqlen=self._branching_seqlen(found),
         )
 
+    @verb
     def insert(self, key: RadixKey, slots: Slots, state: int | None = None, priority: int = 0) -> InsertResult:
         """Give the slots of the key's whole pages to the tree. It keeps each, or frees it because it has that page.
 
@@ -274,6 +319,7 @@ class UnifiedRadixCache:
         page = self.config.page_size
         return InsertResult(insertion.prefix_end * page, accepted_end * page, node, insertion.state_adopted)
 
+    @verb
     def lock(self, node: Node) -> LockReceipt:
         """Protect on the device all that a request reading up to the node's end needs.
 
@@ -281,11 +327,13 @@ class UnifiedRadixCache:
         """
         return self.tree.locks.lock(node, Tier.DEVICE)
 
+    @verb
     def unlock(self, receipt: LockReceipt) -> None:
         """Undo a lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
         self.tree.locks.unlock(receipt, Tier.DEVICE)
         self.tree.free_dropped()
 
+    @verb
     @_timed
     def evict(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's slots (states for MAMBA), or all that is not locked.
@@ -297,6 +345,7 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         return EvictResult(freed, evicted.victims, evicted.refused)
 
+    @verb
     @_timed
     def allocate(self, tokens: int) -> Slots | None:
         """Slots for whole pages, with SWA partners; evicts what is missing. None, with nothing evicted, when short.
@@ -310,14 +359,17 @@ class UnifiedRadixCache:
         taken = self.pools.allocate(pages) if is_available else None
         return None if taken is None else self.pools.slots_of(taken)
 
+    @verb
     def free(self, slots: Slots) -> None:
         """Free slots that the caller has, and their SWA partners. Otherwise SlotError, and nothing changes."""
         self.pools.free(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
+    @verb
     def release_window(self, slots: Slots) -> None:
         """Free the SWA partners alone of slots that the caller has. Otherwise SlotError, and nothing changes."""
         self.pools.free_window(self._of_caller(Component.FULL, self.pools.pages_of(slots)))
 
+    @verb
     @_timed
     def allocate_state(self) -> int | None:
         """A slot for one MAMBA state; evicts one if need be. None when every state is locked or a caller's."""
@@ -327,10 +379,12 @@ class UnifiedRadixCache:
         taken = self.pools.allocators[Component.MAMBA].allocate(1)
         return None if taken is None else int(taken[0])
 
+    @verb
     def free_state(self, slot: int) -> None:
         """Free a state slot that the caller has. Otherwise SlotError, and nothing changes."""
         self.pools.free_states(self._own_state(slot))
 
+    @verb
     def fork_state(self, node: Node) -> int | None:
         """A slot of the caller's own with a copy of the node's state, or None when no slot is available.
 
@@ -355,6 +409,7 @@ class UnifiedRadixCache:
             raise StaleHandleError(f"{node!r} has no state on the device")
         return int(state[0])
 
+    @verb
     def copy_state(self, source: int, target: int) -> None:
         """Copy a MAMBA state to a slot that the caller has. Otherwise SlotError, and nothing changes."""
         self.pools.copy_state(self._held_state(source), self._own_state(target))
@@ -371,6 +426,7 @@ class UnifiedRadixCache:
 
     # The host tier. Without one these verbs raise ConfigurationError.
 
+    @verb
     @_timed
     def load_back(self, node: Node, quota: int | None = None) -> LoadBack | None:
         """Copy what a reader up to the node lacks to the device, if it is worth it and there is room.
@@ -403,6 +459,7 @@ class UnifiedRadixCache:
             raise ArgumentError(f"layer is {layer}, the stack has {host.layers}")
         host.load_backs.wait_layer(ticket, layer)
 
+    @verb
     def claim(self, ticket: LoadBackTicket) -> Slots | None:
         """The tree's slots for what was loaded, or None when it failed. The ticket protects nothing any more.
 
@@ -412,22 +469,26 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         return None if pages is None else self.pools.slots_of(pages)
 
+    @verb
     def abandon(self, ticket: LoadBackTicket) -> None:
         """Nobody waits for this load-back any more. Raises ReceiptError when it was claimed or abandoned before."""
         self._host_tier.load_backs.abandon(ticket)
         self.tree.free_dropped()
 
+    @verb
     def lock_host(self, node: Node) -> LockReceipt:
         """Protect the node and its host data. Raises StaleHandleError when it is not in the tree."""
         self._require_host()
         return self.tree.locks.lock(node, Tier.HOST)
 
+    @verb
     def unlock_host(self, receipt: LockReceipt) -> None:
         """Undo a host lock. Raises ReceiptError unless the receipt is outstanding and taken since the last reset."""
         self._require_host()
         self.tree.locks.unlock(receipt, Tier.HOST)
         self.tree.free_dropped()
 
+    @verb
     def evict_host(self, component: str, tokens: int) -> EvictResult:
         """Free at least so many of the component's host slots, or all that can be."""
         host = self._host_tier
@@ -443,6 +504,7 @@ class UnifiedRadixCache:
 
     # The storage tier. Without one these verbs raise ConfigurationError.
 
+    @verb
     def prefetch(self, key: RadixKey) -> PrefetchOperation | None:
         """Begin to read what storage has of a key, past what the tree has, to the host; None when it is refused."""
         storage = self._storage_tier
@@ -450,6 +512,7 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         return operation
 
+    @verb
     def check_prefetch(self, operation: PrefetchOperation) -> int | None:
         """The tokens that a prefetch brought, which ends its ticket; None while the request should wait for it.
 
@@ -459,11 +522,13 @@ class UnifiedRadixCache:
         self.tree.free_dropped()
         return came_tokens
 
+    @verb
     def abort_prefetch(self, operation: PrefetchOperation) -> None:
         """Nobody waits for this prefetch any more. Raises ReceiptError when its ticket has ended."""
         self._storage_tier.prefetches.abort(operation)
         self.tree.free_dropped()
 
+    @partial(verb, harmless=Exception)
     @_timed
     def attach_storage(self) -> bool:
         """Open the backend, on all ranks or on none; False when there is one, also an abandoned one in a call.
@@ -476,6 +541,7 @@ class UnifiedRadixCache:
         self._agreement.together(storage.attach, lambda _: storage.detach(), "attach")
         return True
 
+    @verb
     @_timed
     def detach_storage(self) -> bool:
         """Close the backend; False while anything is under way, or when there is none."""
@@ -486,6 +552,7 @@ class UnifiedRadixCache:
         storage.writer.forget()
         return True
 
+    @verb
     @_timed
     def clear_storage(self) -> bool:
         """Remove all that the cache has in storage; False while anything is under way, or when a rank cannot."""
@@ -504,6 +571,7 @@ class UnifiedRadixCache:
             return False
         return self.host is None or not self.host.controller.under_way()
 
+    @verb
     @_timed
     def step(self) -> None:
         """Take over what has ended on every rank, and start what waits. All of it is one agreement of the ranks."""
@@ -533,6 +601,7 @@ class UnifiedRadixCache:
         storage.reads.start()
         self.tree.free_dropped()
 
+    @verb
     @_timed
     def drain(self) -> None:
         """Step until nothing is under way, waiting for what runs."""
@@ -545,13 +614,19 @@ class UnifiedRadixCache:
     def reset(self) -> None:
         """Free all that the tree has, on device and host. Receipts and tickets are refused from now on.
 
-        Transfers are aborted. Slots that callers have stay theirs. What is in storage stays there.
+        Transfers are aborted. Slots that callers have stay theirs. What is in storage stays there. After a verb was
+        interrupted the cache is made anew over the same memory: then the slots and requests that callers have are void
+        as well. Of several ranks none can do this alone: close the caches of all.
         """
-        self._abort()
-        self.tree.clear()
-        if self.storage is not None:
-            self.storage.quarantine.keep_dropped()
-        self.tree.free_dropped()
+        with self.turn.taken("reset") as was_interrupted:
+            if was_interrupted:
+                self._make_anew()
+                return
+            self._abort()
+            self.tree.clear()
+            if self.storage is not None:
+                self.storage.quarantine.keep_dropped()
+            self.tree.free_dropped()
 
     @_timed
     def close(self) -> None:
@@ -559,13 +634,13 @@ class UnifiedRadixCache:
 
         Memory that a backend may be using, because it does not answer, is given back when it answers.
         """
-        with ExitStack() as closing:
+        with self.turn.taken("close") as was_interrupted, ExitStack() as closing:
             if self.host is not None:
                 if self.storage is None:
                     closing.callback(self.host.pools.close)
                 else:
-                    closing.callback(self.storage.close, self.host.pools.close)
-                closing.callback(self.host.controller.close)
+                    closing.callback(self.storage.end if was_interrupted else self.storage.close, self.host.pools.close)
+                closing.callback(self.host.controller.end if was_interrupted else self.host.controller.close)
 
     def __enter__(self) -> UnifiedRadixCache:  # noqa: PYI034 - 3.10 has no Self
         return self
@@ -594,6 +669,27 @@ class UnifiedRadixCache:
             raise ConfigurationError(
                 f"{self.config.name} has no component {component!r}: open the cache with components={wanted}"
             )
+
+    def _make_anew(self) -> None:
+        """An empty cache over the same memory. What the books say of the old one may be wrong.
+
+        Raises InterruptedVerbError, so that the reset can be tried again, while a backend may be using the memory.
+        """
+        have_ended = self.host is None or self.host.controller.end()
+        if self.storage is not None:
+            have_ended = self.storage.end_calls() and have_ended
+        if not have_ended:
+            raise InterruptedVerbError(
+                "reset: the storage backend has not answered: reset the cache later, or close it"
+            )
+        self.epoch += 1
+        self.tree.report_removed()
+        self.pools.forget()
+        if self.host is not None:
+            self.host.pools.forget()
+        with ExitStack() as opened:
+            self._use(Tiers.over(self._kept, opened))
+            opened.pop_all()
 
     def _wait(self) -> None:
         """Return when all that runs has ended on this rank. Storage jobs are waited for from the oldest on."""

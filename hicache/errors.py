@@ -35,6 +35,14 @@ class StaleHandleError(HiCacheError, LookupError):
     """A handle of a node that is not in the tree any more, or that another cache gave out."""
 
 
+class OverlapError(HiCacheError, RuntimeError):
+    """A verb that a thread called while another one was in a verb of the same cache. Nothing was changed."""
+
+
+class InterruptedVerbError(HiCacheError, RuntimeError):
+    """A verb of a cache in which another one was interrupted, as by KeyboardInterrupt. Reset the cache, or close it."""
+
+
 class RequestError(HiCacheError, ValueError):
     """A request that waits for a load-back, that has ended, or that another manager admitted."""
 

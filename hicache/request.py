@@ -15,6 +15,7 @@ from hicache.keys import RadixKey, require_tokens
 from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import PrefetchOperation
 from hicache.types import NO_SLOTS, Component, LoadBack, MatchResult, Namespace, Slots, Tokens, TransferPhase
+from hicache.verbs import Turn, verb
 
 
 @dataclass(slots=True, eq=False)
@@ -52,21 +53,31 @@ class RequestManager:
         self._window = cache.config.sliding_window_size if Component.SWA in cache.config.components else None
         self._has_states = Component.MAMBA in cache.config.components
         self._running: set[Request] = set()
+        self._epoch = cache.epoch
 
+    @property
+    def turn(self) -> Turn:
+        """The cache's: an interruption between two of its verbs is one in the middle of a verb of requests."""
+        return self._cache.turn
+
+    @verb
     def prefetch(self, tokens: Tokens, namespace: Namespace | None = None) -> PrefetchOperation | None:
         """Begin to read what storage has of a prompt, before its admission; None when there is nothing to wait for."""
         key = self._all_but_last(tokens, namespace)
         return None if self._cache.storage is None else self._cache.prefetch(key)
 
+    @verb
     def has_prefetched(self, operation: PrefetchOperation) -> bool:
         """Whether to admit the request now. Ask after each step of the cache, until it is True; then no more."""
         return self._cache.check_prefetch(operation) is not None
 
+    @verb
     def admit(self, tokens: Tokens, namespace: Namespace | None = None) -> Request | None:
         """Match, lock, take an own state and slots for the rest; None when they are not available.
 
         `tokens`: int32, [n]. The last token is never taken from the cache: the request needs what is computed for it.
         """
+        self._end_epoch()
         found = self._cache.match(self._all_but_last(tokens, namespace), chunked=False)
         request = self._start(tokens, namespace, found)
         if request is None and not self._running:
@@ -74,6 +85,7 @@ class RequestManager:
             request = self._start(tokens, namespace, self._nothing())
         return request
 
+    @verb
     def resume(self, request: Request) -> bool:
         """Whether a request can be computed. Once its load-back has ended it takes what came, or does without."""
         self._require_running(request)
@@ -83,6 +95,7 @@ class RequestManager:
             self._replace_lost(request)
         return request.is_ready
 
+    @verb
     def extend(self, request: Request, tokens: Tokens) -> bool:
         """Append tokens to a request of which all were computed; False, with nothing changed, when they don't fit."""
         self._require_ready(request)
@@ -96,6 +109,7 @@ class RequestManager:
         self._release_window(request)
         return True
 
+    @verb
     def checkpoint(self, request: Request, computed_tokens: int) -> None:
         """A chunk was computed: insert it into the tree and go on reading from there.
 
@@ -125,6 +139,7 @@ class RequestManager:
         request.table = np.concatenate((self._cache.slots_to(result.node), request.table[length:]))
         request.shared_tokens = length
 
+    @verb
     def finish(self, request: Request) -> None:
         """Every token was computed: insert them into the tree, and free the rest."""
         self._require_ready(request)
@@ -138,6 +153,7 @@ class RequestManager:
         request.shared_tokens = length
         self._end(request)
 
+    @verb
     def abort(self, request: Request) -> None:
         """Free all that is the request's own. What the tree has by now stays there."""
         self._require_running(request)
@@ -235,8 +251,15 @@ class RequestManager:
     def _require_running(self, request: Request) -> None:
         if not isinstance(request, Request):
             raise RequestError(f"{request!r} is no request")
+        self._end_epoch()
         if request not in self._running:
             raise RequestError(f"a request of {len(request.tokens)} tokens has ended, or was not admitted here")
+
+    def _end_epoch(self) -> None:
+        """Forget the requests from before an interruption: what they had is free."""
+        if self._epoch != self._cache.epoch:
+            self._running.clear()
+            self._epoch = self._cache.epoch
 
     def _require_ready(self, request: Request) -> None:
         self._require_running(request)

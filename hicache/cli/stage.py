@@ -22,6 +22,7 @@ from typing import Protocol, TextIO
 
 import hicache
 from hicache.testing.plugin.options import OPTIONS
+from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.processes import FORKED
 from hicache.testing.report.legible import legible
 from hicache.testing.report.run import (
@@ -208,8 +209,6 @@ def run_process(
 
 def _nothing(verification: Verification, started: datetime) -> RunRecord:
     """The record of a stage that left none."""
-    from hicache.testing.plugin.versions import VERSIONS
-
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,

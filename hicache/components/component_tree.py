@@ -17,7 +17,7 @@ from hicache.keys import RadixKey, page_bytes
 from hicache.metrics import Counters
 from hicache.tree.node import FULL, Node, NodeShape
 from hicache.tree.radix import RadixTree
-from hicache.types import NO_SLOTS, Slots, Tier
+from hicache.types import NO_SLOTS, EventKind, Slots, Tier
 
 SLOT_BYTES = NO_SLOTS.itemsize
 
@@ -216,6 +216,14 @@ class ComponentTree:
         for step in reversed(below):
             self._remove(step)
         return True
+
+    def report_removed(self) -> None:
+        """Record of all that any node has that it was removed."""
+        for node in self.radix.nodes():
+            for component in self.components:
+                for tier in component.tiers:
+                    if tier.data(node).value is not None:
+                        component.report(tier.tier, EventKind.REMOVED, node)
 
     def clear(self) -> None:
         """Remove every node, locked or not. All receipts are refused from now on."""

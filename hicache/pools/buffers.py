@@ -209,6 +209,10 @@ class TierPools:
         """The number of pages in a component's pool. They are 1 to this number."""
         return self.allocators[component].capacity_pages
 
+    def forget(self) -> None:
+        """Make every slot free, whoever had it."""
+        self.allocators = {name: PageAllocator(name, one.capacity_pages) for name, one in self.allocators.items()}
+
     def pools_of(self, component: str) -> list[str]:
         """The pools that have a component's pages, in the order of the model."""
         return [pool for pool, buffers in self.buffers.items() if buffers.spec.owner == component]

@@ -32,6 +32,10 @@ class DevicePools(TierPools):
         self._has_window = Component.SWA in self.allocators
         self._slots = np.arange(full_pages * self.page_size, dtype=np.int64).reshape(full_pages, self.page_size)
 
+    def forget(self) -> None:
+        super().forget()
+        self._partners[:] = 0
+
     def slots_of(self, pages: Slots) -> Slots:
         """The slots of FULL pages in order: int64 [pages * page_size]."""
         return self._slots.take(pages, axis=0).reshape(-1) if self.page_size > 1 else pages.copy()

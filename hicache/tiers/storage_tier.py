@@ -107,13 +107,21 @@ class StorageTier:
     def close(self, then: Callable[[], object]) -> None:
         """End everything, and call `then` once the backend uses no host memory any more: at once if it answers."""
         with ExitStack() as closing:
-            closing.callback(self._end, then)
+            closing.callback(self.end, then)
             closing.callback(self.writer.clear)
             closing.callback(self.prefetches.clear)
             if not self.stop():
                 self.abandon()
 
-    def _end(self, then: Callable[[], object]) -> None:
+    def end_calls(self) -> bool:
+        """End the executors, and an abandoned backend with them. Whether no backend is in a call any more."""
+        have_ended = [queue.close() for queue in (self.reads, self.writes)]
+        if all(have_ended) and self.worker.has_abandoned:
+            call_aside(f"close of {self.name}", self.worker.close_abandoned)
+        return all(have_ended)
+
+    def end(self, then: Callable[[], object]) -> None:
+        """End the executors and close the backend, whatever is under way. `then`: as in `close`."""
         have_ended = [queue.close() for queue in (self.reads, self.writes)]
         if all(have_ended):
             self.detach()

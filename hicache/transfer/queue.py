@@ -247,8 +247,12 @@ class HybridCacheController(Generic[TransferT]):
     def close(self) -> None:
         """End everything, and the executors."""
         self.abort()
-        for queue in self.queues.values():
-            queue.close()
+        self.end()
+
+    def end(self) -> bool:
+        """End the executors. Whether they have stopped."""
+        have_ended = [queue.close() for queue in self.queues.values()]
+        return all(have_ended)
 
     def _job_of(self, transfer: TransferT) -> CopyJob | None:
         for job, transfers in self._running[transfer.kind]:

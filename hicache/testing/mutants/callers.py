@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from threading import get_ident
+
 import numpy as np
 
 from hicache import cache
 from hicache.cache import UnifiedRadixCache
 from hicache.components.component_tree import ComponentTree
-from hicache.errors import SlotError
+from hicache.errors import HiCacheError, SlotError
 from hicache.pools import buffers
 from hicache.pools.allocator import PageAllocator
 from hicache.pools.device import DevicePools
@@ -18,6 +20,7 @@ from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
 from hicache.tree.node import Node
 from hicache.types import Slots, TransferPhase
+from hicache.verbs import Turn
 
 
 class _AnyOnce(PageAllocator):
@@ -138,6 +141,31 @@ class TakesAnyPrefetch(OtherParts):
     parts = ((cache, "PrefetchManager", _AnyPrefetch),)
 
 
+class _Passed(Turn):
+    def fail(self, error: BaseException, harmless: type[Exception] = HiCacheError) -> None:
+        if self.thread == get_ident():
+            self.thread = None
+            self.release()
+
+
+class PassesOverInterruptions(OtherParts):
+    """After an interruption the cache goes on as if the verb had ended."""
+
+    parts = ((cache, "Turn", _Passed),)
+
+
+class _Anyone(Turn):
+    def __init__(self) -> None:
+        super().__init__()
+        self.acquire, self.release = lambda *_, **__: True, lambda: None
+
+
+class ServesTwoThreads(OtherParts):
+    """Two threads may be in verbs at once."""
+
+    parts = ((cache, "Turn", _Anyone),)
+
+
 MISUSE = "test_misuse.py::"
 INSERT = f"{MISUSE}test_an_insert_of_slots_that_are_not_the_callers_is_refused"
 PARTS = f"{MISUSE}test_an_insert_of_parts_of_pages_is_refused"
@@ -147,6 +175,8 @@ FLOAT = f"{MISUSE}test_a_float_of_slots_does_no_harm"
 HANDLE = f"{MISUSE}test_a_handle_of_another_cache_is_refused"
 LOAD = f"{MISUSE}test_a_handle_or_ticket_of_another_host_tier_is_refused"
 PREFETCH = f"{MISUSE}test_the_ticket_of_another_caches_prefetch_is_refused"
+INTERRUPTED = "test_interruptions.py::test_no_slot_is_lost_by_an_interruption"
+TWO_THREADS = "test_interruptions.py::test_allocations_of_two_threads_do_not_mix"
 
 ROWS = (
     Row("takes-free-slots", "ours", ("POOL-9",), TakesFreeSlots, INSERT, "POOL-9"),
@@ -158,6 +188,8 @@ ROWS = (
     Row("counts-in-floats", "ours", ("POOL-10",), CountsInFloats, FLOAT, "slice indices must be integers"),
     Row("takes-any-handle", "ours", ("LOCK-9",), TakesAnyHandle, HANDLE, "LOCK-2"),
     Row("takes-any-load", "ours", ("LOCK-9",), TakesAnyLoad, LOAD, "LOCK-9"),
+    Row("passes-over-interruptions", "ours", ("POOL-11",), PassesOverInterruptions, INTERRUPTED, "POOL-11"),
+    Row("serves-two-threads", "ours", ("POOL-11",), ServesTwoThreads, TWO_THREADS, "POOL-11"),
     Row("takes-any-prefetch", "ours", ("LOCK-9",), TakesAnyPrefetch, PREFETCH, "LOCK-9"),
 )
 """One for each kind of mistake."""

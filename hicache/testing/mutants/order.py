@@ -21,7 +21,7 @@ NEVER = 1 << 62
 """A time that does not come."""
 
 
-class OtherComponent(OtherParts):
+class _OtherComponent(OtherParts):
     """The reference with another class for one component."""
 
     component: ClassVar[type[TreeComponent]]
@@ -38,7 +38,7 @@ class _ForgetsWindowUse(SwaComponent):
             tier.queue.move_forward(upper)
 
 
-class WindowUseLostAtSplit(OtherComponent):
+class WindowUseLostAtSplit(_OtherComponent):
     """The first part of a split node has SWA data that counts as never used."""
 
     component = _ForgetsWindowUse
@@ -50,7 +50,7 @@ class _NewAtSplit(FullComponent):
         upper.creation_time = NEVER
 
 
-class AgeLostAtSplit(OtherComponent):
+class AgeLostAtSplit(_OtherComponent):
     """The first part of a split node counts as inserted after all others."""
 
     component = _NewAtSplit
@@ -62,7 +62,7 @@ class _NoHits(FullComponent):
         upper.hit_count = 0
 
 
-class HitsLostAtSplit(OtherComponent):
+class HitsLostAtSplit(_OtherComponent):
     """The first part of a split node begins to count its hits anew."""
 
     component = _NoHits
@@ -75,7 +75,7 @@ class _RefreshesBelow(MambaComponent):
             child.last_access_time[self.index] = now
 
 
-class StateUsedByAMatchBefore(OtherComponent):
+class StateUsedByAMatchBefore(_OtherComponent):
     """A match refreshes also the states after it, which it does not use."""
 
     component = _RefreshesBelow
@@ -86,7 +86,7 @@ class _ByPolicy(SwaComponent):
         return ORDERS[self.config.policy]
 
 
-class WindowByPolicy(OtherComponent):
+class WindowByPolicy(_OtherComponent):
     """SWA evicts by the policy of FULL."""
 
     component = _ByPolicy
@@ -97,7 +97,7 @@ class _StateByPolicy(MambaComponent):
         return ORDERS[self.config.policy]
 
 
-class StateByPolicy(OtherComponent):
+class StateByPolicy(_OtherComponent):
     """MAMBA evicts by the policy of FULL."""
 
     component = _StateByPolicy
@@ -110,7 +110,7 @@ class _AllOnPath(SwaComponent):
             node = node.parent
 
 
-class WindowUsedFromTheRoot(OtherComponent):
+class WindowUsedFromTheRoot(_OtherComponent):
     """A match refreshes SWA data also before its window."""
 
     component = _AllOnPath

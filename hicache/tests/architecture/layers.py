@@ -12,7 +12,7 @@ from hicache.testing.plugin.tags import SUITES
 
 SHARED = ("hicache.__version__", "hicache.types", "hicache.errors", "hicache.config", "hicache.parallel.group")
 GROUND = (*SHARED, "hicache.arguments", "hicache.keys", "hicache.clock", "hicache.events", "hicache.metrics")
-CACHE = ("hicache.cache", "hicache.request", "hicache.runtime")
+CACHE = ("hicache.cache", "hicache.request", "hicache.runtime", "hicache.verbs")
 CORE = (
     *GROUND,
     "hicache.tree",
@@ -105,8 +105,14 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
 HANDED_IN = ("time", "threading", "torch.distributed")
 """What the core takes as arguments, so that a test can choose the time and the order of events."""
 
-HANDING_IN = ("hicache.clock", "hicache.parallel.torch_group", "hicache.storage", "hicache.transfer.executors")
-"""Where those arguments are made, and backends, which many threads ask at once."""
+HANDING_IN = (
+    "hicache.clock",
+    "hicache.verbs",
+    "hicache.parallel.torch_group",
+    "hicache.storage",
+    "hicache.transfer.executors",
+)
+"""Where those arguments are made, where a caller's thread is told from another, and backends, asked by many at once."""
 
 
 def broken_rules(imports: Iterable[Import]) -> list[str]:

@@ -15,7 +15,7 @@ from hicache.tests.kit.suite_runs import write_suite
 
 CLAUSES_BY_SECTION = {
     "KEY": 6,
-    "POOL": 10,
+    "POOL": 11,
     "MATCH": 16,
     "COMP": 3,
     "INS": 8,

@@ -1,0 +1,445 @@
+"""A verb that is interrupted at some line is undone, or the cache says that it must be reset; no slot is ever lost.
+
+A second thread that calls a verb meanwhile is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hicache
+from hicache import ExecutorKind, HostConfig, RequestManager, StorageConfig, UnifiedRadixCache, open_cache
+from hicache.errors import InterruptedVerbError, OverlapError, RequestError, SlotError
+from hicache.events import residency
+from hicache.testing.hybrid_model import TINY_MODEL
+from hicache.types import NO_SLOTS, Tier, Tokens
+
+PAGE = 4
+SIZES = {"full": 16 * PAGE, "swa": 16 * PAGE, "mamba": 6}
+SOURCE = str(Path(hicache.__file__).parent)
+NOT_INTERRUPTED = tuple(str(Path(SOURCE) / name) for name in ("tests", "testing", "storage"))
+"""Besides tests: backends are called on threads of their own. Here steppers call them."""
+
+
+def prompt(first: int, pages: int) -> Tokens:
+    """Tokens that no other prompt here has."""
+    return np.arange(first, first + pages * PAGE, dtype=np.int32)
+
+
+FIRST, SECOND, THIRD = prompt(0, 4), prompt(100, 4), np.concatenate((prompt(0, 2), prompt(200, 2)))
+
+
+def opened() -> UnifiedRadixCache:
+    """Three components on three tiers, with steppers in the place of threads."""
+    return open_cache(
+        components=("full", "swa", "mamba"),
+        page_size=PAGE,
+        capacity_tokens=SIZES,
+        sliding_window_size=PAGE,
+        mamba_chunk_size=PAGE,
+        model=TINY_MODEL,
+        events=True,
+        host=HostConfig(SIZES, executor=ExecutorKind.STEPPED, load_back_threshold_tokens=0),
+        storage=StorageConfig("memory", model="tiny", prefetch_threshold=0, executor=ExecutorKind.STEPPED),
+    )
+
+
+def put(cache: UnifiedRadixCache, tokens: Tokens) -> Any:
+    """Insert a prompt with its state; its node."""
+    slots, state = cache.allocate(len(tokens)), cache.allocate_state()
+    assert slots is not None, "there is room for a prompt"
+    return cache.insert(cache.key(tokens), slots, state).node
+
+
+def demote(cache: UnifiedRadixCache) -> None:
+    """Leave everything on the host alone."""
+    cache.drain()
+    for component in cache.config.components:
+        cache.evict(component, SIZES[component])
+
+
+LINES_BEFORE_A_TURN = 4
+"""At most. A verb that is interrupted there has not begun, and can be called again."""
+
+Step = Callable[[], object]
+
+
+def allocating(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    put(cache, SECOND)
+    cache.drain()
+    return lambda: cache.allocate(12 * PAGE)
+
+
+def freeing(cache: UnifiedRadixCache) -> Step:
+    slots = cache.allocate(4 * PAGE)
+    assert slots is not None, "an empty cache has room"
+    return lambda: cache.free(slots)
+
+
+def releasing_a_window(cache: UnifiedRadixCache) -> Step:
+    slots = cache.allocate(4 * PAGE)
+    assert slots is not None, "an empty cache has room"
+    return lambda: cache.release_window(slots)
+
+
+def matching(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    key = cache.key(THIRD)
+    return lambda: cache.match(key)
+
+
+def inserting(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    slots, state = cache.allocate(len(THIRD)), cache.allocate_state()
+    assert slots is not None, "there is room for two prompts"
+    key = cache.key(THIRD)
+    return lambda: cache.insert(key, slots, state)
+
+
+def locking(cache: UnifiedRadixCache) -> Step:
+    node = put(cache, FIRST)
+    cache.drain()
+    return lambda: cache.lock(node)
+
+
+def unlocking(cache: UnifiedRadixCache) -> Step:
+    receipt = cache.lock(put(cache, FIRST))
+    return lambda: cache.unlock(receipt)
+
+
+def locking_on_the_host(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    demote(cache)
+    node = cache.match(cache.key(FIRST)).best_match
+    return lambda: cache.lock_host(node)
+
+
+def evicting(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    put(cache, THIRD)
+    cache.drain()
+    return lambda: cache.evict("full", 6 * PAGE)
+
+
+def evicting_from_the_host(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    put(cache, THIRD)
+    demote(cache)
+    return lambda: cache.evict_host("full", 6 * PAGE)
+
+
+def taking_a_state(cache: UnifiedRadixCache) -> Step:
+    for number in range(SIZES["mamba"]):
+        put(cache, prompt(1000 * number, 1))
+    cache.drain()
+    return cache.allocate_state
+
+
+def freeing_a_state(cache: UnifiedRadixCache) -> Step:
+    state = cache.allocate_state()
+    assert state is not None, "an empty cache has room"
+    return lambda: cache.free_state(state)
+
+
+def forking(cache: UnifiedRadixCache) -> Step:
+    node = put(cache, FIRST)
+    return lambda: cache.fork_state(node)
+
+
+def loading(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    demote(cache)
+    node = cache.match(cache.key(FIRST)).best_match
+    return lambda: cache.load_back(node)
+
+
+def load_of_first(cache: UnifiedRadixCache) -> Any:
+    load = loading(cache)()
+    assert load is not None, "the prompt is on the host alone"
+    return load
+
+
+def claiming(cache: UnifiedRadixCache) -> Step:
+    load = load_of_first(cache)
+    cache.drain()
+    return lambda: cache.claim(load.ticket)
+
+
+def abandoning(cache: UnifiedRadixCache) -> Step:
+    load = load_of_first(cache)
+    return lambda: cache.abandon(load.ticket)
+
+
+def stepping(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    return cache.step
+
+
+def draining(cache: UnifiedRadixCache) -> Step:
+    load_of_first(cache)
+    put(cache, SECOND)
+    return cache.drain
+
+
+def stored(cache: UnifiedRadixCache) -> None:
+    """Leave a prompt in storage alone."""
+    put(cache, FIRST)
+    cache.drain()
+    cache.reset()
+
+
+def prefetching(cache: UnifiedRadixCache) -> Step:
+    stored(cache)
+    key = cache.key(FIRST)
+    return lambda: cache.prefetch(key)
+
+
+def prefetched(cache: UnifiedRadixCache) -> Step:
+    stored(cache)
+    cache.prefetch(cache.key(FIRST))
+    return cache.drain
+
+
+def checking_a_prefetch(cache: UnifiedRadixCache) -> Step:
+    stored(cache)
+    operation = cache.prefetch(cache.key(FIRST))
+    assert operation is not None, "the prefetch is above the threshold"
+    cache.step()
+    return lambda: cache.check_prefetch(operation)
+
+
+def resetting(cache: UnifiedRadixCache) -> Step:
+    load_of_first(cache)
+    return cache.reset
+
+
+def admitting(cache: UnifiedRadixCache) -> Step:
+    put(cache, FIRST)
+    requests = RequestManager(cache)
+    return lambda: requests.admit(THIRD)
+
+
+def checkpointing(cache: UnifiedRadixCache) -> Step:
+    requests = RequestManager(cache)
+    request = requests.admit(FIRST)
+    assert request is not None, "an empty cache has room"
+    return lambda: requests.checkpoint(request, 2 * PAGE)
+
+
+def extending(cache: UnifiedRadixCache) -> Step:
+    requests = RequestManager(cache)
+    request = requests.admit(FIRST)
+    assert request is not None, "an empty cache has room"
+    return lambda: requests.extend(request, SECOND)
+
+
+def finishing(cache: UnifiedRadixCache) -> Step:
+    requests = RequestManager(cache)
+    request = requests.admit(FIRST)
+    assert request is not None, "an empty cache has room"
+    return lambda: requests.finish(request)
+
+
+VERBS: Mapping[str, Callable[[UnifiedRadixCache], Step]] = {
+    make.__name__: make
+    for make in (
+        *(allocating, freeing, releasing_a_window, matching, inserting, locking, unlocking, locking_on_the_host),
+        *(evicting, evicting_from_the_host, taking_a_state, freeing_a_state, forking, loading, claiming, abandoning),
+        *(stepping, draining, prefetching, prefetched, checking_a_prefetch, resetting),
+        *(admitting, checkpointing, extending, finishing),
+    )
+}
+
+
+@dataclass(slots=True)
+class Interruption:
+    """KeyboardInterrupt at one line of the cache: the `at`-th that is reached. `reached`: the lines so far."""
+
+    at: int
+    reached: list[tuple[str, int]] = field(default_factory=list)
+
+    def __enter__(self) -> Interruption:  # noqa: PYI034 - 3.10 has no Self
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(SOURCE) or name.startswith(NOT_INTERRUPTED):
+            return None
+        if event == "line":
+            self.reached.append((name, frame.f_lineno))
+            if len(self.reached) == self.at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._trace
+
+
+LINES = 40
+"""At so many lines of each verb it is interrupted."""
+
+
+def first_and_last(reached: list[tuple[str, int]]) -> list[int]:
+    """The first or the last time that a line of code is reached, counted from 1: so many, evenly over the verb."""
+    last = {line: at for at, line in enumerate(reached, start=1)}
+    first = {line: at for at, line in reversed(list(enumerate(reached, start=1)))}
+    found = sorted({*first.values(), *last.values()})
+    return found[:: -(-len(found) // LINES)]
+
+
+def require_all_free(cache: UnifiedRadixCache, what: str) -> None:
+    """After a reset all slots of both tiers are free, and can be used."""
+    for tier, sizes in ((Tier.DEVICE, cache.sizes()), (Tier.HOST, cache.host_sizes())):
+        found = {name: (one.evictable, one.protected, one.free) for name, one in sizes.items()}
+        expected = {name: (0, 0, SIZES[name]) for name in found}
+        assert found == expected, f"{what}: (evictable, protected, free) on the {tier.value}: {expected}, got {found}"
+    slots = cache.allocate(SIZES["full"])
+    assert slots is not None, f"{what}: all slots can be allocated"
+    assert len(np.unique(slots)) == SIZES["full"], f"{what}: each slot once, got {sorted(slots)}"
+    cache.free(slots)
+    put(cache, SECOND)
+    demote(cache)
+    assert cache.match(cache.key(SECOND)).host_hit_length == len(SECOND), f"{what}: a prompt is cached on the host"
+
+
+@pytest.mark.parametrize("prepare", VERBS.values(), ids=VERBS)
+def test_a_verb_that_is_interrupted_at_some_line_loses_no_slot(prepare: Callable[[UnifiedRadixCache], Step]) -> None:
+    with opened() as cache:
+        call = prepare(cache)
+        with Interruption(at=0) as whole:
+            call()
+    not_begun = 0
+    for at in first_and_last(whole.reached):
+        with opened() as cache:
+            call = prepare(cache)
+            with pytest.raises(KeyboardInterrupt), Interruption(at):
+                call()
+            if not cache.turn.is_interrupted:
+                not_begun += 1
+                call()
+                continue
+            with pytest.raises(InterruptedVerbError, match="was interrupted before its end: reset the cache"):
+                cache.match(cache.key(FIRST))
+            cache.reset()
+            require_all_free(cache, f"interrupted at {whole.reached[at - 1]}, line {at} of {len(whole.reached)}")
+    assert not_begun <= LINES_BEFORE_A_TURN, f"{not_begun} interruptions are not told of"
+
+
+# Two threads.
+
+
+def paused_in(call: Callable[[], object], function: str, inside: Callable[[], object]) -> None:
+    """Call on a thread of its own, and do something here while that thread is in a function of the cache."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def trace(frame: FrameType, _: str, __: object) -> None:
+        if frame.f_code.co_name == function and not entered.is_set():
+            entered.set()
+            go_on.wait()
+
+    def work() -> None:
+        sys.settrace(trace)
+        call()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert entered.wait(timeout=60), f"the thread comes by {function}"
+        inside()
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_verb_that_overlaps_with_another_threads_is_refused() -> None:
+    with opened() as cache:
+        slots: list[Any] = []
+        verbs: list[Callable[[], object]] = [
+            lambda: cache.allocate(PAGE),
+            lambda: cache.match(key),
+            cache.step,
+            cache.reset,
+            cache.close,
+            lambda: RequestManager(cache).admit(FIRST),
+        ]
+        key = cache.key(FIRST)
+
+        def overlap() -> None:
+            for verb in verbs:
+                with pytest.raises(
+                    OverlapError, match=r"thread \d+ is in allocate, and thread \d+ calls at the same time"
+                ):
+                    verb()
+
+        paused_in(lambda: slots.append(cache.allocate(2 * PAGE)), "ensure_available", overlap)
+        cache.free(slots[0])
+        cache.reset()
+        require_all_free(cache, "after refusals")
+
+
+def test_threads_may_take_turns() -> None:
+    with opened() as cache:
+        slots: list[Any] = []
+        for _ in range(3):
+            thread = threading.Thread(target=lambda: slots.append(cache.allocate(PAGE)))
+            thread.start()
+            thread.join()
+        cache.free(np.concatenate(slots))
+        require_all_free(cache, "after turns")
+
+
+def test_a_refused_argument_interrupts_nothing() -> None:
+    with opened() as cache:
+        for _ in range(2):
+            with pytest.raises(SlotError):
+                cache.free(np.array([0, 1, 2, 3]))
+        cache.free(NO_SLOTS)
+
+
+def test_a_cache_that_was_interrupted_can_be_closed() -> None:
+    with opened() as cache:
+        call = inserting(cache)
+        with pytest.raises(KeyboardInterrupt), Interruption(at=30):
+            call()
+    cache.close()
+
+
+def test_a_request_from_before_an_interruption_has_ended() -> None:
+    with opened() as cache:
+        requests = RequestManager(cache)
+        request = requests.admit(FIRST)
+        assert request is not None, "an empty cache has room"
+        with pytest.raises(KeyboardInterrupt), Interruption(at=30):
+            requests.admit(SECOND)
+        with pytest.raises(InterruptedVerbError):
+            requests.abort(request)
+        cache.reset()
+        others = cache.allocate(SIZES["full"])
+        with pytest.raises(RequestError, match="has ended"):
+            requests.abort(request)
+        assert others is not None, "all slots are free after the reset"
+        cache.free(others)
+        require_all_free(cache, "after the request of an interrupted cache was refused")
+
+
+def test_what_an_interrupted_cache_had_is_removed_by_events() -> None:
+    with opened() as cache:
+        put(cache, FIRST)
+        cache.drain()
+        with pytest.raises(KeyboardInterrupt), Interruption(at=10):
+            cache.step()
+        cache.reset()
+        left = {found for found in residency(cache.events.peek()) if found[0] is not Tier.STORAGE}
+        assert not left, f"expected events that all was removed, left is {left}"

@@ -1,0 +1,115 @@
+"""Turn: one thread is in a verb at a time, and a verb that was interrupted in its middle is not passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from threading import Lock, get_ident
+from typing import Any, Protocol, TypeVar, cast
+
+from hicache.errors import HiCacheError, InterruptedVerbError, OverlapError
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Turn:
+    """Whose turn it is. Threads may take turns; a verb that overlaps with another thread's is refused.
+
+    A verb that ends with an error of hicache has changed nothing, or has changed all that it says. Any other exception,
+    such as KeyboardInterrupt, may come in the middle of a change: then every verb is refused until `taken` ends.
+    `thread`: who is in a verb. `verb`: the one that is under way, or was the last.
+    """
+
+    __slots__ = ("_lock", "acquire", "release", "thread", "verb")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+        self.thread: int | None = None
+        self.verb = ""
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a verb was interrupted: its turn has not ended, and no thread is in it."""
+        return self._lock.locked() and self.thread is None
+
+    def refusal(self, verb: str) -> HiCacheError:
+        """Why a verb cannot begin."""
+        other = self.thread
+        if other is None:
+            return InterruptedVerbError(
+                f"{verb}: {self.verb or 'a verb'} was interrupted before its end: reset the cache, which voids all "
+                "that callers have of it (slots, receipts, tickets, requests), or close it"
+            )
+        return OverlapError(
+            f"{verb}: thread {other} is in {self.verb}, and thread {get_ident()} calls at the same time"
+        )
+
+    def fail(self, error: BaseException, harmless: type[Exception] = HiCacheError) -> None:
+        """A verb of this thread ended with an error, or did not begin. A harmless one has interrupted nothing."""
+        if not isinstance(error, harmless):
+            # It may have come when the turn had ended, and before the caller had the result.
+            self.acquire(blocking=False)
+        if self.thread == get_ident():
+            self.thread = None
+            if isinstance(error, harmless):
+                self.release()
+
+    @contextmanager
+    def taken(self, verb: str) -> Iterator[bool]:
+        """The turn of a verb that needs no intact cache. Gives whether a verb was interrupted before.
+
+        When it raises then, the cache stays interrupted.
+        """
+        was_interrupted = False
+        try:
+            was_interrupted = not self.acquire(blocking=False)
+            if was_interrupted and self.thread is not None:
+                raise self.refusal(verb)  # noqa: TRY301 - as every error of a verb, it must leave the turn as it was
+            self.thread, self.verb = get_ident(), verb
+            yield was_interrupted
+            self.thread = None
+            self.release()
+        except BaseException as error:
+            if was_interrupted and self.thread == get_ident():
+                self.thread = None
+            else:
+                self.fail(error)
+            raise
+
+
+class HasTurn(Protocol):
+    """What verbs are of."""
+
+    @property
+    def turn(self) -> Turn:
+        """Whose turn it is."""
+
+
+def verb(call: Method, harmless: type[Exception] = HiCacheError) -> Method:
+    """Let a method of what has a turn run while no other thread is in one. Verbs may call verbs.
+
+    It raises OverlapError while another thread is in a verb, and InterruptedVerbError after a verb was interrupted.
+    `harmless`: errors before which the method has undone what it did.
+    """
+    name = call.__name__
+
+    @wraps(call)
+    def in_turn(self: HasTurn, *args: Any, **kwargs: Any) -> Any:
+        turn, thread = self.turn, get_ident()
+        if turn.thread == thread:
+            return call(self, *args, **kwargs)
+        try:
+            if not turn.acquire(False):
+                raise turn.refusal(name)  # noqa: TRY301 - as every error of a verb, it must leave the turn as it was
+            turn.thread, turn.verb = thread, name
+            result = call(self, *args, **kwargs)
+            turn.thread = None
+            turn.release()
+            return result  # noqa: TRY300 - until the caller has the result, an interruption loses it
+        except BaseException as error:
+            turn.fail(error, harmless)
+            raise
+
+    return cast("Method", in_turn)
