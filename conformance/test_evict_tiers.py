@@ -50,6 +50,7 @@ from .tree_view import (
 )
 
 BACK = [WritePolicy.WRITE_BACK]
+THROUGH = [WritePolicy.WRITE_THROUGH]
 OLD, NEW = (1, 2), (3, 4)
 
 
@@ -374,6 +375,14 @@ def test_a_state_of_an_inner_node_is_backed_up_first(driver: Driver) -> None:
     require_copy_first(driver, MAMBA)
 
 
+@clause("EVICT-7", "FLOW-8", write_policies=THROUGH, executors=[ExecutorKind.STEPPED], page_sizes=[16])
+def test_with_write_back_an_inner_node_loses_nothing_without_a_copy(driver: Driver) -> None:
+    # A quick run has no configuration with write_back and several components.
+    for component in driver.config.components[1:]:
+        with host_variant(driver, host={"write_policy": WritePolicy.WRITE_BACK}) as back:
+            require_copy_first(back, component)
+
+
 def require_copy_of_the_rest(driver: Driver, component: str) -> None:
     """The host has the FULL data already: only the lacking components are backed up."""
     require_copy_first(driver, component)
@@ -476,6 +485,15 @@ def test_the_host_evicts_from_the_leaves_up(driver: Driver) -> None:
         assert tier_hits(driver, CHAIN) == (0, count), (
             f"MATCH-1: {count} pages are left: expected {(0, count)}, got {tier_hits(driver, CHAIN)}"
         )
+
+
+@clause("EVICT-8", "EVICT-5", page_sizes=[16], executors=[ExecutorKind.STEPPED])
+def test_copies_of_device_data_leave_the_host_from_the_leaves_up(driver: Driver) -> None:
+    put_on_both(driver, *(CHAIN[:count] for count in range(1, len(CHAIN) + 1)))
+    for count in range(len(CHAIN) - 1, -1, -1):
+        driver.evict_host(FULL, 1)
+        left, expected = host_slots(driver, FULL).keys(), prefixes(*CHAIN[:count])
+        assert left == expected, f"EVICT-8: {len(CHAIN) - count} evictions leave copies of {expected}, they left {left}"
 
 
 @clause("EVICT-8", "EVICT-5")
@@ -602,6 +620,36 @@ def test_swa_data_of_an_inner_node_leaves_a_gap_on_the_host(driver: Driver) -> N
 @clause("EVICT-8", "EVICT-3", "EVICT-4", components=(MAMBA,))
 def test_the_state_of_an_inner_node_leaves_a_gap_on_the_host(driver: Driver) -> None:
     require_gap(driver, MAMBA)
+
+
+@clause("LOCK-5", "LOCK-7", "EVICT-8", components=(SWA,), write_policies=THROUGH, page_sizes=[16])
+def test_a_host_lock_holds_a_node_that_loses_what_came_after_the_lock(driver: Driver) -> None:
+    put_on_both(driver, OLD)
+    evict_host(driver, SWA)
+    receipt = driver.lock_host(best_match(driver, OLD))
+    put_and_back_up(driver, OLD)
+    evict_all(driver)
+    evict_host(driver, SWA)
+    left = components_on_host(driver, OLD)
+    assert left == {FULL}, f"LOCK-5: FULL is locked, the rest came after the lock: expected FULL to stay, got {left}"
+    driver.unlock_host(receipt)
+    assert not nodes(driver), (
+        f"EVICT-6: no match can end there, nothing is locked: expected no node, got {nodes(driver)}"
+    )
+
+
+@clause("EVICT-6", "LOCK-5", "LOCK-7", components=(MAMBA,), write_policies=THROUGH, page_sizes=[16])
+def test_an_ancestor_that_is_locked_on_the_host_stays_without_a_state(driver: Driver) -> None:
+    put_on_both(driver, TOMBSTONE, longer_prompt(driver))
+    evict_inner_from_host(driver, MAMBA)
+    receipt = driver.lock_host(best_match(driver, TOMBSTONE))
+    evict_inner(driver, MAMBA)
+    evict_all(driver)
+    evict_host(driver)
+    left = host_slots(driver, FULL).keys()
+    assert left == prefixes(*TOMBSTONE), f"LOCK-5: {TOMBSTONE} is locked on the host: expected it alone, got {left}"
+    driver.unlock_host(receipt)
+    assert not nodes(driver), f"EVICT-6: it has no state and no lock: expected no node, got {nodes(driver)}"
 
 
 def refilled(driver: Driver, component: str) -> None:

@@ -10,7 +10,7 @@ from hicache.config import EvictionPolicy, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import EventKind, Tier, TransferKind
+from hicache.types import EventKind, Namespace, Tier, TransferKind
 
 from .scenario import (
     FULL,
@@ -149,6 +149,21 @@ def test_both_parts_keep_their_age(driver: Driver) -> None:
         driver.evict(FULL, 1)
         left = set(order) & nodes(driver).keys()
         assert left == set(order[number + 1 :]), f"INS-8: expected {end} to go after {order[:number]}, left is {left}"
+
+
+@clause("INS-8", "KEY-2", needs=[Capability.NAMESPACES], bigram=True)
+@pytest.mark.parametrize("is_insert", [False, True], ids=["match", "insert"])
+def test_both_parts_keep_their_namespace(driver: Driver, is_insert: bool) -> None:
+    salted = Namespace(lora=None, salt="s", tenant=None)
+    whole, start, other = (driver.key(driver.prompt(pages), salted) for pages in (WHOLE, WHOLE[:3], (*WHOLE[:3], 9)))
+    driver.put(whole)
+    driver.put(other) if is_insert else driver.match(start)
+    others = len(driver.adapter.match(driver.key(driver.prompt(WHOLE)), chunked=True).device_indices)
+    assert others == 0, f"KEY-2: all was inserted for {salted}: expected no hit without the salt, got {others} tokens"
+    namespaces = {node.namespace for node in driver.snapshot().nodes}
+    assert namespaces == {salted}, f"KEY-2: all was inserted for {salted}: expected no other, got {namespaces}"
+    found = len(driver.match(whole).device_indices) // driver.config.page_size
+    assert found == len(WHOLE), f"INS-8: with the salt expected {len(WHOLE)} pages, got {found}"
 
 
 @clause("INS-8", "KEY-1", page_sizes=[3, 16, 64], bigram=True)

@@ -74,6 +74,20 @@ def test_pages_can_be_written_repeatedly_at_the_capacity(small: Place) -> None:
     assert store.get(keys) == [True] * len(keys), "STORE-8: half of the room is enough for them"
 
 
+@clause("STORE-4", "STORE-8")
+def test_an_evicted_key_can_be_stored_again(small: Place) -> None:
+    store = StorageDriver(small, forgets=True)
+    keys, others = page_keys(3 * ROOM), iter(page_keys(3 * ROOM, prompt=1))
+    for key in keys:
+        store.set([key])
+    gone = [key for key, is_there in zip(keys, store.get_all(keys), strict=True) if not is_there]
+    assert gone, f"STORE-8: there is room for {ROOM} of {len(keys)} pages: expected some to be gone"
+    for key in gone[:ROOM]:
+        # A store that is full and evicts nothing takes neither.
+        new, again = (store.set([one]) == [True] == store.get([one]) for one in (next(others), key))
+        assert again == new, f"STORE-4: {key} was evicted: expected {new} as for a new key, got {again}"
+
+
 @clause("STORE-8")
 def test_capacity_is_bounded_after_reopening(small: Place) -> None:
     store = StorageDriver(small, forgets=True)

@@ -22,7 +22,6 @@ from typing import Protocol, TextIO
 
 import hicache
 from hicache.testing.plugin.options import OPTIONS
-from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.processes import FORKED
 from hicache.testing.report.legible import legible
 from hicache.testing.report.run import (
@@ -209,6 +208,8 @@ def run_process(
 
 def _nothing(verification: Verification, started: datetime) -> RunRecord:
     """The record of a stage that left none."""
+    from hicache.testing.plugin.versions import VERSIONS
+
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         versions=VERSIONS,

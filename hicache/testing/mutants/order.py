@@ -21,7 +21,7 @@ NEVER = 1 << 62
 """A time that does not come."""
 
 
-class _OtherComponent(OtherParts):
+class OtherComponent(OtherParts):
     """The reference with another class for one component."""
 
     component: ClassVar[type[TreeComponent]]
@@ -38,7 +38,7 @@ class _ForgetsWindowUse(SwaComponent):
             tier.queue.move_forward(upper)
 
 
-class WindowUseLostAtSplit(_OtherComponent):
+class WindowUseLostAtSplit(OtherComponent):
     """The first part of a split node has SWA data that counts as never used."""
 
     component = _ForgetsWindowUse
@@ -50,7 +50,7 @@ class _NewAtSplit(FullComponent):
         upper.creation_time = NEVER
 
 
-class AgeLostAtSplit(_OtherComponent):
+class AgeLostAtSplit(OtherComponent):
     """The first part of a split node counts as inserted after all others."""
 
     component = _NewAtSplit
@@ -62,7 +62,7 @@ class _NoHits(FullComponent):
         upper.hit_count = 0
 
 
-class HitsLostAtSplit(_OtherComponent):
+class HitsLostAtSplit(OtherComponent):
     """The first part of a split node begins to count its hits anew."""
 
     component = _NoHits
@@ -75,7 +75,7 @@ class _RefreshesBelow(MambaComponent):
             child.last_access_time[self.index] = now
 
 
-class StateUsedByAMatchBefore(_OtherComponent):
+class StateUsedByAMatchBefore(OtherComponent):
     """A match refreshes also the states after it, which it does not use."""
 
     component = _RefreshesBelow
@@ -86,7 +86,7 @@ class _ByPolicy(SwaComponent):
         return ORDERS[self.config.policy]
 
 
-class WindowByPolicy(_OtherComponent):
+class WindowByPolicy(OtherComponent):
     """SWA evicts by the policy of FULL."""
 
     component = _ByPolicy
@@ -97,7 +97,7 @@ class _StateByPolicy(MambaComponent):
         return ORDERS[self.config.policy]
 
 
-class StateByPolicy(_OtherComponent):
+class StateByPolicy(OtherComponent):
     """MAMBA evicts by the policy of FULL."""
 
     component = _StateByPolicy
@@ -110,7 +110,7 @@ class _AllOnPath(SwaComponent):
             node = node.parent
 
 
-class WindowUsedFromTheRoot(_OtherComponent):
+class WindowUsedFromTheRoot(OtherComponent):
     """A match refreshes SWA data also before its window."""
 
     component = _AllOnPath

@@ -16,23 +16,28 @@ from unittest.mock import patch
 import hicache.cache
 from hicache import keys
 from hicache.components import base, component_tree
+from hicache.components.base import TreeComponent
+from hicache.components.component_tree import ComponentTree
+from hicache.components.full import FullComponent
 from hicache.config import CacheConfig
 from hicache.keys import RadixKey, chain_seed, encode_namespace, hash_pages
 from hicache.metrics import Counters
 from hicache.storage.keys import StorageKeys
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
+from hicache.testing.mutants.order import OtherComponent
 from hicache.testing.mutants.rows import Row
-from hicache.tiers import prefetch, storage_io, store
+from hicache.tiers import evict, prefetch, storage_io, store
+from hicache.tiers.evict import _WriteBackEviction
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
 from hicache.transfer import queue
 from hicache.transfer.job import JobT
 from hicache.transfer.queue import TransferQueue
 from hicache.tree import hashes
-from hicache.tree.node import Node
+from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.tree.radix import RadixTree
-from hicache.types import Key, Namespace
+from hicache.types import SHARED, Key, Namespace
 
 
 class OtherCalls(ReferenceAdapter):
@@ -161,6 +166,93 @@ class HashesFromTheParent(OtherCalls):
     calls = tuple((module, "node_hashes", _from_its_parent) for module in (hashes, base, store))
 
 
+# Nodes.
+
+
+class _UnsaltedSplit(RadixTree):
+    def split(self, node: Node, pages: int) -> Node:
+        upper = super().split(node, pages)
+        if upper.parent is self.root and upper.namespace != SHARED:
+            del self.root.children[upper.edge]
+            upper.edge = upper.key[: self.bytes_per_page]
+            self.root.children[upper.edge] = upper
+        return upper
+
+
+class UnsaltedSplit(OtherParts):
+    """Links the first part of a split node below the root without its namespace."""
+
+    parts = ((component_tree, "RadixTree", _UnsaltedSplit),)
+
+
+class _SharedSplit(RadixTree):
+    def split(self, node: Node, pages: int) -> Node:
+        upper = super().split(node, pages)
+        upper.namespace = SHARED
+        return upper
+
+
+class SharedSplit(OtherParts):
+    """Forgets the namespace of the first part of a split node, which only its events and its hashes show."""
+
+    parts = ((component_tree, "RadixTree", _SharedSplit),)
+
+
+class _UncopiedWindows(_WriteBackEviction):
+    def _needs_backup(self, node: Node) -> bool:
+        return not node.device_children and super()._needs_backup(node)
+
+
+class UncopiedWindows(OtherCalls):
+    """Copies only what evicts a whole node: with write_back an inner node loses its window or state for good."""
+
+    calls = ((evict, "_WriteBackEviction", _UncopiedWindows),)
+
+
+class _LeavesByEvicted(FullComponent):
+    def is_host_candidate(self, node: Node) -> bool:
+        if any(child.device[FULL].value is None for child in node.children.values()):
+            return False
+        return node.host[FULL].value is not None and not is_any_locked(node.host)
+
+
+class LeavesByEvicted(OtherComponent):
+    """Takes a node for a leaf of the host when none of its children has left the device, copies or not."""
+
+    component = _LeavesByEvicted
+
+
+class _PrunesUnderHostLocks(ComponentTree):
+    def prune_and_requeue(self, node: Node) -> None:
+        while node.parent and not node.children and not is_any_locked(node.device) and self._is_unmatchable(node):
+            for tier in self._full_last:
+                tier.drop_locked(node)
+            node = self._remove(node)
+        super().prune_and_requeue(node)
+
+
+class PrunesUnderHostLocks(OtherParts):
+    """Removes ancestors that no match can end at also where a host lock holds them."""
+
+    parts = ((hicache.cache, "ComponentTree", _PrunesUnderHostLocks),)
+
+
+class _EvictsUnderHostLocks(ComponentTree):
+    def evict_host(self, node: Node, target: TreeComponent) -> None:
+        if node.children or node.device[FULL].value is not None or is_any_locked(node.device):
+            super().evict_host(node, target)
+            return
+        for tier in self._full_last:
+            tier.drop_locked(node)
+        self.prune_and_requeue(self._remove(node))
+
+
+class EvictsUnderHostLocks(OtherParts):
+    """Removes a node that is on the host alone with any component of it, also where a host lock holds another one."""
+
+    parts = ((hicache.cache, "ComponentTree", _EvictsUnderHostLocks),)
+
+
 # Transfers.
 
 
@@ -215,6 +307,7 @@ class CopiesAfterAReset(OtherParts):
 
 STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
 PREFETCH, LOAD = "test_prefetch.py::", "test_load_back.py::"
+SPLIT, TIERS = "test_split.py::", "test_evict_tiers.py::"
 
 ROWS = (
     Row(
@@ -272,6 +365,54 @@ ROWS = (
         adapter=HashesFromTheParent,
         test=f"{STORE}test_without_events_a_prefetch_past_new_nodes_asks_for_the_keys_of_its_pages",
         told="KEY-6",
+    ),
+    Row(
+        slug="a-split-without-its-salt",
+        source="ours",
+        clauses=("INS-8", "KEY-2"),
+        adapter=UnsaltedSplit,
+        test=f"{SPLIT}test_both_parts_keep_their_namespace",
+        told="KEY-2",
+    ),
+    Row(
+        slug="a-split-that-is-shared",
+        source="ours",
+        clauses=("INS-8", "KEY-2"),
+        adapter=SharedSplit,
+        test=f"{SPLIT}test_both_parts_keep_their_namespace",
+        told="KEY-2",
+    ),
+    Row(
+        slug="windows-dropped-uncopied",
+        source="ours",
+        clauses=("EVICT-7", "FLOW-8"),
+        adapter=UncopiedWindows,
+        test=f"{TIERS}test_with_write_back_an_inner_node_loses_nothing_without_a_copy",
+        told="FLOW-8",
+    ),
+    Row(
+        slug="host-leaves-by-evicted",
+        source="ours",
+        clauses=("EVICT-8", "EVICT-5"),
+        adapter=LeavesByEvicted,
+        test=f"{TIERS}test_copies_of_device_data_leave_the_host_from_the_leaves_up",
+        told="EVICT-[58]",
+    ),
+    Row(
+        slug="pruned-under-a-host-lock",
+        source="ours",
+        clauses=("EVICT-6", "LOCK-5"),
+        adapter=PrunesUnderHostLocks,
+        test=f"{TIERS}test_an_ancestor_that_is_locked_on_the_host_stays_without_a_state",
+        told="LOCK-5",
+    ),
+    Row(
+        slug="evicted-under-a-host-lock",
+        source="ours",
+        clauses=("LOCK-5", "EVICT-8"),
+        adapter=EvictsUnderHostLocks,
+        test=f"{TIERS}test_a_host_lock_holds_a_node_that_loses_what_came_after_the_lock",
+        told="LOCK-5",
     ),
     Row(
         slug="one-layer-early",

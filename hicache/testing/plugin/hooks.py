@@ -14,7 +14,6 @@ from hicache.testing.plugin.ids import make_ids_plain
 from hicache.testing.plugin.options import OPTIONS, add_options
 from hicache.testing.plugin.profiles import PROFILES, register_profiles, suite_profile
 from hicache.testing.plugin.tags import CLAUSE_ID, PROCESSES, SUITES, Tags, read_tags
-from hicache.testing.process_starts import process_starts
 
 if TYPE_CHECKING:
     # Every pytest run loads this module once hicache is installed, so the rest is imported when it is needed.
@@ -121,7 +120,7 @@ class SuitePlugin:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Run the tests of a suite in the profile of the suites, and count the processes that they start."""
         if self._session is not None:
-            item.stash[STARTED_BEFORE] = process_starts().count
+            item.stash[STARTED_BEFORE] = _processes_started()
         with self._profile(item):
             return (yield)
 
@@ -160,7 +159,7 @@ class SuitePlugin:
             end_if_forked(self._process)
         report = yield
         if tags is not None and call.when == "teardown":
-            report.user_properties.append((PROCESSES, process_starts().count - item.stash[STARTED_BEFORE]))
+            report.user_properties.append((PROCESSES, _processes_started() - item.stash[STARTED_BEFORE]))
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
             self._explain(item, call, report, tags)
         return report
@@ -252,6 +251,12 @@ def require_kit() -> None:
 
     if missing := missing_libraries():
         raise pytest.UsageError(f"hicache: {', '.join(missing)}: not installed; the suites need {INSTALL_COMMAND}")
+
+
+def _processes_started() -> int:
+    from hicache.testing.process_starts import process_starts
+
+    return process_starts().count
 
 
 def _passed_anyway(report: pytest.TestReport) -> bool:

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import NoReturn
 
-import pytest
-
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 from hicache.testing.storage.subject import CAPACITY_BYTES, CAPACITY_PAGES, PAGE, BackendSubject, Place
 
@@ -44,6 +42,8 @@ def require_room(place: Place, pages: int, page_bytes: int = PAGE) -> None:
 
 def skip_for_room(place: Place, pages: int) -> NoReturn:
     """Skip the test that runs: it needs so many pages."""
+    import pytest
+
     kept = kept_pages(place.subject, place.directory.parent)
     pytest.skip(
         f"{place.subject.name} keeps {kept} pages of {PAGE} bytes, and the test needs {pages}: let an option be "

@@ -345,6 +345,25 @@ class CountsFailedLinks(FileStorage):
             raise
 
 
+class NeverAgain(DictionaryStorage):
+    """A key that was evicted counts as present, so that it is never written again."""
+
+    def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
+        super().__init__(scope, options)
+        self.written: set[str] = set()
+
+    def write(self, name: str, pieces: Pieces) -> bool:
+        if name in self.written:
+            return True
+        is_kept = super().write(name, pieces)
+        self.written.update([name] if is_kept else [])
+        return is_kept
+
+    def clear(self) -> bool:
+        self.written.clear()
+        return super().clear()
+
+
 class Remembers(DictionaryStorage):
     """`has` remembers a key that was present once."""
 

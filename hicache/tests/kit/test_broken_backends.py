@@ -31,6 +31,7 @@ FOUND = [
     (backends.OneForAll, "conformance/storage/test_pages.py", "STORE-6"),
     (backends.Unbounded, "conformance/storage/test_capacity.py", "STORE-8"),
     (backends.EvictsItsBatch, "conformance/storage/test_capacity.py", "STORE-5"),
+    (backends.NeverAgain, "conformance/storage/test_capacity.py", "STORE-4"),
     (backends.Remembers, "conformance/storage/test_pages.py", "STORE-7"),
     (backends.OneScope, "conformance/storage/test_names.py", "STORE-7"),
     (backends.ShortNames, "conformance/storage/test_names.py", "STORE-7"),
