@@ -55,7 +55,7 @@ class Access:
     """
 
     def __init__(self, names: Collection[str], token: str | None) -> None:
-        self._names = {name.lower() for name in (*LOCAL_NAMES, *names)}
+        self._names = {name.lower() for name in (*LOCAL_NAMES, *names) if name}
         self._token = None if token is None else token.encode()
 
     def check(self, headers: Message, local_address: str) -> None:

@@ -258,3 +258,33 @@ def test_without_descriptors_the_service_waits_before_it_tries_again(
         assert connection.getresponse().status == 204, "it serves when there are descriptors again"
     assert pauses == [service_module.PAUSE_S] * failures, f"one pause for each failure, got {pauses}"
     assert caplog.text.count("cannot be accepted") == 1, f"the failure is logged once, got {caplog.text}"
+
+
+# Who may ask: the names of the service.
+
+TOKEN = "a-token-that-guards-nothing"  # noqa: S105 - as it says
+
+
+def status_of(service: MetadataService, host: str) -> int:
+    """The status of a request with this Host."""
+    with closing(HTTPConnection("127.0.0.1", service.port, timeout=30)) as connection:
+        headers = {**JSON, "Host": host, "Authorization": f"Bearer {TOKEN}"}
+        connection.request("POST", "/0/initialize", b'{"num_pages":1}', headers)
+        return connection.getresponse().status
+
+
+@pytest.mark.parametrize("address", ["", "0.0.0.0"])  # noqa: S104 - there is a token
+def test_a_service_is_reached_by_its_names(address: str) -> None:
+    with closing(MetadataService(Catalogue(None), host=address, token=TOKEN, names=["Node7.example"])) as service:
+        service.start()
+        served = ("node7.example:18000", "NODE7.example", "127.0.0.1", "localhost:1")
+        refused = ("", " ", ":1", "node7", "node7.example.org", "127.0.0.1.", "[::1", "a b")
+        found = {host: status_of(service, host) for host in (*served, *refused)}
+    expected = {**dict.fromkeys(served, 204), **dict.fromkeys(refused, 421)}
+    assert found == expected, f"SEC-7: expected {expected}, got {found}"
+
+
+def test_a_header_that_occurs_twice_is_refused(service: MetadataService) -> None:
+    for twice in (b"Host: localhost\r\n", b"Content-Type: application/json\r\n", b"Origin: a\r\nOrigin: a\r\n"):
+        answer = told(service, POST + twice + b"Content-Length: 2\r\n\r\n{}")
+        assert answer.startswith(b"HTTP/1.1 400 "), f"SEC-7: which one counts? expected 400, got {answer[:100]!r}"
