@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -104,6 +105,13 @@ class SuitePlugin:
         """Prepare the tests before any are deselected."""
         if self._session is not None or any(item.get_closest_marker("clause") for item in items):
             self.session().prepare(items)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """Leave out what was imported and collected when garbage is looked for: it stays until the end of the run."""
+        if self._session is not None:
+            gc.collect()
+            gc.freeze()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
