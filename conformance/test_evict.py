@@ -34,6 +34,7 @@ from .scenario import (
     recompute,
     unit,
     use,
+    window_tokens,
 )
 from .tree_view import Pages, components_on_device, device_slots, hits, locks, nodes, prefixes, snapshot_values
 
@@ -372,6 +373,40 @@ def test_a_split_keeps_how_recent_window_data_is(driver: Driver) -> None:
     left = device_slots(wide, SWA).keys()
     expected = prefixes(1, 2, 3)
     assert left == expected, f"INS-8: (1, 2, 3) was used after 9, and then split: expected {expected} left, got {left}"
+
+
+@clause("INS-8", "EVICT-10", components=(SWA,), page_sizes=[16])
+def test_an_insert_that_splits_a_node_leaves_the_window_behind_it_as_recent_as_it_was(driver: Driver) -> None:
+    splits_without_a_match(driver, SWA)
+
+
+@clause("INS-8", "EVICT-10", components=(MAMBA,), page_sizes=[16])
+def test_an_insert_that_splits_a_node_leaves_the_state_behind_it_as_recent_as_it_was(driver: Driver) -> None:
+    splits_without_a_match(driver, MAMBA)
+
+
+def splits_without_a_match(driver: Driver, component: str) -> None:
+    """Under every policy: a prompt is used before or after another one, and then split by an insert alone."""
+    has_policies = Capability.POLICIES in driver.adapter.capabilities
+    for policy in ALL_POLICIES if has_policies else [EvictionPolicy.LRU]:
+        for first, second in (((1, 2, 3), (9,)), ((9,), (1, 2, 3))):
+            other = open_variant(driver, policy=policy, sliding_window_size=window_tokens(driver.config, 3))
+            for pages in (first, second):
+                put(other, pages)
+                use(other, pages)
+            insert_fresh(other, [1, 8])
+            other.evict(component, 1)
+            # The second part of the split node is a leaf, as 9 is: the one that was used first goes.
+            gone = {(1, 2, 3), (9,)} - device_slots(other, component).keys()
+            assert gone == {first}, f"INS-8: {policy.value}: {first} was used before {second}, gone is {gone}"
+
+
+@clause("EVICT-2", "INS-8", policies=[PRIORITY], needs=[Capability.SNAPSHOT])
+def test_an_insert_that_ends_inside_a_node_raises_the_priority_of_its_first_part(driver: Driver) -> None:
+    for pages, priority in (([1, 2], 2), ([3], 3), ([4], 4), ([1], 5)):
+        put(driver, pages, priority=priority)
+    expected = [(1, 2), (3,), (4,), (1,)]
+    require_order(driver, expected, "caching (1, 2), 3 and 4 with priorities 2, 3 and 4, then 1 with 5")
 
 
 # EVICT-10: SWA and MAMBA go by use, whatever the policy.

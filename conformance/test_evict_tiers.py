@@ -6,7 +6,7 @@ from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import TransferKind
+from hicache.types import StorageKind, TransferKind
 
 from .scenario import (
     FORWARD,
@@ -34,8 +34,10 @@ from .scenario import (
     put_on_host,
     tier_hits,
     unit,
+    use,
 )
-from .transfers import bytes_moved, slot_bytes
+from .storage_scenes import begin_prefetch, complete_job, fetching, put_in_storage_alone
+from .transfers import bytes_moved, pending_transfer, slot_bytes, start_load
 from .tree_view import (
     components_on_device,
     components_on_host,
@@ -592,6 +594,39 @@ def test_an_ancestor_without_a_state_is_removed_with_its_last_child(driver: Driv
     driver.evict_host(FULL, 1)
     assert nodes(driver).keys() == {(7,)}, f"EVICT-6: 1 can end no match and goes with 2, left {nodes(driver).keys()}"
     assert not device_slots(driver, FULL), "the scenario needs an empty device"
+
+
+# EVICT-12: what a transfer brings, in the order of eviction.
+
+
+@clause("EVICT-12", "EVICT-2", needs=[Capability.STEPPED], page_sizes=[16])
+def test_the_end_of_a_load_is_no_use(driver: Driver) -> None:
+    put_on_host(driver, [1], [2])
+    driver.load(key_of(driver, [2]))
+    load = start_load(driver, [1])
+    use(driver, [2])
+    driver.complete(pending_transfer(driver, TransferKind.LOAD).ticket)
+    driver.step()
+    assert driver.claim(load.ticket) is not None, "FLOW-10: nothing failed: expected the slots of the load, got None"
+    driver.evict(FULL, 1)
+    left = device_slots(driver, FULL).keys()
+    assert left == {(2,)}, f"EVICT-12: 2 was used after the match of 1, which was loaded since: expected 2, got {left}"
+
+
+@clause("EVICT-12", "EVICT-8", needs=[Capability.STORAGE, Capability.STEPPED_STORAGE], page_sizes=[16])
+def test_what_a_prefetch_brought_was_used_when_it_came(driver: Driver) -> None:
+    put_in_storage_alone(driver, [1])
+    put_on_host(driver, [2])
+    ticket = begin_prefetch(driver, [1])
+    fetching(driver)
+    driver.match(key_of(driver, [2]))
+    complete_job(driver, StorageKind.PREFETCH)
+    driver.drain()
+    came = driver.check_prefetch(ticket)
+    assert came == driver.config.page_size, f"FETCH-4: page 1 is in storage: expected its tokens, got {came}"
+    driver.evict_host(FULL, 1)
+    left = host_slots(driver, FULL).keys()
+    assert left == {(1,)}, f"EVICT-12: 1 came to the host after the use of 2: expected 1, got {left}"
 
 
 # EVICT-8, EVICT-3, EVICT-4: which components leave the host with the SWA data or the state of an inner node.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import wraps
@@ -16,7 +16,7 @@ from unittest.mock import patch
 import hicache.cache
 from hicache import keys
 from hicache.components import base, component_tree
-from hicache.components.base import TreeComponent
+from hicache.components.base import Insertion, TreeComponent
 from hicache.components.component_tree import ComponentTree
 from hicache.components.full import FullComponent
 from hicache.config import CacheConfig
@@ -30,14 +30,15 @@ from hicache.testing.mutants.rows import Row
 from hicache.tiers import evict, prefetch, storage_io, store
 from hicache.tiers.evict import _WriteBackEviction
 from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
-from hicache.tiers.prefetch import PrefetchManager, PrefetchOperation
+from hicache.tiers.prefetch import HostInsertion, PrefetchManager, PrefetchOperation
+from hicache.tiers.transfer import Transfer
 from hicache.transfer import queue
 from hicache.transfer.job import JobT
 from hicache.transfer.queue import TransferQueue
 from hicache.tree import hashes
 from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.tree.radix import RadixTree
-from hicache.types import SHARED, Key, Namespace
+from hicache.types import SHARED, Key, Namespace, Slots
 
 
 class OtherCalls(ReferenceAdapter):
@@ -253,6 +254,86 @@ class EvictsUnderHostLocks(OtherParts):
     parts = ((hicache.cache, "ComponentTree", _EvictsUnderHostLocks),)
 
 
+# Order.
+
+
+class _UsesBehindASplit(ComponentTree):
+    split_at: int | None = None
+
+    def used_at(self, insertion: Insertion) -> int:
+        """When what is behind the split counts as used."""
+        return insertion.now
+
+    def insert(self, key: RadixKey, insertion: Insertion) -> tuple[Node, int]:
+        self.split_at = self.used_at(insertion)
+        try:
+            return super().insert(key, insertion)
+        finally:
+            self.split_at = None
+
+    def _on_split(self, upper: Node, lower: Node) -> None:
+        super()._on_split(upper, lower)
+        if self.split_at is not None:
+            for component in self.components[1:]:
+                lower.last_access_time[component.index] = self.split_at
+                component.device.queue.move_forward(lower)
+
+
+class UsesBehindASplit(OtherParts):
+    """An insert that splits a node counts as a use of the window and the state behind the split too."""
+
+    parts = ((hicache.cache, "ComponentTree", _UsesBehindASplit),)
+
+
+class _ForgetsBehindASplit(_UsesBehindASplit):
+    def used_at(self, insertion: Insertion) -> int:
+        """When what is behind the split counts as used."""
+        return 0
+
+
+class ForgetsBehindASplit(OtherParts):
+    """The window and the state behind a split by an insert count as never used."""
+
+    parts = ((hicache.cache, "ComponentTree", _ForgetsBehindASplit),)
+
+
+class _RaisesBehind(ComponentTree):
+    def insert(self, key: RadixKey, insertion: Insertion) -> tuple[Node, int]:
+        node, end = super().insert(key, insertion)
+        for child in node.children.values():
+            child.priority = max(child.priority, insertion.priority)
+        return node, end
+
+
+class RaisesBehind(OtherParts):
+    """A later insert raises the priority of what continues it too."""
+
+    parts = ((hicache.cache, "ComponentTree", _RaisesBehind),)
+
+
+class _UsesAtTheEnd(LoadBackManager):
+    def _finish(self, transfer: Transfer) -> None:
+        super()._finish(transfer)
+        self._tree.touch(transfer.nodes[-1], self._tree.tick())
+
+
+class UsesAtTheEnd(OtherParts):
+    """The end of a load-back counts as a use of what it brought."""
+
+    parts = ((hicache.cache, "LoadBackManager", _UsesAtTheEnd),)
+
+
+class _NeverUsed(HostInsertion):
+    def insert_host(self, now: int) -> Mapping[str, Slots]:
+        return super().insert_host(0)
+
+
+class ArrivesUnused(OtherCalls):
+    """What a prefetch makes on the host counts as never used."""
+
+    calls = ((prefetch, "HostInsertion", _NeverUsed),)
+
+
 # Transfers.
 
 
@@ -307,7 +388,7 @@ class CopiesAfterAReset(OtherParts):
 
 STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
 PREFETCH, LOAD = "test_prefetch.py::", "test_load_back.py::"
-SPLIT, TIERS = "test_split.py::", "test_evict_tiers.py::"
+SPLIT, TIERS, EVICT = "test_split.py::", "test_evict_tiers.py::", "test_evict.py::"
 
 ROWS = (
     Row(
@@ -413,6 +494,46 @@ ROWS = (
         adapter=EvictsUnderHostLocks,
         test=f"{TIERS}test_a_host_lock_holds_a_node_that_loses_what_came_after_the_lock",
         told="LOCK-5",
+    ),
+    Row(
+        slug="used-behind-a-split",
+        source="ours",
+        clauses=("INS-8", "EVICT-10"),
+        adapter=UsesBehindASplit,
+        test=f"{EVICT}test_an_insert_that_splits_a_node_leaves_the_window_behind_it_as_recent_as_it_was",
+        told="INS-8",
+    ),
+    Row(
+        slug="forgotten-behind-a-split",
+        source="ours",
+        clauses=("INS-8", "EVICT-10"),
+        adapter=ForgetsBehindASplit,
+        test=f"{EVICT}test_an_insert_that_splits_a_node_leaves_the_state_behind_it_as_recent_as_it_was",
+        told="INS-8",
+    ),
+    Row(
+        slug="a-priority-for-all-behind",
+        source="ours",
+        clauses=("EVICT-2",),
+        adapter=RaisesBehind,
+        test=f"{EVICT}test_an_insert_that_ends_inside_a_node_raises_the_priority_of_its_first_part",
+        told="EVICT-2",
+    ),
+    Row(
+        slug="used-at-the-end-of-a-load-back",
+        source="ours",
+        clauses=("EVICT-12",),
+        adapter=UsesAtTheEnd,
+        test=f"{TIERS}test_the_end_of_a_load_is_no_use",
+        told="EVICT-12",
+    ),
+    Row(
+        slug="a-prefetch-arrives-unused",
+        source="ours",
+        clauses=("EVICT-12",),
+        adapter=ArrivesUnused,
+        test=f"{TIERS}test_what_a_prefetch_brought_was_used_when_it_came",
+        told="EVICT-12",
     ),
     Row(
         slug="one-layer-early",

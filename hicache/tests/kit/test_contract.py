@@ -20,7 +20,7 @@ CLAUSES_BY_SECTION = {
     "COMP": 3,
     "INS": 8,
     "LOCK": 9,
-    "EVICT": 11,
+    "EVICT": 12,
     "HOST": 9,
     "STORE": 14,
     "FETCH": 9,
