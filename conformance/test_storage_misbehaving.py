@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pytest
 
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import Capability
@@ -164,8 +163,6 @@ VERBS = ("exists", "get", "set")
 
 CLOCKED = [Capability.STEPPED_STORAGE, Capability.SNAPSHOT]
 
-each_verb = pytest.mark.parametrize("verb", VERBS)
-
 
 @contextmanager
 def over_a_hanging_backend(driver: Driver, verb: str) -> Iterator[tuple[Driver, Gate, Handle | None]]:
@@ -223,44 +220,44 @@ def require_given_back(driver: Driver, gate: Gate) -> None:
     assert came == len(PROMPT), f"FLOW-13: the backend answers again: expected {len(PROMPT)} pages, {came} came"
 
 
-@each_verb
 @clause("FLOW-13", needs=CLOCKED, page_sizes=[16])
-def test_a_drain_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
-    with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
-        other.drain()
-        came = 0 if ticket is None else prefetched_pages(other, ticket)
-        assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
-        require_going_on(other, verb)
-        require_given_back(other, gate)
+def test_a_drain_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+    for verb in VERBS:
+        with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
+            other.drain()
+            came = 0 if ticket is None else prefetched_pages(other, ticket)
+            assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
+            require_going_on(other, verb)
+            require_given_back(other, gate)
 
 
-@each_verb
 @clause("FLOW-13", "EVICT-9", needs=CLOCKED, page_sizes=[16])
-def test_a_reset_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
-    with over_a_hanging_backend(driver, verb) as (other, gate, _):
-        other.reset()
-        require_going_on(other, verb)
-        other.reset()
-        require_given_back(other, gate)
+def test_a_reset_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+    for verb in VERBS:
+        with over_a_hanging_backend(driver, verb) as (other, gate, _):
+            other.reset()
+            require_going_on(other, verb)
+            other.reset()
+            require_given_back(other, gate)
 
 
-@each_verb
 @clause("FLOW-13", needs=CLOCKED, page_sizes=[16])
-def test_a_close_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
-    with over_a_hanging_backend(driver, verb) as (other, gate, _):
-        other.adapter.close()
-        assert not gate.was_late, f"FLOW-13: {verb} hangs: expected the cache to be closed without it"
+def test_a_close_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+    for verb in VERBS:
+        with over_a_hanging_backend(driver, verb) as (other, gate, _):
+            other.adapter.close()
+            assert not gate.was_late, f"FLOW-13: {verb} hangs: expected the cache to be closed without it"
 
 
-@pytest.mark.parametrize("verb", ["exists", "get"])
 @clause("FLOW-13", "FETCH-3", needs=CLOCKED, page_sizes=[16])
-def test_a_prefetch_that_hangs_ends_with_nothing_by_each_policy(driver: Driver, verb: str) -> None:
-    with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
-        other.step()
-        came = prefetched_pages(other, ticket)
-        assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
-        require_going_on(other, verb)
-        require_given_back(other, gate)
+def test_a_prefetch_that_hangs_ends_with_nothing_by_each_policy(driver: Driver) -> None:
+    for verb in ("exists", "get"):
+        with over_a_hanging_backend(driver, verb) as (other, gate, ticket):
+            other.step()
+            came = prefetched_pages(other, ticket)
+            assert came == 0, f"FLOW-13: {verb} hangs: expected no page to come, {came} came"
+            require_going_on(other, verb)
+            require_given_back(other, gate)
 
 
 @clause("FLOW-13", "FLOW-1", needs=CLOCKED, page_sizes=[16])
@@ -305,32 +302,33 @@ def test_a_call_that_takes_too_long_in_real_time_is_not_waited_for(driver: Drive
         assert not gate.was_late, "FLOW-13: exists hangs: expected neither a drain nor a close to wait for it"
 
 
-@each_verb
 @clause("FLOW-13", "STORE-12", page_sizes=[16])
-def test_a_backend_that_ends_its_thread_has_failed_one_call(driver: Driver, verb: str) -> None:
+def test_a_backend_that_ends_its_thread_has_failed_one_call(driver: Driver) -> None:
     put_in_storage_alone(driver, PROMPT)
     with over_a_script(driver, executor=ExecutorKind.THREADED) as (other, told):
-        told.deadly = {verb}
-        ticket = begin_call(other, verb)
-        other.drain()
-        came = 0 if ticket is None else prefetched_pages(other, ticket)
-        assert came == 0, f"FLOW-13: {verb} ends its thread: expected no page to come, {came} came"
-        told.behave()
-        ticket = other.prefetch(key_of(other, PROMPT))
-        assert ticket is not None, "FLOW-13: one call failed: expected the backend to be asked again"
-        other.drain()
-        came = prefetched_pages(other, ticket)
-        assert came == len(PROMPT), f"FLOW-13: one call failed: expected {len(PROMPT)} pages by the next, {came} came"
+        for verb in VERBS:
+            told.deadly = {verb}
+            ticket = begin_call(other, verb)
+            other.drain()
+            came = 0 if ticket is None else prefetched_pages(other, ticket)
+            assert came == 0, f"FLOW-13: {verb} ends its thread: expected no page to come, {came} came"
+            told.behave()
+            ticket = other.prefetch(key_of(other, PROMPT))
+            assert ticket is not None, "FLOW-13: one call failed: expected the backend to be asked again"
+            other.drain()
+            came = prefetched_pages(other, ticket)
+            assert came == len(PROMPT), f"FLOW-13: one call failed: expected {len(PROMPT)} pages next, {came} came"
+            other.reset()
 
 
-@pytest.mark.parametrize("verb", ["clear", "close"])
 @clause("FLOW-13", "FLOW-12", page_sizes=[16])
-def test_an_operator_does_not_wait_for_a_backend_that_hangs(driver: Driver, verb: str) -> None:
-    with over_a_script(driver, answer_timeout_s=SHORT_S) as (other, told):
-        gate = told.hang(verb)
-        is_done = other.clear_storage() if verb == "clear" else other.detach_storage()
-        assert is_done is (verb == "close"), f"FLOW-13: {verb} hangs, got {is_done}: a backend is detached all the same"
-        other.step()
-        assert other.prefetch(key_of(other, PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no backend any more"
-        put_on_host(other, PAIR)
-        assert not gate.was_late, f"FLOW-13: {verb} hangs: expected no verb to wait for it"
+def test_an_operator_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+    for verb in ("clear", "close"):
+        with over_a_script(driver, answer_timeout_s=SHORT_S) as (other, told):
+            gate = told.hang(verb)
+            is_done = other.clear_storage() if verb == "clear" else other.detach_storage()
+            assert is_done is (verb == "close"), f"FLOW-13: {verb} hangs: a backend is detached all the same: {is_done}"
+            other.step()
+            assert other.prefetch(key_of(other, PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no backend any more"
+            put_on_host(other, PAIR)
+            assert not gate.was_late, f"FLOW-13: {verb} hangs: expected no verb to wait for it"

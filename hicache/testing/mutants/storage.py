@@ -136,7 +136,7 @@ ROWS = (
         source="ours",
         clauses=("FLOW-13",),
         adapter=WaitsForEver,
-        test=f"{MISBEHAVING}test_a_drain_does_not_wait_for_a_backend_that_hangs{FULL_ALONE}-get]",
+        test=f"{MISBEHAVING}test_a_drain_does_not_wait_for_a_backend_that_hangs{FULL_ALONE}]",
         told="FLOW-13",
     ),
     Row(
@@ -144,7 +144,7 @@ ROWS = (
         source="ours",
         clauses=("FLOW-13",),
         adapter=DeadWorkerUnnoticed,
-        test=f"{MISBEHAVING}test_a_backend_that_ends_its_thread_has_failed_one_call{FULL_ALONE}-get]",
+        test=f"{MISBEHAVING}test_a_backend_that_ends_its_thread_has_failed_one_call{FULL_ALONE}]",
         told="FLOW-13",
     ),
     Row(

@@ -15,9 +15,10 @@ from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.storage import misbehaving
 from hicache.tests.kit.hosted_cache import FlatCache
 
-LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, session)
+LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, misbehaving, session)
 """Modules that a run imports. A run in this process would import them again, and unload them at its end."""
 
 FLAT_CACHE = f"{FlatCache.__module__}:{FlatCache.__name__}"
