@@ -30,7 +30,7 @@ class Hf3fsStorage(PagedStorage):
     Pages are reserved at the service, written, and confirmed. 3FS is used through the file system, not through its
     user-space ring (usrbio). Options: `root`, the folder, a different one for each service; `page_bytes`, the size of
     the largest page; `capacity_pages`, above which the least recently used pages are evicted; `metadata_url`, of
-    `hicache serve-metadata`; `timeout_s`, for each step of an exchange with the service (default 5); `token`, that of
+    `hicache serve-metadata`; `timeout_s`, for a request and for its whole answer (default 5); `token`, that of
     the service (default: the variable HICACHE_METADATA_TOKEN, or none).
     """
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from io import BufferedReader
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hicache.clock import WallClock
 from hicache.errors import ConfigurationError
+from hicache.storage.hf3fs.connection import TimedStream
 from hicache.storage.hf3fs.pages import MAX_KEYS, NO_PAGE
 
 MAX_ANSWER_BYTES = 16 << 20
@@ -42,12 +45,39 @@ class Reserved(NamedTuple):
     reservation: str | None
 
 
+class _Response(HTTPResponse):
+    """An answer that must arrive as a whole within the timeout of its connection."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        clock, timeout_s = WallClock(), sock.gettimeout()
+        if timeout_s is not None:
+            self.fp.close()
+            self.fp = BufferedReader(TimedStream(sock, clock, clock.now() + timeout_s))
+
+
+class _Connection(HTTPConnection):
+    """One connection. `timeout`: for the connecting, for the sending of a request, and for its whole answer."""
+
+    response_class = _Response
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        if self.sock is not None:
+            # The last answer has shortened it.
+            self.sock.settimeout(self.timeout)
+        super().request(*arguments, **options)
+
+    def getresponse(self) -> HTTPResponse:
+        self.sock.settimeout(self.timeout)
+        return super().getresponse()
+
+
 class MetadataClient:
     """One namespace of rank 0; keys distinguish the ranks of a cache. Methods raise MetadataError.
 
     The namespace is initialised before the first request, and again if the service does not know it. A request that
-    changes nothing is repeated once when its connection breaks. `timeout_s`: for each step of an exchange. `token`: of
-    the service, if it has one. Raises ConfigurationError for a URL that is not `http://host:port`.
+    changes nothing is repeated once when its connection breaks. `timeout_s`: for a request, and for its whole answer.
+    `token`: of the service, if it has one. Raises ConfigurationError for a URL that is not `http://host:port`.
     """
 
     def __init__(self, url: str, namespace: str, num_pages: int, timeout_s: float, token: str | None = None) -> None:
@@ -181,7 +211,7 @@ class MetadataClient:
             if self._clock.now() - since_s < MAX_IDLE_S:
                 return connection
             connection.close()
-        return HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        return _Connection(self._host, self._port, timeout=self._timeout_s)
 
     def _page(self, page: Any = None, *_: Any) -> int:
         if type(page) is int and 0 <= page < self._num_pages:

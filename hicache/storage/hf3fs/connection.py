@@ -1,4 +1,4 @@
-"""RequestStream: reads the requests of one connection, each of which must arrive within a time."""
+"""TimedStream: reads a connection until a moment; RequestStream: the same, for the requests of one connection."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ REQUEST_S = 10.0
 """How long a request may take from its first byte to its last one; and how long its answer may."""
 
 
-class RequestStream(RawIOBase):
-    """The bytes of a connection. Raises TimeoutError when a request does not begin, or does not end, in time.
+class TimedStream(RawIOBase):
+    """The bytes of a connection. A read raises TimeoutError after the moment `until_s` of the clock.
 
-    A limit for each read would not do: a client could send one byte after the other, and hold the connection for ever.
+    A limit for each read would not do: a peer could send one byte after the other, and hold the connection for ever.
     """
 
-    def __init__(self, connection: socket.socket, clock: Clock) -> None:
+    def __init__(self, connection: socket.socket, clock: Clock, until_s: float) -> None:
         super().__init__()
         self._connection = connection
         self._clock = clock
-        self.begin()
-
-    def begin(self) -> None:
-        """Wait for the next request from now on."""
-        self._is_idle = True
-        self._until_s = self._clock.now() + IDLE_TIMEOUT_S
+        self._until_s = until_s
 
     def readable(self) -> bool:
         return True
@@ -38,9 +33,25 @@ class RequestStream(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         left_s = self._until_s - self._clock.now()
         if left_s <= 0:
-            raise TimeoutError("the request did not arrive in time")
+            raise TimeoutError("the other side did not send all in time")
         self._connection.settimeout(left_s)
-        count = self._connection.recv_into(buffer)
+        return self._connection.recv_into(buffer)
+
+
+class RequestStream(TimedStream):
+    """The requests of a connection: one must begin in time, and then end in time."""
+
+    def __init__(self, connection: socket.socket, clock: Clock) -> None:
+        super().__init__(connection, clock, 0.0)
+        self.begin()
+
+    def begin(self) -> None:
+        """Wait for the next request from now on."""
+        self._is_idle = True
+        self._until_s = self._clock.now() + IDLE_TIMEOUT_S
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer)
         if self._is_idle:
             self._is_idle = False
             self._until_s = self._clock.now() + REQUEST_S

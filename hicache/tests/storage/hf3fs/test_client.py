@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -40,12 +40,14 @@ class Says:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._held: list[socket.socket] = []
         self.asked = 0
+        self.is_over = Event()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Listen no more."""
+        self.is_over.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -129,6 +131,44 @@ def test_only_what_changes_nothing_is_asked_again(verb: str) -> None:
         with pytest.raises(MetadataError):
             VERBS[verb](client)
         assert broken.asked == 1 + (verb in REPEATED), f"{verb} was asked {broken.asked} times"
+
+
+class Drips(Says):
+    """Listens, and says one byte after the other, for ever."""
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            connection = self._listener.accept()[0]
+            self._held.append(connection)
+            connection.recv(1 << 16)
+            connection.sendall(self._answer or b"")
+            while not self.is_over.wait(HELD_S / 20):
+                connection.sendall(b"a")
+
+
+DRIPPED = {
+    "a line": b"HTTP/1.1 200 O",
+    "a header": b"HTTP/1.1 200 OK\r\nA: ",
+    "the content": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("begin", DRIPPED.values(), ids=DRIPPED)
+def test_an_answer_that_does_not_end_is_given_up(begin: bytes) -> None:
+    with closing(Drips(begin)) as dripping, closing(client_of(dripping.url, timeout_s=HELD_S)) as client:
+        client._is_known = True
+        asked = Thread(target=lambda: raised.append(error_of(client)), daemon=True)
+        raised: list[str] = []
+        asked.start()
+        asked.join(30)
+        assert not asked.is_alive(), "each byte comes in time, and the answer does not: expected an end"
+    assert "TimeoutError" in raised[0], f"expected a timeout, got {raised}"
+
+
+def error_of(client: MetadataClient) -> str:
+    with pytest.raises(MetadataError) as told:
+        client.clear()
+    return str(told.value)
 
 
 NONSENSE = {
