@@ -21,11 +21,14 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 from hicache.errors import RankError
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.doing import DOING
-from hicache.testing.processes import end_if_forked
+from hicache.testing.processes import end_if_forked, left_threads
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles
 from hicache.testing.ranks.process_world import ProcessWorld
 from hicache.testing.ranks.world import Mesh
+
+LEFT_RUNNING = "a thread that was left running"
+"""The cause of the failure of a rank whose threads would keep its process alive."""
 
 STACK_MARGIN_S = 0.5
 """How long before its deadline a process writes down its stack."""
@@ -69,9 +72,15 @@ def _run_rank(task: Task, files: RankFiles) -> None:
         files.write_outcome(Outcome(files.rank, None, f"could not join the others:\n{traceback.format_exc()}"))
         return
     outcome = _run(task, world, files.rank)
+    if not outcome.failure and (left := left_threads()):
+        how = f"left threads running: {', '.join(left)}"
+        outcome = Outcome(files.rank, None, how, (LEFT_RUNNING,))
     files.write_outcome(outcome)
     if not outcome.failure:
         _disconnect(world)
+    elif left_threads():
+        # Its process would not end.
+        os._exit(1)
 
 
 def _join(task: Task, files: RankFiles) -> ProcessWorld:

@@ -45,6 +45,15 @@ class Implementation:
         return Status.KNOWN_FAILURE if worst == {Status.KNOWN_FAILURE} else self.view.verdict
 
 
+DIFFERS = "differs"
+"""The group of the clauses that pass for one implementation and fail for another."""
+
+WORST_FIRST = (
+    *(Status.FAILED, Status.KNOWN_FAILURE, Status.UNDECIDED, Status.SKIPPED, Status.PASSED_IN_PART),
+    *(Status.NOT_EXECUTED, Status.PASSED),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ClauseResult:
     """The status of a clause for one implementation. `cell`: over all configurations.
@@ -69,6 +78,12 @@ class ComparedClause:
         statuses = {result.cell.status for result in self.results}
         passes, fails = (Status.PASSED, Status.PASSED_IN_PART), (Status.FAILED, Status.KNOWN_FAILURE)
         return not statuses.isdisjoint(passes) and not statuses.isdisjoint(fails)
+
+    @property
+    def group(self) -> str:
+        """The group under which filters put it: DIFFERS, or its worst status."""
+        statuses = {result.cell.status for result in self.results}
+        return DIFFERS if self.differs else next(one for one in WORST_FIRST if one in statuses).value
 
 
 @dataclass(frozen=True, slots=True)

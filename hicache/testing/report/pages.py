@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,7 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hicache.testing.contract import Clause
-from hicache.testing.report.comparison import Comparison, contract_difference, difference
+from hicache.testing.report.comparison import DIFFERS, WORST_FIRST, Comparison, contract_difference, difference
 from hicache.testing.report.coverage import declared_next
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
@@ -31,7 +32,6 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[
     families = _families(view.matrix)
     timed = [execution for execution in view.record.executions if execution.duration_s > 0]
     template = templates().get_template("report.html")
-    script = (_TEMPLATES / "filters.js").read_text(encoding="utf-8")
     return template.render(
         view=view,
         record=view.record,
@@ -39,9 +39,8 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[
         clauses=clauses,
         status=Status,
         symbols=SYMBOLS,
-        script=script,
-        # The page allows this script alone, so that text of an adapter can never run as one.
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+        **_script(),
+        groups=[(one.value, one, count) for one, count in view.matrix.counts.items() if count],
         headline=headline(view),
         families=families,
         first_columns=_first_columns(families),
@@ -70,6 +69,8 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
             status=Status,
             outcome=Outcome,
             symbols=SYMBOLS,
+            **_script(),
+            groups=_groups(comparison),
             headline=difference(comparison),
             contracts=contract_difference(comparison),
             versions=tuple(dict.fromkeys(name for record in records for name in record.versions.named)),
@@ -77,6 +78,22 @@ def render_comparison(comparison: Comparison, clauses: Mapping[str, Clause]) -> 
             environment=tuple(dict.fromkeys(name for record in records for name in record.environment)),
         )
     )
+
+
+def _groups(comparison: Comparison) -> list[tuple[str, Status | None, int]]:
+    """The groups of clauses that can be filtered: the name, the status if it is one, and the number of clauses."""
+    counts = Counter(one.group for one in comparison.clauses)
+    groups = [(DIFFERS, None, counts[DIFFERS]), *((one.value, one, counts[one.value]) for one in WORST_FIRST)]
+    return [group for group in groups if group[2]]
+
+
+def _script() -> dict[str, str]:
+    """The script of the filters. A page allows it alone, so that text of an adapter can never run as one."""
+    script = (_TEMPLATES / "filters.js").read_text(encoding="utf-8")
+    return {
+        "script": script,
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+    }
 
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -89,22 +89,30 @@ def cells(stage: str) -> Iterator[Cell]:
             yield Cell(stage, kind, verb, keyword)
 
 
-def run_cell(cell: Cell, folder: Path) -> Found:
-    """Run `hicache verify` on a cell, in an empty folder."""
-    sign, report = folder / "misbehaved", folder / "report"
-    command = [
+def command(cell: Cell, folder: Path) -> list[str]:
+    """The command that verifies a cell and writes its report into `folder`."""
+    return [
         *(sys.executable, "-m", "hicache", "verify", "--require", "nothing", "--only", cell.stage, "--jobs", "1"),
-        *("--adapter", f"{adapters.__name__}:{cell.kind}_in_{cell.verb}", "--report", str(report)),
-        *("--timeout", str(HANG_LIMIT_S if cell.kind == "hang" else STAGE_LIMIT_S)),
+        *("--adapter", f"{adapters.__name__}:{cell.kind}_in_{cell.verb}", "--report", str(folder)),
         *(("-k", cell.keyword) if cell.keyword else ()),
         *(("--full",) if cell.stage == "accuracy" else ()),
     ]
-    environment = os.environ | {MISBEHAVED: str(sign), "COLUMNS": "200"}
+
+
+def environment(sign: Path) -> dict[str, str]:
+    """The environment of the command. `sign`: the file that says that the verb was called."""
+    return os.environ | {MISBEHAVED: str(sign), "COLUMNS": "200"}
+
+
+def run_cell(cell: Cell, folder: Path) -> Found:
+    """Run `hicache verify` on a cell, in an empty folder."""
+    sign, report = folder / "misbehaved", folder / "report"
+    limit_s = HANG_LIMIT_S if cell.kind == "hang" else STAGE_LIMIT_S
     begin = perf_counter()
     done = subprocess.run(
-        command,
+        [*command(cell, report), "--timeout", str(limit_s)],
         check=False,
-        env=environment,
+        env=environment(sign),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

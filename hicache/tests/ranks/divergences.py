@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -131,6 +132,12 @@ def exits(world: RankWorld) -> None:
     """Rank 1 ends as if all was well."""
     if world.rank == 1:
         raise SystemExit(0)
+
+
+def leaves_a_thread(world: RankWorld) -> None:
+    """Rank 1 has a thread that never ends."""
+    if world.rank == 1:
+        threading.Thread(target=threading.Event().wait, name="left", daemon=False).start()
 
 
 def prints_without_end(world: RankWorld) -> None:

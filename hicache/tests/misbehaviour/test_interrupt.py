@@ -1,0 +1,62 @@
+"""Ctrl-C in each stage of `hicache verify`: a report of what there is, exit code 130, and no process that stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hicache.testing.report import read_run
+from hicache.tests.misbehaviour.cells import LIMIT_S, STAGES, Cell, cells, command, environment
+
+VERB = "match"
+"""A verb that every stage calls."""
+
+
+@pytest.fixture
+def interrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[int, str]:
+    """The exit code and the output of a verification that is interrupted while the cache hangs in a verb."""
+    cell: Cell = next(one for one in cells(request.param) if (one.kind, one.verb) == ("hang", VERB))
+    sign, output = tmp_path / "hangs", tmp_path / "output"
+    with output.open("w") as written:
+        process = subprocess.Popen(
+            command(cell, tmp_path / "report"),
+            env=environment(sign),
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            _wait_for(sign, process)
+            os.killpg(process.pid, signal.SIGINT)
+            code = process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+    return code, output.read_text(encoding="utf-8")
+
+
+def _wait_for(sign: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the cache hangs. A process that ends before it does is a failure of the test."""
+    end = time.monotonic() + LIMIT_S
+    while not sign.exists():
+        assert process.poll() is None, f"the command ended with {process.returncode} before {VERB} was called"
+        assert time.monotonic() < end, f"{VERB} was not called within {LIMIT_S:g} s"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("interrupted", STAGES, indirect=True)
+def test_ctrl_c_gives_the_report_of_what_there_is(interrupted: tuple[int, str], tmp_path: Path) -> None:
+    code, output = interrupted
+    assert code == 130, f"expected 130, got {code}:\n{output}"
+    assert (tmp_path / "report" / "report.html").is_file(), f"expected a report:\n{output}"
+    assert "interrupted" in output, f"expected it to be said:\n{output}"
+    failed = [one.node_id for one in read_run(tmp_path / "report" / "run.json").executions if one.reason]
+    assert not failed, f"an interrupt is no failure, got {failed}"
+    assert "Traceback" not in output, f"expected no traceback:\n{output}"
+    assert "verified: " not in output.replace("not verified: ", ""), f"expected no claim:\n{output}"
