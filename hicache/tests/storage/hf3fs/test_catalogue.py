@@ -467,15 +467,18 @@ class Counted:
     def __init__(self) -> None:
         self._lock = Lock()
         self._lines = self.most = 0
+        self._before: Any = None
 
     def __enter__(self) -> None:
         self._lock.acquire()
         self._lines = 0
+        self._before = sys.gettrace()
         sys.settrace(self._trace)
         sys._getframe(1).f_trace = self._trace
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        sys._getframe(1).f_trace = None
+        sys.settrace(self._before)
         self.most = max(self.most, self._lines)
         self._lock.release()
 
