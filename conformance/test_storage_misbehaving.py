@@ -332,3 +332,8 @@ def test_an_operator_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> N
             assert other.prefetch(key_of(other, PROMPT)) is None, f"FLOW-13: {verb} hangs: expected no backend any more"
             put_on_host(other, PAIR)
             assert not gate.was_late, f"FLOW-13: {verb} hangs: expected no verb to wait for it"
+            gate.open()
+            assert other.attach_storage(), f"FLOW-13: {verb} hung: expected another backend to be attached"
+            other.step()
+            ticket = other.prefetch(key_of(other, PROMPT))
+            assert ticket is not None, f"FLOW-13: {verb} hung: expected the new backend to be asked"

@@ -58,6 +58,7 @@ class StorageTier:
 
     def attach(self) -> None:
         """The same. Raises TimeoutError when the backend does not answer."""
+        self.is_overdue = False
         self.worker.attach(call_within(self.limit_s, f"open of {self.name}", self._opened, StorageBackend.close))
 
     def detach(self) -> None:
