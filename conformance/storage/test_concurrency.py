@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Barrier, Event
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
@@ -75,6 +78,43 @@ def test_no_object_is_removed_while_it_is_read(large: StorageDriver, instances: 
             done.set()
 
     at_once(write, *(partial(read_until, large, reader, keys, done, seed) for seed in (1, 2)))
+
+
+@clause("STORE-4", "STORE-8")
+def test_without_checksums_an_object_that_another_instance_replaces_is_not_read(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = replace(place.subject, options={**place.subject.options, "verify": False})
+    require_room(place, ROOM, LARGE)
+    with closing(Place(subject, tmp_path, page_bytes=LARGE, capacity_bytes=ROOM * LARGE)) as opened:
+        try:
+            store = StorageDriver(opened, forgets=True)
+        except ConfigurationError:
+            pytest.skip(f"{subject.name} has no option `verify`, which leaves out checksums")
+        keys, others, other = page_keys(ROOM), page_keys(2 * ROOM, prompt=1), store.open()
+        store.set(keys)
+        sheet, source = store.sheet(keys[:2]), store.source(others, 1)
+        before_reads(monkeypatch, lambda: other.set(others, source.pages, []))
+        answers = store.instances[0].get(keys[:2], sheet.pages, [])
+        for page, answer in enumerate(answers):
+            is_right = not answer or sheet.read(page) == store.bytes_of(keys[page], 0)
+            assert is_right, f"STORE-4: {keys[page]} was replaced while it was read, and came with other bytes"
+
+
+def before_reads(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something once, before the next read from a file."""
+    acts = [act]
+
+    def first(call: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*arguments: Any) -> Any:
+            if acts:
+                acts.pop()()
+            return call(*arguments)
+
+        return read
+
+    for name in ("preadv", "pread", "readv", "read"):
+        monkeypatch.setattr(os, name, first(getattr(os, name)))
 
 
 @clause("STORE-4")

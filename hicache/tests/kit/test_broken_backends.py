@@ -118,6 +118,13 @@ def test_slots_for_few_pages_are_found_right(pytester: pytest.Pytester, file: st
     assert not found, f"expected no failure of slotfile with eight slots, found {found}"
 
 
+def test_a_backend_that_trusts_its_reads_without_checksums_is_found(pytester: pytest.Pytester) -> None:
+    config = {"root": "{directory}", "capacity_slots": "{capacity_pages}"}
+    file = "conformance/storage/test_concurrency.py"
+    found = failures(pytester, backends.BelievesPins, file, "-k", "without_checksums", config=config)
+    assert any("STORE-4" in reason for reason in found), f"expected STORE-4, found {found}"
+
+
 @pytest.mark.parametrize(("backend", "file", "clause_id"), SMALL_FOUND, ids=[one[0].__name__ for one in SMALL_FOUND])
 def test_a_broken_store_of_few_pages_is_found(
     pytester: pytest.Pytester, backend: type, file: str, clause_id: str
