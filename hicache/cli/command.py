@@ -23,10 +23,10 @@ def adapter_class(path: str) -> type[CacheAdapter]:
 
 
 def include_this_folder() -> None:
-    """Let modules be imported from the current folder."""
+    """Let modules be imported from the current folder, after all others: a file there must not hide a library."""
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:

@@ -6,6 +6,7 @@ The import of an adapter runs code of the cache under test. It may raise, exit, 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 import typer
 
 from hicache.cli.command import adapter_class
+from hicache.cli.program import SAFE_PATH, program
 from hicache.testing.report.legible import legible
 
 _LIMIT_S = 120.0
@@ -35,7 +37,8 @@ def describe(adapter: str) -> Described:
         answer = Path(folder) / "adapter.json"
         try:
             done = subprocess.run(  # noqa: S603 - the command is made by this package
-                [sys.executable, "-m", __name__, adapter, str(answer)],
+                program(__name__, adapter, str(answer)),
+                env={**os.environ, **SAFE_PATH},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 from hicache.cli.command import adapter_class
+from hicache.cli.program import program
 from hicache.cli.stage import Progress, StageResult, Verification, part_of, run_process
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.baseline import Baseline, read_baseline
@@ -41,7 +42,7 @@ class ReplayStage:
         for old in (*verification.directory.glob("replay*.svg"), *verification.directory.glob("replay*.html")):
             old.unlink()
         lists = [str(path or "") for path in (verification.known_failures, verification.baseline)]
-        command = [sys.executable, "-m", __name__, verification.adapter, str(verification.directory), *lists]
+        command = program(__name__, verification.adapter, str(verification.directory), *lists)
         log = verification.directory / self.name / "replay.log"
         return run_process(self.name, command, log, progress, verification)
 

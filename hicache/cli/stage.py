@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from time import perf_counter
 from typing import Protocol, TextIO
 
 import hicache
+from hicache.cli.program import SAFE_PATH, program
 from hicache.testing.plugin.options import OPTIONS
 from hicache.testing.processes import FORKED
 from hicache.testing.report.legible import legible
@@ -163,7 +163,7 @@ class SuiteStage:
         known = ["--hicache-known-failures", str(verification.known_failures)] if verification.known_failures else []
         limit = TEST_LIMIT_S.get(self.name, _MAX_SILENCE_S)
         return [
-            *(sys.executable, "-m", "pytest", str(suite_folder(self.name)), *_settings()),
+            *program("pytest", str(suite_folder(self.name)), *_settings()),
             *("-vv", "--color=no", "-n", "auto" if verification.jobs is None else str(verification.jobs)),
             # A test that hangs ends its worker, and is a failure by name. Each such test costs this time.
             *("-o", f"faulthandler_timeout={limit:g}", "-o", "faulthandler_exit_on_timeout=true"),
@@ -309,7 +309,7 @@ class WatchedProcess:
         ignored = ("PYTEST_ADDOPTS", *(option.variable for option in OPTIONS))
         environment = {name: value for name, value in os.environ.items() if name not in ignored}
         self._forked = Path(temporary) / "forked"
-        environment |= {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary), FORKED: str(self._forked)}
+        environment |= {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary), FORKED: str(self._forked), **SAFE_PATH}
         with _interruptible():
             self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
                 command,

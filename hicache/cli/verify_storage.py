@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hicache.cli.command import REFERENCE, say
+from hicache.cli.command import REFERENCE, include_this_folder, say
 from hicache.cli.stage import Progress, Stage, StageResult, SuiteStage, Verification, failed_stages, part_of
 from hicache.cli.verify import listed_failures
 from hicache.errors import ConfigurationError, InvariantError
@@ -142,10 +141,7 @@ def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console
 
 
 def _subjects(backend: str | None, config: str | None) -> tuple[BackendSubject, ...]:
-    # As with --adapter, a module in the current folder can be named.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    include_this_folder()
     if backend is None and config is not None:
         raise typer.BadParameter("--config needs --backend: these are options of one backend", param_hint="--config")
     try:

@@ -62,10 +62,10 @@ def adapter_of(item: pytest.Item) -> type[CacheAdapter]:
 
 
 def include_this_folder() -> None:
-    """Let modules be imported from the current folder, as with `python -m pytest`."""
+    """Let modules be imported from the current folder, after all others: a file there must not hide a library."""
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
 
 
 def _load(config: pytest.Config) -> Subject:
