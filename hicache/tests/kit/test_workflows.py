@@ -201,3 +201,19 @@ def test_a_matrix_is_read() -> None:
     body = {"strategy": {"matrix": {"python": ["3.10", "3.13"], "suite": ["self"]}}}
     found = [filled("${{ matrix.suite }}-${{matrix.python}}", values) for values in combinations(body)]
     assert found == ["self-3.10", "self-3.13"], f"got {found}"
+
+
+PINNED_TORCH = r"pip (install|download) --no-deps --constraint \S+ --index-url \S+( --dest \S+)? torch"
+
+
+def test_a_second_index_is_asked_for_torch_alone() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *FOLDER.glob("*.yml"), ROOT / "tox.ini", ROOT / "Makefile"]
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
+    extra = [name for name, text in texts.items() if re.search("extra[-_]index[-_]url", text, re.IGNORECASE)]
+    assert not extra, f"with an index beside another one, any name may come from either: {extra}"
+    asked = [
+        (name, command) for name, text in texts.items() for command in re.findall("pip [^`\n]*--index-url[^`\n]*", text)
+    ]
+    assert asked, "expected commands that take torch from its index"
+    wrong = [(name, command) for name, command in asked if not re.fullmatch(PINNED_TORCH, command)]
+    assert not wrong, f"expected commands that bring a pinned torch alone, {PINNED_TORCH}, got {wrong}"
