@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from types import MappingProxyType, TracebackType
@@ -32,7 +32,7 @@ from hicache.parallel.group import Group
 from hicache.parallel.mesh import AXES
 from hicache.pools.copy import PoolCopier
 from hicache.pools.device import DevicePools
-from hicache.pools.host import HostPools, runtime_for
+from hicache.pools.host import HostPools, require_device, runtime_for
 from hicache.runtime import Runtime
 from hicache.stacks import layer_order, pool_specs
 from hicache.storage.keys import StorageKeys
@@ -229,9 +229,11 @@ class UnifiedRadixCache:
         """
         # First of all: the other ranks would wait for a rank that fails before it.
         config = agreed_config(config, agreement)
+        require_device(config.device)
         runtime, specs = runtime or Runtime.of(config), pool_specs(config)
-        pools = DevicePools(config, specs, tensors)
         with ExitStack() as opened:
+            opened.enter_context(_memory_of(config))
+            pools = DevicePools(config, specs, tensors)
             host_pools = worker = None
             if config.host is not None:
                 host_pools = HostPools(config, specs)
@@ -794,11 +796,26 @@ def open_cache(
     its value, for what cannot be served.
     """
     config = _configured(config, changes)
+    for name, table in {"groups": groups, "tensors": tensors}.items():
+        if table is not None and not isinstance(table, Mapping):
+            raise ConfigurationError(f"{name} must be a table or None, got {table!r}")
     _check_groups(config.topology, groups or {})
     agreement = Agreement(groups or {})
     return agreement.together(
         lambda: UnifiedRadixCache.open(config, agreement=agreement, tensors=tensors), UnifiedRadixCache.close, "open"
     )
+
+
+@contextmanager
+def _memory_of(config: CacheConfig) -> Iterator[None]:
+    """Say of memory that cannot be had for how much it was asked."""
+    try:
+        yield
+    except (MemoryError, OverflowError, NotImplementedError, torch.OutOfMemoryError) as error:
+        host = f", host.capacity_tokens={dict(config.host.capacity_tokens)}" if config.host else ""
+        raise ConfigurationError(
+            f"no memory on device {config.device!r} for capacity_tokens={dict(config.capacity_tokens)}{host}: {error}"
+        ) from error
 
 
 def _configured(config: CacheConfig | None, changes: dict[str, Any]) -> CacheConfig:

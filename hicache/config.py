@@ -102,6 +102,19 @@ def _check_types(config: Any, prefix: str, **types: type | tuple[type, None]) ->
             raise ConfigurationError(f"{prefix}{name} must be a {expected}, got {value!r}")
 
 
+def _check_counts(config: Any, prefix: str, **least: int) -> None:
+    """Raise ConfigurationError unless each field is an integer, from its least value to MOST."""
+    for name, first in least.items():
+        value = getattr(config, name)
+        # Not isinstance: a bool would pass as an integer.
+        if type(value) is not int or not first <= value <= MOST:
+            raise ConfigurationError(f"{prefix}{name} must be an integer from {first} to {MOST}, got {value!r}")
+
+
+MOST = 1 << 40
+"""The largest number of tokens, layers, elements or ranks: no machine has more, and arrays can be as long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
     """Ranks and sizes of the parallel groups that a cache is part of: tensor, context, pipeline, data."""
@@ -116,6 +129,10 @@ class Topology:
     dp_size: int = 1
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if type(value) is not int or value > MOST:
+                raise ConfigurationError(f"topology.{one.name} must be an integer up to {MOST}, got {value!r}")
         for axis in ("tp", "cp", "pp", "dp"):
             rank, size = getattr(self, f"{axis}_rank"), getattr(self, f"{axis}_size")
             if not 0 <= rank < size:
@@ -138,6 +155,14 @@ class BufferShape:
     dtype: str
     tp_axis: int | None = None
 
+    def __post_init__(self) -> None:
+        _check_types(self, "buffer ", name=str, shape=tuple, dtype=str)
+        axes = [None, *range(len(self.shape))]
+        if any(type(size) is not int or not 0 <= size <= MOST for size in self.shape):
+            raise ConfigurationError(f"buffer {self.name!r}: shape has integers from 0 to {MOST}, got {self.shape!r}")
+        if isinstance(self.tp_axis, bool) or self.tp_axis not in axes:
+            raise ConfigurationError(f"buffer {self.name!r}: tp_axis must be one of {axes}, got {self.tp_axis!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class PoolShape:
@@ -154,10 +179,13 @@ class PoolShape:
     tokens_per_entry: int = 1
 
     def __post_init__(self) -> None:
+        _check_types(self, "pool ", name=str, buffers=tuple)
         _take_choices(self, f"pool {self.name!r}: ", follows=Follows)
-        if self.layers < 0 or not self.buffers:
+        _require_each(self.buffers, BufferShape, f"pool {self.name!r}: buffers")
+        if type(self.layers) is not int or not 0 <= self.layers <= MOST or not self.buffers:
             raise ConfigurationError(f"pool {self.name!r} has {self.layers} layers and {len(self.buffers)} buffers")
-        if self.tokens_per_entry != 1 and (self.tokens_per_entry < 1 or self.follows is not Follows.EVERY_PAGE):
+        is_count = _is_positive(self.tokens_per_entry) and self.tokens_per_entry <= MOST
+        if not is_count or (self.tokens_per_entry != 1 and self.follows is not Follows.EVERY_PAGE):
             raise ConfigurationError(
                 f"pool {self.name!r}: tokens_per_entry={self.tokens_per_entry} is possible for pools that follow every "
                 "page, and 1 or more"
@@ -177,7 +205,8 @@ class ModelShape:
     is_mla: bool = False
 
     def __post_init__(self) -> None:
-        _check_types(self, "", pools=tuple)
+        _check_types(self, "model.", pools=tuple, is_mla=bool)
+        _require_each(self.pools, PoolShape, "model.pools")
         names = [pool.name for pool in self.pools]
         if len(set(names)) != len(names):
             raise ConfigurationError(f"the model names a pool twice: {names}")
@@ -386,6 +415,9 @@ class CacheConfig:
         if self.storage is not None and self.model is None:
             raise ConfigurationError("storage needs a model: without one pages have no bytes to store")
         self._check_components()
+        for name in ("sliding_window_size", "mamba_chunk_size"):
+            if getattr(self, name) is not None:
+                _check_counts(self, "", **{name: 1})
         self._check_sizes("capacity_tokens", self.capacity_tokens)
         if self.host is not None:
             self._check_sizes("host.capacity_tokens", self.host.capacity_tokens)
@@ -413,8 +445,9 @@ class CacheConfig:
             )
         for component, tokens in capacity_tokens.items():
             unit = 1 if component == Component.MAMBA else self.page_size
-            if not _is_positive(tokens) or tokens % unit:
-                raise ConfigurationError(f"{name}[{component!r}]={tokens!r} is no positive multiple of {unit}")
+            if not _is_positive(tokens) or tokens % unit or tokens > MOST:
+                bound = f" up to {MOST}" if _is_positive(tokens) and tokens > MOST else ""
+                raise ConfigurationError(f"{name}[{component!r}]={tokens!r} is no positive multiple of {unit}{bound}")
 
     def _check_model(self, model: ModelShape) -> None:
         followed = {pool.follows.component for pool in model.pools}
@@ -444,6 +477,12 @@ class CacheConfig:
         below = [tier.name for tier in (self.host, self.storage) if tier is not None]
         extras = [self.policy.value, *(("bigram",) if self.bigram else ()), *below]
         return f"{'+'.join([*self.components, *self.sidecars])}/page{self.page_size}/{'/'.join(extras)}"
+
+
+def _require_each(values: tuple[object, ...], kind: type, name: str) -> None:
+    wrong = [value for value in values if not isinstance(value, kind)]
+    if wrong:
+        raise ConfigurationError(f"{name} has {kind.__name__}s alone, got {wrong[0]!r}")
 
 
 def _is_positive(value: object) -> bool:

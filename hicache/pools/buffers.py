@@ -78,7 +78,7 @@ class PoolBuffers:
         self.spec = spec
         self.page_size = page_size
         self._device = torch.device(device)
-        given = [None] * len(spec.buffers) if tensors is None else list(tensors)
+        given = [None] * len(spec.buffers) if tensors is None else _tensors_of(spec.pool, tensors)
         if len(given) != len(spec.buffers):
             raise PoolMismatchError(f"pool {spec.pool!r} has {len(spec.buffers)} buffers, {len(given)} tensors came")
         self.raw = [self._raw(buffer, pages, own) for buffer, own in zip(spec.buffers, given, strict=True)]
@@ -227,6 +227,12 @@ class TierPools:
             return None
         taken = {component: self.allocators[component].allocate(count) for component, count in pages.items()}
         return {component: own for component, own in taken.items() if own is not None}
+
+
+def _tensors_of(pool: str, tensors: object) -> list[torch.Tensor]:
+    if not isinstance(tensors, Sequence) or not all(isinstance(one, torch.Tensor) for one in tensors):
+        raise ConfigurationError(f"tensors[{pool!r}] must be a sequence of tensors, got {tensors!r}")
+    return list(tensors)
 
 
 def _zeros(size_bytes: int, device: torch.device) -> torch.Tensor:

@@ -30,6 +30,20 @@ class CudaRuntime(Protocol):
         """What an error code means."""
 
 
+def require_device(device: str) -> None:
+    """Raise ConfigurationError for what is no device of torch, and for a CUDA device that is not there."""
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigurationError(f"device {device!r} is no device of torch: {str(error).splitlines()[0]}") from error
+    if found.type == "meta":
+        raise ConfigurationError(f"device {device!r} keeps no bytes")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ConfigurationError(
+            f"device {device!r} is not there: torch finds {torch.cuda.device_count()} CUDA devices"
+        )
+
+
 def runtime_for(device: str) -> CudaRuntime | None:
     """The runtime that pins memory for a device, or None where nothing is to be pinned."""
     if torch.device(device).type != "cuda":

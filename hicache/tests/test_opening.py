@@ -1,0 +1,121 @@
+"""What cannot be opened is refused with ConfigurationError, whatever stands in a field, and nothing stays open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache import (
+    BufferShape,
+    CacheConfig,
+    HostConfig,
+    ModelShape,
+    PoolShape,
+    StorageConfig,
+    Topology,
+    UnifiedRadixCache,
+    open_cache,
+)
+from hicache.errors import ConfigurationError
+from hicache.testing.hybrid_model import TINY_MODEL
+
+SIZES: dict[str, Any] = {"page_size": 16, "capacity_tokens": {"full": 64}}
+HUGE = 10**30
+WRONG: tuple[Any, ...] = (-1, 1.5, float("nan"), float("inf"), "x", "\0", HUGE, [], object(), b"x")
+"""What no field takes, but for those in TAKEN."""
+
+TAKEN: Mapping[str, tuple[Any, ...]] = {
+    "HostConfig.selective_hits": (HUGE,),
+    "HostConfig.load_back_threshold_tokens": (HUGE,),
+    "StorageConfig.model": ("x", "\0"),
+    "StorageConfig.prefetch_threshold": (HUGE,),
+    "StorageConfig.prefetch_timeout_base": (1.5, HUGE),
+    "StorageConfig.prefetch_timeout_per_ki_token": (1.5, HUGE),
+    "StorageConfig.timeout_cap_s": (1.5, HUGE),
+    "StorageConfig.limit_tokens": (HUGE,),
+    "StorageConfig.answer_timeout_s": (1.5, HUGE),
+    "BufferShape.name": ("x", "\0"),
+}
+"""By field: what it takes of those."""
+
+
+def opened_with(kind: type, name: str, value: Any) -> UnifiedRadixCache:
+    """A cache opened with a value in one field of one configuration; all others can be served."""
+    changed: dict[str, Any] = {name: value}
+    if kind is CacheConfig:
+        return open_cache(**SIZES | changed)
+    host = HostConfig(**{"capacity_tokens": {"full": 64}} | (changed if kind is HostConfig else {}))
+    storage = StorageConfig(**{"backend": "memory", "model": "m"} | (changed if kind is StorageConfig else {}))
+    topology = Topology(**changed if kind is Topology else {})
+    buffer: dict[str, Any] = {"name": "kv", "shape": (4,), "dtype": "float32"} | (
+        changed if kind is BufferShape else {}
+    )
+    buffers = (BufferShape(**buffer),)
+    pool: dict[str, Any] = {"name": "kv", "follows": "every_page", "layers": 1, "buffers": buffers}
+    pools = (PoolShape(**pool | (changed if kind is PoolShape else {})),)
+    model = ModelShape(**{"pools": pools} | (changed if kind is ModelShape else {}))
+    return open_cache(**SIZES, model=model, topology=topology, host=host, storage=storage)
+
+
+FIELDS = [
+    (kind, one.name)
+    for kind in (CacheConfig, HostConfig, StorageConfig, Topology, ModelShape, PoolShape, BufferShape)
+    for one in fields(kind)
+]
+
+
+def open_things() -> tuple[int, int]:
+    """Threads, and open files."""
+    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir())) if os.name == "posix" else 0
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=[f"{kind.__name__}.{name}" for kind, name in FIELDS])
+def test_a_field_takes_nothing_else(kind: type, name: str) -> None:
+    before = open_things()
+    for value in WRONG:
+        if any(value is taken or value == taken for taken in TAKEN.get(f"{kind.__name__}.{name}", ())):
+            continue
+        with pytest.raises(ConfigurationError):
+            opened_with(kind, name, value).close()
+    assert open_things() == before, f"threads and files before and after: {before}, {open_things()}"
+
+
+ARGUMENTS: Mapping[str, tuple[Callable[[], object], str]] = {
+    "a device that is not there": (lambda: open_cache(**SIZES, model=TINY_MODEL, device="cuda:99"), "device 'cuda:99'"),
+    "the same without a model": (lambda: open_cache(**SIZES, device="cuda:99"), "device 'cuda:99' is not there"),
+    "no device": (lambda: open_cache(**SIZES, device="tpu"), "device 'tpu' is no device of torch"),
+    "no bytes": (lambda: open_cache(**SIZES, device="meta"), "device 'meta' keeps no bytes"),
+    "no topology": (lambda: open_cache(**SIZES, topology=None), "topology must be a Topology, got None"),
+    "true for ranks": (lambda: Topology(tp_size=True), "topology.tp_size must be an integer .*, got True"),
+    "true for a window": (
+        lambda: CacheConfig({"full": 64}, sliding_window_size=True),
+        "sliding_window_size must be an integer from 1 .*, got True",
+    ),
+    "too many slots": (lambda: open_cache(**SIZES | {"capacity_tokens": 16 * HUGE}), "capacity_tokens.*'full'.*=1600"),
+    "more than there is": (lambda: open_cache(**SIZES | {"capacity_tokens": 1 << 40}), "no memory on device 'cpu'"),
+    "more than there is on the host": (
+        lambda: open_cache(**SIZES, model=TINY_MODEL, host=HostConfig({"full": 1 << 40})),
+        r"no memory .*host.capacity_tokens=\{'full': 1099511627776\}",
+    ),
+    "no groups": (lambda: open_cache(**SIZES, groups=5), "groups must be a table or None, got 5"),  # type: ignore[arg-type]
+    "no tensors": (lambda: open_cache(**SIZES, tensors=5), "tensors must be a table or None, got 5"),  # type: ignore[arg-type]
+    "no tensor": (
+        lambda: open_cache(**SIZES, model=TINY_MODEL, tensors={"kv": 5}),  # type: ignore[dict-item]
+        r"tensors\['kv'\] must be a sequence of tensors, got 5",
+    ),
+    "a pool of text": (lambda: ModelShape(("kv",)), "model.pools has PoolShapes alone, got 'kv'"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("make", "message"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_an_argument_is_refused_by_name(make: Callable[[], object], message: str) -> None:
+    before = open_things()
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+    assert open_things() == before, f"threads and files before and after: {before}, {open_things()}"
