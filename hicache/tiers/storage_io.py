@@ -144,11 +144,6 @@ class StorageWorker:
         """How many calls of backends raised, or gave what is no answer."""
         return sum(self._errors.values())
 
-    @property
-    def has_abandoned(self) -> bool:
-        """Whether a backend was abandoned that is not closed yet."""
-        return self._abandoned is not None
-
     def prepared(self, backend: StorageBackend) -> StorageBackend:
         """Register the host pools' memory with a backend.
 
@@ -176,11 +171,10 @@ class StorageWorker:
         if self._backend is not None:
             self._abandoned, self._backend = self._backend, None
 
-    def close_abandoned(self) -> None:
-        """Close the backend that was abandoned. Its calls have ended."""
+    def forget_abandoned(self) -> Callable[[], object] | None:
+        """What closes the backend that was abandoned, once its calls have ended; None if there is none any more."""
         backend, self._abandoned = self._abandoned, None
-        if backend is not None:
-            self._call("close", backend.close, is_closed)
+        return None if backend is None else lambda: self._call("close", backend.close, is_closed)
 
     def clear(self) -> bool:
         """Remove all that the cache has in storage; False without a backend, or when it cannot."""

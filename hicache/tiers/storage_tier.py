@@ -102,8 +102,8 @@ class StorageTier:
     def take_over(self) -> None:
         """Free what the calls of an abandoned backend used that have ended. After the last one it is closed."""
         self.quarantine.take_over()
-        if self.worker.has_abandoned and self.quarantine.is_empty:
-            call_aside(f"close of {self.name}", self.worker.close_abandoned)
+        if self.quarantine.is_empty:
+            self._close_abandoned()
 
     def close(self, then: Callable[[], object]) -> None:
         """End everything, and call `then` once the backend uses no host memory any more: at once if it answers."""
@@ -117,8 +117,8 @@ class StorageTier:
     def end_calls(self) -> bool:
         """End the executors, and an abandoned backend with them. Whether no backend is in a call any more."""
         have_ended = [queue.close() for queue in (self.reads, self.writes)]
-        if all(have_ended) and self.worker.has_abandoned:
-            call_aside(f"close of {self.name}", self.worker.close_abandoned)
+        if all(have_ended):
+            self._close_abandoned()
         return all(have_ended)
 
     def end(self, then: Callable[[], object]) -> None:
@@ -135,5 +135,12 @@ class StorageTier:
         self.reads.join()
         self.writes.join()
         self.worker.abandon()
-        self.worker.close_abandoned()
+        close = self.worker.forget_abandoned()
+        if close is not None:
+            close()
         then()
+
+    def _close_abandoned(self) -> None:
+        close = self.worker.forget_abandoned()
+        if close is not None:
+            call_aside(f"close of {self.name}", close)

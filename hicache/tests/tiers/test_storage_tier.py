@@ -204,6 +204,17 @@ def test_a_backend_that_cannot_be_closed_is_gone_all_the_same(pools: HostPools) 
     assert (worker.is_attached, worker.errors) == (False, 1), "it is detached, and the error is counted"
 
 
+def test_an_abandoned_backend_is_closed_once(pools: HostPools) -> None:
+    worker = worker_of(pools, Unclosable("scope", {}))
+    worker.abandon()
+    assert (worker.is_attached, worker.errors) == (False, 0), "FLOW-13: it is not called any more, and not closed yet"
+    close, again = worker.forget_abandoned(), worker.forget_abandoned()
+    assert close is not None, "FLOW-13: its calls have ended: expected it to be closed"
+    assert again is None, "FLOW-13: expected it to be closed once"
+    close()
+    assert worker.errors == 1, "the error of its end is counted"
+
+
 def test_a_detached_worker_answers_nothing(pools: HostPools) -> None:
     worker = worker_of(pools, MemoryStorage("scope", {}))
     worker.detach()
