@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from errno import ETIMEDOUT
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -74,18 +76,25 @@ class SlotFileStorage(PagedStorage):
             opened.callback(connection.close)
             names = NameTable(self._folder.path / "names")
             opened.callback(names.close)
-            index = SlotIndex(connection, names, self._folder.writer, self._capacity_slots, self._files.allocate)
+            index = SlotIndex(
+                *(connection, names, self._folder.writer, self._capacity_slots, self._files.allocate),
+                is_current=partial(_is_file, self._index_path, self._index_path.stat()),
+            )
             index.reclaim(self._folder.writers())
             opened.pop_all()
         return index
 
     def _remove_index(self, error: Exception) -> bool:
-        """Remove an index that is damaged, unless others use it or it is not of this project. Called under the lock."""
-        if not self._folder.is_alone or not tables.are_ours(self._index_path):
+        """Remove an index that is damaged, unless it is not of this project. Called under the lock."""
+        if not tables.are_ours(self._index_path):
             return False
         LOG.warning("%s is damaged, and is made anew without its objects: %s", self._index_path, error)
-        tables.remove(self._index_path)
+        self._remove_files()
         return True
+
+    def _remove_files(self) -> None:
+        tables.remove(self._index_path)
+        self._files.remove()
 
     def _refuse(self, error: Exception) -> NoReturn:
         told = self._told(error)
@@ -111,23 +120,22 @@ class SlotFileStorage(PagedStorage):
         return answer
 
     def _replace_index(self) -> bool:
-        """Make an index that was found damaged anew, unless another verb or another process uses it."""
+        """Make a damaged index anew, or open the one that another process has made. Returns False if it cannot."""
         with self._gate.alone() as is_alone:
             if not is_alone:
                 return False
             self._is_damaged, self._was_damaged = False, True
             try:
                 with self._folder.locked():
-                    if self._folder.is_alone:
-                        LOG.warning("%s is damaged, and is made anew without its objects", self._index_path)
-                        self._index.abandon()
-                        tables.remove(self._index_path)
-                        self._index = self._sound_index()
-                        self._was_damaged = False
-                        return True
-            except OPERATING_ERRORS as error:
+                    self._index.abandon(self._remove_files)
+                    self._files.close()
+                    LOG.warning("%s was damaged or replaced, and is opened anew", self._index_path)
+                    self._index = self._open_index()
+            except (*OPERATING_ERRORS, ConfigurationError) as error:
                 self.failed(error)
-            return False
+                return False
+            self._was_damaged = False
+            return True
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return self._index.holds(keys)
@@ -215,11 +223,19 @@ class SlotFileStorage(PagedStorage):
                 self._folder.close()
 
     def _remove_damaged(self) -> None:
-        """Remove an index that was found damaged, with the last process that uses it."""
+        """Remove an index that was found damaged and could not be replaced."""
         if self._is_damaged or self._was_damaged:
             with self._folder.locked():
                 if self._folder.is_alone:
-                    tables.remove(self._index_path)
+                    self._remove_files()
+
+
+def _is_file(path: Path, expected: os.stat_result) -> bool:
+    """Whether a path leads to this file."""
+    try:
+        return os.path.samestat(path.stat(), expected)
+    except OSError:
+        return False
 
 
 def _decoding(act: Callable[[], T]) -> T:

@@ -75,8 +75,13 @@ class SlotFiles:
         """Synchronise a file with the disk, so that its pages survive a loss of power. Raises OSError."""
         os.fdatasync(self._file(slot_bytes))
 
+    def remove(self) -> None:
+        """Remove all files: other processes that have them open keep theirs, and share none with a new index."""
+        for path in self._folder.glob("slots-*"):
+            path.unlink(missing_ok=True)
+
     def close(self) -> None:
-        """Close all files."""
+        """Close all files. They are opened again at their next use."""
         for file in self._files.values():
             os.close(file)
         self._files.clear()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hicache.storage.slotfile.name_table import NameTable
 from hicache.storage.slotfile.place import MAX_OFFSET, Place
-from hicache.storage.slotfile.tables import DamagedTablesError
+from hicache.storage.slotfile.tables import DamagedTablesError, is_damage
 
 
 class Reserved(NamedTuple):
@@ -80,8 +80,10 @@ class SlotIndex:
         writer: str,
         capacity_slots: int,
         allocate: Allocate,
+        is_current: Callable[[], bool],
     ) -> None:
         self._tables = connection
+        self._is_current = is_current
         self._names = names
         self._writer = writer
         self._capacity_slots = capacity_slots
@@ -207,9 +209,19 @@ class SlotIndex:
                 self._tables.close()
                 self._names.close()
 
-    def abandon(self) -> None:
-        """Close the tables as they are."""
+    def abandon(self, remove: Callable[[], None]) -> None:
+        """Remove the tables if they are current, while nobody changes them, and close them as they are.
+
+        Raises sqlite3.OperationalError if another process holds a lock, with nothing changed.
+        """
         with self._lock:
+            if self._is_current():
+                try:
+                    self._tables.execute("BEGIN EXCLUSIVE")
+                except sqlite3.Error as error:
+                    if not is_damage(error):
+                        raise
+                remove()
             self._tables.close()
             self._names.close()
 
@@ -221,6 +233,7 @@ class SlotIndex:
 
     def _read_mark(self) -> int:
         """The current mark. If another process has changed objects, clear the memory cache."""
+        self._require_current()
         (mark,) = self._tables.execute("SELECT mark FROM state").fetchone() or (None,)
         if not (type(mark) is int and mark > 0):
             raise DamagedTablesError(f"expected a positive mark, got {mark!r}")
@@ -229,11 +242,18 @@ class SlotIndex:
             self._mark = mark
         return self._mark
 
+    def _require_current(self) -> None:
+        """Raise DamagedTablesError if another process has replaced these tables, as they were damaged."""
+        if not self._is_current():
+            raise DamagedTablesError("these tables were removed or replaced")
+
     @contextmanager
     def _changing(self) -> Iterator[Change]:
         """One transaction, exclusive among all processes."""
         self._tables.execute("BEGIN IMMEDIATE")
         try:
+            # Whoever replaces the tables holds this lock as far as it can be had.
+            self._require_current()
             change = Change(self._tables, [], [])
             yield change
             if change.added or change.removed:

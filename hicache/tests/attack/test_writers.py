@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from hicache.errors import ConfigurationError
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.subject import SHIPPED, BackendSubject, Place
 from hicache.testing.storage.writers import Task, Writer, Writers, task_of
@@ -98,13 +99,15 @@ class Attack:
         self._writers = writers
         self._store = StorageDriver(place, forgets=True)
         self._running: list[Writer] = []
+        self._tasks: list[Task] = []
+        self._is_refused = False
 
     def run(self) -> None:
         """Run one round, and store and read pages when all writers have ended."""
         sound = [f"sound/{number}" for number in range(8)]
         self._store.set(sound, 8)
         assert self._store.get(sound) == [True] * 8, "STORE-4: nothing is damaged yet: expected all pages"
-        tasks = [self._task(number) for number in range(WRITERS)]
+        tasks = self._tasks = [self._task(number) for number in range(WRITERS)]
         self._running = [self._writers.start(task) for task in tasks]
         for _ in range(VERBS):
             self._attack()
@@ -119,10 +122,13 @@ class Attack:
 
     def _task(self, number: int) -> Task:
         stem = "shared" if number % 2 else f"own{number}"
-        task = task_of(self._store, stem, version=number, count=PAGES, batch=self._rng.randint(1, 8))
-        for key in task.keys:
-            self._store.model.was_interrupted(key, number)
-        return task
+        return task_of(self._store, stem, version=number, count=PAGES, batch=self._rng.randint(1, 8))
+
+    def _allow_versions(self) -> None:
+        """Allow the versions of all writers: a page that was lost after it was read may come back in another one."""
+        for task in self._tasks:
+            for key in task.keys:
+                self._store.model.was_interrupted(key, task.version)
 
     def _attack(self) -> None:
         """Damage a file, or stop or kill a writer."""
@@ -143,6 +149,9 @@ class Attack:
                 self._verb()
         finally:
             os.kill(writer.pid, signal.SIGCONT)
+        if self._is_refused:
+            self._timed(self._store.reopen)
+            self._is_refused = False
 
     def _verb(self) -> None:
         keys = [f"{self._rng.choice(['shared', 'own0', 'own2'])}/{self._rng.randrange(PAGES)}" for _ in range(4)]
@@ -155,9 +164,20 @@ class Attack:
         elif act < 0.9:
             self._timed(self._store.has, keys)
         else:
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """Open the store anew. It may refuse for a writer that is stopped with a lock, until this writer goes on."""
+        try:
             self._timed(self._store.reopen)
+        except ConfigurationError as error:
+            if "holds the lock" not in str(error):
+                raise
+            self._is_refused = True
+            self._campaign.counts["openings refused"] += 1
 
     def _timed(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
+        self._allow_versions()
         began = monotonic()
         try:
             return verb(*arguments)

@@ -421,3 +421,38 @@ def test_names_are_written_whole_where_the_system_writes_less(open_in: Open, mon
     assert backend.set(keys, [source] * 64, ()) == [True] * 64, "nine bytes at a time are enough"
     assert backend.has(keys) == [True] * 64, "STORE-3: each object has its name"
     assert len(statements_of(backend, lambda: backend.has(keys))) == 1, "and no table was asked"
+
+
+# An index that is damaged is made anew, also while others use it.
+
+
+def spoil_index(root: Path) -> None:
+    """Overwrite each part of the index but its head with what is no page of a database."""
+    path = root / SCOPE / "index.sqlite"
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff" * (len(content) - 200))
+
+
+def test_a_damaged_index_is_made_anew_by_the_process_that_meets_it(open_in: Open, tmp_path: Path) -> None:
+    backend = open_in("slotfile", capacity_slots=4)
+    put(backend, a=page(1))
+    backend.close()
+    spoil_index(tmp_path)
+    backend = open_in("slotfile", capacity_slots=4)
+    assert take(backend, "a") is None, "STORE-3: its objects are lost"
+    assert put(backend, a=page(2)) == [True], "STORE-3: and can be written again"
+    assert take(backend, "a") == page(2), "STORE-3: and read"
+
+
+def test_an_index_that_another_process_made_anew_is_used(open_in: Open, tmp_path: Path) -> None:
+    mine = open_in("slotfile", capacity_slots=4)
+    put(mine, a=page(1))
+    spoil_index(tmp_path)
+    theirs = open_in("slotfile", capacity_slots=4)
+    assert put(theirs, b=page(2)) == [True], "STORE-3: a process that opens it starts with an empty one"
+    assert take(mine, "b") == page(2), "and who had the old one open goes on with the new one"
+    assert put(mine, c=page(3)) == [True], "also to write"
+    assert (take(theirs, "b"), take(theirs, "c")) == (page(2), page(3)), "which all others can read"
+    assert theirs.stats().objects == mine.stats().objects == 2, "they share one index"
