@@ -20,10 +20,11 @@ from .engine.engine import Hits
 from .evaluation.comparison import ComparedPass, differences, missing_hits, missing_partial_hits, same_chunks
 from .evaluation.documents import FOLDER
 from .evaluation.evaluate import ScoredPass
+from .evaluation.page import meaning, render_page
 from .evaluation.passes import CacheSize, uncached_pass, zeroed_pool
 from .evaluation.processes import LOST_PAGES, ask_new_process, ask_ranks, compared_ranks
 from .evaluation.subject import Subject
-from .evaluation.trial import Trial, render_page
+from .evaluation.trial import Trial
 from .models.recipe import RECIPES
 
 QUESTIONS = 16
@@ -174,6 +175,8 @@ def test_a_trial_goes_through_every_pass(chats: bool, adapter_path: str, open_ca
     html = page(passes)
     assert "Every pass agrees with the first one" in html, "expected the verdict on the page"
     assert all(f"<th>{name}</th>" in html for name in TRIAL_PASSES), f"expected a row for each of {TRIAL_PASSES}"
+    untold = [name for name in TRIAL_PASSES if meaning(name) not in html]
+    assert not untold, f"expected the meaning of each pass on the page, {untold} lack it"
 
 
 @clause("REQ-3", "FLOW-9", needs=(Capability.STORAGE,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from hicache.testing.adapter import load_adapter
-from hicache.testing.report.pages import templates
 from hicache.types import Component, Tier
 
 from ..answers import GATES
@@ -21,8 +20,6 @@ from .evaluate import ScoredPass
 from .passes import CacheSize, Passes, pass_without, uncached_pass
 from .processes import ask_new_process, ask_ranks, compared_ranks
 from .subject import Subject
-
-TEMPLATE = Path(__file__).parent / "templates" / "accuracy.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +130,3 @@ def own_tasks(model: str) -> list[str]:
         return []
     learnt = [one.name for one in RECIPES[model].tasks]
     return [*learnt, *(name for name in DOCUMENTS if name in ("choice", "shots", "reading"))]
-
-
-def render_page(title: str, settings: Mapping[str, str], passes: Sequence[ComparedPass]) -> str:
-    """The report, one self-contained HTML page: scores, hits by tier, waiting times, and the divergence of tokens."""
-    template = templates().from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(title=title, settings=settings, passes=passes)

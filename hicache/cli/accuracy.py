@@ -135,7 +135,7 @@ def _report(passes: Sequence[Any], title: str, settings: dict[str, Any], report:
     report.mkdir(parents=True, exist_ok=True)
     page = report / "accuracy.html"
     words = {name: str(value) for name, value in settings.items()}
-    page.write_text(_suite("evaluation.trial").render_page(title, words, passes), encoding="utf-8")
+    page.write_text(_suite("evaluation.page").render_page(title, words, passes), encoding="utf-8")
     table = Table("pass", "scores", "device", "host", "storage", "wait share", "max nats")
     for one in passes:
         tiers = (f"{count:,}" for count in (one.hits.device, one.hits.host, one.hits.storage))
