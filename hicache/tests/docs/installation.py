@@ -61,7 +61,15 @@ class BrokenAdapter(DictionaryAdapter):
         found = super().match(key, chunked=chunked)
         return replace(found, device_slots=found.device_slots[:-1])
 """,
-    "known.toml": "format = 1\n",
+    "known.toml": """
+format = 1
+
+[[failure]]
+id = "LOCK-3"
+kind = "bug"
+reason = "a node that is restored is freed twice"
+link = ""
+""",
     "options.toml": 'path = "{directory}"\nlimit = "{capacity_bytes}"\n',
 }
 """The files of a user that the pages name."""
@@ -113,7 +121,9 @@ def install_wheel(folder: Path) -> Installation:
     _call(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
     _call(sys.executable, "-m", "venv", "--without-pip", str(environment))
     (wheel,) = folder.glob("*.whl")
-    _call(*pip, "--python", str(environment / "bin" / "python"), "install", "--no-deps", str(wheel))
+    _call(
+        *pip, "--python", str(environment / "bin" / "python"), "install", "--no-deps", "--ignore-installed", str(wheel)
+    )
     # This adds the libraries and not the checkout, since the .pth files beside them are not read.
     packages = sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)})
     libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
