@@ -231,10 +231,10 @@ class SlotFileStorage(PagedStorage):
 
 
 def _is_file(path: Path, expected: os.stat_result) -> bool:
-    """Whether a path leads to this file."""
+    """Whether a path leads to this file. Raises OSError when the disk fails, which tells nothing about the file."""
     try:
         return os.path.samestat(path.stat(), expected)
-    except OSError:
+    except FileNotFoundError:
         return False
 
 
