@@ -21,6 +21,7 @@ from hicache.errors import (
     ConfigurationError,
     InterruptedVerbError,
     KeyFormError,
+    RankError,
     SlotError,
     StaleHandleError,
 )
@@ -707,7 +708,7 @@ class UnifiedRadixCache:
         """End what is under way, and free what was on its way."""
         if self.storage is not None:
             # Whether anything runs is the same on every rank, and so is whether they ask each other.
-            if self.storage.is_running and not self._agreement.every("reset", did=self.storage.stop()):
+            if self.storage.is_running and not self._has_stopped(self.storage):
                 self.storage.abandon()
             self.storage.prefetches.clear()
             self.storage.writer.clear()
@@ -717,6 +718,15 @@ class UnifiedRadixCache:
                 (self.host.backups.undo if is_backup else self.host.load_backs.undo)(transfer)
             self.host.backups.clear()
             self.host.load_backs.clear()
+
+    def _has_stopped(self, storage: StorageTier) -> bool:
+        """Stop all calls of the backend. Whether they have ended on every rank; after one was lost, on this one."""
+        has_stopped = storage.stop()
+        try:
+            return self._agreement.every("reset", did=has_stopped)
+        except RankError:
+            # No verb goes on together any more, and this rank must be able to free what it has.
+            return has_stopped
 
     def _sizes(self, tier: Tier) -> dict[str, Sizes]:
         on_host = tier is Tier.HOST
