@@ -310,7 +310,7 @@ class WatchedProcess:
         environment = {name: value for name, value in os.environ.items() if name not in ignored}
         self._forked = Path(temporary) / "forked"
         environment |= {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary), FORKED: str(self._forked), **SAFE_PATH}
-        with _interruptible():
+        with interruptible():
             self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
                 command,
                 stdin=subprocess.DEVNULL,
@@ -421,7 +421,7 @@ def _explains(record: RunRecord, ending: str, verification: Verification) -> boo
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let a process that is started here end at SIGINT, also where a shell lets its background jobs ignore it."""
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN and current_thread() is main_thread()
     if is_ignored:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hicache.cli.stage import interruptible
 from hicache.testing.report import read_run
 from hicache.tests.misbehaviour.cells import LIMIT_S, STAGES, Cell, cells, command, environment
 
@@ -22,7 +23,7 @@ def interrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[int, st
     """The exit code and the output of a verification that is interrupted while the cache hangs in a verb."""
     cell: Cell = next(one for one in cells(request.param) if (one.kind, one.verb) == ("hang", VERB))
     sign, output = tmp_path / "hangs", tmp_path / "output"
-    with output.open("w") as written:
+    with output.open("w") as written, interruptible():
         process = subprocess.Popen(
             command(cell, tmp_path / "report"),
             env=environment(sign),
