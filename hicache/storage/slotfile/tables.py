@@ -60,8 +60,11 @@ def connect(path: Path, is_synced: bool, timeout_s: float, is_checked: bool) -> 
     """Open the tables, and create them if they do not exist. Called by one process at a time.
 
     `timeout_s`: how long a process waits for a lock of another process. `is_checked`: whether all pages of the file are
-    read and checked. Raises ConfigurationError for another version and for another database, and sqlite3.Error.
+    read and checked. Raises ConfigurationError for another version, for another database and for a link, which SQLite
+    would follow out of the folder, and sqlite3.Error.
     """
+    if path.is_symlink():
+        raise ConfigurationError(f"storage option 'root': {path} is a link, expected a file")
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, path, is_synced)
@@ -114,10 +117,13 @@ def is_damage(error: BaseException) -> bool:
 
 
 def are_ours(path: Path) -> bool:
-    """Whether the head of a file says that its tables are those of this project. Raises OSError."""
+    """Whether the head of a file says that its tables are those of this project. Raises OSError.
+
+    A head of zeros says so too: it is what a loss of power leaves of a head that was not synchronised.
+    """
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    return head[APPLICATION_AT : APPLICATION_AT + 4] == APPLICATION.to_bytes(4, "big")
+    return not any(head) or head[APPLICATION_AT : APPLICATION_AT + 4] == APPLICATION.to_bytes(4, "big")
 
 
 def remove(path: Path) -> None:

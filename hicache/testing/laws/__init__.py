@@ -17,7 +17,7 @@ from hicache.types import Slots
 CHECKED_AFTER_EACH_VERB = frozenset(
     {
         *("EVICT-1", "EVICT-5", "EVICT-6", "FETCH-8", "FETCH-9", "FLOW-1", "FLOW-7", "FLOW-8", "FLOW-9"),
-        "HOST-3",
+        *("FLOW-13", "HOST-3"),
         *("INS-1", "INS-8"),
         *("KEY-1", "KEY-2", "KEY-3", "LOCK-1", "LOCK-2", "LOCK-4", "LOCK-5", "LOCK-6", "LOCK-8"),
         *("MATCH-3", "MATCH-7", "MATCH-8", "POOL-1", "POOL-2", "POOL-4", "POOL-5", "REQ-1", "REQ-3", "REQ-4"),

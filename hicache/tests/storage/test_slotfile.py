@@ -250,6 +250,27 @@ def test_clear_removes_this_scope_alone(open_in: Open) -> None:
     assert put(mine, c=page(3), d=page(4)) == [True, True], "and all slots are free"
 
 
+def test_an_index_whose_head_is_zeros_is_made_anew(open_in: Open, tmp_path: Path) -> None:
+    backend = open_in("slotfile", capacity_slots=8)
+    put(backend, a=page(1))
+    backend.close()
+    index = tmp_path / SCOPE / "index.sqlite"
+    index.write_bytes(bytes(4096) + index.read_bytes()[4096:])
+    again = open_in("slotfile", capacity_slots=8)
+    assert take(again, "a") is None, "STORE-3: the index does not know it any more"
+    assert put(again, a=page(1)) == [True], "STORE-4: it can be stored again"
+
+
+def test_an_index_that_is_a_link_is_refused(open_in: Open, tmp_path: Path) -> None:
+    open_in("slotfile", capacity_slots=8).close()
+    index, elsewhere = tmp_path / SCOPE / "index.sqlite", tmp_path / "elsewhere"
+    index.unlink()
+    index.symlink_to(elsewhere)
+    with pytest.raises(ConfigurationError, match="is a link"):
+        open_in("slotfile", capacity_slots=8)
+    assert not elsewhere.exists(), "expected no new file outside of the folder"
+
+
 def test_an_index_of_another_version_is_refused(open_in: Open, tmp_path: Path) -> None:
     open_in("slotfile", capacity_slots=2).close()
     with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as tables:
