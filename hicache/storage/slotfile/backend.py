@@ -61,6 +61,8 @@ class SlotFileStorage(PagedStorage):
         """Open the index. If it is damaged, and no other process uses it, make it anew. Raises ConfigurationError."""
         try:
             return self._sound_index()
+        except FileNotFoundError as error:
+            LOG.warning("%s was removed while it was opened, and is made anew: %s", self._index_path, error)
         except (sqlite3.Error, UnicodeError) as error:
             if not tables.is_damage(error) or not self._remove_index(error):
                 self._refuse(error)

@@ -17,6 +17,7 @@ import pytest
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
+from hicache.storage.slotfile import tables
 from hicache.storage.slotfile.place import Place
 
 from .conftest import PAGE_BYTES, SCOPE, Open, keys_of, page, put, take
@@ -261,6 +262,24 @@ def test_an_index_whose_head_is_zeros_is_made_anew(open_in: Open, tmp_path: Path
     assert put(again, a=page(1)) == [True], "STORE-4: it can be stored again"
 
 
+def test_an_index_that_is_removed_while_it_is_opened_is_made_anew(
+    open_in: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, opened = tables.connect, list[sqlite3.Connection]()
+
+    def connect_and_remove(path: Path, *arguments: Any) -> sqlite3.Connection:
+        opened.append(connect(path, *arguments))
+        if len(opened) == 1:
+            tables.remove(path)
+        return opened[-1]
+
+    monkeypatch.setattr(tables, "connect", connect_and_remove)
+    backend = open_in("slotfile", capacity_slots=8)
+    assert put(backend, a=page(1)) == [True], "STORE-4: a page can be stored"
+    assert (take(backend, "a"), len(opened)) == (page(1), 2), "STORE-4: it is in the index that was opened second"
+    assert (tmp_path / SCOPE / "index.sqlite").exists(), "expected an index in the folder"
+
+
 def test_an_index_that_is_a_link_is_refused(open_in: Open, tmp_path: Path) -> None:
     open_in("slotfile", capacity_slots=8).close()
     index, elsewhere = tmp_path / SCOPE / "index.sqlite", tmp_path / "elsewhere"
@@ -273,8 +292,8 @@ def test_an_index_that_is_a_link_is_refused(open_in: Open, tmp_path: Path) -> No
 
 def test_an_index_of_another_version_is_refused(open_in: Open, tmp_path: Path) -> None:
     open_in("slotfile", capacity_slots=2).close()
-    with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as tables:
-        tables.execute("PRAGMA user_version = 3")
+    with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as database:
+        database.execute("PRAGMA user_version = 3")
     with pytest.raises(ConfigurationError, match="has version 3, expected 2"):
         open_in("slotfile", capacity_slots=2)
     assert not list((tmp_path / SCOPE / "writers").iterdir()), "nothing is left of who could not open it"
@@ -284,8 +303,8 @@ def test_pages_of_version_1_are_absent_and_their_slots_are_free(open_in: Open, t
     backend = open_in("slotfile", capacity_slots=2)
     put(backend, a=page(1), b=page(2))
     backend.close()
-    with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as tables:
-        tables.execute("PRAGMA user_version = 1")
+    with closing(sqlite3.connect(tmp_path / SCOPE / "index.sqlite")) as database:
+        database.execute("PRAGMA user_version = 1")
     backend = open_in("slotfile", capacity_slots=2)
     assert backend.has(["a", "b"]) == [False, False], "STORE-13: their checksums do not name them"
     assert (take(backend, "a"), backend.stats().misses) == (None, {"absent": 1}), "a miss, and no error"
