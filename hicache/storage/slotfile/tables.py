@@ -119,10 +119,14 @@ def is_damage(error: BaseException) -> bool:
 def are_ours(path: Path) -> bool:
     """Whether the head of a file says that its tables are those of this project. Raises OSError.
 
-    A head of zeros says so too: it is what a loss of power leaves of a head that was not synchronised.
+    A head of zeros says so too: it is what a loss of power leaves of a head that was not synchronised. So does a file
+    that is gone by now.
     """
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        return True
     return not any(head) or head[APPLICATION_AT : APPLICATION_AT + 4] == APPLICATION.to_bytes(4, "big")
 
 

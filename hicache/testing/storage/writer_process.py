@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import Any
 
+from hicache.errors import ConfigurationError
 from hicache.storage.registry import backend_class, open_backend
 from hicache.testing.storage.page_bytes import Sheet, page_bytes
 
@@ -23,7 +24,11 @@ def send(**message: object) -> None:
 
 def write_pages(task: dict[str, Any]) -> None:
     """Open a backend, and store a version of the keys `stem/0` to `stem/count`, in batches."""
-    backend = open_backend(task["backend"], task["scope"], task["options"])
+    try:
+        backend = open_backend(task["backend"], task["scope"], task["options"])
+    except ConfigurationError as error:
+        send(refused=repr(error)[:1000])
+        return
     send(opened=True)
     if task["dies_at_limit"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

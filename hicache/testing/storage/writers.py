@@ -85,9 +85,13 @@ class Writer:
 
 
 class Writers:
-    """Starts the process that forks writers. Raises InvariantError when a writer raises, or sends nothing in time."""
+    """Starts the process that forks writers. Raises InvariantError when a writer raises, or sends nothing in time.
 
-    def __init__(self) -> None:
+    `may_be_refused`: a writer may be refused when it opens the store, and then ends without an answer.
+    """
+
+    def __init__(self, *, may_be_refused: bool = False) -> None:
+        self._may_be_refused = may_be_refused
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(  # noqa: S603 - a Python of our own
             [sys.executable, "-m", _MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -166,8 +170,9 @@ class Writers:
 
     def _process_message(self, message: dict[str, Any]) -> None:
         writer = self._writers[message["pid"]]
-        if "raised" in message:
-            raise violation("STORE-3", "set in another process", "an answer also after a fault", message["raised"])
+        if "raised" in message or ("refused" in message and not self._may_be_refused):
+            told = message.get("raised", message.get("refused"))
+            raise violation("STORE-3", "set in another process", "an answer also after a fault", told)
         writer.answers += message.get("answers", [])
         writer.has_opened |= "opened" in message
         writer.has_ended |= "ended" in message

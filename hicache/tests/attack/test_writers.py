@@ -192,7 +192,7 @@ def test_no_wrong_page_is_read_beside_killed_and_stopped_writers_and_damaged_fil
 ) -> None:
     for seed in campaign.rounds(2, 0.15):
         with (
-            closing(Writers()) as writers,
+            closing(Writers(may_be_refused=True)) as writers,
             closing(Place(subject, tmp_path, page_bytes=PAGE, capacity_bytes=150 * PAGE)) as place,
         ):
             Attack(campaign, place, writers, seed).run()
