@@ -60,11 +60,12 @@ def connect(path: Path, is_synced: bool, timeout_s: float, is_checked: bool) -> 
     """Open the tables, and create them if they do not exist. Called by one process at a time.
 
     `timeout_s`: how long a process waits for a lock of another process. `is_checked`: whether all pages of the file are
-    read and checked. Raises ConfigurationError for another version, for another database and for a link, which SQLite
-    would follow out of the folder, and sqlite3.Error.
+    read and checked. Raises ConfigurationError for another version, for another database and for what is no file, as
+    SQLite would follow a link out of the folder, and wait for a pipe. Raises sqlite3.Error.
     """
-    if path.is_symlink():
-        raise ConfigurationError(f"storage option 'root': {path} is a link, expected a file")
+    for own in (path, Path(f"{path}-journal")):
+        if own.is_symlink() or (own.exists() and not own.is_file()):
+            raise ConfigurationError(f"storage option 'root': {own} is a link, a folder or a device, expected a file")
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, path, is_synced)

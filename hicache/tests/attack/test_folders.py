@@ -187,10 +187,15 @@ def test_links_and_pipes_in_the_place_of_files(campaign: Campaign, subject: Back
             keys = [f"a/{number}" for number in range(10)]
             store.set(keys)
             files = sorted(path for path in place.directory.rglob("*") if path.is_file() and not path.is_symlink())
-            replace(rng.choice(files), REPLACEMENTS[seed % len(REPLACEMENTS)], elsewhere)
+            replacement = REPLACEMENTS[seed % len(REPLACEMENTS)]
+            if replacement == "pipe":
+                # SQLite opens the journal of an open index for each change, and would wait for a writer of the pipe.
+                store.instances[0].close()
+            replace(rng.choice(files), replacement, elsewhere)
             campaign.counts["replaced"] += 1
-            campaign.counts["pages read"] += sum(store.get(keys))
-            store.set(keys, 1)
+            if replacement != "pipe":
+                campaign.counts["pages read"] += sum(store.get(keys))
+                store.set(keys, 1)
             try:
                 store.reopen()
                 store.get(keys)
