@@ -177,7 +177,8 @@ ROWS = (
         clauses=("INS-1",),
         adapter=FreesWhatIsKept,
         test=f"{DEVICE}[qwen3-float32]",
-        told=FROM_DEVICE,
+        # The page is handed out twice, and the core refuses the second insert before a model reads it.
+        told=r"of pages \[\d+\] some are the tree's at other places",
     ),
     Row(
         slug="window-without-a-lock",
