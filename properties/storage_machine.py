@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -69,7 +70,12 @@ class OperatorAction(str, Enum):
 
 
 class StorageMachine(HostVerbs):
-    """The verbs over two tiers, prefetches, answers and faults of storage, calls of an operator, and restarts."""
+    """The verbs over two tiers, prefetches, answers and faults of storage, calls of an operator, and restarts.
+
+    `storage_executor`: how requests to storage run. With threads storage answers when it likes.
+    """
+
+    storage_executor: ClassVar[ExecutorKind]
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +84,7 @@ class StorageMachine(HostVerbs):
         self.is_attached = True
 
     def caches(self) -> st.SearchStrategy[CacheConfig]:
-        return with_storage(super().caches().map(_without_selection), self.executor)
+        return with_storage(super().caches().map(_without_selection), self.storage_executor)
 
     def opened(self, data: st.DataObject) -> None:
         store = store_of(self.config)
@@ -128,7 +134,7 @@ class StorageMachine(HostVerbs):
             self._abort(place)
         elif answer is Answer.COMPUTE and (one := pick(self.prefetches, place)):
             self._put(one.key, 0, with_state=True, priority=0)
-        elif self.executor is ExecutorKind.STEPPED and (asked := pick(self.driver.pending(*StorageKind), place)):
+        elif self._answers_when_asked and (asked := pick(self.driver.pending(*StorageKind), place)):
             move = self.driver.advance if answer is Answer.ADVANCE else self.driver.complete
             move(asked.ticket)
 
@@ -242,6 +248,11 @@ class StorageMachine(HostVerbs):
         super().give_back()
 
     # Internal.
+
+    @property
+    def _answers_when_asked(self) -> bool:
+        """Whether the machine decides when storage answers."""
+        return self.storage_executor is ExecutorKind.STEPPED
 
     def _evict_all(self) -> None:
         """Evict both tiers. What leaves the device is stored, and stays on the host until then."""

@@ -299,5 +299,5 @@ def bind(
 ) -> type[TierMachine]:
     """The machine bound to a cache of these components. `more`: further class attributes."""
     bound = {"adapter_type": adapter_type, "components": components, "sidecars": (), "operations": []}
-    bound |= {"executor": ExecutorKind.STEPPED, "met": Counter[Situation]()}
+    bound |= {"executor": ExecutorKind.STEPPED, "storage_executor": ExecutorKind.STEPPED, "met": Counter[Situation]()}
     return type(machine.__name__, (machine,), bound | more)
