@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -154,10 +154,11 @@ def test_ranks_hold_one_tree_whatever_happens_on_each(adapter_type: type[CacheAd
 @clause("RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
 def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config) -> None:
     assert __package__ is not None, "the suite is a package"
-    adapter, top = adapter_path(pytestconfig), Path(__file__).parents[__package__.count(".") + 1]
+    # Where this process finds the suite and the adapter, the ranks find them too.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    workload = ["-m", __package__, "--adapter", adapter, "--rounds", "5"]
-    ended = subprocess.run([*torchrun, *workload], cwd=top, check=False, capture_output=True, text=True, timeout=120)
+    command = [*torchrun, "-m", __package__, "--adapter", adapter_path(pytestconfig), "--rounds", "5"]
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, f"RANK-1: expected two ranks of torchrun to hold one tree, got:\n{ended.stderr}"
     assert "tp2 by gloo: one tree after each of 5 rounds" in ended.stdout, (
         f"expected the summary line, got {ended.stdout}"

@@ -61,3 +61,14 @@ def test_a_module_of_the_current_folder_hides_none_of_the_library(hostile: Path)
     done = subprocess.run(program("shown"), cwd=hostile, env=environment, capture_output=True, text=True, check=False)
     assert "No module named" in done.stderr, f"the current folder was searched: {done.stdout}{done.stderr}"
     assert not executed(hostile), f"files of the current folder were executed: {executed(hostile)}"
+
+
+def test_the_processes_of_torchrun_find_the_suite_and_the_adapter(tmp_path: Path) -> None:
+    adapter = "from hicache.testing.adapters.reference import ReferenceAdapter as Mine\n"
+    (tmp_path / "mine.py").write_text(adapter, encoding="utf-8")
+    options = ("--adapter", "mine:Mine", "--require", "nothing", "--only", "distributed_tests", "--jobs", "1")
+    command = program("hicache", "verify", *options, "-k", "test_a_workload_on_the_processes_of_torchrun")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"expected a verification, got {done.returncode}: {done.stdout}{done.stderr}"
+    assert "1 passed" in done.stdout, f"expected the workload to run, got {done.stdout}"
