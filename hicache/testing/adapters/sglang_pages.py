@@ -6,6 +6,7 @@ SGLang opens it by name, as a dynamic backend with the zero-copy interface (`int
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -128,8 +129,10 @@ def backend_options(config: StorageConfig) -> str:
 
 
 def scope_of(storage_config: Any) -> str:
-    """The scope of a cache's objects: the model's name."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", storage_config.model_name)
+    """The scope of a cache's objects: the model's name as far as a scope may have it, and a hash of the whole name."""
+    name = storage_config.model_name
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:64]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def shard_of(storage_config: Any) -> str:

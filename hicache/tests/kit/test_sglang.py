@@ -20,10 +20,12 @@ import torch
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.storage.base import PoolQuery
+from hicache.storage.keys import check_scope
 from hicache.testing import adapters
 from hicache.testing.adapter import Capability, load_adapter
 from hicache.testing.adapters import storage_sglang
 from hicache.testing.adapters.sglang_import import sglang_version
+from hicache.testing.adapters.sglang_pages import scope_of
 from hicache.testing.adapters.sglang_view import extra_key
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.adapters.storage_sglang import SglangStorage
@@ -37,6 +39,8 @@ ADAPTERS = {"Sglang0513": "0.5.13.post1", "Sglang0523Python": "0.5.23", "Sglang0
 
 LISTS = sorted((Path(adapters.__file__).parent / "known").glob("*.toml"))
 CACHE_LISTS = [path for path in LISTS if path.name.startswith("sglang-")]
+FILE_LISTS = [path for path in LISTS if path.name.startswith("hicachefile-")]
+FILES = "hicache.testing.adapters.storage_sglang:HiCacheFileBackend"
 ROOT = Path(__file__).parents[3]
 
 EVERY_ADAPTER = pytest.mark.parametrize("name", ADAPTERS)
@@ -83,13 +87,24 @@ def test_a_list_of_known_failures_names_tests_that_there_are(path: Path) -> None
             assert f"def {function}" in source, f"{entry.place}: no test in {file} begins with {function}"
 
 
+def collect(*arguments: str) -> list[str]:
+    """The ids of the tests that pytest finds with these arguments."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
 @pytest.fixture(scope="module")
 def collected() -> list[str]:
     """The ids of all tests of a tree in Python; those of models only where their packages are installed."""
-    options = ("--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", "--hicache-adapter", path_of("Sglang0513"))
-    command = [sys.executable, "-m", "pytest", "conformance", "properties", "accuracy", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    return [line for line in done.stdout.splitlines() if "::" in line]
+    return collect("conformance", "properties", "accuracy", "--hicache-adapter", path_of("Sglang0513"))
+
+
+@pytest.fixture(scope="module")
+def collected_of_files() -> list[str]:
+    """The ids of all tests of HiCacheFile."""
+    options = ("--hicache-backend", FILES, "--hicache-backend-config", '{"directory": "{directory}"}')
+    return collect("conformance/storage", "properties/storage", *options)
 
 
 @pytest.mark.parametrize("path", CACHE_LISTS, ids=lambda path: path.name)
@@ -98,6 +113,20 @@ def test_an_entry_covers_a_test_by_its_whole_id(path: Path, collected: list[str]
     for entry in read_known_failures(path):
         is_found = any(entry.covers(test, ()) for test in collected)
         assert is_found or entry.suite not in suites, f"{entry.place}: expected a test of this id, found none"
+
+
+@pytest.mark.parametrize("path", FILE_LISTS, ids=lambda path: path.name)
+def test_an_entry_of_files_covers_a_test_by_its_whole_id(path: Path, collected_of_files: list[str]) -> None:
+    for entry in read_known_failures(path):
+        # An entry without a path stands for a clause.
+        is_found = "::" not in entry.id or any(entry.covers(test, ()) for test in collected_of_files)
+        assert is_found, f"{entry.place}: expected a test of this id, found none"
+
+
+def test_a_scope_tells_models_with_similar_names_apart() -> None:
+    names = ("org/m", "org-m", "org_m", "org.m", "org//m", "org/m ", f"{'m' * 300}1", f"{'m' * 300}2")
+    scopes = [check_scope(scope_of(SimpleNamespace(model_name=name))) for name in names]
+    assert len(set(scopes)) == len(names), f"STORE-1: each model has a scope of its own, got {scopes}"
 
 
 class Controller(SimpleNamespace):
