@@ -9,13 +9,14 @@ import importlib.metadata
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from hicache.testing.adapters.stubs import Stub, StubFinder
 
 STUBBED = (
     *("triton", "sgl_kernel", "torchvision", "torchcodec", "pynvml", "cuda", "IPython", "tvm_ffi", "gguf"),
@@ -27,64 +28,13 @@ STUBBED = (
 BARE = ("sglang", "sglang.srt.configs")
 """Packages that are imported without their own `__init__`, which would import every model and every kernel."""
 
-ABSENT = frozenset({"active"})
-"""Names that no stub has: SGLang takes triton's active driver as a sign of a GPU."""
-
 ENVIRONMENT: Mapping[str, str] = {"SGLANG_USE_CPU_ENGINE": "1", "HICACHE_HOST_MEMORY_RESERVE_BYTES": "0"}
-
-
-class _StubType(type):
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__") or name in ABSENT:
-            raise AttributeError(name)
-        return cls
-
-    def __call__(cls, *arguments: Any, **_: Any) -> Any:
-        # Used as a decorator, it returns the function it decorates.
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else cls
-
-    def __getitem__(cls, _: Any) -> Any:
-        return cls
-
-    def __ge__(cls, _: Any) -> bool:
-        # Some packages compare the version of an imported package.
-        return True
-
-
-class Stub(metaclass=_StubType):
-    """The value of every name in a stubbed package: usable as a class, a decorator or a constant."""
-
-    def __init_subclass__(cls, **_: Any) -> None:
-        """Accept any keyword of a class statement."""
-
-
-class StubFinder(MetaPathFinder, Loader):
-    """Finds the stubbed packages, and loads modules that have every name."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        is_ours = any(fullname == name or fullname.startswith(f"{name}.") for name in STUBBED)
-        return ModuleSpec(fullname, self, is_package=True) if is_ours else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StubModule(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Do nothing, as a stub has no code."""
 
 
 class _BareModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         # The classes are those of the models, none of which is opened here; modules are imported as usual.
         if not name[:1].isupper():
-            raise AttributeError(name)
-        return Stub
-
-
-class _StubModule(ModuleType):
-    __version__ = "0"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
             raise AttributeError(name)
         return Stub
 
@@ -112,7 +62,7 @@ def prepare_sglang() -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _probe()
-            sys.meta_path.insert(0, StubFinder())
+            sys.meta_path.insert(0, StubFinder(STUBBED))
             _import_bare()
     return version
 

@@ -80,7 +80,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     REFERENCE: (*CORE, "hicache.testing", "numpy"),
     "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
-    **dict.fromkeys(SGLANG, (*SHARED, "hicache.testing", "numpy", "torch")),
+    **dict.fromkeys((*SGLANG, "hicache.testing.adapters.vllm"), (*SHARED, "hicache.testing", "numpy", "torch")),
     **dict.fromkeys(
         tuple(f"hicache.testing.adapters.{name}" for name in ("sglang_pages", "sglang_storage", "storage_sglang")),
         (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
