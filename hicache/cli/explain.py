@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from hicache.cli.command import REFERENCE, adapter_class, say
 from hicache.errors import ConfigurationError, InvariantError
+from hicache.testing.adapter import Capability
 
 
 def explain_command(
@@ -18,9 +20,10 @@ def explain_command(
     act: Annotated[int | None, typer.Option(min=1, help="Show only the act with this number, from 1.")] = None,
     svg: Annotated[Path | None, typer.Option(dir_okay=False, help="Also draw the story into this SVG file.")] = None,
 ) -> None:
-    """Explain a cache on device and host with a short story, and draw the tree after each act.
+    """Explain a cache on device, host and storage with a short story, and draw the tree after each act.
 
-    A drawing shows for each node which data is on which tier, locked, evicted or in transfer.
+    A drawing shows for each node which data is on which tier, locked, evicted or in transfer. The acts with storage
+    are left out for a cache that lacks what they need.
 
     Exit code:
     - 0: the cache did what the story describes.
@@ -28,15 +31,18 @@ def explain_command(
     - 2: the cache lacks a capability that the story needs, or cannot be opened.
     """
     from hicache.testing.story.page import render_page
-    from hicache.testing.story.script import ACTS, Scene, missing_capabilities, run_story
+    from hicache.testing.story.script import HOST_PART, STORAGE_PART, Scene, parts_of, run_story
     from hicache.testing.story.terminal import show_legend, show_scene
 
     subject = adapter_class(adapter)
-    if missing := missing_capabilities(subject):
-        names = ", ".join(capability.name for capability in missing)
-        raise _end(2, f"the story needs capabilities that {adapter} does not declare: {names}")
-    if act is not None and act > len(ACTS):
-        raise typer.BadParameter(f"there is no act {act}; the story has acts 1 to {len(ACTS)}", param_hint="--act")
+    if missing := HOST_PART.lacks(subject):
+        raise _end(2, f"the story needs capabilities that {adapter} does not declare: {_names(missing)}")
+    count = sum(len(part.acts) for part in parts_of(subject))
+    lacking = STORAGE_PART.lacks(subject)
+    more = f"the acts with storage need capabilities that {adapter} does not declare: {_names(lacking)}"
+    if act is not None and act > count:
+        reason = f"there is no act {act}; the story has acts 1 to {count}"
+        raise typer.BadParameter(f"{reason}; {more}" if lacking else reason, param_hint="--act")
     console = Console()
     show_legend(console)
     shown: list[Scene] = []
@@ -53,6 +59,12 @@ def explain_command(
         svg.parent.mkdir(parents=True, exist_ok=True)
         svg.write_text(render_page(shown), encoding="utf-8")
         say(console, f"\npage: {svg}")
+    if lacking and act is None:
+        say(console, f"\n{more}")
+
+
+def _names(capabilities: Sequence[Capability]) -> str:
+    return ", ".join(capability.name for capability in capabilities)
 
 
 def _end(code: int, reason: str) -> typer.Exit:

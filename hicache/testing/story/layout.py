@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from hicache.testing.story.picture import Row
 from hicache.testing.story.script import Scene
 
-WIDTH = 1200
+WIDTH = 1280
 MARGIN = 20
 GAP = 16
 TREE_X = 424
+TIERS_X = 752
+TIER_PITCH = 112
 INDENT = 22
 LINE_HEIGHT = 34
 PAGE_PITCH = 136
@@ -21,7 +23,7 @@ ROOT_Y = 48
 TEXT_Y = 72
 TEXT_HEIGHT = 20
 TEXT_CHARACTERS = 50
-WIDE_CHARACTERS = 160
+WIDE_CHARACTERS = 170
 MOVEMENT_HEIGHT = 30
 POOLS_HEIGHT = 44
 PADDING = 18
@@ -54,6 +56,11 @@ class Panel:
     nodes: tuple[Node, ...]
     movements_y: int
     pools_y: int
+
+    @property
+    def notes_x(self) -> int:
+        """Left edge of the notes, which stand after the cells of all tiers."""
+        return TIERS_X + TIER_PITCH * len(self.scene.picture.tiers)
 
 
 def wrapped(text: str) -> list[str]:

@@ -10,7 +10,17 @@ from jinja2 import Environment
 from hicache.testing.report.pages import templates
 from hicache.testing.story import layout
 from hicache.testing.story.picture import Cell, Fill, Owner, Residency
-from hicache.testing.story.script import COMPONENTS, INTRODUCTION, LETTERS, LOCKED, OWNERS, RESIDENCY, TITLE, Scene
+from hicache.testing.story.script import (
+    COMPONENTS,
+    INTRODUCTION,
+    LETTERS,
+    LOCKED,
+    OUT_OF_TREE,
+    OWNERS,
+    RESIDENCY,
+    TITLE,
+    Scene,
+)
 from hicache.types import Component, Tier
 
 
@@ -33,7 +43,8 @@ def render_page(scenes: Sequence[Scene]) -> str:
             letters=LETTERS,
             samples=_samples(),
             owners=OWNERS,
-            tiers=(Tier.DEVICE, Tier.HOST),
+            out_of_tree=OUT_OF_TREE,
+            pool_tiers=(Tier.DEVICE, Tier.HOST),
         )
     )
 
@@ -49,7 +60,8 @@ def _samples() -> list[tuple[Cell, str]]:
 def _spoken(cell: Cell) -> str:
     """The state of a cell in words."""
     locked = ", locked" if cell.is_locked else ""
-    return f"{cell.component.upper()} on the {cell.tier.value}: {RESIDENCY[cell.residency]}{locked}"
+    place = "in storage" if cell.tier is Tier.STORAGE else f"on the {cell.tier.value}"
+    return f"{cell.component.upper()} {place}: {RESIDENCY[cell.residency]}{locked}"
 
 
 def _squares(fill: Fill) -> list[Owner]:

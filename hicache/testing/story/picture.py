@@ -1,4 +1,4 @@
-"""Picture: what is drawn of a cache at one moment: the nodes of the tree, the pools, and the running transfers."""
+"""Picture: what is drawn of a cache at one moment: the nodes of the tree, the pools, storage, and what is under way."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from enum import Enum
 import numpy as np
 
 from hicache.testing.adapter import Pending
-from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot
+from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, StorageView
+from hicache.testing.story.shelf import Shelf
 from hicache.testing.violation import violation
-from hicache.types import Component, Slots, Tier, TransferKind
+from hicache.types import Component, Slots, StorageKind, Tier, TransferKind
 
 REQUEST, TRANSFER = "request", "transfer"
 """Who can lock a node."""
@@ -29,7 +30,8 @@ class Mark(str, Enum):
 class Row:
     """One node. `lines`: for each of its ancestors, then for itself, whether a sibling follows below it.
 
-    `locked_by`: who locks it on each tier: REQUEST, or TRANSFER for a transfer of the cache itself.
+    `cells`: of each tier that the cache has. `locked_by`: who locks it on each tier: REQUEST, or TRANSFER for what the
+    cache itself moves. `is_in_tree`: False for pages that only storage has; the tree knows nothing of them.
     """
 
     lines: tuple[bool, ...]
@@ -37,6 +39,7 @@ class Row:
     cells: Mapping[Tier, tuple[Cell, ...]]
     locked_by: Mapping[Tier, tuple[str, ...]]
     marks: tuple[Mark, ...]
+    is_in_tree: bool
 
     @property
     def text(self) -> str:
@@ -49,29 +52,54 @@ class Row:
         return tuple(dict.fromkeys(who for names in self.locked_by.values() for who in names))
 
 
+_UNITS: Mapping[TransferKind | StorageKind, str] = {
+    TransferKind.BACKUP: "backup: {} of {} layers copied",
+    TransferKind.LOAD: "load: {} of {} layers copied",
+    StorageKind.QUERY: "query of storage: {} of {} answers given",
+    StorageKind.PREFETCH: "prefetch: {} of {} batches read",
+    StorageKind.STORE: "write to storage: {} of {} batches written",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One running transfer, and how many of its layers are done."""
+    """One transfer or request to storage that is under way. `units`: its layers or batches, of which some are done."""
 
-    kind: TransferKind
-    layers: int
-    layers_done: int
+    kind: TransferKind | StorageKind
+    units: int
+    units_done: int
+
+    @property
+    def text(self) -> str:
+        """What it is, and how far it has come."""
+        return _UNITS[self.kind].format(self.units_done, self.units)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that is drawn. `root`: the marks at the root, which has no row of its own."""
+    """Everything that is drawn. `tiers`: those of the cache. `root`: the marks at the root, which has no row."""
 
+    tiers: tuple[Tier, ...]
     root: tuple[Mark, ...]
     rows: tuple[Row, ...]
     fills: tuple[Fill, ...]
     movements: tuple[Movement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One row before its cells are known. `parent`: its index among all, or -1. `node`: in the snapshot, or None."""
+
+    parent: int
+    segment: bytes
+    prefix: bytes
+    node: int | None
+
+
 class Painter:
     """Makes the picture of a snapshot. `marks`: each mark with the key, as bytes, at whose end it is drawn.
 
-    Raises InvariantError for a snapshot without a host tier.
+    `shelf`: what storage has, or None without storage. Raises InvariantError for a snapshot without a host tier.
     """
 
     def __init__(
@@ -80,49 +108,69 @@ class Painter:
         pending: Sequence[Pending],
         words: Words,
         marks: Collection[tuple[Mark, bytes]],
+        shelf: Shelf | None,
     ) -> None:
         if snapshot.host is None:
             raise violation("POOL-1", "snapshot", "a host tier", None)
         self._snapshot = snapshot
         self._host: HostView = snapshot.host
-        self._movements = tuple(
-            Movement(one.kind, one.units, one.units_done) for one in pending if isinstance(one.kind, TransferKind)
-        )
-        progress = {one.kind: one.layers_done / one.layers for one in self._movements}
-        self._cells = Cells(snapshot, self._host, progress)
+        self._movements = tuple(Movement(one.kind, one.units, one.units_done) for one in pending)
+        progress = {one.kind: one.units_done / one.units for one in self._movements}
+        self._cells = Cells(snapshot, self._host, progress, shelf)
         self._words = words
         self._marks = marks
+        self._branches = tuple(branches(snapshot, shelf))
+        self._tiers = (Tier.DEVICE, Tier.HOST) if shelf is None else tuple(Tier)
 
     def picture(self) -> Picture:
         """Make the picture."""
         pools = tuple(fills(self._snapshot, self._host, self._words.page_size))
-        return Picture(self._marks_at(b""), tuple(self._rows(-1, ())), pools, self._movements)
+        return Picture(self._tiers, self._marks_at(b""), tuple(self._rows(-1, ())), pools, self._movements)
 
     def _rows(self, parent: int, above: tuple[bool, ...]) -> Iterator[Row]:
-        """The nodes below a node, depth first. Siblings are in the order in which their words first appeared."""
-        nodes = self._snapshot.nodes
-        children = [number for number, node in enumerate(nodes) if node.parent == parent]
-        children.sort(key=lambda number: int.from_bytes(nodes[number].segment[:4], "little"))
+        """The rows below one, depth first. Siblings are in the order in which their words first appeared."""
+        children = [number for number, branch in enumerate(self._branches) if branch.parent == parent]
+        children.sort(key=lambda number: int.from_bytes(self._branches[number].segment[:4], "little"))
         for child in children:
             lines = (*above, child != children[-1])
-            yield self._row(child, lines)
+            yield self._row(self._branches[child], lines)
             yield from self._rows(child, lines)
 
-    def _row(self, node: int, lines: tuple[bool, ...]) -> Row:
-        view, host = self._snapshot.nodes[node], self._host.nodes[node]
+    def _row(self, branch: Branch, lines: tuple[bool, ...]) -> Row:
         return Row(
             lines=lines,
-            pages=self._words.pages(view.segment),
-            cells={tier: self._cells.of(node, tier) for tier in (Tier.DEVICE, Tier.HOST)},
+            pages=self._words.pages(branch.segment),
+            cells={tier: self._cells.of(branch, tier) for tier in self._tiers},
             locked_by={
-                Tier.DEVICE: tuple(_lockers(view.locks, host.pins)),
-                Tier.HOST: tuple(_lockers(host.locks, host.host_pins)),
+                Tier.DEVICE: () if branch.node is None else tuple(self._device_lockers(branch.node)),
+                Tier.HOST: () if branch.node is None else tuple(self._host_lockers(branch.node)),
             },
-            marks=self._marks_at(self._snapshot.prefix(node)),
+            marks=self._marks_at(branch.prefix),
+            is_in_tree=branch.node is not None,
         )
+
+    def _device_lockers(self, node: int) -> Iterator[str]:
+        return _lockers(self._snapshot.nodes[node].locks, self._host.nodes[node].pins)
+
+    def _host_lockers(self, node: int) -> Iterator[str]:
+        return _lockers(self._host.nodes[node].locks, self._host.nodes[node].host_pins)
 
     def _marks_at(self, prefix: bytes) -> tuple[Mark, ...]:
         return tuple(mark for mark, key in self._marks if key == prefix)
+
+
+def branches(snapshot: Snapshot, shelf: Shelf | None) -> Iterator[Branch]:
+    """The nodes of the tree, then what only storage has: of each prompt the pages past the tree, shorter ones first."""
+    known: dict[bytes, int] = {}
+    for number, node in enumerate(snapshot.nodes):
+        prefix = snapshot.prefix(number)
+        known[prefix] = number
+        yield Branch(node.parent, node.segment, prefix, number)
+    for prefix in shelf.stored_prefixes() if shelf is not None else ():
+        start = max((len(one) for one in known if prefix.startswith(one)), default=0)
+        if start < len(prefix):
+            yield Branch(known.get(prefix[:start], -1), prefix[start:], prefix, None)
+            known[prefix] = len(known)
 
 
 def _lockers(locks: Mapping[str, int], pins: Mapping[str, int]) -> Iterator[str]:
@@ -155,28 +203,42 @@ class Cell:
 class Cells:
     """Reads cells from a snapshot of a cache with a host tier.
 
-    `progress`: for each kind of transfer, the share of its layers that are done, from 0 to 1.
+    `progress`: for each kind of what is under way, the share of it that is done, from 0 to 1. `shelf`: what storage
+    has, or None without storage.
     """
 
-    def __init__(self, snapshot: Snapshot, host: HostView, progress: Mapping[TransferKind, float]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        host: HostView,
+        progress: Mapping[TransferKind | StorageKind, float],
+        shelf: Shelf | None,
+    ) -> None:
         self._tiers: Mapping[Tier, Sequence[NodeView | HostNodeView]] = {
             Tier.DEVICE: snapshot.nodes,
             Tier.HOST: host.nodes,
         }
+        self._components = tuple(snapshot.pools)
+        self._host = host
         self._progress = progress
         self._sources = _sources(host)
+        self._shelf = shelf
+        fetches = () if snapshot.storage is None else snapshot.storage.fetches
+        self._fetched = {name for fetch in fetches for name, slots in fetch.host.items() if len(slots)}
 
-    def of(self, node: int, tier: Tier) -> tuple[Cell, ...]:
-        """The cells of a node on a tier, in order of component rank."""
-        return tuple(self._cell(node, tier, component) for component in self._tiers[tier][node].slots)
+    def of(self, branch: Branch, tier: Tier) -> tuple[Cell, ...]:
+        """The cells of a row on a tier, in order of component rank."""
+        if tier is Tier.STORAGE:
+            return tuple(self._stored(branch))
+        if branch.node is None:
+            return tuple(self._absent(branch, tier))
+        return tuple(self._cell(branch.node, tier, component) for component in self._tiers[tier][branch.node].slots)
 
     def _cell(self, node: int, tier: Tier, component: str) -> Cell:
         view = self._tiers[tier][node]
         residency = self._residency(node, tier, component)
-        is_here = residency is Residency.HERE
-        is_arriving = residency is Residency.ARRIVING
-        arrived = self._progress.get(_BRINGS[tier], 0.0) if is_arriving else float(is_here)
-        return Cell(component, tier, residency, arrived, is_locked=is_here and view.locks[component] > 0)
+        is_locked = residency is Residency.HERE and view.locks[component] > 0
+        return self._drawn(component, tier, residency, _BRINGS[tier], is_locked=is_locked)
 
     def _residency(self, node: int, tier: Tier, component: str) -> Residency:
         slots = self._tiers[tier][node].slots
@@ -186,6 +248,39 @@ class Cells:
         if source is not None and not self._sources[_BRINGS[tier], component].isdisjoint(source.tolist()):
             return Residency.ARRIVING
         return Residency.ABSENT if slots[Component.FULL] is None else Residency.TOMBSTONE
+
+    def _absent(self, branch: Branch, tier: Tier) -> Iterator[Cell]:
+        """Of what only storage has, what a prefetch brings to the host."""
+        is_awaited = tier is Tier.HOST and self._shelf is not None and self._shelf.is_awaited(branch.prefix)
+        for component in self._components:
+            is_arriving = is_awaited and component in self._fetched
+            residency = Residency.ARRIVING if is_arriving else Residency.ABSENT
+            yield self._drawn(component, tier, residency, StorageKind.PREFETCH, is_locked=False)
+
+    def _stored(self, branch: Branch) -> Iterator[Cell]:
+        """What storage has. A page is there as a whole or not at all, so nothing of what arrives can be read yet."""
+        assert self._shelf is not None, "storage is drawn where the cache has it"
+        stored = {name: self._shelf.has(branch.prefix, len(branch.segment), name) for name in self._components}
+        for component in self._components:
+            residency = Residency.TOMBSTONE if stored[Component.FULL] else Residency.ABSENT
+            if stored[component]:
+                residency = Residency.HERE
+            elif branch.node is not None and self._is_written(branch.node, component):
+                residency = Residency.ARRIVING
+            yield Cell(component, Tier.STORAGE, residency, float(residency is Residency.HERE), is_locked=False)
+
+    def _is_written(self, node: int, component: str) -> bool:
+        """Whether a write is under way that reads the host copy: a write locks what it reads."""
+        host = self._host.nodes[node]
+        is_read = host.slots[component] is not None and host.host_pins[component] > 0
+        return StorageKind.STORE in self._progress and is_read
+
+    def _drawn(
+        self, component: str, tier: Tier, residency: Residency, brings: TransferKind | StorageKind, *, is_locked: bool
+    ) -> Cell:
+        is_arriving = residency is Residency.ARRIVING
+        arrived = self._progress.get(brings, 0.0) if is_arriving else float(residency is Residency.HERE)
+        return Cell(component, tier, residency, arrived, is_locked)
 
 
 _OTHER = {Tier.DEVICE: Tier.HOST, Tier.HOST: Tier.DEVICE}
@@ -227,7 +322,7 @@ def fills(snapshot: Snapshot, host: HostView, page_size: int) -> Iterator[Fill]:
         for component, pool in pools.items():
             in_tree = sum(len(held) for node in nodes if (held := node.slots[component]) is not None)
             unit = 1 if component == Component.MAMBA else page_size
-            yield Fill(component, tier, _shares(pool, in_tree, _moving(host, tier, component), unit))
+            yield Fill(component, tier, _shares(pool, in_tree, _moving(host, snapshot.storage, tier, component), unit))
 
 
 def _shares(pool: PoolView, in_tree: int, moving: int, unit: int) -> Mapping[Owner, int]:
@@ -240,12 +335,15 @@ def _shares(pool: PoolView, in_tree: int, moving: int, unit: int) -> Mapping[Own
     }
 
 
-def _moving(host: HostView, tier: Tier, component: str) -> int:
-    """Slots that a transfer fills, or that are kept for the readers of a load-back that has ended."""
+def _moving(host: HostView, storage: StorageView | None, tier: Tier, component: str) -> int:
+    """Slots that a transfer or a prefetch fills, or that are kept for the readers of a load-back that has ended."""
     kind = TransferKind.LOAD if tier is Tier.DEVICE else TransferKind.BACKUP
     ends = [one.device if tier is Tier.DEVICE else one.host for one in host.transfers if one.kind is kind]
-    kept = host.kept if tier is Tier.DEVICE else {}
-    return sum(len(slots[component]) for slots in (*ends, kept) if component in slots)
+    if tier is Tier.DEVICE:
+        ends.append(host.kept)
+    elif storage is not None:
+        ends += [fetch.host for fetch in storage.fetches]
+    return sum(len(slots[component]) for slots in ends if component in slots)
 
 
 class Words:
@@ -261,6 +359,10 @@ class Words:
     def tokens(self, text: str) -> list[int]:
         """One token for each word; equal words have equal tokens."""
         return [self._tokens.setdefault(word, len(self._tokens)) for word in text.split()]
+
+    def prefix(self, text: str) -> bytes:
+        """The same as a prefix: 4 bytes little-endian for each token."""
+        return np.array(self.tokens(text), dtype="<i4").tobytes()
 
     def pages(self, segment: bytes) -> tuple[str, ...]:
         """The words of each page of a segment (token ids, 4 bytes little-endian each)."""

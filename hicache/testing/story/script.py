@@ -1,25 +1,29 @@
-"""The script of the story: its texts, each act with the claims that must hold after it, and the run of all acts."""
+"""The script of the story: its texts, the acts on device and host, and the run of all acts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+from hicache.config import CacheConfig
 from hicache.errors import InvariantError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import needs_of
-from hicache.testing.story.picture import REQUEST, TRANSFER, Owner, Picture, Residency, Row
-from hicache.testing.story.stage import STORY, WINDOW, Stage
-from hicache.testing.violation import violation
-from hicache.types import Component, Tier
+from hicache.testing.story.act import ALL, COMING, NOTHING, WITHOUT_TIER, Act, Claim, require_claims
+from hicache.testing.story.picture import REQUEST, TRANSFER, Owner, Picture, Residency
+from hicache.testing.story.prompts import CAT, COUNT, DRINK, EAT, SLEEP
+from hicache.testing.story.stage import STORED_STORY, STORY, WINDOW, Stage
+from hicache.testing.story.storage_acts import STORAGE_ACTS
+from hicache.types import Component
 
-TITLE = "A prefix cache on two tiers"
+TITLE = "A prefix cache, tier by tier"
 
 INTRODUCTION = (
     "A server keeps what its model computed for a prompt, so that the next prompt with the same beginning can "
-    "reuse it. The data is on the device (GPU memory, small), on the host (CPU memory, larger), or on both, and a "
-    "tree of prefixes records what is where. The nodes of the tree are drawn page by page; a page is four words. "
-    "There are three users: Ann and Ben talk with a cat that speaks in rhyme, and Cy asks for numbers."
+    "reuse it. The data is on the device (GPU memory, small), on the host (CPU memory, larger), in storage (disks, "
+    "largest), or on several of these tiers. A tree of prefixes records what is where. The nodes of the tree are drawn "
+    "page by page; a page is four words. There are three users: Ann and Ben talk with a cat that speaks in rhyme, and "
+    "Cy asks for numbers."
 )
 
 LETTERS: Mapping[str, str] = {Component.FULL.value: "F", Component.SWA.value: "S", Component.MAMBA.value: "M"}
@@ -39,6 +43,9 @@ RESIDENCY: Mapping[Residency, str] = {
 
 LOCKED = "locked: must not be evicted"
 
+OUT_OF_TREE = "not in the tree"
+"""What is said of a row that only storage knows of."""
+
 OWNERS: Mapping[Owner, str] = {
     Owner.TREE: "in the tree",
     Owner.TRANSFER: "reserved for a transfer",
@@ -48,74 +55,16 @@ OWNERS: Mapping[Owner, str] = {
 """The legend, with the four above: the meaning of each letter and sign in the drawings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What must be drawn of one node after an act.
-
-    `text`: the words of the node. `device`, `host`: its cells on that tier as signs, in order of component rank.
-    `lockers`: exactly who locks it on the device. `host_lockers`: who must lock it on the host; others may, too.
-    """
-
-    text: str
-    device: str
-    host: str
-    lockers: tuple[str, ...]
-    host_lockers: tuple[str, ...]
-
-    def __str__(self) -> str:
-        locks = [" and ".join(who) or "no one" for who in (self.lockers, self.host_lockers)]
-        return f"{self.device} on the device, locked by {locks[0]}, {self.host} on the host, locked by {locks[1]}"
-
-    def is_met_by(self, shown: Claim) -> bool:
-        """Whether the drawn node meets the claim."""
-        least = set(self.host_lockers) <= set(shown.host_lockers)
-        return least and replace(shown, host_lockers=self.host_lockers) == self
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """One step. `clauses`: the clauses that it shows. `claims`: one for each node of the tree after the act."""
-
-    title: str
-    text: str
-    clauses: tuple[str, ...]
-    play: Callable[[Stage], None]
-    claims: tuple[Claim, ...]
-
-
-def require_claims(act: Act, picture: Picture) -> None:
-    """Raise InvariantError unless the picture shows exactly the claimed nodes."""
-    shown = {row.text: _claim_of(row) for row in picture.rows}
-    expected = {claim.text: claim for claim in act.claims}
-    if list(shown) != list(expected):
-        raise violation(act.clauses[0], "nodes of the tree", list(expected), list(shown))
-    for text, claim in expected.items():
-        if not claim.is_met_by(shown[text]):
-            raise violation(act.clauses[0], repr(text), claim, shown[text])
-    if not act.claims and any(fill.pages[Owner.FREE] != sum(fill.pages.values()) for fill in picture.fills):
-        raise violation(act.clauses[0], "pools without a tree", "every page free", picture.fills)
-
-
-def _claim_of(row: Row) -> Claim:
-    device, host = ("".join(cell.residency.value for cell in row.cells[tier]) for tier in (Tier.DEVICE, Tier.HOST))
-    return Claim(row.text, device, host, row.locked_by[Tier.DEVICE], row.locked_by[Tier.HOST])
-
-
-CAT = "You are a cat who talks in rhyme."
-EAT = "What do you eat? Fish is a treat."
-DRINK = "And what to drink? Milk, I should think."
-SLEEP = "Where do you sleep? On coats of sheep."
-COUNT = "Now count in rhyme: one two, my shoe, three four, the door, five six, some sticks."
-
-ALL, COMING, NOTHING = "■■■", "○○○", "···"
-
-
 def _on_both(*texts: str, lockers: tuple[str, ...] = ()) -> tuple[Claim, ...]:
-    return tuple(Claim(text, ALL, ALL, lockers, ()) for text in texts)
+    return tuple(_claim(text, ALL, ALL, lockers, ()) for text in texts)
 
 
 def _on_host(*texts: str) -> tuple[Claim, ...]:
-    return tuple(Claim(text, NOTHING, ALL, (), ()) for text in texts)
+    return tuple(_claim(text, NOTHING, ALL, (), ()) for text in texts)
+
+
+def _claim(text: str, device: str, host: str, lockers: tuple[str, ...], host_lockers: tuple[str, ...]) -> Claim:
+    return Claim(text, device, host, WITHOUT_TIER, lockers, host_lockers, is_in_tree=True)
 
 
 def _compute(stage: Stage) -> None:
@@ -168,7 +117,7 @@ def _evict_on_the_host(stage: Stage) -> None:
     stage.driver.evict_host(Component.FULL, len(f"{COUNT} {DRINK}".split()))
 
 
-ACTS = (
+HOST_ACTS = (
     Act(
         "A prompt is computed and cached",
         "Ann's prompt was computed, and the tree takes over its four pages as one node. With write_through the backup "
@@ -176,7 +125,7 @@ ACTS = (
         "layers are copied, the transfer locks the node on the device.",
         ("HOST-1", "HOST-3"),
         _compute,
-        (Claim(f"{CAT} {EAT}", ALL, COMING, (TRANSFER,), ()),),
+        (_claim(f"{CAT} {EAT}", ALL, COMING, (TRANSFER,), ()),),
     ),
     Act(
         "The backup is acknowledged",
@@ -194,7 +143,7 @@ ACTS = (
         "it reads, and has its own pages for the rest.",
         ("INS-8", "LOCK-1"),
         _share_a_beginning,
-        (Claim(CAT, ALL, "■■○", (REQUEST, TRANSFER), ()), *_on_both(EAT)),
+        (_claim(CAT, ALL, "■■○", (REQUEST, TRANSFER), ()), *_on_both(EAT)),
     ),
     Act(
         "Demoted, not deleted",
@@ -222,8 +171,8 @@ ACTS = (
         ("HOST-4", "HOST-6", "FLOW-1"),
         _load,
         (
-            Claim(CAT, ALL, ALL, (TRANSFER,), ()),
-            Claim(EAT, COMING, ALL, (), (TRANSFER,)),
+            _claim(CAT, ALL, ALL, (TRANSFER,), ()),
+            _claim(EAT, COMING, ALL, (), (TRANSFER,)),
             *_on_host(SLEEP),
             *_on_both(COUNT),
         ),
@@ -245,7 +194,7 @@ ACTS = (
         ("EVICT-3", "EVICT-4", "LOCK-1"),
         _evict_a_window,
         (
-            Claim(CAT, "■††", ALL, (REQUEST,), ()),
+            _claim(CAT, "■††", ALL, (REQUEST,), ()),
             *_on_both(EAT, DRINK, lockers=(REQUEST,)),
             *_on_host(SLEEP, COUNT),
         ),
@@ -259,9 +208,9 @@ ACTS = (
         ("MATCH-3", "MATCH-5", "HOST-4"),
         _load_past_a_tombstone,
         (
-            Claim(CAT, "■○†", ALL, (REQUEST, TRANSFER), (TRANSFER,)),
+            _claim(CAT, "■○†", ALL, (REQUEST, TRANSFER), (TRANSFER,)),
             *_on_both(EAT, DRINK, lockers=(REQUEST,)),
-            Claim(SLEEP, COMING, ALL, (), (TRANSFER,)),
+            _claim(SLEEP, COMING, ALL, (), (TRANSFER,)),
             *_on_host(COUNT),
         ),
     ),
@@ -273,10 +222,10 @@ ACTS = (
         ("EVICT-8", "FLOW-1"),
         _evict_on_the_host,
         (
-            Claim(CAT, "■○†", ALL, (REQUEST, TRANSFER), (TRANSFER,)),
+            _claim(CAT, "■○†", ALL, (REQUEST, TRANSFER), (TRANSFER,)),
             *_on_both(EAT, lockers=(REQUEST,)),
-            Claim(DRINK, ALL, NOTHING, (REQUEST,), ()),
-            Claim(SLEEP, COMING, ALL, (), (TRANSFER,)),
+            _claim(DRINK, ALL, NOTHING, (REQUEST,), ()),
+            _claim(SLEEP, COMING, ALL, (), (TRANSFER,)),
         ),
     ),
     Act(
@@ -290,7 +239,24 @@ ACTS = (
 )
 
 
-_NEEDS = needs_of(STORY) | {Capability.SNAPSHOT}
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the story. Its acts run one after the other on one cache, which is opened with its configuration."""
+
+    config: CacheConfig
+    acts: tuple[Act, ...]
+
+    def lacks(self, adapter: type[CacheAdapter]) -> list[Capability]:
+        """The capabilities that this part needs and the adapter does not declare."""
+        needs = needs_of(self.config) | {Capability.SNAPSHOT}
+        return [capability for capability in Capability if capability in needs - adapter.capabilities]
+
+
+HOST_PART = Part(STORY, HOST_ACTS)
+STORAGE_PART = Part(STORED_STORY, STORAGE_ACTS)
+"""Every adapter that plays the story plays the first part. The second is left out for one that lacks storage."""
+
+ACTS = (*HOST_ACTS, *STORAGE_ACTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,24 +268,28 @@ class Scene:
     picture: Picture
 
 
-def missing_capabilities(adapter: type[CacheAdapter]) -> list[Capability]:
-    """The capabilities that the story needs and the adapter does not declare."""
-    return [capability for capability in Capability if capability in _NEEDS - adapter.capabilities]
+def parts_of(adapter: type[CacheAdapter]) -> tuple[Part, ...]:
+    """The parts that an adapter can play; none without what the first one needs."""
+    if HOST_PART.lacks(adapter):
+        return ()
+    return (HOST_PART,) if STORAGE_PART.lacks(adapter) else (HOST_PART, STORAGE_PART)
 
 
 def run_story(adapter: type[CacheAdapter]) -> Iterator[Scene]:
-    """Run all acts on a new cache.
+    """Run all acts that the adapter can play, each part on a new cache.
 
     Raises InvariantError with the act if an invariant is violated or the cache does not do what the act describes,
     and ConfigurationError if the cache cannot be opened.
     """
-    opened = adapter(STORY)
-    try:
-        stage = Stage(opened)
-        for number, act in enumerate(ACTS, start=1):
-            yield Scene(number, act, _run(stage, number, act))
-    finally:
-        opened.close()
+    number = 0
+    for part in parts_of(adapter):
+        stage = Stage(adapter(part.config), part.config)
+        try:
+            for act in part.acts:
+                number += 1
+                yield Scene(number, act, _run(stage, number, act))
+        finally:
+            stage.close()
 
 
 def _run(stage: Stage, number: int, act: Act) -> Picture:

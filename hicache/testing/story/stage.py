@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, ExecutorKind, HostConfig, Layout, WritePolicy
+from hicache.config import (
+    SINGLE_RANK,
+    CacheConfig,
+    EvictionPolicy,
+    ExecutorKind,
+    HostConfig,
+    Layout,
+    StorageConfig,
+    WritePolicy,
+)
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.testing.patterns import elements_of
+from hicache.testing.storage.scripted import BACKEND, store_of
 from hicache.testing.story.picture import Mark, Painter, Picture, Words
+from hicache.testing.story.shelf import Shelf
 from hicache.testing.violation import violation
-from hicache.types import Component, Handle, Key, LoadBack, MatchResult, Slots
+from hicache.types import Component, Handle, Key, LoadBack, MatchResult, Slots, StopPolicy, StorageKind, TransferKind
 
 PAGE_SIZE = 4
 """Tokens in a page. In the story a token is a word."""
@@ -45,6 +56,19 @@ STORY = CacheConfig(
 )
 """The configuration of the story: all components, a few pages on each tier, and stepped transfers."""
 
+STORED_STORY = replace(
+    STORY,
+    storage=StorageConfig(
+        backend=BACKEND,
+        model="story",
+        options={"store": "story"},
+        prefetch_threshold=0,
+        stop_policy=StopPolicy.WAIT_COMPLETE,
+        executor=ExecutorKind.STEPPED,
+    ),
+)
+"""The same with storage, which answers step by step."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
@@ -58,11 +82,19 @@ class Request:
 
 
 class Stage:
-    """Runs the operations of the acts. They go through the driver, which checks every invariant after each call."""
+    """Runs the operations of the acts. They go through the driver, which checks every invariant after each call.
 
-    def __init__(self, adapter: CacheAdapter) -> None:
-        self.driver = Driver(adapter, STORY)
+    `config`: that the adapter was opened with. Its storage, if it has one, is emptied first.
+    """
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
+        self.driver = Driver(adapter, config)
+        self._store = store_of(config)
+        if self._store is not None:
+            self._store.empty()
         self._words = Words(PAGE_SIZE)
+        self._prompts: dict[bytes, None] = {}
+        self._prefetches: dict[str, Handle] = {}
         self._requests: dict[str, Request] = {}
         self._found: dict[str, MatchResult] = {}
         self._loads: dict[str, LoadBack] = {}
@@ -71,10 +103,17 @@ class Stage:
     def picture(self) -> Picture:
         """Take a picture of the cache, with the marks of the last match, and remove the marks."""
         marks, self._marks = self._marks, []
-        return Painter(self.driver.snapshot(), self.driver.pending(), self._words, marks).picture()
+        return Painter(self.driver.snapshot(), self.driver.pending(), self._words, marks, self._shelf()).picture()
+
+    def _shelf(self) -> Shelf | None:
+        if self._store is None:
+            return None
+        awaited = [elements_of(one.key, bigram=False) for one in self.driver.prefetches.values()]
+        return Shelf(self.driver.adapter, self._store, self._prompts, awaited, self.driver.config.key_bytes_per_page)
 
     def compute(self, text: str) -> None:
         """Run a whole request: compute its prompt and insert it."""
+        self._prompts[self._bytes(text)] = None
         self.driver.put(self._key(text))
 
     def look_up(self, who: str, text: str, *, anchor: str, best: str) -> None:
@@ -115,6 +154,7 @@ class Stage:
     def cache(self, who: str) -> None:
         """Compute the rest of the request's prompt, insert it, and move the lock to its end."""
         one = self._requests.pop(who)
+        self._prompts[elements_of(one.key, bigram=False)] = None
         self.driver.write(one.key, one.slots[one.shared :], one.shared)
         self.driver.write_state(one.key, one.state)
         result = self.driver.insert(one.key, one.slots, shared=one.shared, state=one.state)
@@ -131,13 +171,56 @@ class Stage:
     def start_transfers(self) -> None:
         """Start all queued transfers, and move half of the layers of each."""
         self.driver.step()
-        for one in self.driver.pending():
-            for _ in range(one.units // 2 - one.units_done):
-                self.driver.advance(one.ticket)
+        self._go_half_way(*TransferKind)
 
     def finish_transfers(self) -> None:
-        """Run all queued and running transfers to their end, and acknowledge them."""
+        """Run all that is queued and under way to its end, requests to storage too, and acknowledge it."""
         self.driver.drain()
+
+    def start_writes(self) -> None:
+        """Finish all transfers, send the writes that follow them to storage, and let it do half of the batches."""
+        self.driver.step()
+        self.driver.complete_all()
+        self.driver.step()
+        self._require_pending("FETCH-9", "a write", StorageKind.STORE)
+        self._go_half_way(StorageKind.STORE)
+
+    def prefetch(self, who: str, text: str) -> None:
+        """Start a prefetch for a request. Storage says what it has of the prompt, and reads half of the batches."""
+        ticket = self.driver.prefetch(self._key(text))
+        if ticket is None:
+            raise violation("FETCH-1", f"prefetch for {who}", "a ticket: storage may have what the tree lacks", None)
+        self._prefetches[who] = ticket
+        self.driver.step()
+        for query in self.driver.pending(StorageKind.QUERY):
+            self.driver.complete(query.ticket)
+        self.driver.step()
+        self._require_pending("FETCH-4", f"what is read for {who}", StorageKind.PREFETCH)
+        self._go_half_way(StorageKind.PREFETCH)
+
+    def finish_prefetch(self, who: str, text: str) -> None:
+        """Finish a prefetch. It must have brought exactly this text."""
+        self.driver.drain()
+        came, expected = self.driver.check_prefetch(self._prefetches.pop(who)), len(text.split())
+        if came != expected:
+            raise violation("FETCH-4", f"prefetch for {who}", f"{expected} tokens", came)
+
+    def restart(self) -> None:
+        """Close the cache, and open another one on the same storage."""
+        self.driver.restart()
+
+    def close(self) -> None:
+        """Close the cache."""
+        self.driver.adapter.close()
+
+    def _require_pending(self, clause: str, place: str, kind: StorageKind) -> None:
+        if not self.driver.pending(kind):
+            raise violation(clause, place, f"a request of the kind {kind.value} to storage", self.driver.pending())
+
+    def _go_half_way(self, *kinds: TransferKind | StorageKind) -> None:
+        for one in self.driver.pending(*kinds):
+            for _ in range(one.units // 2 - one.units_done):
+                self.driver.advance(one.ticket)
 
     def _key(self, text: str) -> Key:
         return self.driver.key(self._words.tokens(text))

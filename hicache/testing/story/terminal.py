@@ -11,14 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from hicache.testing.story.picture import Cell, Fill, Mark, Movement, Picture, Residency, Row
-from hicache.testing.story.script import COMPONENTS, INTRODUCTION, LETTERS, LOCKED, OWNERS, RESIDENCY, TITLE, Scene
+from hicache.testing.story.script import (
+    COMPONENTS,
+    INTRODUCTION,
+    LETTERS,
+    LOCKED,
+    OUT_OF_TREE,
+    OWNERS,
+    RESIDENCY,
+    TITLE,
+    Scene,
+)
 from hicache.types import Component, Tier
 
 _COLOURS = {Component.FULL.value: "blue", Component.SWA.value: "green", Component.MAMBA.value: "magenta"}
 _ARRIVED = "○◔◑◕"
 _TEXT_WIDTH = 104
 _TWO_PAGES_WIDTH = 110
-_TIERS = (Tier.DEVICE, Tier.HOST)
+_POOL_TIERS = (Tier.DEVICE, Tier.HOST)
 
 
 def show_legend(console: Console) -> None:
@@ -58,25 +68,26 @@ def _tree(picture: Picture, per_line: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     letters = "".join(f" {letter} " for letter in LETTERS.values())
     table.add_column(Text("\n"), no_wrap=True)
-    for tier in _TIERS:
+    for tier in picture.tiers:
         table.add_column(Text(f" {tier.value}\n{letters}"), no_wrap=True)
     table.add_column(Text("\n"))
     between = "  " if per_line > 1 else "\n"
-    table.add_row(Text("root", style="dim"), "", "", _notes((), picture.root, between))
+    table.add_row(Text("root", style="dim"), *("" for _ in picture.tiers), _notes((), picture.root, between))
     for row in picture.rows:
-        table.add_row(
-            _node(row, per_line), *(_cells(row.cells[tier]) for tier in _TIERS), _notes(row.lockers, row.marks, between)
-        )
+        cells = (_cells(row.cells[tier]) for tier in picture.tiers)
+        notes = _notes(row.lockers, row.marks, between) if row.is_in_tree else Text(OUT_OF_TREE, style="dim")
+        table.add_row(_node(row, per_line), *cells, notes)
     return table
 
 
 def _node(row: Row, per_line: int) -> Text:
-    """The pages of a node, `per_line` on each line, below its branches."""
+    """The pages of a node, `per_line` on each line, below its branches. What is not in the tree has dotted ones."""
     *above, follows = row.lines
     branches = "".join("│  " if line else "   " for line in above)
-    first, rest = branches + ("├─ " if follows else "└─ "), branches + ("│  " if follows else "   ")
+    arm = "─ " if row.is_in_tree else "┄ "
+    first, rest = branches + ("├" if follows else "└") + arm, branches + ("│  " if follows else "   ")
     lines = [" ┊ ".join(row.pages[place : place + per_line]) for place in range(0, len(row.pages), per_line)]
-    return Text(first + f"\n{rest}".join(lines))
+    return Text(first + f"\n{rest}".join(lines), style="" if row.is_in_tree else "dim")
 
 
 def _cells(cells: Iterable[Cell]) -> Text:
@@ -102,14 +113,14 @@ def _notes(lockers: Iterable[str], marks: Iterable[Mark], between: str) -> Text:
 
 def _movements(movements: Iterable[Movement]) -> Iterator[Text]:
     for one in movements:
-        bar = "■" * one.layers_done + "·" * (one.layers - one.layers_done)
-        yield Text(f"\n{one.kind.value}: {one.layers_done} of {one.layers} layers copied {bar}", style="yellow")
+        bar = "■" * one.units_done + "·" * (one.units - one.units_done)
+        yield Text(f"\n{one.text} {bar}", style="yellow")
 
 
 def _pools(fills: Iterable[Fill]) -> RenderableType:
     bars = {(fill.tier, fill.component): _bar(fill) for fill in fills}
     table = Table.grid(padding=(0, 2))
-    for tier in _TIERS:
+    for tier in _POOL_TIERS:
         table.add_row(Text(f"{tier.value} pages", style="dim"), *(bars[tier, component] for component in LETTERS))
     return Padding(table, (1, 0, 0, 0))
 

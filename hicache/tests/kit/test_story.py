@@ -7,9 +7,10 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -23,28 +24,56 @@ from hicache.errors import ConfigurationError, InvariantError
 from hicache.testing.adapter import Capability, Pending
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
-from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, TransferView
+from hicache.testing.snapshot import (
+    FetchView,
+    HostNodeView,
+    HostView,
+    NodeView,
+    PoolView,
+    Snapshot,
+    StorageView,
+    TransferView,
+)
+from hicache.testing.storage.scripted import Store, store_named
+from hicache.testing.story.act import Claim, require_claims
 from hicache.testing.story.layout import panels
 from hicache.testing.story.page import render_page
 from hicache.testing.story.picture import REQUEST, TRANSFER, Cell, Mark, Owner, Painter, Picture, Residency, Row, Words
 from hicache.testing.story.script import (
     ACTS,
     COMPONENTS,
+    HOST_ACTS,
+    HOST_PART,
     INTRODUCTION,
     LETTERS,
     LOCKED,
+    OUT_OF_TREE,
     OWNERS,
     RESIDENCY,
-    Claim,
+    STORAGE_PART,
     Scene,
-    missing_capabilities,
-    require_claims,
+    parts_of,
     run_story,
 )
+from hicache.testing.story.shelf import Shelf
+from hicache.testing.story.stage import STORY
 from hicache.testing.story.terminal import show_legend, show_scene
 from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.snapshots import slots
-from hicache.types import NO_SLOTS, SHARED, EvictResult, Handle, Key, LoadBack, MatchResult, Slots, Tier, TransferKind
+from hicache.types import (
+    NO_SLOTS,
+    SHARED,
+    EvictResult,
+    Handle,
+    Key,
+    LoadBack,
+    MatchResult,
+    Pool,
+    Slots,
+    StorageKind,
+    Tier,
+    TransferKind,
+)
 
 TIERS = (Tier.DEVICE, Tier.HOST)
 
@@ -95,6 +124,46 @@ class NoTombstones(ReferenceAdapter):
         return EvictResult({"full": 0, "swa": 0, "mamba": 0}, victims=0, refused=0)
 
 
+class WithoutStorage(ReferenceAdapter):
+    """Has no storage."""
+
+    capabilities: ClassVar[frozenset[Capability]] = ReferenceAdapter.capabilities - {
+        Capability.STORAGE,
+        Capability.STEPPED_STORAGE,
+    }
+
+
+class NoWrites(ReferenceAdapter):
+    """Writes nothing to storage."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        if config.storage is not None:
+            self.cache.detach_storage()
+
+
+class NoPrefetches(ReferenceAdapter):
+    """Refuses every prefetch."""
+
+    def prefetch(self, key: Key) -> None:
+        return None
+
+
+class EmptyPrefetches(ReferenceAdapter):
+    """Says that a prefetch has brought nothing."""
+
+    def check_prefetch(self, ticket: Handle) -> int | None:
+        return None if super().check_prefetch(ticket) is None else 0
+
+
+class ForgottenStorage(ReferenceAdapter):
+    """Loses what storage has when it is closed."""
+
+    def close(self) -> None:
+        super().close()
+        store_named("story").empty()
+
+
 class Closing(LateCopies):
     """Tells when it was closed."""
 
@@ -115,8 +184,8 @@ def cells_of(scenes: list[Scene]) -> Iterator[Cell]:
     """Every cell of every drawing."""
     for scene in scenes:
         for row in scene.picture.rows:
-            for tier in TIERS:
-                yield from row.cells[tier]
+            for cells in row.cells.values():
+                yield from cells
 
 
 def act_at(scenes: list[Scene], title: str) -> Scene:
@@ -141,6 +210,7 @@ def test_every_act_names_clauses_of_the_contract_and_says_a_few_sentences() -> N
 def test_each_state_of_a_cell_is_seen_on_the_tiers_where_it_can_be(scenes: list[Scene]) -> None:
     seen = {(cell.tier, cell.residency) for cell in cells_of(scenes)}
     expected = {(tier, residency) for tier in TIERS for residency in Residency} - {(Tier.HOST, Residency.TOMBSTONE)}
+    expected |= {(Tier.STORAGE, residency) for residency in (Residency.HERE, Residency.ARRIVING)}
     assert seen >= expected, f"no act shows {expected - seen}"
 
 
@@ -163,11 +233,11 @@ def test_each_mark_locker_owner_and_direction_is_seen(scenes: list[Scene]) -> No
     owners = {owner for picture in pictures for fill in picture.fills for owner, count in fill.pages.items() if count}
     assert owners == set(Owner), f"owners of pages: {owners}"
     kinds = {one.kind for picture in pictures for one in picture.movements}
-    assert kinds == set(TransferKind), f"directions of transfers: {kinds}"
+    assert kinds == {*TransferKind, StorageKind.PREFETCH, StorageKind.STORE}, f"what is under way: {kinds}"
 
 
 def test_a_transfer_is_shown_half_way(scenes: list[Scene]) -> None:
-    shares = {cell.arrived for cell in cells_of(scenes) if cell.residency is Residency.ARRIVING}
+    shares = {cell.arrived for cell in cells_of(scenes[: len(HOST_ACTS)]) if cell.residency is Residency.ARRIVING}
     assert shares == {0.5}, f"every transfer stops after half of its layers, got {shares}"
 
 
@@ -205,7 +275,23 @@ def _other_claims(claim: Claim) -> list[Claim]:
         replace(claim, lockers=(*claim.lockers, "a ghost")),
         replace(claim, lockers=("a ghost",)),
         replace(claim, host_lockers=("a ghost",)),
+        replace(claim, storage=f"†{claim.storage[1:]}"),
+        replace(claim, is_in_tree=not claim.is_in_tree),
     ]
+
+
+def test_storage_may_have_taken_a_part_of_what_is_claimed_to_arrive_there() -> None:
+    claim = Claim("a node", "■■■", "■■■", "○○○", (), (), is_in_tree=True)
+    met = [signs for signs in ("○○○", "■○○", "○■■", "■■■", "○○·", "○○", "†○○") if claim.is_met_by(claim_of(signs))]
+    assert met == ["○○○", "■○○", "○■■"], f"all but the last pool may have been written, got {met}"
+    whole = replace(claim, storage="■■■")
+    met = [signs for signs in ("■■■", "■■○") if whole.is_met_by(claim_of(signs))]
+    assert met == ["■■■"], f"what is claimed to be there must be there, got {met}"
+
+
+def claim_of(storage: str) -> Claim:
+    """What is drawn of a node that is on device and host."""
+    return Claim("a node", "■■■", "■■■", storage, (), (), is_in_tree=True)
 
 
 def test_a_node_that_the_act_does_not_speak_of_is_noticed(scenes: list[Scene]) -> None:
@@ -217,7 +303,7 @@ def test_a_node_that_the_act_does_not_speak_of_is_noticed(scenes: list[Scene]) -
 
 
 def test_pages_that_a_reset_loses_are_noticed(scenes: list[Scene]) -> None:
-    act, full = scenes[-1].act, scenes[0].picture
+    act, full = HOST_ACTS[-1], scenes[0].picture
     with pytest.raises(InvariantError, match=r"EVICT-9.*every page free"):
         require_claims(act, replace(full, rows=()))
 
@@ -231,6 +317,10 @@ def test_pages_that_a_reset_loses_are_noticed(scenes: list[Scene]) -> None:
         (NoLoads, r"act 6, .*HOST-4"),
         (NoTombstones, r"act 8, .*EVICT"),
         (NoHostEviction, r"act 10, .*EVICT-8"),
+        (NoWrites, r"act 12, .*FETCH-9.*expected a request of the kind persist to storage"),
+        (NoPrefetches, r"act 15, .*FETCH-1.*expected a ticket"),
+        (EmptyPrefetches, r"act 16, .*FETCH-4"),
+        (ForgottenStorage, r"act 19, .*FLOW-9.*expected \['You are a cat"),
     ],
 )
 def test_a_cache_that_does_something_else_is_found_out(adapter: type[ReferenceAdapter], message: str) -> None:
@@ -245,14 +335,35 @@ def test_the_cache_is_closed_when_the_story_breaks_off() -> None:
 
 
 def test_what_an_adapter_lacks_for_the_story_is_known() -> None:
-    assert missing_capabilities(ReferenceAdapter) == [], "the reference can play it"
+    assert parts_of(ReferenceAdapter) == (HOST_PART, STORAGE_PART), "the reference can play all of it"
     expected = [Capability.SWA, Capability.MAMBA, Capability.SNAPSHOT, Capability.HOST, Capability.STEPPED]
-    assert missing_capabilities(FlatCache) == expected, f"expected {expected}, got {missing_capabilities(FlatCache)}"
+    assert HOST_PART.lacks(FlatCache) == expected, f"expected {expected}, got {HOST_PART.lacks(FlatCache)}"
+    assert parts_of(FlatCache) == (), "it can play nothing"
+    lacking = STORAGE_PART.lacks(WithoutStorage)
+    assert lacking == [Capability.STORAGE, Capability.STEPPED_STORAGE], f"what it lacks: {lacking}"
+
+
+def test_a_cache_without_storage_plays_the_acts_on_device_and_host() -> None:
+    scenes = list(run_story(WithoutStorage))
+    assert [scene.act for scene in scenes] == list(HOST_ACTS), f"played: {[scene.act.title for scene in scenes]}"
+    tiers = {tier for scene in scenes for row in scene.picture.rows for tier in row.cells}
+    assert tiers == set(TIERS), f"no storage is drawn, got {tiers}"
+
+
+def test_the_story_can_be_told_twice() -> None:
+    first, second = (list(run_story(ReferenceAdapter)) for _ in range(2))
+    assert first == second, "the second run finds nothing of the first in storage"
 
 
 def test_each_act_claims_something_but_the_reset_after_which_nothing_is_left() -> None:
     silent = [act.title for act in ACTS if not act.claims]
-    assert silent == [ACTS[-1].title], f"acts without a claim: {silent}"
+    assert silent == [HOST_ACTS[-1].title], f"acts without a claim: {silent}"
+
+
+def test_pages_that_a_restart_does_not_free_are_noticed(scenes: list[Scene]) -> None:
+    restart, full = scenes[-1], scenes[0].picture
+    with pytest.raises(InvariantError, match=r"FLOW-9.*every page free"):
+        require_claims(restart.act, replace(restart.picture, fills=full.fills))
 
 
 NAMES = ("full", "swa", "mamba")
@@ -273,6 +384,8 @@ class Tree:
         self.below: list[HostNodeView] = []
         self.transfers: list[TransferView] = []
         self.kept: dict[str, Slots] = {}
+        self.fetched: list[FetchView] = []
+        self.shelf: Shelf | None = None
 
     def grow(
         self,
@@ -302,7 +415,28 @@ class Tree:
             name: PoolView(size, slots(size - 1, size)) for name, size in (("full", 10), ("swa", 10), ("mamba", 4))
         }
         host = HostView(tuple(self.below), pools, tuple(self.transfers), self.kept)
-        return Painter(Snapshot(tuple(self.nodes), pools, host, storage=None), pending, self.words, marks).picture()
+        storage = None if self.shelf is None else StorageView(None, tuple(self.fetched))
+        snapshot = Snapshot(tuple(self.nodes), pools, host, storage)
+        return Painter(snapshot, pending, self.words, marks, self.shelf).picture()
+
+    def store(self, *prompts: str, awaited: Sequence[str] = (), objects: Sequence[str]) -> None:
+        """Add storage, which has these objects. Each is named by its pool and the words before its end."""
+        contents = Store()
+        contents.restore(dict.fromkeys(objects, b""))
+        keys, waiting = ([self.words.prefix(text) for text in texts] for texts in (prompts, awaited))
+        self.shelf = Shelf(Spoken(self.words), contents, keys, waiting, page_bytes=8)
+
+
+class Spoken(ReferenceAdapter):
+    """Names objects by their pool and the words before the end of the page."""
+
+    def __init__(self, words: Words) -> None:
+        super().__init__(STORY)
+        self._words = words
+
+    def storage_keys(self, pool: Pool, key: Key) -> list[str]:
+        pages = self._words.pages(key.tokens.astype("<i4").tobytes())
+        return [f"{pool.value}: {' '.join(pages[: end + 1])}" for end in range(len(pages))]
 
 
 def signs(row: Row, tier: Tier) -> str:
@@ -414,7 +548,62 @@ def test_each_page_of_a_pool_has_one_owner() -> None:
 
 def test_a_cache_without_a_host_tier_cannot_be_drawn() -> None:
     with pytest.raises(InvariantError, match="a host tier"):
-        Painter(Snapshot((), {}, None, None), (), Words(2), ())
+        Painter(Snapshot((), {}, None, None), (), Words(2), (), shelf=None)
+
+
+def test_storage_has_a_node_when_it_has_each_of_its_pages_and_the_state_at_its_end() -> None:
+    tree = Tree()
+    everything = held(slots(2, 3, 4, 5), slots(2, 3, 4, 5), slots(1))
+    tree.grow("a b c d", -1, everything, everything)
+    tree.store("a b c d", objects=["kv: a b", "kv: a b c d", "swa: a b c d", "mamba: a b"])
+    picture = tree.picture()
+    assert picture.tiers == tuple(Tier), f"the cache has three tiers, drawn are {picture.tiers}"
+    assert [signs(row, Tier.STORAGE) for row in picture.rows] == ["■††"], f"of SWA a page is missing: {picture.rows}"
+
+
+def test_what_a_write_reads_is_on_its_way_to_storage() -> None:
+    tree = Tree()
+    everything = held(slots(2, 3), slots(2, 3), slots(1))
+    tree.grow("a b", -1, everything, everything, locks=(0, 0, 1, 1))
+    tree.grow("c d", -1, everything, everything)
+    tree.grow("e f", -1, held(), held(slots(4, 5), slots(4, 5)), locks=(0, 0, 1, 1))
+    tree.store("a b", "c d", "e f", objects=["mamba: a b"])
+    writing = Pending("a ticket", StorageKind.STORE, parts=1, units=3, units_done=1)
+    shown = [signs(row, Tier.STORAGE) for row in tree.picture(writing).rows]
+    assert shown == ["○○■", "···", "○○·"], f"of two nodes what the host has is written, got {shown}"
+    quiet = [signs(row, Tier.STORAGE) for row in tree.picture().rows]
+    assert quiet == ["··■", "···", "···"], f"nothing is written, got {quiet}"
+
+
+def test_what_only_storage_has_stands_where_it_would_be_in_the_tree() -> None:
+    tree = Tree()
+    tree.grow("a b", -1, held(slots(2, 3)), held())
+    kept = ["kv: a b", "kv: a b c d", "kv: a b c d e f", "kv: g h"]
+    tree.store("a b c d e f", "a b c d", "g h i j", "k l", objects=[*kept, "mamba: g h"])
+    rows = [(row.text, row.lines, row.is_in_tree, signs(row, Tier.STORAGE)) for row in tree.picture().rows]
+    expected = [
+        ("a b", (True,), True, "■††"),
+        ("c d", (True, False), False, "■††"),
+        ("e f", (True, False, False), False, "■††"),
+        ("g h", (False,), False, "■†■"),
+    ]
+    assert rows == expected, f"expected {expected}, got {rows}"
+    lost = tree.picture().rows[1]
+    assert (signs(lost, Tier.DEVICE), signs(lost, Tier.HOST)) == ("···", "···"), f"it is in storage alone: {lost}"
+    assert not lost.lockers, f"nobody locks it: {lost}"
+
+
+def test_what_a_prefetch_reads_is_on_its_way_to_the_host() -> None:
+    tree = Tree()
+    tree.store("a b", "c d", awaited=["a b e f"], objects=["kv: a b", "kv: c d"])
+    tree.fetched.append(FetchView({"full": slots(2, 3), "swa": NO_SLOTS, "mamba": slots(1)}))
+    picture = tree.picture(Pending("a ticket", StorageKind.PREFETCH, parts=1, units=4, units_done=1))
+    shown = [signs(row, Tier.HOST) for row in picture.rows]
+    assert shown == ["○·○", "···"], f"one of two prompts is read, without SWA, got {shown}"
+    arrived = cell_of(picture, Tier.HOST, "full").arrived
+    assert arrived == 0.25, f"a quarter has been read, got {arrived}"
+    pages = {fill.component: list(fill.pages.values()) for fill in picture.fills if fill.tier is Tier.HOST}
+    assert pages["full"][1] == 1, f"the prefetch holds one page of {[owner.name for owner in Owner]}: {pages}"
 
 
 def test_equal_words_are_equal_tokens_and_come_back_page_by_page() -> None:
@@ -429,6 +618,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "explain.svg"
 SIGNS = ("■", "○", "◔", "◑", "◕", "†", "·", "□", "[■]")
+LINES = "├└─┄│┊◀"
 
 
 @pytest.fixture(scope="module")
@@ -478,7 +668,7 @@ def test_the_terminal_explains_every_sign_that_it_uses(scenes: list[Scene]) -> N
     assert not unexplained, f"signs that the legend lacks: {unexplained}"
     for meaning in (*COMPONENTS.values(), *RESIDENCY.values(), *OWNERS.values(), LOCKED):
         assert meaning in legend, f"the legend does not say {meaning!r}"
-    signs = set(re.findall(r"[^\w\s.,:;?!'()├└─│┊◀-]", drawn))
+    signs = set(re.findall(rf"[^\w\s.,:;?!'(){LINES}-]", drawn))
     assert signs <= set("".join(SIGNS)), f"signs without a word: {signs - set(''.join(SIGNS))}"
 
 
@@ -492,6 +682,18 @@ def test_the_terminal_draws_the_tree_with_its_cells(scenes: list[Scene]) -> None
         "│ └─ Where do you sleep? ┊ On coats of sheep. ◑ ◑ ◑ [■][■][■] ◀ best match locked by transfer",
         "load: 3 of 6 layers copied ■■■···",
         "device pages F ■■■■■■○○ S ■■■■○○○○ M ■■○·",
+    ):
+        assert expected in lines, f"the terminal does not draw {expected!r}: {lines}"
+
+
+def test_the_terminal_draws_what_only_storage_has_with_dotted_lines(scenes: list[Scene]) -> None:
+    lines = [" ".join(line.split()) for line in printed(scenes[14:15], 130).splitlines()]
+    for expected in (
+        "device host storage",
+        "├┄ You are a cat ┊ who talks in rhyme. · · · ◔ ◔ ◔ ■ ■ ■ not in the tree",
+        "└─ Now count in rhyme: ┊ one two, my shoe, ■ ■ ■ ■ ■ ■ ■ ■ ■",
+        "prefetch: 1 of 3 batches read ■··",
+        "host pages F ■■■■○○○○···· S ■■■■○○○○···· M ■○····",
     ):
         assert expected in lines, f"the terminal does not draw {expected!r}: {lines}"
 
@@ -547,6 +749,8 @@ def test_each_cell_of_the_page_tells_its_state_in_words(document: ET.Element) ->
         ):
             said = f"{component.upper()} on the {expected}"
             assert said in titles, f"no cell says {said!r}"
+        assert f"{component.upper()} in storage: resident" in titles, f"no cell says that {component} is in storage"
+    assert "FULL in storage: arriving by a transfer" in titles, "no cell says that it is being written"
     assert "SWA on the device: tombstone: FULL is resident, this is not" in titles, "no tombstone says so"
     assert "FULL on the device: 4 in the tree, 2 owned by a request, 2 free" in titles, "no pool says who has its pages"
 
@@ -557,7 +761,10 @@ def test_the_page_shows_each_lock_and_each_mark(scenes: list[Scene], document: E
     padlocks = len(list(document.iter(f"{SVG}use")))
     assert padlocks == locked + 1, f"{locked} cells are locked, and one in the legend: {padlocks} padlocks"
     notes = Counter(words_of(text) for text in document.iter(f"{SVG}text") if "mark" in text.attrib.get("class", ""))
-    assert notes == {"◀ device anchor": 2, "◀ best match": 2}, f"two matches with two ends each, got {notes}"
+    assert notes == {"◀ device anchor": 3, "◀ best match": 3}, f"three matches with two ends each, got {notes}"
+    outside = sum(not row.is_in_tree for row in rows)
+    aside = [words_of(text) for text in document.iter(f"{SVG}text") if "aside" in text.attrib.get("class", "")]
+    assert aside == [OUT_OF_TREE] * outside, f"{outside} rows are not in the tree, got {aside}"
 
 
 def test_every_class_of_the_page_has_a_style_and_every_colour_a_dark_one(page: str, document: ET.Element) -> None:
@@ -658,6 +865,21 @@ def test_an_adapter_that_lacks_something_is_told_what() -> None:
     code, output = run_app("--adapter", "hicache.tests.kit.hosted_cache:FlatCache")
     assert code == 2, f"expected 2, got {code}: {output}"
     assert "FlatCache does not declare: SWA, MAMBA, SNAPSHOT, HOST, STEPPED" in output, f"what it lacks: {output}"
+
+
+def test_a_cache_without_storage_is_told_what_its_other_acts_need() -> None:
+    adapter = f"{__name__}:WithoutStorage"
+    lacking = "the acts with storage need capabilities that"
+    code, output = run_app("--adapter", adapter)
+    assert code == 0, f"expected 0, got {code}: {output}"
+    assert HOST_ACTS[-1].text in output, "the last act on device and host is told"
+    assert output.endswith(f"{lacking} {adapter} does not declare: STORAGE, STEPPED_STORAGE"), f"{output[-200:]}"
+    code, output = run_app("--adapter", adapter, "--act", str(len(HOST_ACTS) + 1))
+    assert code == 2, f"expected 2, got {code}: {output}"
+    assert "STEPPED_STORAGE" in output, f"the reason is told: {output}"
+    code, output = run_app("--adapter", adapter, "--act", "1")
+    assert code == 0, f"expected 0, got {code}: {output}"
+    assert lacking not in output, f"only the act is told: {output}"
 
 
 def test_a_cache_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
