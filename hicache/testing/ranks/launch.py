@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,14 @@ ENDED = "the process of a rank ended"
 
 SILENT = "a rank did not end in time"
 """The cause of the failure of a rank that had to be killed."""
+
+_WAKE = signal.SIGUSR1
+"""The signal that ends the agent's wait."""
+
+_AGENT_S = 5.0
+"""How long the agent has to see that a process ended."""
+
+_POLL_S = 0.25
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """The signals whose handlers torchrun's agent replaces and does not restore."""
@@ -76,11 +84,14 @@ class Launch:
         multiprocessing.get_context(START_METHOD).set_forkserver_preload(_needed(task))
         for rank in range(self.mesh.ranks):
             sys.audit(PROCESS_STARTED, rank)
-        with _signals_kept(), _killed_at(self.deadline_s):
-            try:
+        ranks = [RankFiles(self.folder, rank) for rank in range(self.mesh.ranks)]
+        try:
+            with _signals_kept(), _watched(self.deadline_s, ranks):
                 elastic_launch(self._config(), work)(task)
-            except ChildFailedError as error:
-                return {rank: failure.exitcode for rank, failure in error.failures.items()}
+        except ChildFailedError as error:
+            return {rank: failure.exitcode for rank, failure in error.failures.items()}
+        except _AllOverError:
+            return {}
         return {}
 
     def _config(self) -> LaunchConfig:
@@ -140,19 +151,41 @@ def _signals_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _AllOverError(Exception):
+    """Every rank is over, and the agent still waits for one whose process ended."""
+
+
 @contextmanager
-def _killed_at(deadline_s: float) -> Iterator[None]:
-    """Kill the children that are started inside the block when the deadline passes."""
-    before = set(multiprocessing.active_children())
+def _watched(deadline_s: float, ranks: Sequence[RankFiles]) -> Iterator[None]:
+    """Kill the children that are started inside the block when the deadline passes.
 
-    def kill() -> None:
-        for child in set(multiprocessing.active_children()) - before:
-            child.kill()
+    torchrun's agent waits without end for a process that ended with code 0 and returned nothing, as `os._exit(0)` does.
+    Raises _AllOverError in this thread, which is the main one, when it does so and every other rank has its outcome.
+    """
+    before, over, main = set(multiprocessing.active_children()), threading.Event(), threading.get_ident()
 
-    timer = threading.Timer(deadline_s, kill)
-    timer.start()
+    def watch() -> None:
+        end_s, is_late, over_s = time.monotonic() + deadline_s, False, 0.0
+        while not over.wait(_POLL_S):
+            if not is_late and time.monotonic() >= end_s:
+                is_late = True
+                for child in set(multiprocessing.active_children()) - before:
+                    child.kill()
+            is_over = all(rank.is_over() for rank in ranks) and any(rank.is_lost() for rank in ranks)
+            over_s = over_s + _POLL_S if is_over else 0.0
+            if over_s >= _AGENT_S:
+                signal.pthread_kill(main, _WAKE)
+                return
+
+    def wake(*_: object) -> None:
+        raise _AllOverError
+
+    previous = signal.signal(_WAKE, wake)
+    watcher = threading.Thread(target=watch, name="hicache-ranks", daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()
+        over.set()
+        watcher.join()
+        signal.signal(_WAKE, signal.SIG_DFL if previous is None else previous)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,14 +51,39 @@ class RanksFailedError(HiCacheError, AssertionError):
 
 
 class RankFiles:
-    """The files that one rank writes for the process that started it: notes, stack, outcome, and why it was ended."""
+    """The files that one rank writes for the process that started it.
+
+    They are its process, its notes, its stack, its outcome, and why it was ended.
+    """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self.stack = folder / f"rank{rank}.stack"
         self.doing = folder / f"rank{rank}.doing"
+        self._process = folder / f"rank{rank}.process"
         self._outcome = folder / f"rank{rank}.outcome"
         self._notes = folder / f"rank{rank}.notes"
+
+    def begin(self) -> None:
+        """Write which process runs this rank."""
+        draft = self._process.with_suffix(".begun")
+        draft.write_text(str(os.getpid()), encoding="utf-8")
+        draft.rename(self._process)
+
+    def is_over(self) -> bool:
+        """Whether the rank has an outcome, or its process ended without one."""
+        return self._outcome.exists() or self.is_lost()
+
+    def is_lost(self) -> bool:
+        """Whether the process of this rank ended without an outcome."""
+        if not self._process.exists():
+            return False
+        try:
+            os.kill(int(self._process.read_text(encoding="utf-8")), 0)
+        except ProcessLookupError:
+            # The outcome may have come since.
+            return not self._outcome.exists()
+        return False
 
     def note(self, text: str) -> None:
         """Append where the rank is."""

@@ -53,6 +53,7 @@ def work(task: Task) -> None:
     # When one rank dies, the agent terminates the others. SIGTERM stays blocked until each has written its outcome.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     files = RankFiles(task.folder, int(os.environ["RANK"]))
+    files.begin()
     DOING.open(files.doing)
     with files.stack.open("w", encoding="utf-8") as stack:
         faulthandler.dump_traceback_later(

@@ -134,6 +134,18 @@ def exits(world: RankWorld) -> None:
         raise SystemExit(0)
 
 
+def exits_at_once(_: RankWorld) -> None:
+    """Every rank ends as if all was well, without the end of a Python process."""
+    os._exit(0)
+
+
+def one_exits_at_once(world: RankWorld) -> None:
+    """Rank 1 does so, and the others wait for it."""
+    if world.rank == 1:
+        os._exit(0)
+    groups_of(world)["tp"].barrier("begin")
+
+
 def leaves_a_thread(world: RankWorld) -> None:
     """Rank 1 has a thread that never ends."""
     if world.rank == 1:

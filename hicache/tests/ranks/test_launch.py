@@ -124,6 +124,18 @@ def test_a_rank_that_exits_prints_without_end_or_leaves_a_thread_is_named(
     assert caught.value.causes == (cause,), f"expected {cause!r}, got {caught.value.causes}: {caught.value}"
 
 
+@pytest.mark.parametrize("entry", [divergences.exits_at_once, divergences.one_exits_at_once])
+def test_a_rank_whose_process_ends_with_code_0_in_a_verb_is_named(
+    launch: Launch, entry: Callable[[RankWorld], None]
+) -> None:
+    handlers = [signal.getsignal(number) for number in HANDLED]
+    with pytest.raises(RanksFailedError) as caught:
+        replace(launch, timeout_s=2.0).values(entry)
+    assert caught.value.causes == (ENDED,), f"expected {ENDED!r}, got {caught.value.causes}: {caught.value}"
+    assert "rank 1 ended" in str(caught.value), f"expected rank 1 to be named, got {caught.value}"
+    assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the same handlers as before"
+
+
 def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
     outcomes = replace(launch, mesh=Mesh(4, 1, 1), timeout_s=2.0).outcomes(divergences.is_killed)
     expected = "rank 1 of tp did not reach call 2 (MIN progress) within 2 s"
