@@ -30,7 +30,7 @@ def cell(stage: str, kind: str, verb: str) -> Cell:
 @pytest.mark.parametrize("name", SAMPLE, ids="-".join)
 def test_a_cell_ends_as_a_failure_that_names_it(name: tuple[str, str, str], tmp_path: Path) -> None:
     found = run_cell(cell(*name), tmp_path)
-    assert not found.problems, f"{found.cell}: {found.problems}:\n{(tmp_path / 'output').read_text()}"
+    assert not found.problems, f"{found.cell}: {found.problems}:\n{(tmp_path / '0' / 'output').read_text()}"
 
 
 def test_the_table_has_every_stage_and_every_verb() -> None:
