@@ -194,9 +194,11 @@ def test_a_prompt_whose_hashes_collide_finds_nothing_of_another(driver: Driver) 
     def found(*pages: int) -> int:
         return driver.adapter.lookup(driver.key(driver.prompt(pages))) // driver.config.page_size
 
+    # A table with one entry for each hash loses what collides. What counts here is that nothing else is served for it.
+    driver.may_miss = True
     with driver.adapter.colliding():
         run(driver, [1, 2, 3])
-        for pages in ((4, 5, 6), (4, 2, 3), (2, 1, 3)):
+        for pages in ((4, 5, 6), (4, 2, 3), (2, 1, 3), (3, 1, 2)):
             assert found(*pages) == 0, f"SEC-2: all hashes are equal: expected nothing of {pages}, got {found(*pages)}"
         run(driver, [4, 2, 3])
         for prompt in ([1, 2, 3], [4, 2, 3]):

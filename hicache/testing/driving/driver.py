@@ -61,7 +61,8 @@ class Driver:
     Every verb raises InvariantError when the cache violates a law. Data must be written before it is inserted.
     `operations`: verbs called so far. `check_every`: everything is checked after this many verbs; 0: only by `check()`.
     `running`: the running requests; `loads` and `prefetches`: those that a caller waits for; all by the identity of
-    their handle or ticket. `failures`: how many transfers the test let fail.
+    their handle or ticket. `failures`: how many transfers the test let fail. `may_miss`: an admission may find less
+    than is cached, as hashes collide.
     """
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -69,6 +70,7 @@ class Driver:
         self.operations = 0
         self.check_every = 1
         self.failures = 0
+        self.may_miss = False
         self.locks = LockBook(config.components, Tier.DEVICE)
         self.host_locks = LockBook(config.components, Tier.HOST)
         self.running: dict[int, RunningRequest] = {}
@@ -964,7 +966,7 @@ class Driver:
         return hit if self.running or is_beside else 0
 
     def _require_hit(self, key: Key, hit: int, admission: Admission) -> None:
-        if admission.cached_tokens != hit:
+        if admission.cached_tokens > hit or (admission.cached_tokens < hit and not self.may_miss):
             place = f"admission of {len(key.tokens)} tokens"
             raise violation("MATCH-1", place, f"{hit} cached tokens", admission.cached_tokens)
 
