@@ -32,6 +32,7 @@ SGLANG = (
     "hicache.testing.adapters.sglang",
     *(f"hicache.testing.adapters.sglang_{name}" for name in ("host", "pools", "view", "workers")),
 )
+MINI_SGLANG = ("hicache.testing.adapters.mini_sglang", "hicache.testing.adapters.mini_sglang_import")
 
 MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
 """What runs models, and is asked for by the accuracy suite alone."""
@@ -80,7 +81,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     REFERENCE: (*CORE, "hicache.testing", "numpy"),
     "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
-    **dict.fromkeys((*SGLANG, "hicache.testing.adapters.vllm"), (*SHARED, "hicache.testing", "numpy", "torch")),
+    **dict.fromkeys(
+        (*SGLANG, *MINI_SGLANG, "hicache.testing.adapters.vllm"), (*SHARED, "hicache.testing", "numpy", "torch")
+    ),
     **dict.fromkeys(
         tuple(f"hicache.testing.adapters.{name}" for name in ("sglang_pages", "sglang_storage", "storage_sglang")),
         (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
