@@ -27,10 +27,10 @@ from hicache.testing.geometry import GeometricConfig, Geometry, Publish
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock
 from hicache.types import Component, Event, EventKind, Key, Namespace, Pool, Sizes, Slots, Tier, Tokens
 
-FULL, SWA = Component.FULL.value, Component.SWA.value
+FULL, SWA, MAMBA = (component.value for component in Component)
 LAYERS, SLOT_BYTES = 2, 8
 
-COMPONENT_OF = {Pool.KV: FULL, Pool.SWA: SWA}
+COMPONENT_OF = {Pool.KV: FULL, Pool.SWA: SWA, Pool.MAMBA: MAMBA}
 """The component whose slots a pool has."""
 
 MAX_MODEL_TOKENS = 1 << 20
@@ -52,7 +52,7 @@ class Running:
 
 
 class Vllm0330(CacheAdapter):
-    """vLLM 0.33.0: full attention, and sliding windows beside it, with equal and unequal blocks.
+    """vLLM 0.33.0: full attention, sliding windows and states beside it, with equal and unequal blocks.
 
     Slot = block * slots of a block + offset in the block.
     """
@@ -62,8 +62,9 @@ class Vllm0330(CacheAdapter):
     version: ClassVar[str] = "0.33.0"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
-            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.SWA, Capability.BYTES),
-            *(Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES, Capability.EVENTS, Capability.HASHES),
+            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.SWA, Capability.MAMBA),
+            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
+            *(Capability.EVENTS, Capability.HASHES),
         }
     )
 
@@ -98,13 +99,16 @@ class Vllm0330(CacheAdapter):
         return int(self._manager.get_computed_blocks(request, max_cache_hit_length=len(key.tokens))[1])
 
     def admit(self, key: Key) -> Admission | None:
+        self._manager.new_step_starts()
         request = self._request(key)
         found, cached, request.shared_prefix_boundary = self._manager.get_computed_blocks(request)
         running = Running(request, key.namespace, len(key.tokens))
         if not self._allocate(running, len(key.tokens), cached, found):
             return None
         request.num_computed_tokens = cached
-        return Admission(running, self.tables(running)[FULL], cached, None, loading=False)
+        tables = self.tables(running)
+        state = int(tables[MAMBA][-1]) if MAMBA in tables else None
+        return Admission(running, tables[FULL], cached, state, loading=False)
 
     def extend(self, request: Running, tokens: Tokens) -> Slots | None:
         # The slots come first, as for draft tokens: a request of vLLM cannot take back tokens.
@@ -128,6 +132,9 @@ class Vllm0330(CacheAdapter):
 
     def finish(self, request: Running) -> None:
         if self._geometry.publish is not Publish.SCHEDULED:
+            if MAMBA in self._components:
+                # vLLM's scheduler ends a chunk at each block's end, the suites do not: only the last state is at one.
+                self._manager.remove_skipped_blocks(request.request.request_id, request.tokens)
             self._manager.cache_blocks(request.request, request.tokens)
         self._manager.free(request.request)
 
@@ -136,7 +143,8 @@ class Vllm0330(CacheAdapter):
 
     def tables(self, request: Running) -> Mapping[str, Slots]:
         numbers = self._manager.get_block_ids(request.request.request_id)
-        return {name: self._slots(name, table) for name, table in zip(self._components, numbers, strict=True)}
+        found = {name: self._slots(name, table) for name, table in zip(self._components, numbers, strict=True)}
+        return found | {name: found[name][found[name] != 0] for name in self._components if name == MAMBA}
 
     # The model runner.
 
@@ -213,6 +221,7 @@ class Vllm0330(CacheAdapter):
     def _allocate(self, running: Running, tokens: int, cached: int, found: Any) -> bool:
         """Give a request slots for so many tokens in all; `cached`: how many of them were `found` just now."""
         request = running.request
+        before = self._states(request)
         blocks = self._manager.allocate_slots(
             request,
             tokens - cached - request.num_computed_tokens,
@@ -221,7 +230,24 @@ class Vllm0330(CacheAdapter):
             num_lookahead_tokens=self._geometry.lookahead,
             delay_cache_blocks=self._geometry.publish is not Publish.SCHEDULED,
         )
-        return blocks is not None
+        if blocks is None:
+            return False
+        self._move_state(before, self._states(request))
+        return True
+
+    def _move_state(self, before: Sequence[int], now: Sequence[int]) -> None:
+        """Copy the state to the block in which the request goes on, as vLLM's model runner does before a step."""
+        if now and now[-1:] != before[-1:]:
+            # A request that was just admitted goes on from the state that it found; block 0 has the initial state.
+            source = (*before[-1:], *now[-2:-1], 0)[0]
+            self._memory[:, now[-1]] = self._memory[:, source]
+
+    def _states(self, request: Any) -> list[int]:
+        """The blocks with states that a request keeps, its own at the end."""
+        if MAMBA not in self._components:
+            return []
+        table = self._manager.get_block_ids(request.request_id)[self._components.index(MAMBA)]
+        return [number for number in table if number]
 
     def _slots(self, component: str, table: Sequence[int]) -> Slots:
         size = self._geometry.slots(component)
@@ -263,6 +289,8 @@ def _spec(interface: Any, component: str, config: GeometricConfig) -> Any:
     size = config.geometry.block_tokens[component]
     if component == FULL:
         return interface.FullAttentionSpec(block_size=size, **shape)
+    if component == MAMBA:
+        return interface.MambaSpec(block_size=size, shapes=((1,),), dtypes=(torch.uint8,), mamba_cache_mode="align")
     # The window of vLLM counts the token that reads it.
     window = (config.sliding_window_size or 0) + 1
     return interface.SlidingWindowSpec(block_size=size, sliding_window=window, **shape)
@@ -287,15 +315,17 @@ def _config(block_tokens: Mapping[str, int], window: int | None = None, **rules:
     """A configuration whose pool has room for PAGES pages of each component."""
     geometry = Geometry(block_tokens, shared_pool=True, duplicates=True, **rules)  # type: ignore[arg-type] # by name
     page = geometry.alignment
+    blocks = {name: -(-PAGES * page // geometry.tokens(name)) for name in block_tokens}
     config = GeometricConfig(
-        capacity_tokens={name: page * 64 * geometry.tokens(name) for name in block_tokens},
+        capacity_tokens={name: page * 64 * geometry.slots(name) for name in block_tokens},
         page_size=page,
         components=tuple(block_tokens),
         sliding_window_size=window,
+        mamba_chunk_size=block_tokens.get(MAMBA),
         events=True,
         geometry=geometry,
     )
-    return config.with_blocks(sum(-(-PAGES * page // geometry.tokens(name)) for name in block_tokens))
+    return config.with_blocks(sum(blocks.values()))
 
 
 CONFIGURATIONS: tuple[GeometricConfig, ...] = (
@@ -311,5 +341,9 @@ CONFIGURATIONS: tuple[GeometricConfig, ...] = (
     _config({FULL: 4, SWA: 8}, window=8, lookahead=2),
     _config({FULL: 8, SWA: 4}, window=5, publish=Publish.SCHEDULED),
     _config({FULL: 16, SWA: 4}, window=3),
+    _config({FULL: 1, MAMBA: 1}, publish=Publish.REQUEST),
+    _config({FULL: 4, MAMBA: 4}, publish=Publish.REQUEST),
+    _config({FULL: 8, MAMBA: 4}, publish=Publish.REQUEST),
+    _config({FULL: 4, SWA: 4, MAMBA: 4}, window=6, publish=Publish.REQUEST),
 )
 """Equal and unequal blocks, and each rule with some of them."""
