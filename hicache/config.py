@@ -300,7 +300,7 @@ class ExtraConfig:
     prefetch_timeout_base: float = 1.0
     prefetch_timeout_per_ki_token: float = 0.25
     hicache_storage_pass_prefix_keys: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._check("prefetch_threshold", "an integer, 0 or above", (int,))
@@ -330,15 +330,16 @@ class StorageConfig:
 
     `backend`: a registered name, an entry point or `module:Class`. `model`: the model and its weights, such as
     "org/name@revision". It is part of every key and has no default: two models under one name would share KV.
-    `options`: of the backend. The next four are the keys of ExtraConfig. `timeout_cap_s`: the longest wait for a
-    prefetch with the stop policy `timeout`. `limit_tokens`: FULL tokens that prefetches may bring at a time.
-    `answer_timeout_s`: how long one call of the backend may take before the cache goes on without the backend; with
-    several ranks less than the deadline of a collective. `executor`: stepped or threaded.
+    `options`: of the backend; `repr` leaves them out, because some are secret. The next four are the keys of
+    ExtraConfig. `timeout_cap_s`: the longest wait for a prefetch with the stop policy `timeout`. `limit_tokens`: FULL
+    tokens that prefetches may bring at a time. `answer_timeout_s`: how long one call of the backend may take before
+    the cache goes on without the backend; with several ranks less than the deadline of a collective. `executor`:
+    stepped or threaded.
     """
 
     backend: str
     model: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     prefetch_threshold: int = 256
     prefetch_timeout_base: float = 1.0
     prefetch_timeout_per_ki_token: float = 0.25
@@ -350,7 +351,9 @@ class StorageConfig:
     executor: ExecutorKind = ExecutorKind.THREADED
 
     def __post_init__(self) -> None:
-        _check_types(self, "storage.", backend=str, model=str, options=Mapping)
+        _check_types(self, "storage.", backend=str, model=str)
+        if not isinstance(self.options, Mapping):
+            raise ConfigurationError(f"storage.options must be a Mapping, got a {type(self.options).__name__}")
         _take_choices(self, "storage.", stop_policy=StopPolicy, executor=ExecutorKind)
         if not self.backend or not self.model:
             raise ConfigurationError(f"storage needs a backend and a model, got {self.backend!r} and {self.model!r}")
@@ -554,6 +557,11 @@ def _parse_yaml(text: str) -> Any:
 
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader that reads each key once
+    except yaml.MarkedYAMLError as error:
+        # The error's own text has the line of the file, which may have a secret.
+        mark = error.problem_mark or error.context_mark
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ValueError(f"{error.problem or error.context}{place}") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 

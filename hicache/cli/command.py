@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from hicache.storage.secrets import redacted
 from hicache.testing.adapter import CacheAdapter, load_adapter
 
 REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
@@ -30,5 +31,5 @@ def include_this_folder() -> None:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print the text unchanged: no markup, no highlighting, no line break inside a path or a command."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    """Print the text without secrets: no markup, no highlighting, no line break inside a path or a command."""
+    console.print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)

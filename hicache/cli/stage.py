@@ -21,6 +21,7 @@ from typing import Protocol, TextIO
 
 import hicache
 from hicache.cli.program import SAFE_PATH, program
+from hicache.storage.secrets import redacted
 from hicache.testing.plugin.options import OPTIONS
 from hicache.testing.processes import FORKED
 from hicache.testing.report.legible import legible
@@ -270,7 +271,7 @@ def _ending(process: WatchedProcess, copy: TextIO, run_file: Path, progress: Pro
     failures = 0
     try:
         for line in bounded(process.lines(_MAX_SILENCE_S, run_file, limit_s), _MAX_OUTPUT):
-            copy.write(line)
+            copy.write(redacted(line))
             failures += _FAILURE.search(line) is not None
             if found := _PERCENT.search(line):
                 progress(int(found[1]), 100, failures)
@@ -285,7 +286,7 @@ def _ending(process: WatchedProcess, copy: TextIO, run_file: Path, progress: Pro
 def _end(process: WatchedProcess, copy: TextIO) -> None:
     """Let a process end with what it has, and log what it says."""
     with suppress(TimeoutError):
-        copy.writelines(bounded(process.interrupted(), _MAX_OUTPUT))
+        copy.writelines(map(redacted, bounded(process.interrupted(), _MAX_OUTPUT)))
 
 
 def bounded(lines: Iterable[str], limit: int) -> Iterator[str]:

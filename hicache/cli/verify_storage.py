@@ -120,7 +120,7 @@ def verify_storage_command(  # noqa: PLR0913, PLR0917 - one parameter is one opt
 def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console: Console) -> list[StageResult]:
     """Run the stages one after the other, write one report of all of them, and show the results."""
     from hicache.cli.verify_view import run_with_progress, show_results, show_storage
-    from hicache.testing.report import merge_runs, write_report
+    from hicache.testing.report import merge_runs, without_secrets, write_report
     from hicache.testing.storage.subject import BACKEND_CLAUSES
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def verify_storage(stages: Sequence[Stage], title: str, directory: Path, console
     records = [replace(one.record, implementation=title, capabilities=()) for one in results if one.record is not None]
     page = None
     if records:
-        record = merge_runs(records)
+        record = without_secrets(merge_runs(records))
         page = write_report(record, directory, BACKEND_CLAUSES)
         show_storage(record, console)
     show_results(results, console)

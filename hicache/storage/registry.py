@@ -9,15 +9,14 @@ from typing import Any, NoReturn
 
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
-
-SECRET = "<secret>"  # noqa: S105 - it stands for one
-"""What stands for the value of a secret option."""
+from hicache.storage.secrets import SECRET, concealed, redacted
 
 
 class Options:
     """The options of one backend. Methods raise ConfigurationError, naming the backend, the option and the value.
 
-    `secret`: the options whose values no message shows.
+    `secret`: the options whose values no message shows. If there are any, no message shows the value of an unknown
+    option either: it may be one of them, misspelled.
     """
 
     def __init__(
@@ -28,9 +27,9 @@ class Options:
         self._secret = secret
         for name, value in given.items():
             if name not in known:
-                names = " ".join(sorted(known))
+                names, shown = " ".join(sorted(known)), SECRET if secret else repr(value)
                 raise ConfigurationError(
-                    f"storage backend {backend!r} has no option {name!r}, which is {value!r}; known: {names}"
+                    f"storage backend {backend!r} has no option {name!r}, which is {shown}; known: {names}"
                 )
 
     def text(self, name: str) -> str:
@@ -107,9 +106,17 @@ def open_backend(name: str, scope: str, options: Mapping[str, Any]) -> StorageBa
     """Open a scope of a backend.
 
     `name`: of a built-in backend, else of an entry point, else `module:Class`. Raises ConfigurationError for an unknown
-    name, with the known names, and for options that the backend refuses.
+    name, with the known names, and for options that the backend refuses; the message shows no secret.
     """
-    return backend_class(name)(scope, options)
+    kind, given = backend_class(name), conceal_options(name, options)
+    try:
+        return kind(scope, given)
+    except ConfigurationError as error:
+        told = redacted(str(error))
+        if told == str(error):
+            raise
+        # Without the error of the backend, which has the secret in its message.
+        raise ConfigurationError(told) from None
 
 
 def backend_class(name: str) -> type[StorageBackend]:
@@ -131,6 +138,16 @@ def refuse_inline_secrets(name: str, options: Mapping[str, Any], source: str) ->
             f"storage backend {name!r}, option {given[0]!r} is secret: give the options in a file, as @FILE, because "
             "others see a command, and a run records it"
         )
+
+
+def conceal_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with each secret as SecretText, also those of the backend in a wrapper."""
+    secret = backend_class(name).SECRET_OPTIONS
+    given = {one: concealed(value) if one in secret else value for one, value in options.items()}
+    inner, inside = options.get("inner"), options.get("inner_options")
+    if isinstance(inner, str) and isinstance(inside, Mapping):
+        given["inner_options"] = conceal_options(inner, inside)
+    return given
 
 
 def _secrets_of(name: str, options: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,8 @@ class StorageWrapper(StorageBackend):
     OWN: tuple[str, ...] = ()
 
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
-        self.parsed = Options(self.NAME, options, ("inner", "inner_options", *self.OWN))
+        # The options of the inner backend may have secrets, and what is no table of them may be one.
+        self.parsed = Options(self.NAME, options, ("inner", "inner_options", *self.OWN), ("inner_options",))
         inner = options.get("inner")
         if not isinstance(inner, StorageBackend):
             inner = open_backend(self.parsed.text("inner"), scope, self.parsed.table("inner_options"))

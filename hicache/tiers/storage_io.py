@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
+from traceback import format_exception
 
 from hicache.config import CacheConfig
 from hicache.metrics import Counters
@@ -12,6 +13,7 @@ from hicache.pools.host import HostPools
 from hicache.storage.answers import Reading, is_cleared, is_closed, pages_done, pages_usable
 from hicache.storage.base import BATCH_PAGES, PoolQuery, StorageBackend
 from hicache.storage.keys import StorageKeys
+from hicache.storage.secrets import redacted
 from hicache.transfer.job import PageBatch, PrefixQuery, Progress, StorageJob
 from hicache.tree.hashes import prefix_hashes
 from hicache.tree.node import Node
@@ -237,4 +239,5 @@ class StorageWorker:
         # Without a lock: each verb is called by one thread, and a count gives each number to one.
         self._errors[verb] += 1
         if next(self._noted) == 0:
-            LOG.error("storage backend, %s: %s; later errors are not logged", verb, flaw, exc_info=error)
+            told = "" if error is None else f"\n{redacted(''.join(format_exception(error))).rstrip()}"
+            LOG.error("storage backend, %s: %s; later errors are not logged%s", verb, flaw, told)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.fields import RefusalError
+from hicache.storage.secrets import SecretText
 
 TOKEN_VARIABLE = "HICACHE_METADATA_TOKEN"  # noqa: S105 - the name of a variable
 """The environment variable that holds the token, for the service and for its clients."""
@@ -27,7 +28,7 @@ def checked_token(token: str, source: str) -> str:
     """The token, if it is one. Raises ConfigurationError, which names the source and not the token."""
     if not _TOKEN.fullmatch(token):
         raise ConfigurationError(f"{source}: expected a token of 16 to 512 printable ASCII characters without spaces")
-    return token
+    return SecretText(token)
 
 
 def read_token(file: Path | None) -> str | None:

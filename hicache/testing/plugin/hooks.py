@@ -170,7 +170,7 @@ class SuitePlugin:
             report.user_properties.append((PROCESSES, _processes_started() - item.stash[STARTED_BEFORE]))
         if tags is not None and (report.failed or hasattr(report, "wasxfail")):
             self._explain(item, call, report, tags)
-        return report
+        return report if tags is None else _without_secrets(report, item.config)
 
     def _explain(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, tags: Tags) -> None:
         from hicache.testing.plugin.session import excuse, explain, forgive, outdate
@@ -259,6 +259,18 @@ def require_kit() -> None:
 
     if missing := missing_libraries():
         raise pytest.UsageError(f"hicache: {', '.join(missing)}: not installed; the suites need {INSTALL_COMMAND}")
+
+
+def _without_secrets(report: pytest.TestReport, config: pytest.Config) -> pytest.TestReport:
+    """The report without the secrets of options. pytest shows the arguments of functions, and what was printed."""
+    from hicache.storage.secrets import any_secrets
+    from hicache.testing.report.redaction import without_secrets
+
+    if not any_secrets():
+        return report
+    words = config.hook.pytest_report_to_serializable(config=config, report=report)
+    shown: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=without_secrets(words))
+    return shown
 
 
 def _processes_started() -> int:

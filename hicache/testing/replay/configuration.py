@@ -20,7 +20,7 @@ from hicache.config import (
     read_extra_config,
 )
 from hicache.errors import ConfigurationError
-from hicache.storage.registry import refuse_inline_secrets
+from hicache.storage.registry import conceal_options, refuse_inline_secrets
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.replay.limits import Survey
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
@@ -215,7 +215,8 @@ def storage_config(
     """
     extra = read_extra_config(settings.extra)
     refuse_inline_secrets(settings.backend, extra.options, settings.extra)
-    options = {**_default_options(settings.backend, totals.footprint_tokens // page_size), **extra.options}
+    defaults = _default_options(settings.backend, totals.footprint_tokens // page_size)
+    options = {**defaults, **conceal_options(settings.backend, extra.options)}
     is_stepped = host.executor is ExecutorKind.STEPPED
     return StorageConfig(
         backend=settings.backend,

@@ -14,6 +14,7 @@ from hicache.errors import ConfigurationError
 from hicache.testing.replay.latency import Latency
 from hicache.testing.replay.limits import Survey, lru_hit_tokens
 from hicache.testing.replay.tally import Part, Window, share
+from hicache.testing.report.redaction import without_secrets
 from hicache.testing.traces import Trace
 
 SCHEMA_VERSION = 4
@@ -135,7 +136,7 @@ def storage_outcome(
 
 
 def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") -> None:
-    """Write the outcome, its plot and its page, with this name, to a directory, which is created if needed.
+    """Write the outcome, its plot and its page, without secrets, to a directory, which is created if needed.
 
     The outcome is JSON in ASCII, so that any message can be written. The plot is SVG, and the page is HTML.
     """
@@ -143,6 +144,7 @@ def write_report(outcome: ReplayOutcome, directory: Path, name: str = "replay") 
     from hicache.testing.replay.page import render_replay
     from hicache.testing.replay.plot import draw_replay
 
+    outcome = without_secrets(outcome)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="ascii")
     picture = directory / f"{name}.svg"

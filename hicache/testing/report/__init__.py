@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hicache.testing.report.redaction import without_secrets
 from hicache.testing.report.run import (
     NO_EVIDENCE,
     NO_PROFILE,
@@ -36,6 +37,7 @@ __all__ = [
     "leaving_out",
     "merge_runs",
     "read_run",
+    "without_secrets",
     "write_comparison",
     "write_report",
     "write_run",
@@ -43,7 +45,7 @@ __all__ = [
 
 
 def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Clause] | None = None) -> Path:
-    """Write run.json, report.html, report.md and junit.xml, and return the path of the HTML page.
+    """Write run.json, report.html, report.md and junit.xml without secrets, and return the path of the HTML page.
 
     `clauses`: those that the pages show, by default all of the contract. The page includes each `replay*.svg` in the
     directory.
@@ -55,6 +57,7 @@ def write_report(record: RunRecord, directory: Path, clauses: Mapping[str, Claus
     from hicache.testing.report.text import render_junit, render_markdown
 
     shown = CONTRACT if clauses is None else clauses
+    record = without_secrets(record)
     view = overview(record, shown)
     pictures = sorted(directory.glob("replay*.svg"), key=lambda picture: picture.stem)
     replays = {picture.stem: picture.read_bytes() for picture in pictures}

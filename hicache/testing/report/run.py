@@ -12,6 +12,7 @@ from hicache.config import read_table
 from hicache.errors import ConfigurationError
 from hicache.testing.levels import Level
 from hicache.testing.report.fields import Fields
+from hicache.testing.report.redaction import without_secrets
 
 SCHEMA_VERSION = 2
 """Increased when a field of `run.json` is added, removed or changes its meaning. Version 1 has no `versions`."""
@@ -146,12 +147,12 @@ def first_line(text: str) -> str:
 
 
 def write_run(record: RunRecord, path: Path) -> None:
-    """Write the record as ASCII JSON, so that a message may contain any character.
+    """Write the record without secrets, as ASCII JSON, so that a message may contain any character.
 
     The file is there as a whole or not at all: a process may be killed while it writes.
     """
     draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="ascii")
+    draft.write_text(json.dumps(asdict(without_secrets(record)), indent=1) + "\n", encoding="ascii")
     draft.replace(path)
 
 

@@ -14,7 +14,7 @@ from hicache.config import read_table
 from hicache.storage.base import StorageBackend
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.service import MetadataService
-from hicache.storage.registry import backend_class, open_backend, refuse_inline_secrets
+from hicache.storage.registry import backend_class, conceal_options, open_backend, refuse_inline_secrets
 from hicache.storage.wrappers import FaultyStorage
 from hicache.testing.contract import CONTRACT, Clause
 
@@ -130,7 +130,7 @@ def read_subject(name: str, config: str | None) -> BackendSubject:
         return BackendSubject(name, {})
     options = read_table(config)
     refuse_inline_secrets(name, options, config)
-    return BackendSubject(name, options)
+    return BackendSubject(name, conceal_options(name, options))
 
 
 BACKEND_CLAUSES: Mapping[str, Clause] = {

@@ -47,7 +47,7 @@ def test_a_wrapper_is_opened_by_name_and_does_what_its_inner_does(name: str) -> 
     [
         ({}, "'inner': got nothing"),
         ({"inner": "nowhere"}, "'nowhere' is unknown"),
-        ({"inner": "memory", "inner_options": 1}, "'inner_options': got 1 (int)"),
+        ({"inner": "memory", "inner_options": 1}, "'inner_options': got <secret> (int)"),
         ({"inner": "memory", "inner_options": {"x": 1}}, "'memory' has no option 'x'"),
         ({"inner": "memory", "x": 1}, "has no option 'x'"),
     ],
