@@ -20,8 +20,8 @@ from hicache.errors import ConfigurationError
 from hicache.testing.contract import CONTRACT
 from hicache.testing.report import Execution, Outcome, RunRecord, merge_runs, write_report, write_run
 from hicache.testing.report.comparison import ComparedClause, Comparison, compare, difference
-from hicache.testing.report.matrix import Matrix, Row, Status, build_matrix
-from hicache.testing.report.pages import render_comparison
+from hicache.testing.report.matrix import Matrix, Row, Status, build_matrix, overview
+from hicache.testing.report.pages import render_comparison, render_html
 from hicache.tests.kit.suite_runs import HOSTILE, execution, record
 
 PASSED, FAILED, SKIPPED, KNOWN_FAILURE = (execution("KEY-1", outcome=outcome) for outcome in Outcome)
@@ -460,7 +460,7 @@ def test_the_page_tells_what_each_fails_and_did_not_run(comparison: Comparison) 
         "1 passed, 2 failed",
         "passes for one implementation and fails for another",
         "Failures of Sound 1 failure, 0 known failures",
-        "2 failures, 2 known failures; each test is shown once, with its shortest message",
+        "2 failures, 2 known failures; each test is shown once; open it for its shortest message",
         "pytest 'conformance/test_file.py::test_one[full/page3/lru]'",
         CONTRACT["KEY-1"].sentence,
         "bug: a lock is lost",
@@ -494,6 +494,30 @@ def test_a_comparison_has_titles_and_can_be_filtered(comparison: Comparison) -> 
     assert script, "the page has the script of the filters"
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page, f"the policy of the page does not allow its script, {digest}"
+
+
+def test_a_failure_folds_and_a_link_to_it_opens_it(comparison: Comparison) -> None:
+    page = render_comparison(comparison, CONTRACT)
+    folded = [attributes["id"] for tag, attributes in Reader(page).elements if tag == "details" and "id" in attributes]
+    failures = [name for name in folded if str(name).startswith("failure-")]
+    assert failures == ["failure-1-1", "failure-2-1", "failure-2-2", "failure-2-3"], f"failures that fold: {failures}"
+    assert "target instanceof HTMLDetailsElement" in page, "the script opens what a link leads to"
+
+
+def test_on_a_narrow_screen_each_number_stands_beside_its_name(comparison: Comparison) -> None:
+    elements = Reader(render_comparison(comparison, CONTRACT)).elements
+    labels = [attributes["data-label"] for tag, attributes in elements if tag == "td" and "data-label" in attributes]
+    names = ["Tests executed", "passed", "failed", "known to fail", "skipped", "Clauses passed", "Clauses"]
+    assert labels == names * len(comparison.implementations), f"expected {names} for each, got {labels}"
+
+
+def test_what_scrolls_can_be_reached_by_keyboard_and_has_a_name(comparison: Comparison) -> None:
+    pages = [render_comparison(comparison, CONTRACT), render_html(overview(mixed_run(), CONTRACT), CONTRACT, {})]
+    for page in pages:
+        scrolling = [own for _, own in Reader(page).elements if "scroll" in str(own.get("class", "")).split()]
+        assert scrolling, "the page has tables that scroll"
+        silent = [own for own in scrolling if own.get("tabindex") != "0" or not own.get("aria-label")]
+        assert not silent, f"these cannot be reached, or have no name: {silent}"
 
 
 def test_the_same_runs_give_the_same_page(comparison: Comparison) -> None:

@@ -23,3 +23,12 @@ function filter() {
 form.hidden = false;
 form.addEventListener("input", filter);
 form.addEventListener("submit", (event) => event.preventDefault());
+
+// What a link leads to is opened, as far as it folds.
+function reveal() {
+  const target = document.getElementById(location.hash.slice(1));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+}
+
+addEventListener("hashchange", reveal);
+reveal();
