@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,7 +129,7 @@ def test_no_configuration_and_no_error_shows_a_secret() -> None:
     nested = conceal_options("metered", {"inner": TELLTALE, "inner_options": {**options, "password": [secret]}})
     for shown in (repr(storage), str(storage), repr(extra), repr(nested), f"{conceal_options(TELLTALE, options)}"):
         assert secret[:20] not in shown, f"expected no secret, got {shown}"
-    refused = [
+    refused: list[Callable[[], object]] = [
         lambda: open_backend(TELLTALE, "scope", {**options, "refuses": True}),
         lambda: open_backend("hf3fs", "scope", {"tokn": secret}),
         lambda: open_backend("hf3fs", "scope", {"token": {"value": secret}}),
