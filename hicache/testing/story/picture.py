@@ -11,7 +11,7 @@ import numpy as np
 
 from hicache.testing.adapter import Pending
 from hicache.testing.snapshot import HostNodeView, HostView, NodeView, PoolView, Snapshot, StorageView
-from hicache.testing.story.shelf import Shelf
+from hicache.testing.story.stored_prompts import StoredPrompts
 from hicache.testing.violation import violation
 from hicache.types import Component, Slots, StorageKind, Tier, TransferKind
 
@@ -99,7 +99,7 @@ class Branch:
 class Painter:
     """Makes the picture of a snapshot. `marks`: each mark with the key, as bytes, at whose end it is drawn.
 
-    `shelf`: what storage has, or None without storage. Raises InvariantError for a snapshot without a host tier.
+    `stored`: what storage has, or None without storage. Raises InvariantError for a snapshot without a host tier.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Painter:
         pending: Sequence[Pending],
         words: Words,
         marks: Collection[tuple[Mark, bytes]],
-        shelf: Shelf | None,
+        stored: StoredPrompts | None,
     ) -> None:
         if snapshot.host is None:
             raise violation("POOL-1", "snapshot", "a host tier", None)
@@ -116,11 +116,11 @@ class Painter:
         self._host: HostView = snapshot.host
         self._movements = tuple(Movement(one.kind, one.units, one.units_done) for one in pending)
         progress = {one.kind: one.units_done / one.units for one in self._movements}
-        self._cells = Cells(snapshot, self._host, progress, shelf)
+        self._cells = Cells(snapshot, self._host, progress, stored)
         self._words = words
         self._marks = marks
-        self._branches = tuple(branches(snapshot, shelf))
-        self._tiers = (Tier.DEVICE, Tier.HOST) if shelf is None else tuple(Tier)
+        self._branches = tuple(branches(snapshot, stored))
+        self._tiers = (Tier.DEVICE, Tier.HOST) if stored is None else tuple(Tier)
 
     def picture(self) -> Picture:
         """Make the picture."""
@@ -159,14 +159,14 @@ class Painter:
         return tuple(mark for mark, key in self._marks if key == prefix)
 
 
-def branches(snapshot: Snapshot, shelf: Shelf | None) -> Iterator[Branch]:
+def branches(snapshot: Snapshot, stored: StoredPrompts | None) -> Iterator[Branch]:
     """The nodes of the tree, then what only storage has: of each prompt the pages past the tree, shorter ones first."""
     known: dict[bytes, int] = {}
     for number, node in enumerate(snapshot.nodes):
         prefix = snapshot.prefix(number)
         known[prefix] = number
         yield Branch(node.parent, node.segment, prefix, number)
-    for prefix in shelf.stored_prefixes() if shelf is not None else ():
+    for prefix in stored.stored_prefixes() if stored is not None else ():
         start = max((len(one) for one in known if prefix.startswith(one)), default=0)
         if start < len(prefix):
             yield Branch(known.get(prefix[:start], -1), prefix[start:], prefix, None)
@@ -203,7 +203,7 @@ class Cell:
 class Cells:
     """Reads cells from a snapshot of a cache with a host tier.
 
-    `progress`: for each kind of what is under way, the share of it that is done, from 0 to 1. `shelf`: what storage
+    `progress`: for each kind of what is under way, the share of it that is done, from 0 to 1. `stored`: what storage
     has, or None without storage.
     """
 
@@ -212,7 +212,7 @@ class Cells:
         snapshot: Snapshot,
         host: HostView,
         progress: Mapping[TransferKind | StorageKind, float],
-        shelf: Shelf | None,
+        stored: StoredPrompts | None,
     ) -> None:
         self._tiers: Mapping[Tier, Sequence[NodeView | HostNodeView]] = {
             Tier.DEVICE: snapshot.nodes,
@@ -222,7 +222,7 @@ class Cells:
         self._host = host
         self._progress = progress
         self._sources = _sources(host)
-        self._shelf = shelf
+        self._stored_prompts = stored
         fetches = () if snapshot.storage is None else snapshot.storage.fetches
         self._fetched = {name for fetch in fetches for name, slots in fetch.host.items() if len(slots)}
 
@@ -251,7 +251,9 @@ class Cells:
 
     def _absent(self, branch: Branch, tier: Tier) -> Iterator[Cell]:
         """Of what only storage has, what a prefetch brings to the host."""
-        is_awaited = tier is Tier.HOST and self._shelf is not None and self._shelf.is_awaited(branch.prefix)
+        is_awaited = (
+            tier is Tier.HOST and self._stored_prompts is not None and self._stored_prompts.is_awaited(branch.prefix)
+        )
         for component in self._components:
             is_arriving = is_awaited and component in self._fetched
             residency = Residency.ARRIVING if is_arriving else Residency.ABSENT
@@ -259,8 +261,8 @@ class Cells:
 
     def _stored(self, branch: Branch) -> Iterator[Cell]:
         """What storage has. A page is there as a whole or not at all, so nothing of what arrives can be read yet."""
-        assert self._shelf is not None, "storage is drawn where the cache has it"
-        stored = {name: self._shelf.has(branch.prefix, len(branch.segment), name) for name in self._components}
+        assert self._stored_prompts is not None, "storage is drawn where the cache has it"
+        stored = {name: self._stored_prompts.has(branch.prefix, len(branch.segment), name) for name in self._components}
         for component in self._components:
             residency = Residency.TOMBSTONE if stored[Component.FULL] else Residency.ABSENT
             if stored[component]:

@@ -22,7 +22,7 @@ from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.testing.patterns import elements_of
 from hicache.testing.storage.scripted import BACKEND, store_of
 from hicache.testing.story.picture import Mark, Painter, Picture, Words
-from hicache.testing.story.shelf import Shelf
+from hicache.testing.story.stored_prompts import StoredPrompts
 from hicache.testing.violation import violation
 from hicache.types import Component, Handle, Key, LoadBack, MatchResult, Slots, StopPolicy, StorageKind, TransferKind
 
@@ -103,13 +103,17 @@ class Stage:
     def picture(self) -> Picture:
         """Take a picture of the cache, with the marks of the last match, and remove the marks."""
         marks, self._marks = self._marks, []
-        return Painter(self.driver.snapshot(), self.driver.pending(), self._words, marks, self._shelf()).picture()
+        return Painter(
+            self.driver.snapshot(), self.driver.pending(), self._words, marks, self._stored_prompts()
+        ).picture()
 
-    def _shelf(self) -> Shelf | None:
+    def _stored_prompts(self) -> StoredPrompts | None:
         if self._store is None:
             return None
         awaited = [elements_of(one.key, bigram=False) for one in self.driver.prefetches.values()]
-        return Shelf(self.driver.adapter, self._store, self._prompts, awaited, self.driver.config.key_bytes_per_page)
+        return StoredPrompts(
+            self.driver.adapter, self._store, self._prompts, awaited, self.driver.config.key_bytes_per_page
+        )
 
     def compute(self, text: str) -> None:
         """Run a whole request: compute its prompt and insert it."""

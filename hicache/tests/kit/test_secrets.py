@@ -20,9 +20,9 @@ from hicache.errors import ConfigurationError
 from hicache.storage.registry import conceal_options, open_backend
 from hicache.storage.secrets import SECRET, redacted
 from hicache.testing.report import Outcome, read_run
-from hicache.tests.kit.telltale import TelltaleStorage
+from hicache.tests.kit.leaking_storage import LeakingStorage
 
-TELLTALE = f"{TelltaleStorage.__module__}:{TelltaleStorage.__qualname__}"
+LEAKING = f"{LeakingStorage.__module__}:{LeakingStorage.__qualname__}"
 
 ROOT = Path(hicache.__file__).parent.parent
 
@@ -80,7 +80,7 @@ def test_no_output_of_a_verification_of_storage_shows_a_secret(tmp_path: Path) -
     stages = [word for name in ("faults", "kills", "throughput") for word in ("--only", name)]
     ended = command(
         tmp_path,
-        *("hicache", "verify-storage", "--backend", TELLTALE, "--config", f"@{file}"),
+        *("hicache", "verify-storage", "--backend", LEAKING, "--config", f"@{file}"),
         *("--fault-runs", "2", "--kills", "1", "--report", str(reports), *stages),
     )
     assert ended.returncode == 1, f"it raises in each get, got {ended.returncode}: {ended.stdout}{ended.stderr}"
@@ -95,7 +95,7 @@ def test_no_log_of_a_suite_shows_a_secret(tmp_path: Path) -> None:
     secret, watched, reports = canary("suite"), tmp_path / "watched", tmp_path / "reports"
     watched.touch()
     file = options_file(tmp_path, secret, watched=str(watched))
-    given = ("--hicache-backend", TELLTALE, f"--hicache-backend-config=@{file}")
+    given = ("--hicache-backend", LEAKING, f"--hicache-backend-config=@{file}")
     verification = Verification(REFERENCE, True, reports, None, keyword="STORE-4", jobs=1)
     result = SuiteStage("conformance/storage", verification, given).run(lambda *_: None)
     assert result.count(Outcome.FAILED), f"it raises in each get, got {result}"
@@ -111,7 +111,7 @@ def test_no_log_of_a_suite_shows_a_secret(tmp_path: Path) -> None:
 def test_no_output_of_a_replay_shows_a_secret(tmp_path: Path) -> None:
     secret = canary("replay")
     file, reports = options_file(tmp_path, secret), tmp_path / "reports"
-    replayed = ("--host", "100%", "--storage", TELLTALE, "--storage-config", f"@{file}", "--limit", "40")
+    replayed = ("--host", "100%", "--storage", LEAKING, "--storage-config", f"@{file}", "--limit", "40")
     ended = command(tmp_path, "hicache", "replay", *replayed, "--report", str(reports / "replay"))
     assert ended.returncode == 0, f"what a get raises is a miss, got {ended.stdout}{ended.stderr}"
     assert_nowhere(secret, reports / "replay", ended, {"replay.json", "replay.html", "replay.svg"})
@@ -124,17 +124,17 @@ def test_no_output_of_a_replay_shows_a_secret(tmp_path: Path) -> None:
 def test_no_configuration_and_no_error_shows_a_secret() -> None:
     secret = canary("error")
     options = {"store": "s", "password": secret}
-    storage = StorageConfig(TELLTALE, "model", options)
+    storage = StorageConfig(LEAKING, "model", options)
     extra = read_extra_config(json.dumps(options))
-    nested = conceal_options("metered", {"inner": TELLTALE, "inner_options": {**options, "password": [secret]}})
-    for shown in (repr(storage), str(storage), repr(extra), repr(nested), f"{conceal_options(TELLTALE, options)}"):
+    nested = conceal_options("metered", {"inner": LEAKING, "inner_options": {**options, "password": [secret]}})
+    for shown in (repr(storage), str(storage), repr(extra), repr(nested), f"{conceal_options(LEAKING, options)}"):
         assert secret[:20] not in shown, f"expected no secret, got {shown}"
     refused: list[Callable[[], object]] = [
-        lambda: open_backend(TELLTALE, "scope", {**options, "refuses": True}),
+        lambda: open_backend(LEAKING, "scope", {**options, "refuses": True}),
         lambda: open_backend("hf3fs", "scope", {"tokn": secret}),
         lambda: open_backend("hf3fs", "scope", {"token": {"value": secret}}),
-        lambda: open_backend("metered", "scope", {"inner": TELLTALE, "inner_options": [options]}),
-        lambda: StorageConfig(TELLTALE, "model", options=[options]),  # type: ignore[arg-type]
+        lambda: open_backend("metered", "scope", {"inner": LEAKING, "inner_options": [options]}),
+        lambda: StorageConfig(LEAKING, "model", options=[options]),  # type: ignore[arg-type]
         lambda: replace(storage, options=json.dumps(options)),  # type: ignore[arg-type]
     ]
     for refuse in refused:
@@ -167,7 +167,7 @@ def test_no_error_of_a_file_of_options_shows_its_lines(tmp_path: Path) -> None:
 
 def test_a_backend_gets_the_value_itself() -> None:
     secret = canary("value")
-    backend = open_backend("metered", "scope", {"inner": TELLTALE, "inner_options": {"store": "s", "password": secret}})
+    backend = open_backend("metered", "scope", {"inner": LEAKING, "inner_options": {"store": "s", "password": secret}})
     password = backend.inner.password  # type: ignore[attr-defined]
     backend.close()
     assert password == secret, "the backend reads what the file says"
@@ -176,5 +176,5 @@ def test_a_backend_gets_the_value_itself() -> None:
 
 
 def test_short_texts_are_not_redacted() -> None:
-    conceal_options(TELLTALE, {"password": "is"})
+    conceal_options(LEAKING, {"password": "is"})
     assert redacted("this is it") == "this is it", "a short word stands in others"

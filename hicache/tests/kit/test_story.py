@@ -55,8 +55,8 @@ from hicache.testing.story.script import (
     parts_of,
     run_story,
 )
-from hicache.testing.story.shelf import Shelf
 from hicache.testing.story.stage import STORY
+from hicache.testing.story.stored_prompts import StoredPrompts
 from hicache.testing.story.terminal import show_legend, show_scene
 from hicache.tests.kit.hosted_cache import FlatCache
 from hicache.tests.kit.snapshots import slots
@@ -385,7 +385,7 @@ class Tree:
         self.transfers: list[TransferView] = []
         self.kept: dict[str, Slots] = {}
         self.fetched: list[FetchView] = []
-        self.shelf: Shelf | None = None
+        self.stored: StoredPrompts | None = None
 
     def grow(
         self,
@@ -415,16 +415,16 @@ class Tree:
             name: PoolView(size, slots(size - 1, size)) for name, size in (("full", 10), ("swa", 10), ("mamba", 4))
         }
         host = HostView(tuple(self.below), pools, tuple(self.transfers), self.kept)
-        storage = None if self.shelf is None else StorageView(None, tuple(self.fetched))
+        storage = None if self.stored is None else StorageView(None, tuple(self.fetched))
         snapshot = Snapshot(tuple(self.nodes), pools, host, storage)
-        return Painter(snapshot, pending, self.words, marks, self.shelf).picture()
+        return Painter(snapshot, pending, self.words, marks, self.stored).picture()
 
     def store(self, *prompts: str, awaited: Sequence[str] = (), objects: Sequence[str]) -> None:
         """Add storage, which has these objects. Each is named by its pool and the words before its end."""
         contents = Store()
         contents.restore(dict.fromkeys(objects, b""))
         keys, waiting = ([self.words.prefix(text) for text in texts] for texts in (prompts, awaited))
-        self.shelf = Shelf(Spoken(self.words), contents, keys, waiting, page_bytes=8)
+        self.stored = StoredPrompts(Spoken(self.words), contents, keys, waiting, page_bytes=8)
 
 
 class Spoken(ReferenceAdapter):
@@ -548,7 +548,7 @@ def test_each_page_of_a_pool_has_one_owner() -> None:
 
 def test_a_cache_without_a_host_tier_cannot_be_drawn() -> None:
     with pytest.raises(InvariantError, match="a host tier"):
-        Painter(Snapshot((), {}, None, None), (), Words(2), (), shelf=None)
+        Painter(Snapshot((), {}, None, None), (), Words(2), (), stored=None)
 
 
 def test_storage_has_a_node_when_it_has_each_of_its_pages_and_the_state_at_its_end() -> None:

@@ -1,4 +1,4 @@
-"""Shelf: what storage has of the prompts of the story, whether or not the tree knows of it."""
+"""StoredPrompts: what storage has of the prompts of the story, whether or not the tree knows of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hicache.testing.storage.scripted import Store
 from hicache.types import COMPONENT_POOL, SHARED, Component, Key
 
 
-class Shelf:
+class StoredPrompts:
     """Asks the store for the objects of a prefix, by the keys that the adapter gives them.
 
     Prefixes are bytes: token ids, 4 bytes little-endian each. `prompts`: those whose pages storage may have.

@@ -1,4 +1,4 @@
-"""TelltaleStorage: a backend of somebody else that has a secret option, and tells it wherever it can."""
+"""LeakingStorage: a backend of somebody else that has a secret option, and shows it wherever it can."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hicache.storage.memory import MemoryStorage
 LOG = logging.getLogger(__name__)
 
 
-class TelltaleStorage(MemoryStorage):
+class LeakingStorage(MemoryStorage):
     """Prints and logs its password in tests, and raises it in each get.
 
     Options: those of MemoryStorage; `password`, which is secret; `refuses`, to be refused when it is opened; `watched`,
