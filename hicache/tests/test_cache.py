@@ -662,7 +662,7 @@ TIERS: dict[str, tuple[Callable[[], object], str]] = {
     "a number for a model": (lambda: StorageConfig("file", model=5), "storage.model must be a str, got 5"),  # type: ignore[arg-type]
     "no options": (
         lambda: StorageConfig("file", model="m", options=None),  # type: ignore[arg-type]
-        "storage.options must be a Mapping, got None",
+        "storage.options must be a Mapping, got a NoneType",
     ),
     "an unknown stop policy": (
         lambda: StorageConfig("file", model="m", stop_policy="never"),  # type: ignore[arg-type]

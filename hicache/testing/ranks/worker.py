@@ -92,19 +92,21 @@ def _join(task: Task, files: RankFiles) -> ProcessWorld:
     if task.backend == "nccl":
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
-    _await_all(store, task, files)
+    _await_all("start", store, task, files)
     distributed.init_process_group(
         task.backend, store=store, rank=files.rank, world_size=ranks, timeout=timedelta(seconds=task.timeout_s)
     )
+    # A rank that ends while another still connects would look like the fault of the other.
+    _await_all("join", store, task, files)
     topology = task.mesh.topology(files.rank)
     return ProcessWorld(topology, store, device, task.timeout_s, is_recorded=task.is_recorded, note=files.note)
 
 
-def _await_all(store: Store, task: Task, files: RankFiles) -> None:
-    """Wait until all processes have started: a slow start on a busy machine must not count as a silent rank."""
+def _await_all(step: str, store: Store, task: Task, files: RankFiles) -> None:
+    """Wait until all processes have come to this step: a slow start must not count as a silent rank."""
     remaining_s = max(task.ends_at_s - time.time(), 0.0)
-    channel = StoreSideChannel(PrefixStore("start", store), "start", "world", task.mesh.ranks, remaining_s)
-    ComparedCalls(files.rank, channel, files.note).compare(Call(GATHER, "start", 0), "")
+    channel = StoreSideChannel(PrefixStore(step, store), step, "world", task.mesh.ranks, remaining_s)
+    ComparedCalls(files.rank, channel, files.note).compare(Call(GATHER, step, 0), "")
 
 
 def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
