@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 
 SECONDS = "HICACHE_ATTACK_S"
@@ -12,6 +12,25 @@ SECONDS = "HICACHE_ATTACK_S"
 
 COUNTS = "attack"
 """The name of the property of a test under which its counts are reported."""
+
+LONGEST = "longest verb"
+"""The name of the property of a test under which the seconds of its longest verb are reported."""
+
+
+def shown(counts: Mapping[str, int], longest_s: float) -> str:
+    """The counts of an attack in a line. `longest_s`: the seconds of its longest verb, or 0."""
+    counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return f"{counted}, longest verb {longest_s:.2f} s" if longest_s else counted
+
+
+def total(attacks: Sequence[tuple[Mapping[str, int], float]], failed: int) -> list[str]:
+    """The sums of all attacks, each given as its counts and its longest verb, and how many found a defect."""
+    counts = sum((Counter(counted) for counted, _ in attacks), Counter[str]())
+    longest_s = max((longest for _, longest in attacks), default=0.0)
+    return [
+        f"all {len(attacks)} attacks: {shown(counts, longest_s)}",
+        f"attacks that found a wrong byte, a lost page or slot, a crash or a blocked verb: {failed}",
+    ]
 
 
 class Campaign:
@@ -35,7 +54,3 @@ class Campaign:
     def timed(self, began: float) -> None:
         """Record how long a verb took that began at this time of `monotonic`."""
         self.longest_s = max(self.longest_s, monotonic() - began)
-
-    def __str__(self) -> str:
-        counted = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        return f"{counted}, longest verb {self.longest_s:.2f} s" if self.longest_s else counted

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
-from hicache.tests.attack.campaign import COUNTS, Campaign
+from hicache.tests.attack.campaign import COUNTS, LONGEST, Campaign, shown, total
 
 __all__ = ["campaign", "pytest_terminal_summary"]
 
@@ -16,20 +17,24 @@ def campaign(record_property: Callable[[str, object], None]) -> Iterator[Campaig
     """The campaign of a test."""
     started = Campaign()
     yield started
-    record_property(COUNTS, str(started))
+    record_property(COUNTS, dict(started.counts))
+    record_property(LONGEST, started.longest_s)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the counts of each campaign."""
-    lines = [
-        f"{report.nodeid.partition('::')[2]}: {value}"
-        for reports in terminalreporter.stats.values()
+    """Show the outcome and the counts of each campaign, and the sums of all."""
+    reports = [one for some in terminalreporter.stats.values() for one in some if isinstance(one, pytest.TestReport)]
+    failed = {report.nodeid for report in reports if report.failed}
+    recorded = {
+        report.nodeid: (cast("dict[str, int]", properties[COUNTS]), cast("float", properties[LONGEST]))
         for report in reports
-        if isinstance(report, pytest.TestReport) and report.when == "teardown"
-        for name, value in report.user_properties
-        if name == COUNTS
-    ]
-    if lines:
-        terminalreporter.section("attacks")
-        for line in sorted(lines):
-            terminalreporter.write_line(line)
+        if report.when == "teardown" and COUNTS in (properties := dict(report.user_properties))
+    }
+    if not recorded:
+        return
+    terminalreporter.section("attacks")
+    for node_id, found in sorted(recorded.items()):
+        outcome = "failed" if node_id in failed else "passed"
+        terminalreporter.write_line(f"{outcome} {node_id.partition('::')[2]}: {shown(*found)}")
+    for line in total(list(recorded.values()), len(recorded.keys() & failed)):
+        terminalreporter.write_line(line)
