@@ -58,7 +58,7 @@ LEFT_BEHIND = "a thread or a process that it left running"
 WENT_ON = "a fork of it that went on with the run"
 
 INTERRUPTED = "interrupted"
-"""The problem of a stage that Ctrl-C ended."""
+"""The problem of a stage that Ctrl-C or SIGTERM ended."""
 
 TEST_LIMIT_S = {"conformance": 60.0}
 """How long one test of a suite may take. Tests of other suites may take as long as a process may be silent."""
@@ -165,7 +165,8 @@ class SuiteStage:
         limit = TEST_LIMIT_S.get(self.name, _MAX_SILENCE_S)
         return [
             *program("pytest", str(suite_folder(self.name)), *_settings()),
-            *("-vv", "--color=no", "-n", "auto" if verification.jobs is None else str(verification.jobs)),
+            # Every assertion of the suites has a message: to rewrite them would only cost time.
+            *("-vv", "--color=no", "--assert=plain", "-n", self._workers(), "--dist", "worksteal"),
             # A test that hangs ends its worker, and is a failure by name. Each such test costs this time.
             *("-o", f"faulthandler_timeout={limit:g}", "-o", "faulthandler_exit_on_timeout=true"),
             *("--max-worker-restart", str(_MAX_RESTARTS)),
@@ -179,6 +180,13 @@ class SuiteStage:
             *(["-x"] if verification.stops else []),
             *self.arguments,
         ]
+
+    def _workers(self) -> str:
+        """How many processes run the tests. Tests of ranks mostly wait, for a rank that does not answer in time."""
+        if self.verification.jobs is not None:
+            return str(self.verification.jobs)
+        cores = os.cpu_count() or 1
+        return str(cores + (cores + 1) // 2) if self.name == "distributed_tests" else "auto"
 
 
 def run_process(
@@ -255,6 +263,7 @@ def follow(command: list[str], log: Path, run_file: Path, progress: Progress, li
     files are removed when it has ended, however it ends.
     """
     with ExitStack() as stack:
+        stack.enter_context(terminable())
         # A process that left the group may still write into the folder; that it cannot be removed is no failure.
         temporary = stack.enter_context(TemporaryDirectory(prefix="hicache-", ignore_cleanup_errors=True))
         copy = stack.enter_context(log.open("w", encoding="utf-8"))
@@ -432,6 +441,19 @@ def interruptible() -> Iterator[None]:
     finally:
         if is_ignored:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Take SIGTERM as Ctrl-C, so that the process which runs here is ended too. A handler that is set stays."""
+    is_default = current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_default:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if is_default:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _checkout_settings() -> Path:

@@ -42,7 +42,7 @@ BASELINE_HELP = "The run.json of an earlier run, or its report folder: what fail
 REQUIRE_HELP = "Level that must be verified as a whole, or nothing; may be given several times."
 ONLY_HELP = f"Stage to run; may be given several times: {', '.join(STAGES)}."
 KEYWORD_HELP = "Run the tests that match, as in pytest; the id of a clause selects its tests."
-JOBS_HELP = "Processes that run the tests of a stage. Default: one for each core."
+JOBS_HELP = "Processes that run the tests of a stage. Default: one for each core, half as many more for ranks."
 TIMEOUT_HELP = "End a stage that takes longer, as a failure."
 
 _OF_CACHE = ("replay", "conformance", "properties")

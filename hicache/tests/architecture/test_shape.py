@@ -40,6 +40,13 @@ def misshapen(path: Path) -> Iterator[str]:
 
 DOCSTRING = '"""A module."""\n'
 
+
+def silent_asserts(path: Path) -> list[str]:
+    """The assertions of a file that have no message."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [f"{path}:{one.lineno}: no message" for one in nodes if isinstance(one, ast.Assert) and one.msg is None]
+
+
 MISSHAPEN = {
     "a long function": ("f.py", DOCSTRING + "def f():\n" + "    x = 1\n" * 50, ":2: f has 51 lines, at most 50"),
     "a long method": ("c.py", DOCSTRING + "class C:\n  def m(self):\n" + "    x = 1\n" * 50, ":3: m has 51 lines"),
@@ -54,6 +61,20 @@ def test_every_file_is_in_shape() -> None:
     assert paths, f"no module was found below {ROOT}: the check looked at nothing"
     found = [line for path in paths for line in misshapen(path)]
     assert not found, "files out of shape:\n" + "\n".join(found)
+
+
+def test_every_assertion_of_the_suites_has_a_message() -> None:
+    # `hicache verify` runs them with --assert=plain: pytest explains no assertion that has none.
+    paths = python_files(ROOT, (*SUITES, "hicache/testing"))
+    assert paths, f"no module was found below {ROOT}: the check looked at nothing"
+    found = [line for path in paths for line in silent_asserts(path)]
+    assert not found, "assertions without a message:\n" + "\n".join(found)
+
+
+def test_an_assertion_without_a_message_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "suite.py"
+    path.write_text('assert True\nassert 1 == 1, "told"\n')
+    assert silent_asserts(path) == [f"{path}:1: no message"]
 
 
 @pytest.mark.parametrize(("name", "source", "expected"), MISSHAPEN.values(), ids=MISSHAPEN)

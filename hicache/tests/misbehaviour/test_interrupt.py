@@ -1,4 +1,4 @@
-"""Ctrl-C in each stage of `hicache verify`: a report of what there is, exit code 130, and no process that stays."""
+"""Ctrl-C or SIGTERM in a stage of `hicache verify`: a report of what there is, exit code 130, no process that stays."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ VERB = "match"
 
 @pytest.fixture
 def interrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[int, str]:
-    """The exit code and the output of a verification that is interrupted while the cache hangs in a verb."""
-    cell: Cell = next(one for one in cells(request.param) if (one.kind, one.verb) == ("hang", VERB))
+    """The exit code and the output of a verification that Ctrl-C interrupts while the cache hangs in a verb."""
+    return _ended_by(signal.SIGINT, request.param, tmp_path)
+
+
+def _ended_by(number: signal.Signals, stage: str, tmp_path: Path) -> tuple[int, str]:
+    """The exit code and the output of a verification that gets a signal while the cache hangs in a verb."""
+    cell: Cell = next(one for one in cells(stage) if (one.kind, one.verb) == ("hang", VERB))
     sign, output = tmp_path / "hangs", tmp_path / "output"
     with output.open("w") as written, interruptible():
         process = subprocess.Popen(
@@ -35,7 +40,7 @@ def interrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[int, st
         )
         try:
             _wait_for(sign, process)
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, number)
             code = process.wait(LIMIT_S)
         finally:
             process.kill()
@@ -71,3 +76,27 @@ def test_ctrl_c_gives_the_report_of_what_there_is(interrupted: tuple[int, str], 
     assert not failed, f"an interrupt is no failure, got {failed}"
     assert "Traceback" not in output, f"expected no traceback:\n{output}"
     assert "verified: " not in output.replace("not verified: ", ""), f"expected no claim:\n{output}"
+
+
+def test_sigterm_ends_the_stage_and_gives_the_report_of_what_there_is(tmp_path: Path) -> None:
+    code, output = _ended_by(signal.SIGTERM, "conformance", tmp_path)
+    assert code == 130, f"expected 130, got {code}:\n{output}"
+    assert (tmp_path / "report" / "report.html").is_file(), f"expected a report:\n{output}"
+    assert "interrupted" in output, f"expected it to be said:\n{output}"
+    left = _processes_of(tmp_path)
+    assert not left, f"expected the processes of the stage to be ended, got {left}"
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """The command lines that name a folder."""
+    if not Path("/proc/self/cmdline").exists():
+        pytest.skip("the processes of a machine are read from /proc, which this system does not have")
+    return [line for one in Path("/proc").glob("[0-9]*") if str(folder) in (line := _command_line(one))]
+
+
+def _command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        # It has ended since it was listed.
+        return ""
