@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
@@ -430,30 +430,27 @@ def _explains(record: RunRecord, ending: str, verification: Verification) -> boo
     }.get(ending, False)
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> AbstractContextManager[None]:
     """Let a process that is started here end at SIGINT, also where a shell lets its background jobs ignore it."""
-    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN and current_thread() is main_thread()
-    if is_ignored:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if is_ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return _as_interrupt(signal.SIGINT, signal.SIG_IGN)
+
+
+def terminable() -> AbstractContextManager[None]:
+    """Take SIGTERM as Ctrl-C, so that the process which runs here is ended too. A handler that is set stays."""
+    return _as_interrupt(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C, so that the process which runs here is ended too. A handler that is set stays."""
-    is_default = current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if is_default:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _as_interrupt(number: signal.Signals, replaced: signal.Handlers) -> Iterator[None]:
+    """Let a signal raise KeyboardInterrupt meanwhile, if its handler is the one to be replaced."""
+    is_replaced = current_thread() is main_thread() and signal.getsignal(number) is replaced
+    if is_replaced:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        if is_default:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if is_replaced:
+            signal.signal(number, replaced)
 
 
 def _checkout_settings() -> Path:
