@@ -18,10 +18,13 @@ from hicache.testing.driving.driver import Driver
 from hicache.testing.storage.subject import BackendSubject, Place
 from hicache.tests.attack.campaign import Campaign
 from hicache.tests.attack.test_writers import ON_DISK, damage_a_file
-from hicache.types import Key, Tier
+from hicache.types import Component, Key, Tier
 
 VERBS = 60
 PAGES = 5
+SHORT_OF_STATES = 16
+"""The seed of a round whose puts leave no state to evict until a step ends their copies."""
+
 PREFETCHES = 2
 """How many prefetches a round leaves open at most."""
 
@@ -90,7 +93,15 @@ class Walk:
         return self._driver.key(self._driver.prompt(pages))
 
     def _put(self) -> None:
-        self._driver.put(self._key())
+        key = self._key()
+        # Copies under way protect what they read, and only a step ends them: a put may find nothing else to evict.
+        # The match of the put may lock one state more.
+        needed = {**dict.fromkeys(self._config.components, self._driver.aligned(key)), Component.MAMBA: 2}
+        sizes = self._driver.sizes(Tier.DEVICE)
+        if any(sizes[name].free + sizes[name].evictable < count for name, count in needed.items()):
+            self._campaign.counts["waits for copies"] += 1
+            self._driver.drain()
+        self._driver.put(key)
 
     def _load(self) -> None:
         self._driver.load(self._key())
@@ -140,3 +151,13 @@ def test_a_threaded_cache_serves_no_wrong_byte_from_a_damaged_store(
             closing(Walk(campaign, place, seed)) as walk,
         ):
             walk.run()
+
+
+def test_a_walk_waits_for_copies_that_protect_every_state(tmp_path: Path) -> None:
+    campaign, subject = Campaign(), next(one for one in ON_DISK if one.name == "file")
+    with (
+        closing(Place(subject, tmp_path, page_bytes=1 << 16, capacity_bytes=1 << 22)) as place,
+        closing(Walk(campaign, place, SHORT_OF_STATES)) as walk,
+    ):
+        walk.run()
+    assert campaign.counts["waits for copies"], f"expected copies that protect every state, got {campaign.counts}"
