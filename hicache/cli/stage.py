@@ -52,6 +52,7 @@ _MAX_RESTARTS = 4
 _GRACE_S = 60.0
 _POLL_S = 0.5
 _MAX_QUEUED = 1000
+_THREADS = "OMP_NUM_THREADS"
 
 LEFT_BEHIND = "a thread or a process that it left running"
 
@@ -311,13 +312,14 @@ def bounded(lines: Iterable[str], limit: int) -> Iterator[str]:
 class WatchedProcess:
     """A process in a process group of its own, with stdout and stderr in one stream, and a cleaned environment.
 
-    Without `PYTEST_ADDOPTS` and the variables of the pytest plugin: a run has the options of the command alone.
+    Without `PYTEST_ADDOPTS` and the variables of the pytest plugin: a run has the options of the command alone. torch
+    has one thread, unless the environment sets another number: each core already has a process.
     `temporary`: the folder for its temporary files.
     """
 
     def __init__(self, command: Sequence[str], temporary: str) -> None:
         ignored = ("PYTEST_ADDOPTS", *(option.variable for option in OPTIONS))
-        environment = {name: value for name, value in os.environ.items() if name not in ignored}
+        environment = {_THREADS: "1"} | {name: value for name, value in os.environ.items() if name not in ignored}
         self._forked = Path(temporary) / "forked"
         environment |= {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary), FORKED: str(self._forked), **SAFE_PATH}
         with interruptible():

@@ -63,9 +63,9 @@ class Narrowing:
     left_out: tuple[str, ...] = ()
     stops: bool = False
 
-    def levels(self, not_begun: Collection[str]) -> list[Level]:
-        """The levels that were not run whole. `not_begun`: stages that an end before theirs left out."""
-        missing = {*self.left_out, *not_begun}
+    def levels(self, not_ended: Collection[str]) -> list[Level]:
+        """The levels that were not run whole. `not_ended`: stages that never began, or that ended too early."""
+        missing = {*self.left_out, *not_ended}
         return [level for level, stages in STAGES_OF.items() if not missing.isdisjoint(stages)]
 
 
@@ -240,8 +240,8 @@ def verify(
     show_results(results, console)
     failed, found = failed_stages(results), None
     if records:
-        not_begun = {stage.name for stage in stages} - {result.name for result in results}
-        merged = leaving_out(merge_runs(records), narrowing.levels(not_begun))
+        not_ended = {stage.name for stage in stages} - {one.name for one in results if one.problem is None}
+        merged = leaving_out(merge_runs(records), narrowing.levels(not_ended))
         found = coverage(overview(merged, CONTRACT))
         for remark in expected.remarks(merged.executions):
             say(console, remark)

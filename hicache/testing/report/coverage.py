@@ -71,7 +71,7 @@ class LevelResult:
         exceptions = f" except {self.known} with known failures" if self.known else ""
         share = f"{self.checked} of {self.applying} {unit}"
         if self.verdict is Verdict.IN_PART and not self.is_whole:
-            return f"{self.level.value}: not verified, the run was narrowed: {share} were checked"
+            return f"{self.level.value}: not verified, a part of the run is missing: {share} were checked"
         if self.verdict is Verdict.IN_PART:
             return f"{self.level.value}: not verified, only {share} were checked"
         return f"{self.level.value}: verified{exceptions}, {share}"

@@ -19,7 +19,7 @@ from hicache.cli import stage as stage_module
 from hicache.cli.app import app
 from hicache.cli.described import describe
 from hicache.cli.replay_stage import Replays, ReplayStage
-from hicache.cli.stage import Progress, StageResult, SuiteStage, Verification, follow, suite_folder
+from hicache.cli.stage import INTERRUPTED, Progress, StageResult, SuiteStage, Verification, follow, suite_folder
 from hicache.cli.verify import STAGES, left_out, verify
 from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
@@ -115,6 +115,13 @@ def test_each_cause_is_shown_once_with_the_command_of_its_smallest_example(tmp_p
     shortest = [number in (3, 5, 6) for number in range(7)]
     assert [failure.replay in output for failure in failures] == shortest, f"whole commands: {output}"
     assert "failed: conformance" in output, f"the verdict names the suite: {output}"
+
+
+@pytest.mark.parametrize("problem", [INTERRUPTED, "no output for 300 s"])
+def test_a_stage_that_did_not_come_to_its_end_verifies_no_level(tmp_path: Path, problem: str) -> None:
+    ended = FakeStage("properties", (execution("KEY-1", suite="properties"),), problem)
+    output = shown([FakeStage("conformance", (PASSED,), None), ended], tmp_path)
+    assert "device: not verified, a part of the run is missing" in output, f"the rest was never run: {output}"
 
 
 def test_without_a_passed_test_nothing_is_verified(tmp_path: Path) -> None:
@@ -252,6 +259,18 @@ def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
     assert ending == "code 0", f"the process ended well, got {ending}"
     assert seen == [(5, 100, 1), (100, 100, 1)], f"expected 5 % and 100 %, and one failure, got {seen}"
     assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("3", "3")])
+def test_torch_has_one_thread_in_a_process_unless_the_environment_says_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, threads: str
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    log = tmp_path / "log"
+    follow(python("import os; print(os.environ['OMP_NUM_THREADS'])"), log, tmp_path / "run.json", ignore)
+    assert log.read_text() == f"{threads}\n", f"expected {threads}, got {log.read_text()!r}"
 
 
 def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
