@@ -27,6 +27,12 @@ PROMPT = st.tuples(PAGES, NAMESPACE, st.integers(0, 3), KEPT, st.booleans())
 PASSED = st.sampled_from([0, 0, 0, 1, 2, 3, 6])
 """Pages that the window has passed: seldom all of them, since nothing would be cached then."""
 
+EVICTED = st.sampled_from([1, 1, 2, 3, 8])
+"""Pages that an eviction is asked for."""
+
+OTHER_PAGE = 4
+"""The number of a page with which no drawn prompt goes on."""
+
 PROMPTS_BEFORE_A_RESET = 3
 """A reset is drawn only when more prompts than these were inserted, so that it drops something."""
 
@@ -73,12 +79,24 @@ class DeviceMachine(CacheMachine):
     @rule(prompt=PROMPT, tail=TAIL, passed=PASSED, with_state=st.booleans(), priority=PRIORITY)
     def put_unmatched(self, prompt: Prompt, tail: int, passed: int, with_state: bool, priority: int) -> None:
         """A prompt is computed in full, as if nothing of it were cached, and inserted without a match before."""
-        pages, namespace = self._prompt(*prompt)
-        self.prompts.append((pages, namespace))
-        key = self.key(pages, tail, namespace)
-        fresh = self.take_slots(self.driver.aligned(key))
-        if fresh is not None:
-            self._insert(key, NO_SLOTS, fresh, self.pass_window(passed, 0, fresh), with_state, priority)
+        self._put_unmatched(*self._prompt(*prompt), tail, passed, with_state, priority)
+
+    @precondition(lambda self: self.divisible())
+    @rule(data=st.data(), is_used=st.booleans(), goes_on=st.booleans())
+    def split_and_evict(self, data: st.DataObject, is_used: bool, goes_on: bool) -> None:
+        """An insert without a match divides a node, and one page is evicted at once, before anything else is used.
+
+        What is behind the split is as recent as it was: the eviction shows its place in the order, seldom that of FULL,
+        which the front shares. `is_used`: the prompt is matched before, so that it is the most recent one.
+        """
+        earlier, namespace = data.draw(st.sampled_from(self.divisible()), label="earlier prompt")
+        kept = earlier[: data.draw(st.integers(1, len(earlier) - 1), label="pages of it")]
+        if is_used:
+            self._match(self.key(earlier, 0, namespace))
+        prompt = [*kept, OTHER_PAGE] if goes_on else kept
+        self._put_unmatched(prompt, namespace, tail=0, passed=0, with_state=True, priority=0)
+        component = data.draw(st.sampled_from(self.components[1:] or self.components), label="component")
+        self._evict(component, 1)
 
     # Lock.
 
@@ -97,18 +115,10 @@ class DeviceMachine(CacheMachine):
     # Evict, allocate, reset.
 
     @precondition(lambda self: self.prompts)
-    @rule(data=st.data(), pages=st.sampled_from([1, 1, 2, 3, 8]))
+    @rule(data=st.data(), pages=EVICTED)
     def evict(self, data: st.DataObject, pages: int) -> None:
         """Evict pages of one component."""
-        component = data.draw(st.sampled_from(self.components), label="component")
-        tokens = self.slots_of(component, pages)
-        before = self.driver.snapshot()
-        self.driver.evict(component, tokens)
-        after = self.driver.snapshot()
-        self.model.sync(after)
-        if self.has_known_order(component):
-            require_victims(self.uses, before, after, component, tokens)
-        self.uses.observe(after)
+        self._evict(data.draw(st.sampled_from(self.components), label="component"), pages)
 
     @precondition(lambda self: self.holders < HOLDERS)
     @rule(target=slots, pages=st.integers(1, 4))
@@ -158,6 +168,10 @@ class DeviceMachine(CacheMachine):
 
     # Internal.
 
+    def divisible(self) -> list[tuple[list[int], Namespace]]:
+        """Earlier prompts of two pages and more."""
+        return [(pages, namespace) for pages, namespace in self.prompts if len(pages) > 1]
+
     def _prompt(
         self, pages: list[int], namespace: Namespace, place: int, kept: int, goes_on: bool
     ) -> tuple[list[int], Namespace]:
@@ -180,6 +194,25 @@ class DeviceMachine(CacheMachine):
             window_start = self.pass_window(passed, shared, fresh)
             self._insert(key, found.device_indices, fresh, window_start, with_state, priority)
         self._unlock(receipt)
+
+    def _put_unmatched(
+        self, pages: list[int], namespace: Namespace, tail: int, passed: int, with_state: bool, priority: int
+    ) -> None:
+        self.prompts.append((pages, namespace))
+        key = self.key(pages, tail, namespace)
+        fresh = self.take_slots(self.driver.aligned(key))
+        if fresh is not None:
+            self._insert(key, NO_SLOTS, fresh, self.pass_window(passed, 0, fresh), with_state, priority)
+
+    def _evict(self, component: str, pages: int) -> None:
+        tokens = self.slots_of(component, pages)
+        before = self.driver.snapshot()
+        self.driver.evict(component, tokens)
+        after = self.driver.snapshot()
+        self.model.sync(after)
+        if self.has_known_order(component):
+            require_victims(self.uses, before, after, component, tokens)
+        self.uses.observe(after)
 
     def _match(self, key: Key) -> MatchResult:
         expected = self.model.expected_match(key).anchor
