@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import thread as pools
+from contextlib import suppress
 from pathlib import Path
 
 FORKED = "HICACHE_FORKED"
@@ -21,6 +22,16 @@ def end_if_forked(process: int) -> None:
     if FORKED in os.environ:
         Path(os.environ[FORKED]).touch()
     os._exit(1)
+
+
+def has_running_child() -> bool:
+    """Whether a process that this one started still runs. Takes the exit codes of those that have ended."""
+    with suppress(ChildProcessError):
+        while True:
+            process, _ = os.waitpid(-1, os.WNOHANG)
+            if process == 0:
+                return True
+    return False
 
 
 def left_threads() -> list[str]:

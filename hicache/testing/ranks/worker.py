@@ -21,7 +21,7 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 from hicache.errors import RankError
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.doing import DOING
-from hicache.testing.processes import end_if_forked, left_threads
+from hicache.testing.processes import end_if_forked, has_running_child, left_threads
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles
 from hicache.testing.ranks.process_world import ProcessWorld
@@ -29,6 +29,9 @@ from hicache.testing.ranks.world import Mesh
 
 LEFT_RUNNING = "a thread that was left running"
 """The cause of the failure of a rank whose threads would keep its process alive."""
+
+LEFT_FORK = "a process that was left running"
+"""The cause of the failure of a rank that started a process which has not ended."""
 
 STACK_MARGIN_S = 0.5
 """How long before its deadline a process writes down its stack."""
@@ -73,9 +76,8 @@ def _run_rank(task: Task, files: RankFiles) -> None:
         files.write_outcome(Outcome(files.rank, None, f"could not join the others:\n{traceback.format_exc()}"))
         return
     outcome = _run(task, world, files.rank)
-    if not outcome.failure and (left := left_threads()):
-        how = f"left threads running: {', '.join(left)}"
-        outcome = Outcome(files.rank, None, how, (LEFT_RUNNING,))
+    if not outcome.failure:
+        outcome = _left_running(files.rank) or outcome
     files.write_outcome(outcome)
     if not outcome.failure:
         _disconnect(world)
@@ -122,6 +124,15 @@ def _run(task: Task, world: ProcessWorld, rank: int) -> Outcome:
     end_if_forked(process)
     world.leave("had ended")
     return Outcome(rank, value, "")
+
+
+def _left_running(rank: int) -> Outcome | None:
+    """The failure of a rank that leaves a thread or a process behind; None if it leaves nothing."""
+    if left := left_threads():
+        return Outcome(rank, None, f"left threads running: {', '.join(left)}", (LEFT_RUNNING,))
+    if has_running_child():
+        return Outcome(rank, None, "left a process running: a fork, or a program that it started", (LEFT_FORK,))
+    return None
 
 
 def _disconnect(world: ProcessWorld) -> None:

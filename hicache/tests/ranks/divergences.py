@@ -152,6 +152,12 @@ def leaves_a_thread(world: RankWorld) -> None:
         threading.Thread(target=threading.Event().wait, name="left", daemon=False).start()
 
 
+def leaves_a_fork(world: RankWorld) -> None:
+    """Rank 1 forks, and the fork never ends."""
+    if world.rank == 1 and os.fork() == 0:
+        threading.Event().wait()
+
+
 def prints_without_end(world: RankWorld) -> None:
     """Rank 1 prints, and never returns."""
     while world.rank == 1:
