@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,15 +80,19 @@ FLAGS: Mapping[str, Lie] = {
 @contextmanager
 def over_a_script(driver: Driver, **changes: Any) -> Iterator[tuple[Driver, Script]]:
     """A driver of an empty cache over the same store, whose backend follows a script. `changes`: of StorageConfig."""
+    with script() as (name, told), storage_variant(driver, storage={**scripted(driver, name), **changes}) as other:
+        try:
+            yield other, told
+        finally:
+            # Before the cache is checked and closed: a cache that waits for ever would do so here.
+            told.behave()
+
+
+def scripted(driver: Driver, name: str) -> dict[str, Any]:
+    """The fields of StorageConfig for the backend of a driver behind a script."""
     tier = storage_config(driver)
-    with script() as (name, told):
-        options = {"inner": tier.backend, "inner_options": tier.extra.options, "script": name}
-        with storage_variant(driver, storage={"backend": BACKEND, "options": options, **changes}) as other:
-            try:
-                yield other, told
-            finally:
-                # Before the cache is checked and closed: a cache that waits for ever would do so here.
-                told.behave()
+    options = {"inner": tier.backend, "inner_options": tier.extra.options, "script": name}
+    return {"backend": BACKEND, "options": options}
 
 
 @clause("STORE-12", "STORE-3", page_sizes=[16])
@@ -319,6 +324,18 @@ def test_a_backend_that_ends_its_thread_has_failed_one_call(driver: Driver) -> N
             came = prefetched_pages(other, ticket)
             assert came == len(PROMPT), f"FLOW-13: one call failed: expected {len(PROMPT)} pages next, {came} came"
             other.reset()
+
+
+@clause("FLOW-13", page_sizes=[16])
+def test_an_opening_does_not_wait_for_a_backend_that_hangs(driver: Driver) -> None:
+    with script() as (name, told):
+        gate = told.hang("open")
+        tier = replace(storage_config(driver), **scripted(driver, name), answer_timeout_s=SHORT_S)
+        # A cache refuses to open with an error of its own, or opens without storage.
+        with suppress(Exception):
+            type(driver.adapter)(replace(driver.config, storage=tier)).close()
+        assert gate.entered.is_set(), "FLOW-13: expected the backend to be opened with the cache"
+        assert not gate.was_late, "FLOW-13: expected no opening to wait for a backend that hangs"
 
 
 @clause("FLOW-13", "FLOW-12", page_sizes=[16])

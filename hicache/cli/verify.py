@@ -99,7 +99,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 ) -> None:
     """Verify a cache: run the suites on it, the shortest first, and write one report.
 
-    Runs few configurations and few examples, in three to four minutes on two cores; with --full, everything.
+    Runs few configurations and few examples, in two to four minutes on two cores; with --full, everything.
 
     With VERBS, replays a generated trace. Always runs the conformance suite (the contract, clause by clause) and the
     properties (random operations). With RANKS, also runs the suite for several ranks, one process for each. With BYTES

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.tiers.prefetch import PrefetchManager
 from hicache.tiers.quarantine import Quarantine
@@ -53,8 +54,11 @@ class StorageTier:
     # The calls of the scheduler's thread. Each is waited for as long as one call may take.
 
     def open(self) -> None:
-        """Open the backend, and call it from now on."""
-        self.worker.attach(self._opened())
+        """Open the backend, and call it from now on. Raises ConfigurationError when it does not answer."""
+        try:
+            self.attach()
+        except TimeoutError as error:
+            raise ConfigurationError(f"storage backend {self.name}: {error}") from error
 
     def attach(self) -> None:
         """The same. Raises TimeoutError when the backend does not answer."""

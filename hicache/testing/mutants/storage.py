@@ -15,6 +15,7 @@ from hicache.testing.mutants.rows import Row
 from hicache.testing.storage.misbehaving import ThreadKilledError
 from hicache.tiers.quarantine import HeldPages, Quarantine
 from hicache.tiers.storage_io import StorageWorker
+from hicache.tiers.storage_tier import StorageTier
 from hicache.transfer.executors import Executor, ThreadExecutor
 from hicache.transfer.job import JobT, Progress, Worker
 
@@ -55,6 +56,17 @@ class WaitsForEver(ReferenceAdapter):
     def _opened(self, kind: ExecutorKind, name: str, worker: Worker[JobT], *, is_copy: bool) -> Executor[JobT]:
         opened = super()._opened(kind, name, worker, is_copy=is_copy)
         return ThreadExecutor(name, worker.step) if isinstance(opened, ThreadExecutor) and not is_copy else opened
+
+
+class _WaitsToOpen(StorageTier):
+    def open(self) -> None:
+        self.worker.attach(self._opened())
+
+
+class OpensWithoutADeadline(OtherParts):
+    """A backend may take any time to open."""
+
+    parts = ((cache, "StorageTier", _WaitsToOpen),)
 
 
 class _Mortal(ThreadExecutor[JobT]):
@@ -137,6 +149,14 @@ ROWS = (
         clauses=("FLOW-13",),
         adapter=WaitsForEver,
         test=f"{MISBEHAVING}test_a_drain_does_not_wait_for_a_backend_that_hangs{FULL_ALONE}]",
+        told="FLOW-13",
+    ),
+    Row(
+        slug="an-opening-is-waited-for-without-end",
+        source="ours",
+        clauses=("FLOW-13",),
+        adapter=OpensWithoutADeadline,
+        test=f"{MISBEHAVING}test_an_opening_does_not_wait_for_a_backend_that_hangs{FULL_ALONE}]",
         told="FLOW-13",
     ),
     Row(

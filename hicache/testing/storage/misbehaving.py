@@ -98,6 +98,7 @@ class MisbehavingStorage(StorageWrapper):
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope, options)
         self._script = _SCRIPTS[self.parsed.text("script")]
+        self._answer("open", 0, lambda: None)
 
     def has(self, keys: Sequence[str]) -> list[bool]:
         return self._answer("has", len(keys), lambda: self.inner.has(keys))
