@@ -93,7 +93,10 @@ def _pair(drawn: Drawn, options: Sequence[str], *, broken_first: bool) -> bool:
         for adapter in reversed(adapters) if broken_first else adapters:
             found[adapter] = verdict(adapter, Path(folder) / adapter.__name__, options)
     sound, broken = (found[adapter] for adapter in adapters)
-    problems = problems_of(drawn, broken) + ([f"the sound cache: exit code {sound.code}"] if sound.code else [])
+    problems = problems_of(drawn, broken)
+    if sound.code:
+        failed = [f"{one.node_id}: {one.reason}" for one in sound.view.failures]
+        problems.append(f"the sound cache: exit code {sound.code}: {headline(sound.view)}: {'; '.join(failed)}")
     ratio = broken.duration_s / sound.duration_s
     figures = (
         f"{len(broken.view.causes)} causes",
