@@ -364,11 +364,18 @@ def open_on_disk(root: Path, **options: object) -> UnifiedRadixCache:
     )
 
 
-def _threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("hicache"))
+Threads = Callable[[], list[str]]
+"""The names of the threads of hicache that have begun since a test began."""
 
 
-def test_a_context_manager_ends_all_threads(tmp_path: Path) -> None:
+@pytest.fixture
+def threads() -> Threads:
+    """A broken cache of another test in this process may have left some: those are not counted."""
+    before = set(threading.enumerate())
+    return lambda: sorted(one.name for one in set(threading.enumerate()) - before if one.name.startswith("hicache"))
+
+
+def test_a_context_manager_ends_all_threads(tmp_path: Path, threads: Threads) -> None:
     with open_on_disk(tmp_path) as cache:
         insert_prompt(cache)
         cache.drain()
@@ -377,11 +384,11 @@ def test_a_context_manager_ends_all_threads(tmp_path: Path) -> None:
         assert cache.prefetch(cache.key(PROMPT[::-1])) is not None, "the prompt is as long as the threshold"
         cache.drain()
         expected = ["hicache-backup", "hicache-load", "hicache-storage-read", "hicache-storage-write"]
-        assert _threads() == expected, f"expected {expected} after a job of each kind, found {_threads()}"
-    assert _threads() == [], f"after the cache was closed there are {_threads()}"
+        assert threads() == expected, f"expected {expected} after a job of each kind, found {threads()}"
+    assert threads() == [], f"after the cache was closed there are {threads()}"
 
 
-def test_an_exception_passes_and_leaves_no_thread(tmp_path: Path) -> None:
+def test_an_exception_passes_and_leaves_no_thread(tmp_path: Path, threads: Threads) -> None:
     def fail_inside() -> None:
         with open_on_disk(tmp_path) as cache:
             insert_prompt(cache)
@@ -390,13 +397,13 @@ def test_an_exception_passes_and_leaves_no_thread(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError, match="of the caller"):
         fail_inside()
-    assert _threads() == [], f"after an exception there are {_threads()}"
+    assert threads() == [], f"after an exception there are {threads()}"
 
 
-def test_a_cache_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_opened_leaves_no_thread(tmp_path: Path, threads: Threads) -> None:
     with pytest.raises(ConfigurationError, match="'file' has no option 'rood', which is 'x'"):
         open_on_disk(tmp_path, rood="x")
-    assert _threads() == [], f"after a refusal there are {_threads()}"
+    assert threads() == [], f"after a refusal there are {threads()}"
 
 
 class KilledError(BaseException):
@@ -405,7 +412,11 @@ class KilledError(BaseException):
 
 @pytest.mark.parametrize("error", [OSError("a file is held"), KilledError("of the backend")], ids=repr)
 def test_a_backend_that_raises_when_it_is_closed_leaves_no_thread(
-    tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    error: BaseException,
+    threads: Threads,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refuse(_: FileStorage) -> None:
         raise error
@@ -416,7 +427,7 @@ def test_a_backend_that_raises_when_it_is_closed_leaves_no_thread(
         cache.evict("full", CAPACITY)
         load_prompt_back(cache)
         monkeypatch.setattr(FileStorage, "close", refuse)
-    assert _threads() == [], f"the backend could not be closed, and there are {_threads()}"
+    assert threads() == [], f"the backend could not be closed, and there are {threads()}"
     assert "storage backend, close: " in caplog.text, f"expected the error to be logged, got {caplog.messages}"
 
 
@@ -439,10 +450,10 @@ def test_the_longest_call_of_a_verb_is_measured() -> None:
         assert found == ("clear_storage", 7.0), f"the backend took 7 s to clear, got {found}"
 
 
-def test_a_cache_may_be_closed_twice(tmp_path: Path) -> None:
+def test_a_cache_may_be_closed_twice(tmp_path: Path, threads: Threads) -> None:
     with open_on_disk(tmp_path) as cache:
         cache.close()
-    assert _threads() == [], f"after two closings there are {_threads()}"
+    assert threads() == [], f"after two closings there are {threads()}"
 
 
 # Opened again over files, on threads and on real time, it has what was inserted before.
