@@ -60,7 +60,7 @@ def verdict(adapter: type[CacheAdapter], folder: Path, options: Sequence[str]) -
 def problems_of(drawn: Drawn, found: Verdict) -> list[str]:
     """What is wrong with the verdict on a broken cache."""
     causes = found.view.causes
-    named = (causes[0].name, *causes[0].named) if causes else ()
+    named = causes[0].named if causes else ()
     wrong = {
         f"exit code {found.code}": found.code != 1,
         f"expected {' or '.join(drawn.clauses)} first": not set(drawn.clauses) & set(named),
