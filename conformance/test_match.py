@@ -327,7 +327,7 @@ def test_the_prompt_of_a_long_request_is_found_up_to_its_last_page(
 
 
 def what_broke(driver: Driver, prompt: list[int], expected: int) -> str:
-    """The clause: the request left its window behind it, and its prompt is not found; or it kept no window at all."""
+    """The broken clause: REQ-4 if the request itself is not found either, MATCH-3 if only its prompt is not."""
     served = [*prompt, *range(driver.config.page_size - 1)]
     whole = driver.admit(driver.key([*served, 9]))
     return "MATCH-3" if whole is not None and whole.cached_tokens > expected else "REQ-4"

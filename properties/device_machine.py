@@ -27,9 +27,6 @@ PROMPT = st.tuples(PAGES, NAMESPACE, st.integers(0, 3), KEPT, st.booleans())
 PASSED = st.sampled_from([0, 0, 0, 1, 2, 3, 6])
 """Pages that the window has passed: seldom all of them, since nothing would be cached then."""
 
-EVICTED = st.sampled_from([1, 1, 2, 3, 8])
-"""Pages that an eviction is asked for."""
-
 OTHER_PAGE = 4
 """The number of a page with which no drawn prompt goes on."""
 
@@ -84,10 +81,10 @@ class DeviceMachine(CacheMachine):
     @precondition(lambda self: self.divisible())
     @rule(data=st.data(), is_used=st.booleans(), goes_on=st.booleans())
     def split_and_evict(self, data: st.DataObject, is_used: bool, goes_on: bool) -> None:
-        """An insert without a match divides a node, and one page is evicted at once, before anything else is used.
+        """An insert without a match splits a node, and one page or state is evicted before anything else is used.
 
-        What is behind the split is as recent as it was: the eviction shows its place in the order, seldom that of FULL,
-        which the front shares. `is_used`: the prompt is matched before, so that it is the most recent one.
+        The lower part must keep its place in the order of SWA and MAMBA. `is_used`: a match comes first, so that the
+        prompt is the most recent one.
         """
         earlier, namespace = data.draw(st.sampled_from(self.divisible()), label="earlier prompt")
         kept = earlier[: data.draw(st.integers(1, len(earlier) - 1), label="pages of it")]
@@ -115,7 +112,7 @@ class DeviceMachine(CacheMachine):
     # Evict, allocate, reset.
 
     @precondition(lambda self: self.prompts)
-    @rule(data=st.data(), pages=EVICTED)
+    @rule(data=st.data(), pages=st.sampled_from([1, 1, 2, 3, 8]))
     def evict(self, data: st.DataObject, pages: int) -> None:
         """Evict pages of one component."""
         self._evict(data.draw(st.sampled_from(self.components), label="component"), pages)

@@ -30,7 +30,7 @@ from hicache.testing.ranks.world import Mesh
 LEFT_RUNNING = "a thread that was left running"
 """The cause of the failure of a rank whose threads would keep its process alive."""
 
-LEFT_FORK = "a process that was left running"
+LEFT_PROCESS = "a process that was left running"
 """The cause of the failure of a rank that started a process which has not ended."""
 
 STACK_MARGIN_S = 0.5
@@ -131,7 +131,7 @@ def _left_running(rank: int) -> Outcome | None:
     if left := left_threads():
         return Outcome(rank, None, f"left threads running: {', '.join(left)}", (LEFT_RUNNING,))
     if has_running_child():
-        return Outcome(rank, None, "left a process running: a fork, or a program that it started", (LEFT_FORK,))
+        return Outcome(rank, None, "left a process running: a fork, or a program that it started", (LEFT_PROCESS,))
     return None
 
 

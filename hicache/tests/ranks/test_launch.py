@@ -17,7 +17,7 @@ from hicache.testing.plugin.doing import MAX_OUTPUT
 from hicache.testing.process_starts import process_starts
 from hicache.testing.ranks.launch import ENDED, HANDLED, Launch
 from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
-from hicache.testing.ranks.worker import LEFT_FORK, LEFT_RUNNING
+from hicache.testing.ranks.worker import LEFT_PROCESS, LEFT_RUNNING
 from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.tests.ranks import divergences
 from hicache.tests.ranks.divergences import DIVERGENCES
@@ -113,7 +113,7 @@ def test_a_process_tells_the_cause(launch: Launch) -> None:
     [
         (divergences.exits, "SystemExit in the test"),
         (divergences.leaves_a_thread, LEFT_RUNNING),
-        (divergences.leaves_a_fork, LEFT_FORK),
+        (divergences.leaves_a_fork, LEFT_PROCESS),
         (divergences.prints_without_end, f"{ENDED}: more than {MAX_OUTPUT:,} characters of output"),
     ],
 )
