@@ -121,7 +121,7 @@ def test_a_rank_that_exits_prints_without_end_or_leaves_something_running_is_nam
     launch: Launch, entry: Callable[[RankWorld], None], cause: str
 ) -> None:
     with pytest.raises(RanksFailedError) as caught:
-        launch.values(entry)
+        replace(launch, timeout_s=2.0).values(entry)
     assert caught.value.causes == (cause,), f"expected {cause!r}, got {caught.value.causes}: {caught.value}"
 
 

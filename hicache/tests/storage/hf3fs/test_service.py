@@ -251,11 +251,13 @@ def test_without_descriptors_the_service_waits_before_it_tries_again(
         return accept(server)
 
     service = serve(Catalogue(None))
-    monkeypatch.setattr(ThreadingHTTPServer, "get_request", fail)
-    monkeypatch.setattr(service._server._changed, "wait", pauses.append)
-    with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
-        connection.request("POST", "/0/initialize", b'{"num_pages":1}', JSON)
-        assert connection.getresponse().status == 204, "it serves when there are descriptors again"
+    # No longer than needed: a service that closes waits for its connections by the same method.
+    with monkeypatch.context() as changed:
+        changed.setattr(ThreadingHTTPServer, "get_request", fail)
+        changed.setattr(service._server._changed, "wait", pauses.append)
+        with closing(HTTPConnection(str(service.host), service.port, timeout=30)) as connection:
+            connection.request("POST", "/0/initialize", b'{"num_pages":1}', JSON)
+            assert connection.getresponse().status == 204, "it serves when there are descriptors again"
     assert pauses == [service_module.PAUSE_S] * failures, f"one pause for each failure, got {pauses}"
     assert caplog.text.count("cannot be accepted") == 1, f"the failure is logged once, got {caplog.text}"
 
