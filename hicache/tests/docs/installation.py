@@ -8,8 +8,10 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass, replace
+from fcntl import LOCK_EX, flock
 from importlib.metadata import entry_points
 from pathlib import Path
+from tempfile import mkdtemp
 
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.report.run import write_run
@@ -107,6 +109,18 @@ class Installation:
         }
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return kept | {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1", "HICACHE_QUICK": "1"}
+
+
+def shared_installation(temporary: Path) -> Installation:
+    """The wheel of the checkout, installed once for all workers of a run. `temporary`: the folder of this worker."""
+    folder = (temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary) / "installation"
+    folder.mkdir(exist_ok=True)
+    installed = folder / "installed"
+    with (folder / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if not installed.exists():
+            installed.write_text(str(install_wheel(Path(mkdtemp(dir=folder))).folder), encoding="utf-8")
+    return Installation(Path(installed.read_text(encoding="utf-8")))
 
 
 def install_wheel(folder: Path) -> Installation:

@@ -14,7 +14,7 @@ from typer.main import get_command
 from hicache.cli.app import app
 from hicache.testing.plugin.options import OPTIONS
 from hicache.testing.plugin.profiles import PROFILES
-from hicache.tests.docs.installation import Installation, install_wheel, write_user_files
+from hicache.tests.docs.installation import Installation, shared_installation, write_user_files
 from hicache.tests.docs.pages import PAGES, ROOT, Block, blocks_of_pages, read_blocks
 from hicache.tests.docs.shorter import ENDS_WITH, NOT_RUN, SHORTER, shortened, why_not_run
 
@@ -28,7 +28,7 @@ COMMANDS = [(block.place, command) for block in BLOCKS for command in block.comm
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """The wheel of the checkout."""
-    return install_wheel(tmp_path_factory.mktemp("installation"))
+    return shared_installation(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture
