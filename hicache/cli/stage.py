@@ -173,7 +173,7 @@ class SuiteStage:
             *("--max-worker-restart", str(_MAX_RESTARTS)),
             # These two plugins would write files into the current folder.
             *("-p", "no:cacheprovider", "-p", "no:benchmark"),
-            *("--hicache-adapter", verification.adapter, "--hicache-report", str(directory), *known),
+            *("--hicache-adapter", verification.adapter, "--hicache-report", str(directory / "run.json"), *known),
             *(["--hicache-baseline", str(verification.baseline)] if verification.baseline else []),
             "--hicache-repeat",
             *(["--hicache-quick"] if verification.quick else []),

@@ -102,7 +102,12 @@ ADAPTER = Option("hicache-adapter", "MODULE:CLASS", f"the cache under test; defa
 BACKEND = Option("hicache-backend", "NAME", "a storage backend under test: a registered name or MODULE:CLASS")
 BACKEND_CONFIG = Option("hicache-backend-config", "JSON", "its options: JSON, or =@FILE in JSON, TOML or YAML")
 KNOWN_FAILURES = Option("hicache-known-failures", "FILE", "TOML list of what is known to fail, and why", is_path=True)
-REPORT = Option("hicache-report", "DIR", "write run.json, report.html, report.md and junit.xml there", is_path=True)
+REPORT = Option(
+    "hicache-report",
+    "DIR",
+    "write run.json, report.html, report.md and junit.xml there; with NAME.json in its place: the record alone",
+    is_path=True,
+)
 BASELINE = Option(
     "hicache-baseline", "FILE", "run.json of an earlier run: what failed there does not fail this run", is_path=True
 )

@@ -58,7 +58,7 @@ from hicache.testing.plugin.tags import (
 from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.plugin.workers import Workers
 from hicache.testing.ranks.world import Mesh
-from hicache.testing.report import leaving_out, write_report
+from hicache.testing.report import leaving_out, write_report, write_run
 from hicache.testing.report.run import (
     NO_EVIDENCE,
     NO_PROFILE,
@@ -126,14 +126,13 @@ class SuiteSession:
             *narrower(self.known, executions),
             *(f"ERROR: {problem}" for problem in problems),
         ]
-        directory = REPORT.text(self._config)
-        if directory is not None:
+        place = REPORT.text(self._config)
+        if place is not None:
             record = record_of(self._config, self._started, executions, self.journal.subjects)
             stopped = bool(session.shouldstop or session.shouldfail)
             if stopped or self._config.getoption("keyword") or self._config.getoption("markexpr"):
                 record = leaving_out(record, Level)
-            page = write_report(record, Path(directory), contract)
-            self._lines.append(f"report: {page}")
+            self._lines.append(f"report: {_write(record, Path(place), contract)}")
 
     def print_summary(self, terminal: pytest.TerminalReporter) -> None:
         """Print the reasons behind the counts."""
@@ -157,6 +156,15 @@ class SuiteSession:
         if not _is_part_of_a_suite(self._config):
             for failure in self._tally.unmatched(self.known):
                 yield f"{failure.place} matches no executed test: remove it"
+
+
+def _write(record: RunRecord, place: Path, clauses: Mapping[str, Clause]) -> Path:
+    """Write the report into a folder, or the record alone if the place is a JSON file."""
+    if place.suffix != ".json":
+        return write_report(record, place, clauses)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_run(record, place)
+    return place
 
 
 def _read_known_failures(path: str | None) -> tuple[KnownFailure, ...]:

@@ -87,12 +87,12 @@ def run_on_baseline(pytester: pytest.Pytester, *broken: str) -> tuple[pytest.Run
     """A run whose tests fail where these files are, on the baseline of a run with the file `broken`."""
     write_suite(pytester, SUITE)
     (pytester.path / "broken").touch()
-    assert run(pytester, "--hicache-report", "before").ret == 1, "the baseline has a failure"
+    assert run(pytester, "--hicache-report", "before.json").ret == 1, "the baseline has a failure"
     (pytester.path / "broken").unlink()
     for name in broken:
         (pytester.path / name).touch()
-    result = run(pytester, "--hicache-report", "after", "--hicache-baseline", "before/run.json")
-    return result, read_run(pytester.path / "after" / "run.json")
+    result = run(pytester, "--hicache-report", "after.json", "--hicache-baseline", "before.json")
+    return result, read_run(pytester.path / "after.json")
 
 
 @pytest.mark.parametrize(

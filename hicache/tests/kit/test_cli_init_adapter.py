@@ -39,7 +39,7 @@ def written(folder: Path, *arguments: str) -> str:
 def conformance_of(adapter: str, folder: Path) -> RunRecord:
     """A run of the conformance suite by its name in the wheel, without the tests of backends, from the folder."""
     suite = "hicache.suites.conformance"
-    options = ("-q", "-p", "no:cacheprovider", "-k", "not storage", "--hicache-report", str(folder / "out"))
+    options = ("-q", "-p", "no:cacheprovider", "-k", "not storage", "--hicache-report", str(folder / "run.json"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--pyargs", suite, "--hicache-adapter", adapter, *options],
         capture_output=True,
@@ -48,7 +48,7 @@ def conformance_of(adapter: str, folder: Path) -> RunRecord:
         check=False,
     )
     assert done.returncode == 0, f"expected 0, got {done.returncode}: {done.stdout}{done.stderr}"
-    return read_run(folder / "out" / "run.json")
+    return read_run(folder / "run.json")
 
 
 @pytest.mark.parametrize("door", Door)

@@ -329,7 +329,8 @@ def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *ex
 
     def report(command: list[str], log: Path, *_: object) -> str:
         assert log.parent == directory / "conformance", f"the log lies beside the report, got {log}"
-        assert command[command.index("--hicache-report") + 1] == str(log.parent), f"told where to report: {command}"
+        record_file = log.parent / "run.json"
+        assert command[command.index("--hicache-report") + 1] == str(record_file), f"told where to report: {command}"
         log.write_text("".join(f"line {number}\n" for number in range(100)))
         if executions:
             write_run(record(*executions), log.parent / "run.json")

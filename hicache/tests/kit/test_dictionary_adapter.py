@@ -27,17 +27,25 @@ class Forgetful(DictionaryAdapter):
 
 def verified(adapter: str, directory: Path, *options: str) -> RunRecord:
     """A run of the conformance suite, without the tests of backends."""
-    suite = ROOT / "conformance"
+    suite, run_file = ROOT / "conformance", directory / "run.json"
     command = [sys.executable, "-m", "pytest", str(suite), "--ignore", str(suite / "storage"), "-q", *options]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--hicache-adapter", adapter, "--hicache-report", str(directory)],
+        [
+            *command,
+            "-p",
+            "no:cacheprovider",
+            "--hicache-adapter",
+            adapter,
+            "--hicache-report",
+            str(run_file),
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
     assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
-    return read_run(directory / "run.json")
+    return read_run(run_file)
 
 
 @pytest.fixture(scope="module")

@@ -30,15 +30,23 @@ class Trusting(ReferenceAdapter):
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Outcome]]:
     """The outcomes of each test function, of quick configurations."""
-    directory = tmp_path_factory.mktemp("report")
+    run_file = tmp_path_factory.mktemp("report") / "run.json"
     tests = (*OF_MORE_THAN_REFUSALS, OF_REFUSALS_ALONE, "--hicache-quick", "-k", "not held_however or lose")
     adapter = f"{Trusting.__module__}:{Trusting.__name__}"
-    options = ("-q", "-p", "no:cacheprovider", "--hicache-adapter", adapter, "--hicache-report", str(directory))
+    options = (
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--hicache-adapter",
+        adapter,
+        "--hicache-report",
+        str(run_file),
+    )
     command = [sys.executable, "-m", "pytest", *tests, *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
     found: dict[str, set[Outcome]] = {}
-    for one in read_run(directory / "run.json").executions:
+    for one in read_run(run_file).executions:
         found.setdefault(one.node_id.partition("[")[0], set()).add(one.outcome)
     return found
 

@@ -260,6 +260,15 @@ def test_the_report_is_written(pytester: pytest.Pytester) -> None:
     assert files == {"run.json", "report.html", "report.md", "junit.xml"}, f"got {sorted(files)}"
 
 
+def test_the_record_alone_is_written(pytester: pytest.Pytester) -> None:
+    write_suite(pytester, '@clause("KEY-1", page_sizes=[1])\ndef test_a(config): ...\n')
+    run(pytester, "--hicache-report", "new/one.json").stdout.fnmatch_lines(["report: new/one.json"])
+    files = [path.name for path in (pytester.path / "new").iterdir()]
+    assert files == ["one.json"], f"expected the record alone, got {sorted(files)}"
+    found = [one.outcome for one in read_run(pytester.path / "new" / "one.json").executions]
+    assert found == [Outcome.PASSED], f"expected the run, got {found}"
+
+
 DIES = """
 @clause("POOL-4")
 def test_dies():
