@@ -106,6 +106,18 @@ class SuitePlugin:
         if self._session is not None or any(item.get_closest_marker("clause") for item in items):
             self.session().prepare(items)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, Any, Any]:
+        """Look for no garbage while tests are collected: what is made then stays."""
+        pauses = self._session is not None and gc.isenabled()
+        if pauses:
+            gc.disable()
+        try:
+            return (yield)
+        finally:
+            if pauses:
+                gc.enable()
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Leave out what was imported and collected when garbage is looked for: it stays until the end of the run."""
