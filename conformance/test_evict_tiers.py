@@ -647,12 +647,12 @@ def require_gap(driver: Driver, component: str) -> None:
     assert found == expected_reach, f"EVICT-3: the longer prompt hits, the gap does not: {expected_reach}, got {found}"
 
 
-@clause("EVICT-8", "EVICT-3", "EVICT-4", components=(SWA,))
+@clause("EVICT-8", "EVICT-3", "EVICT-4", "MATCH-1", components=(SWA,))
 def test_swa_data_of_an_inner_node_leaves_a_gap_on_the_host(driver: Driver) -> None:
     require_gap(driver, SWA)
 
 
-@clause("EVICT-8", "EVICT-3", "EVICT-4", components=(MAMBA,))
+@clause("EVICT-8", "EVICT-3", "EVICT-4", "MATCH-1", components=(MAMBA,))
 def test_the_state_of_an_inner_node_leaves_a_gap_on_the_host(driver: Driver) -> None:
     require_gap(driver, MAMBA)
 

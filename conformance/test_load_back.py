@@ -82,7 +82,7 @@ def require_load(driver: Driver, pages: Sequence[int], expected: ExpectedMatch, 
     require_match(again, ExpectedMatch(expected.best, expected.best, nothing), f"{what}, loaded")
 
 
-@clause("HOST-4", "HOST-5", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
+@clause("MATCH-1", "HOST-4", "HOST-5", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
 def test_a_load_brings_exactly_the_host_hits_of_the_residency_cases(driver: Driver) -> None:
     with host_variant(driver, sliding_window_size=window_tokens(driver.config, WINDOW_PAGES)) as two_tiers:
         for case in residency_cases(two_tiers):
@@ -91,7 +91,7 @@ def test_a_load_brings_exactly_the_host_hits_of_the_residency_cases(driver: Driv
             two_tiers.reset()
 
 
-@clause("HOST-4", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
+@clause("MATCH-1", "HOST-4", "FLOW-10", needs=LOOKING, write_policies=WRITE_THROUGH)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_load_brings_exactly_the_host_hits_of_the_oracle(driver: Driver, seed: int) -> None:
     rng = Random(seed)

@@ -47,7 +47,7 @@ LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
 SHORT = 8
 """Steps of a short run over two tiers. Most defects need no more, and shrinking a long run takes minutes."""
 
-ON_TWO_TIERS = ("MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
+ON_TWO_TIERS = ("MATCH-1", "MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
 
 
 def require(capabilities: frozenset[Capability], adapter_type: type[CacheAdapter]) -> None:
@@ -170,7 +170,8 @@ def test_any_mix_of_requests_and_transfers(
 
 @pytest.mark.parametrize("executor", [ExecutorKind.STEPPED, ExecutorKind.THREADED], ids=["stepped", "threaded"])
 @clause(
-    *("FETCH-1", "FETCH-4", "FETCH-6", "FETCH-8", "FETCH-9", "FLOW-9", "FLOW-12", "EVICT-9", "POOL-1", "STORE-3"),
+    *("MATCH-1", "FETCH-1", "FETCH-4", "FETCH-6", "FETCH-8", "FETCH-9", "FLOW-9", "FLOW-12", "EVICT-9", "POOL-1"),
+    "STORE-3",
     needs=(*LOOKING, Capability.HOST, Capability.STORAGE),
 )
 @COMBINED

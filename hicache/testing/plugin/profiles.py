@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 PROFILES = ("hicache-quick", "hicache-ci", "hicache-nightly")
 
-MAX_SHRINKING_S = 60
-"""For reducing a failing example. Most are reduced in a few seconds; a larger example tells the same."""
+MAX_SHRINKING_S, QUICK_SHRINKING_S = 60, 15
+"""For reducing a failing example, and so in hicache-quick. Most take seconds; a larger example tells the same."""
 
 _FOLDERS: set[Path] = set()
 
@@ -29,7 +29,7 @@ def suite_profile(path: Path, *, is_chosen: bool) -> Iterator[None]:
     """For a file of a suite that searches: its profile, and afterwards the one from before. Nothing for other files.
 
     `is_chosen`: the run names a profile, which is loaded already and stays. Otherwise it is hicache-ci where the
-    variable CI is set, and hicache-quick elsewhere. A failure is reduced for MAX_SHRINKING_S at most: Hypothesis has
+    variable CI is set, and hicache-quick elsewhere. A failure is reduced for so many seconds at most: Hypothesis has
     no setting for it, and stops after 300 seconds.
     """
     if _FOLDERS.isdisjoint((path, *path.parents)):
@@ -41,9 +41,9 @@ def suite_profile(path: Path, *, is_chosen: bool) -> Iterator[None]:
     register_profiles()
     # The public function for it is younger than the oldest Hypothesis that the kit takes.
     profile, limit = settings._current_profile or "default", engine.MAX_SHRINKING_SECONDS  # noqa: SLF001
-    engine.MAX_SHRINKING_SECONDS = MAX_SHRINKING_S
     if not is_chosen:
         settings.load_profile("hicache-ci" if "CI" in os.environ else "hicache-quick")
+    engine.MAX_SHRINKING_SECONDS = QUICK_SHRINKING_S if settings._current_profile == PROFILES[0] else MAX_SHRINKING_S  # noqa: SLF001
     try:
         yield
     finally:

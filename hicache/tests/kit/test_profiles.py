@@ -42,7 +42,7 @@ WHEN_IMPORTED = settings()
 def test_search():
     for found in (WHEN_IMPORTED, settings()):
         assert (found.max_examples, found.deadline) == ({examples}, None), found
-    assert engine.MAX_SHRINKING_SECONDS == 60, engine.MAX_SHRINKING_SECONDS
+    assert engine.MAX_SHRINKING_SECONDS == {shrinking_s}, engine.MAX_SHRINKING_SECONDS
 """
 
 CONFTEST = """
@@ -78,7 +78,7 @@ def test_the_settings_of_a_project_stay_as_they_are_without_a_suite(pytester: py
 @pytest.mark.parametrize("folder", ["properties", "tests_before"])
 def test_the_profile_of_the_suites_is_in_force_for_them_alone(pytester: pytest.Pytester, folder: str) -> None:
     write_project(pytester)
-    write_suite(pytester, OF_THE_SUITES.format(examples=25), folder, CONFTEST)
+    write_suite(pytester, OF_THE_SUITES.format(examples=25, shrinking_s=15), folder, CONFTEST)
     run(pytester).assert_outcomes(passed=3)
 
 
@@ -91,7 +91,12 @@ def test_the_profile_of_a_run(
 ) -> None:
     if variable:
         monkeypatch.setenv("CI", variable)
-    write_suite(pytester, OF_THE_SUITES.format(examples=examples), "properties", CONFTEST)
+    write_suite(
+        pytester,
+        OF_THE_SUITES.format(examples=examples, shrinking_s=15 if examples == 25 else 60),
+        "properties",
+        CONFTEST,
+    )
     options = ("--hypothesis-profile", chosen) if chosen else ()
     run(pytester, *options).assert_outcomes(passed=1)
 
@@ -99,7 +104,7 @@ def test_the_profile_of_a_run(
 def test_a_profile_of_the_project_can_be_chosen_for_the_suites(pytester: pytest.Pytester) -> None:
     own = OWN.replace('settings.load_profile("own")', "").replace("deadline=123", "deadline=None")
     pytester.makeconftest(own)
-    write_suite(pytester, OF_THE_SUITES.format(examples=9), "properties", CONFTEST)
+    write_suite(pytester, OF_THE_SUITES.format(examples=9, shrinking_s=60), "properties", CONFTEST)
     run(pytester, "--hypothesis-profile", "own").assert_outcomes(passed=1)
 
 
