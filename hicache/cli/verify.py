@@ -188,8 +188,10 @@ def all_stages(verification: Verification) -> list[Stage]:
 
 def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
     """The suites that are not run, each with the reason: a capability, a library, or the time that it takes."""
+    from hicache.testing.replay.configuration import can_replay
+
     reasons = {}
-    if Capability.VERBS.name not in cache.capabilities:
+    if not can_replay(cache.profile, {Capability[name] for name in cache.capabilities}):
         reasons["replay"] = f"{cache.name} does not declare VERBS"
     if Capability.RANKS.name not in cache.capabilities:
         reasons["distributed_tests"] = f"{cache.name} does not declare RANKS"

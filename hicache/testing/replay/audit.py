@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
@@ -15,19 +15,23 @@ from hicache.types import NO_SLOTS, Slots, Tier
 
 
 class Audit:
-    """`checks` counts the audits with a snapshot; it stays 0 for an adapter without SNAPSHOT."""
+    """`held`: returns the slots that running requests own, by component.
 
-    def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
+    `checks` counts the audits with a snapshot; it stays 0 for an adapter without SNAPSHOT.
+    """
+
+    def __init__(self, adapter: CacheAdapter, config: CacheConfig, held: Callable[[], Mapping[str, Slots]]) -> None:
         self._adapter = adapter
         self._config = config
+        self._held = held
         self._contents = Contents(adapter, config)
         self.checks = 0
 
-    def check(self, held: Mapping[str, Slots]) -> None:
-        """Raise InvariantError unless every law holds.
+    def check(self) -> None:
+        """Raise InvariantError unless every law holds."""
+        self._check(self._held())
 
-        `held`: the slots that running requests own, by component.
-        """
+    def _check(self, held: Mapping[str, Slots]) -> None:
         if Capability.SNAPSHOT in self._adapter.capabilities:
             snapshot = self._adapter.snapshot()
             # Every caller that started a load has waited for it.
@@ -41,7 +45,7 @@ class Audit:
 
         Raises InvariantError unless the bytes are right (REQ-3), and no slot is held for a prefetch (FETCH-8).
         """
-        self.check(self._nothing())
+        self._check(self._nothing())
         if Capability.SNAPSHOT in self._adapter.capabilities:
             snapshot = self._adapter.snapshot()
             if snapshot.storage is not None:
@@ -55,7 +59,7 @@ class Audit:
         """
         self.check_when_idle()
         self._evict_all()
-        self.check(self._nothing())
+        self._check(self._nothing())
         if Capability.SIZES not in self._adapter.capabilities:
             return
         for tier, capacity in self._capacities().items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from hicache.config import (
 )
 from hicache.errors import ConfigurationError
 from hicache.storage.registry import conceal_options, refuse_inline_secrets
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.geometry import GeometricConfig
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.replay.limits import Survey
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
@@ -130,6 +132,30 @@ def cache_config(settings: ReplaySettings, totals: Survey, directory: Path) -> C
         return config
     storage = storage_config(settings.storage, config.host, totals, settings.page_size, directory)
     return replace(config, storage=storage)
+
+
+def can_replay(profile: str, capabilities: Collection[Capability]) -> bool:
+    """Whether a replay can drive a cache: by verbs, or blocks by requests whose tables it shows."""
+    has_tables = Capability.REQUESTS in capabilities and Capability.TABLES in capabilities
+    return Capability.VERBS in capabilities or (profile == "blocks" and has_tables)
+
+
+def with_geometry(config: CacheConfig, adapter: type[CacheAdapter]) -> CacheConfig:
+    """The configuration in a geometry of a cache that lists some: the first for these components, in whole pages.
+
+    With a shared pool, which is as large as FULL alone would need. Raises ConfigurationError where none is listed.
+    """
+    listed = [one for one in adapter.configurations() or () if isinstance(one, GeometricConfig)]
+    if not listed or Capability.VERBS in adapter.capabilities:
+        return config
+    of_these = [one for one in listed if set(one.components) == set(config.components)]
+    if not of_these:
+        raise ConfigurationError(f"{adapter.__qualname__} lists no geometry for {', '.join(config.components)}")
+    geometry = replace(of_these[0].geometry, block_tokens=dict.fromkeys(config.components, config.page_size))
+    blocks = config.capacity_tokens[Component.FULL] // config.page_size
+    slots = {name: blocks * geometry.slots(name) for name in config.components}
+    kept = {one.name: getattr(config, one.name) for one in fields(config)}
+    return GeometricConfig(**kept | ({"capacity_tokens": slots} if geometry.shared_pool else {}), geometry=geometry)
 
 
 def _two_tiers(settings: ReplaySettings, totals: Survey) -> CacheConfig:

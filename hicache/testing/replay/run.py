@@ -17,10 +17,18 @@ from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.replay.audit import Audit
-from hicache.testing.replay.configuration import NEVER, ReplaySettings, StorageSettings, cache_config
+from hicache.testing.replay.configuration import (
+    NEVER,
+    ReplaySettings,
+    StorageSettings,
+    cache_config,
+    can_replay,
+    with_geometry,
+)
 from hicache.testing.replay.latency import Stopwatch
 from hicache.testing.replay.limits import Survey, limits, survey
 from hicache.testing.replay.outcome import SCHEMA_VERSION, HostOutcome, ReplayOutcome, StorageOutcome, storage_outcome
+from hicache.testing.replay.request_session import RequestAudit, RequestSession
 from hicache.testing.replay.session import Session
 from hicache.testing.replay.tally import Part, Tally, part_since, share
 from hicache.testing.traces import Trace, TraceRequest, request_tokens
@@ -43,7 +51,7 @@ def replay(
     if not totals.requests:
         raise TraceError(f"{trace.path}: contains no request")
     with TemporaryDirectory(prefix="hicache-replay-") as directory:
-        config = cache_config(settings, totals, Path(directory))
+        config = with_geometry(cache_config(settings, totals, Path(directory)), adapter)
         _require_served(config, adapter)
         with closing(ReplayEpochs(adapter, config, settings)) as epochs:
             found = _violated(lambda: _drive(epochs, trace, totals.requests, settings.storage, progress))
@@ -113,8 +121,8 @@ def _require_served(config: CacheConfig, adapter: type[CacheAdapter]) -> None:
     """Raise ConfigurationError for a device or capability that this machine or the adapter lacks."""
     if reason := missing_device(config.device):
         raise ConfigurationError(reason)
-    needs = [Capability.VERBS]
-    needs += [Capability.HOST] if config.host is not None else []
+    needs = [] if can_replay(adapter.profile, adapter.capabilities) else [Capability.VERBS]
+    needs += [Capability.VERBS, Capability.HOST] if config.host is not None else []
     needs += [Capability.STEPPED] if config.host is not None and config.host.executor is ExecutorKind.STEPPED else []
     needs += [Capability.STORAGE] if config.storage is not None else []
     for need in needs:
@@ -232,6 +240,17 @@ class ReplayEpochs:
         return Epoch(self._adapter(self._config), self._config, self._settings, self.tally, self.stopwatch)
 
 
+def _door(
+    adapter: CacheAdapter, config: CacheConfig, settings: ReplaySettings, stopwatch: Stopwatch
+) -> tuple[Session, Audit] | tuple[RequestSession, RequestAudit]:
+    """What drives and audits a cache: by its verbs, or without them by its requests."""
+    if Capability.VERBS in adapter.capabilities:
+        session = Session(adapter, config, settings, stopwatch)
+        return session, Audit(adapter, config, session.held)
+    requests = RequestSession(adapter, config, settings, stopwatch)
+    return requests, RequestAudit(adapter, config, requests)
+
+
 class Epoch:
     """Serves one request after the other with one cache, counts, and audits it at every `settings.check_every`-th."""
 
@@ -239,8 +258,9 @@ class Epoch:
         self, adapter: CacheAdapter, config: CacheConfig, settings: ReplaySettings, tally: Tally, stopwatch: Stopwatch
     ) -> None:
         self.adapter = adapter
-        self.audit = Audit(adapter, config)
-        self.session = Session(adapter, config, settings, stopwatch)
+        self.session: Session | RequestSession
+        self.audit: Audit | RequestAudit
+        self.session, self.audit = _door(adapter, config, settings, stopwatch)
         self._tally = tally
         self._has_host = config.host is not None
         self._check_every = settings.check_every
@@ -251,7 +271,7 @@ class Epoch:
         served = self.session.serve(Key(request_tokens(request), SHARED), checked=checked)
         self._tally.add(request, served, self._occupied_tokens())
         if checked:
-            self.audit.check(self.session.held())
+            self.audit.check()
 
     def counters(self) -> Mapping[str, int]:
         """The cache's counters so far, if it declares COUNTERS, and those of the prefetches."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import OF_NAME
-from hicache.testing.replay.configuration import HostSettings, ReplaySettings, StorageSettings
+from hicache.testing.replay.configuration import HostSettings, ReplaySettings, StorageSettings, can_replay
 from hicache.testing.replay.outcome import ReplayOutcome, write_report
 from hicache.testing.replay.run import Progress, replay
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
@@ -31,9 +31,9 @@ class Sample:
 def samples(adapter: type[CacheAdapter]) -> list[Sample]:
     """A replay for each tier of the adapter, with all its components, and a capacity that causes evictions.
 
-    None for an adapter without VERBS, which a replay calls.
+    None for an adapter that a replay cannot drive.
     """
-    if Capability.VERBS not in adapter.capabilities:
+    if not can_replay(adapter.profile, adapter.capabilities):
         return []
     device = ReplaySettings(
         page_size=64 if Capability.PAGED in adapter.capabilities else 1,

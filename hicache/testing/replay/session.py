@@ -29,14 +29,14 @@ _MAX_STEPS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The hits of a prompt, in tokens by tier, and how many tokens the tree gained on the device.
+    """The hits of a prompt, in tokens by tier, and how many tokens the tree gained on the device, or None if unknown.
 
     Loaded tokens that were prefetched for this prompt are hits of storage. `fits`: the prompt was served; otherwise it
     has no hits.
     """
 
     hit_tokens: Mapping[str, int]
-    gained_tokens: int
+    gained_tokens: int | None
     fits: bool
 
 

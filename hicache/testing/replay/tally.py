@@ -16,7 +16,7 @@ class Tally:
     """Totals in tokens, hits by tier.
 
     `hit_lengths`: by tier, the hits of each request. `evicted_tokens`: the tokens that the tree gained on the device
-    and no longer has there; None when the tree's size is unknown.
+    and no longer has there; None when the tree's size or what it gained is unknown.
     """
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
@@ -42,12 +42,12 @@ class Tally:
         self.requests += 1
         self.input_tokens += request.input_length
         self.too_large += not served.fits
-        self._gained_tokens += served.gained_tokens
+        self._gained_tokens += served.gained_tokens or 0
         hits = {tier: served.hit_tokens.get(tier, 0) for tier in self.hit_lengths}
         for tier, tokens in hits.items():
             self.hit_lengths[tier].append(tokens)
         held = occupied_tokens.get(Tier.DEVICE)
-        self.evicted_tokens = None if held is None else self._gained_tokens - held
+        self.evicted_tokens = None if held is None or served.gained_tokens is None else self._gained_tokens - held
         window = Window(
             arrival_ms=request.timestamp_ms,
             requests=1,

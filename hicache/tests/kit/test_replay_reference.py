@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
 from hicache.testing.adapter import load_adapter
-from hicache.testing.adapters.blocks import BlockCacheAdapter
+from hicache.testing.adapters.offload import OffloadCacheAdapter
 from hicache.testing.replay import (
     HostSettings,
     ReplayOutcome,
@@ -142,9 +142,9 @@ def test_a_sample_leaves_its_report(tmp_path: Path, name: str) -> None:
     assert "<svg" in picture, f"{name}.svg begins with {picture[:80]}"
 
 
-def test_a_cache_of_requests_alone_has_no_sample() -> None:
-    found = samples(BlockCacheAdapter)
-    assert not found, f"a replay calls verbs, which BlockCacheAdapter does not declare, got {found}"
+def test_a_cache_of_chunks_has_no_sample() -> None:
+    found = samples(OffloadCacheAdapter)
+    assert not found, f"a replay drives no cache beside the device, got {found}"
 
 
 @pytest.mark.parametrize("host", [None, STEPPED])
@@ -246,7 +246,8 @@ def test_a_broken_law_ends_with_1_and_a_report(path: Path, tmp_path: Path) -> No
         (["--capacity", "much"], "much"),
         (["--host", "plenty"], "plenty"),
         (["--host", "25%", "--adapter", "hicache.tests.kit.hosted_cache:FlatCache"], "HOST"),
-        (["--adapter", "hicache.testing.adapters.blocks:BlockCacheAdapter"], "VERBS"),
+        (["--adapter", "hicache.testing.adapters.offload:OffloadCacheAdapter"], "chunk"),
+        (["--host", "25%", "--adapter", "hicache.testing.adapters.blocks:BlockCacheAdapter"], "host tier"),
         (["--page-size", "0"], "page_size"),
         (["--components", "swa"], "full"),
         (["--storage", "memory"], "needs a host tier"),
