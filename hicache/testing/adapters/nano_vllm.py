@@ -64,7 +64,8 @@ class NanoVllm(CacheAdapter):
         self.manager = self.calls.watch(self._manager_type(self._blocks, self._size), "manager")
         self._memory = np.zeros((LAYERS, self._blocks + 1, self._size, SLOT_BYTES), dtype=np.uint8)
         # The engine keeps a hash and the tokens of a block alone. What precedes them is remembered here, by block.
-        self._prefixes: dict[int, bytes] = {}
+        # The bytes of its prompt, and how many of these end with the block.
+        self._prefixes: dict[int, tuple[bytes, int]] = {}
 
     @classmethod
     def configurations(cls) -> Sequence[CacheConfig]:
@@ -120,9 +121,11 @@ class NanoVllm(CacheAdapter):
         self.manager.hash_blocks(request)
         request.num_cached_tokens, request.num_scheduled_tokens = computed_tokens, 0
         self.calls.note(f"{self.calls.told(request)}.num_cached_tokens = {computed_tokens}")
+        tokens = np.array(request.token_ids[:computed_tokens], dtype="<i4")
+        prompt = tokens.tobytes()
         for index in range(first, computed_tokens // self._size):
-            tokens = request.token_ids[: (index + 1) * self._size]
-            self._prefixes[request.block_table[index]] = np.array(tokens, dtype="<i4").tobytes()
+            end = (index + 1) * self._size * tokens.itemsize
+            self._prefixes[request.block_table[index]] = prompt, end
         return self.tables(request)[FULL]
 
     def finish(self, request: Any) -> None:
@@ -156,7 +159,7 @@ class NanoVllm(CacheAdapter):
 
     def block_snapshot(self) -> BlockSnapshot:
         cached = tuple(
-            CachedBlock(FULL, block.block_id + 1, SHARED, self._prefixes[block.block_id], block.ref_count)
+            CachedBlock(FULL, block.block_id + 1, SHARED, self._prefix(block.block_id), block.ref_count)
             for block in self.manager.blocks
             if block.hash != NO_HASH
         )
@@ -169,6 +172,12 @@ class NanoVllm(CacheAdapter):
         blank = sum(manager.blocks[number].hash == NO_HASH for number in manager.free_block_ids)
         evictable, used = len(manager.free_block_ids) - blank, len(manager.used_block_ids)
         return {FULL: Sizes(evictable * self._size, used * self._size, blank * self._size)}
+
+    # Internal.
+
+    def _prefix(self, number: int) -> bytes:
+        prompt, end = self._prefixes[number]
+        return prompt[:end]
 
 
 class NanoVllmAnyOrder(NanoVllm):

@@ -83,7 +83,8 @@ class Vllm0330(CacheAdapter):
         self._pool = self._manager.block_pool
         self._numbers = itertools.count(1)
         self._loras: dict[str, int] = {}
-        self._prefixes: dict[bytes, tuple[Namespace, bytes]] = {}
+        # By the hash of a block: the namespace, the bytes of a prompt that has it, and how many of these end with it.
+        self._prefixes: dict[bytes, tuple[Namespace, bytes, int]] = {}
         width = max(geometry.slots(name) for name in config.components)
         self._memory = np.zeros((LAYERS, self._blocks + 1, width, SLOT_BYTES), dtype=np.uint8)
         self._events: list[Event] = []
@@ -184,7 +185,7 @@ class Vllm0330(CacheAdapter):
         for event in self._manager.take_events():
             hashes, component = event.block_hashes, self._components[event.group_idx]
             if hashes:
-                namespace, _ = self._prefixes[hashes[0]]
+                namespace = self._prefixes[hashes[0]][0]
                 names = tuple(digest.hex() for digest in hashes)
                 self._events.append(Event(kinds[type(event).__name__], Tier.DEVICE, component, namespace, names))
         return self._events
@@ -216,7 +217,7 @@ class Vllm0330(CacheAdapter):
         data = np.array(request.all_token_ids[:], dtype="<i4").tobytes()
         step = self._hash_block * TOKEN_BYTES
         for number, digest in enumerate(request.block_hashes, 1):
-            self._prefixes.setdefault(bytes(digest), (namespace, data[: number * step]))
+            self._prefixes.setdefault(bytes(digest), (namespace, data, number * step))
 
     def _allocate(self, running: Running, tokens: int, cached: int, found: Any) -> bool:
         """Give a request slots for so many tokens in all; `cached`: how many of them were `found` just now."""
@@ -260,8 +261,8 @@ class Vllm0330(CacheAdapter):
             entry = block.block_hash
             if entry is not None and self._pool.cached_block_hash_to_block.contain(entry, block.block_id):
                 digest, group = split_entry(entry)
-                namespace, prefix = self._prefixes[digest]
-                yield CachedBlock(self._components[group], block.block_id, namespace, prefix, block.ref_cnt)
+                namespace, prompt, end = self._prefixes[digest]
+                yield CachedBlock(self._components[group], block.block_id, namespace, prompt[:end], block.ref_cnt)
 
 
 def open_manager(config: GeometricConfig, blocks: int, hash_block: int) -> tuple[Any, Any]:
