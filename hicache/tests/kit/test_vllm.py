@@ -1,20 +1,33 @@
-"""The adapters of vLLM's caches, with and without vLLM, and the scripts that show its defects without this package."""
+"""The adapters of vLLM's cache and storage, with and without vLLM, and the scripts that show defects of vLLM alone."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import runpy
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability, load_adapter
 from hicache.testing.adapters import vllm
+from hicache.testing.adapters.storage_vllm import Rank, VllmFileSystemTier, _block, _rank
 from hicache.testing.adapters.vllm_import import prepare_vllm, vllm_version
+from hicache.testing.plugin.known_failures import read_known_failures
+from hicache.testing.storage.page_bytes import Sheet
 
 ADAPTER = "hicache.testing.adapters.vllm:Vllm0330"
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "docs" / "reproductions"
+FILES = "hicache.testing.adapters.storage_vllm:VllmFileSystemTier"
+FILE_LIST = Path(vllm.__file__).parent / "known" / "vllm-fs-0.33.0.toml"
+RANK = "tp0of1.cp0of1.pp0of1"
+CHUNK = 4096
 
 NEEDS_VLLM = pytest.mark.skipif(
     vllm_version() != vllm.Vllm0330.version,
@@ -60,3 +73,137 @@ def test_the_script_shows_a_block_that_is_removed_and_found(capsys: pytest.Captu
     stored, again, removed = (line.split()[1] for line in lines if line.startswith("  ") and "," not in line)
     assert stored == again == removed, f"expected one hash, stored twice and removed once, got {lines}"
     assert lines[-1] == "a third request finds 4 of the tokens [1, 2, 3, 4]", f"got {lines[-1]!r}"
+
+
+# The storage tier in files.
+
+
+def keys(count: int, rank: str = RANK) -> list[str]:
+    """The keys of some pages, as a cache makes them."""
+    return [f"kv.{rank}/{hashlib.sha256(bytes([number])).hexdigest()}" for number in range(count)]
+
+
+def filled(count: int, page_bytes: int = CHUNK) -> Sheet:
+    """Memory with pages that differ."""
+    sheet = Sheet([(page_bytes,)] * count)
+    for number in range(count):
+        sheet.write(number, bytes([number + 1]) * page_bytes)
+    return sheet
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Iterator[VllmFileSystemTier]:
+    """The tier of a model, in an empty folder."""
+    with closing(VllmFileSystemTier("model", {"directory": str(tmp_path), "page_bytes": CHUNK})) as opened:
+        yield opened
+
+
+def test_a_tier_says_what_is_missing(tmp_path: Path) -> None:
+    if vllm_version() == VllmFileSystemTier.version:
+        pytest.skip(f"vllm {VllmFileSystemTier.version}, which the adapter drives, is the one that is installed")
+    with pytest.raises(ConfigurationError, match="vllm"):
+        VllmFileSystemTier("model", {"directory": str(tmp_path), "page_bytes": CHUNK})
+
+
+def test_a_key_of_a_cache_is_a_hash_in_the_group_of_its_pool() -> None:
+    page = "9f" * 32
+    found = [_block(f"{pool}.{RANK}/{page}") for pool in ("kv", "swa", "mamba", "indexer")]
+    assert found == [(bytes.fromhex(page), group) for group in range(4)], f"one hash in four groups, got {found}"
+
+
+@pytest.mark.parametrize(
+    "key", ["kv/0", f"kv.{RANK}/9f", f"other.{RANK}/{'9f' * 32}", f"kv.{RANK}/{'9F' * 32}", "../a"]
+)
+def test_a_key_of_another_form_becomes_a_digest(key: str) -> None:
+    assert _block(key) == (hashlib.sha256(key.encode()).digest(), 0), f"{key} is hashed, got {_block(key)}"
+    assert _rank(key) == Rank(), f"{key} is of the only rank, got {_rank(key)}"
+
+
+@pytest.mark.parametrize(
+    ("rank", "number"),
+    [(RANK, 0), ("tp1of2.cp0of1.pp0of1", 1), ("tp0of2.cp1of2.pp0of1", 2), ("tp1of2.cp1of2.pp1of2", 7)],
+)
+def test_a_rank_has_its_number_in_the_mesh(rank: str, number: int) -> None:
+    found = _rank(keys(1, rank)[0])
+    assert found.number == number, f"{rank}: expected worker {number}, got {found}"
+
+
+def test_an_entry_of_files_covers_a_test_by_its_whole_id() -> None:
+    config = '{"directory": "{directory}", "page_bytes": "{page_bytes}"}'
+    asked = (
+        "conformance/storage",
+        "properties/storage",
+        "--hicache-backend",
+        FILES,
+        "--hicache-backend-config",
+        config,
+    )
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *asked]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    for entry in read_known_failures(FILE_LIST):
+        is_found = any(entry.covers(test, ()) for test in collected)
+        assert is_found, f"{entry.place}: expected a test of this id, found none"
+
+
+@NEEDS_VLLM
+def test_a_page_is_a_file_named_by_its_hash(tier: VllmFileSystemTier) -> None:
+    first, second = keys(1)[0], keys(1, "tp1of2.cp0of1.pp0of1")[0]
+    for key in (first, second):
+        assert tier.set([key], filled(1, 1000).pages, []) == [True], f"{key} finds room"
+    names = [[path.stem for path in one.folder.rglob("*.bin")] for one in tier.tiers.values()]
+    assert names == [[first[-64:]]] * 2, f"each rank has a file of its own, named by the hash, got {names}"
+    folders = [one.folder.name[-3:] for one in tier.tiers.values()]
+    assert folders == ["_r0", "_r1"], f"expected the folders of two ranks, got {folders}"
+    assert tier.stats().object_bytes == 2 * CHUNK, f"each has a whole chunk for its page, got {tier.stats()}"
+
+
+@NEEDS_VLLM
+def test_the_page_after_a_short_one_is_missed_once_and_the_short_one_is_removed(tier: VllmFileSystemTier) -> None:
+    pages, target = keys(3), filled(3)
+    assert tier.set(pages, filled(3).pages, []) == [True] * 3, "three pages find room"
+    [short] = next(iter(tier.tiers.values())).folder.rglob(f"{pages[1][-64:]}.bin")
+    os.truncate(short, CHUNK // 2)
+    assert tier.has(pages) == [True] * 3, "a lookup asks only whether there is a file"
+    assert tier.get(pages, target.pages, []) == [True, False, False], "a load ends at the page that is too short"
+    assert tier.has(pages) == [True, False, True], "the short page is removed, and the one after it stays"
+    assert tier.set(pages, filled(3).pages, []) == [True] * 3, "it can be written again"
+    assert tier.get(pages, target.pages, []) == [True] * 3, "and read"
+
+
+@NEEDS_VLLM
+def test_what_a_tier_has_no_words_for(tier: VllmFileSystemTier) -> None:
+    assert tier.set(keys(1), filled(1, CHUNK + 1).pages, []) == [False], "a larger page has no room in a chunk"
+    assert tier.get(keys(1), filled(1, CHUNK + 1).pages, []) == [False], "nor can it be read"
+    assert not tier.clear(), "a tier cannot remove a page"
+    with pytest.raises(ValueError, match="one rank"):
+        tier.has([*keys(1), *keys(1, "tp1of2.cp0of1.pp0of1")])
+
+
+def shown(script: str) -> list[str]:
+    """The lines that a script prints, in a process of its own, since it forks."""
+    code = (
+        "import runpy, sys; from hicache.testing.adapters.vllm_import import prepare_vllm; prepare_vllm(); "
+        "runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, str(SCRIPTS / script)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@NEEDS_VLLM
+def test_the_script_shows_a_longer_page_that_is_read_in_another_layout() -> None:
+    lines = shown("vllm_fs_other_layout.py")
+    first, second = lines[0].partition("[")[2].rstrip("]").split(", ")
+    assert first == second, f"expected one folder for two layouts, got {lines[0]}"
+    assert lines[2].endswith("HIT"), f"expected the page to be found, got {lines}"
+    assert lines[3] == "it is loaded: [True] and has 4096 of the bytes", f"got {lines}"
+
+
+@NEEDS_VLLM
+def test_the_script_shows_writers_that_lose_pages_by_the_names_of_their_files() -> None:
+    lines = shown("vllm_fs_temporary_names.py")
+    assert ".tmp" in lines[1], f"expected the file of a killed writer, got {lines}"
+    assert lines[2:4] == ["  started again, job 0: ['lost']", "  started again, job 1: ['stored']"], f"got {lines}"
+    # When two writers meet depends on timing: in a page, or in the one after it.
+    assert sorted(lines[5:7]) == ["  left, job 0: ['lost']", "  right, job 0: ['lost']"], f"got {lines}"
+    assert lines[7] != "pages that are there: 2 of 2", f"expected both writers to lose a page, got {lines}"
