@@ -101,6 +101,17 @@ def test_an_object_of_another_size_is_a_miss(store: StorageDriver, kept: int, as
 
 
 @clause("STORE-3")
+@pytest.mark.parametrize("asked", [1024, 8192])
+def test_pages_are_found_after_a_read_of_another_size(store: StorageDriver, asked: int) -> None:
+    keys = page_keys(4)
+    store.set(keys)
+    store.instances[0].get(keys[:1], Sheet([(asked,)]).pages, [])
+    for _ in range(2):
+        assert store.has(keys) == [True] * 4, f"STORE-3: four pages were kept, and one was read into {asked} bytes"
+        assert store.get(keys) == [True] * 4, f"STORE-3: four pages were kept, and one was read into {asked} bytes"
+
+
+@clause("STORE-3")
 def test_prefix_keys_change_nothing(store: StorageDriver) -> None:
     backend, keys = store.instances[0], page_keys(4)
     before = page_keys(1000, prompt=1)

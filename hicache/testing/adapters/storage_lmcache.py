@@ -185,10 +185,13 @@ class LmcacheRedis(LmcacheStorage):
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         if len(keys) != len(targets):
             return super().get(keys, targets, prefix_keys)
-        there = self.has(keys)
-        found = [(key, target) for key, target, is_there in zip(keys, targets, there, strict=True) if is_there]
-        read = iter(super().get(*map(list, zip(*found, strict=True)), prefix_keys) if found else [])
-        return [is_there and next(read) for is_there in there]
+        answers = self.has(keys)
+        there = [number for number, is_there in enumerate(answers) if is_there]
+        if there:
+            read = super().get([keys[number] for number in there], [targets[number] for number in there], prefix_keys)
+            for number, is_read in zip(there, read, strict=True):
+                answers[number] = is_read
+        return answers
 
     def _stored(self) -> list[str]:
         return [name.decode() for name in self._said(f"KEYS {self._scope}@*")]

@@ -88,6 +88,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         tuple(f"hicache.testing.adapters.{name}" for name in ("sglang_pages", "sglang_storage", "storage_sglang")),
         (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
     ),
+    "hicache.testing.adapters.storage_lmcache": (*SHARED, "hicache.storage"),
     "hicache.__main__": ("hicache.cli",),
     "hicache.cli": ("hicache", "numpy", "pytest", "typer", "rich"),
     "hicache.tests": ("hicache", "numpy", "pytest", "hypothesis", "torch", "typer", "rich"),
