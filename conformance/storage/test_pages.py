@@ -102,13 +102,14 @@ def test_an_object_of_another_size_is_a_miss(store: StorageDriver, kept: int, as
 
 @clause("STORE-3")
 @pytest.mark.parametrize("asked", [1024, 8192])
-def test_pages_are_found_after_a_read_of_another_size(store: StorageDriver, asked: int) -> None:
+def test_others_are_read_after_a_read_of_another_size(store: StorageDriver, asked: int) -> None:
     keys = page_keys(4)
     store.set(keys)
     store.instances[0].get(keys[:1], Sheet([(asked,)]).pages, [])
+    others = keys[1:]
     for _ in range(2):
-        assert store.has(keys) == [True] * 4, f"STORE-3: four pages were kept, and one was read into {asked} bytes"
-        assert store.get(keys) == [True] * 4, f"STORE-3: four pages were kept, and one was read into {asked} bytes"
+        assert store.has(others) == [True] * 3, f"STORE-3: they were kept; another page was read into {asked} bytes"
+        assert store.get(others) == [True] * 3, f"STORE-3: they were kept; another page was read into {asked} bytes"
 
 
 @clause("STORE-3")
