@@ -90,7 +90,7 @@ def killed_writer(folder: Path, client: LMCacheFSClient) -> None:
     """The file of a killed writer stays."""
     writer, file = start_writer(folder, "killed")
     writer.kill()
-    writer.wait()
+    writer.communicate()
     ask(client, "set", [key_of("next")], [page()])
     print("after a writer was killed, and another page was stored")
     print("  a file .tmp that is not empty:", file.stat().st_size > 0)
@@ -104,7 +104,7 @@ def two_writers(folder: Path, client: LMCacheFSClient) -> None:
     os.waitpid(first.pid, os.WUNTRACED)
     second, file = start_writer(folder, name)
     second.kill()
-    second.wait()
+    second.communicate()
     print("the first writer stopped before it renamed its file, the second was killed while it wrote")
     print("  the file is complete:", file.stat().st_size == LARGE)
     first.send_signal(signal.SIGCONT)
