@@ -60,17 +60,19 @@ def connected(*options: str) -> Iterator[LMCacheRedisClient]:
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder, *options]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603
-        while server.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.01)  # until the server listens
-        client = LMCacheRedisClient("127.0.0.1", port, 1)
-        yield client
-        client.close()
-        server.terminate()
-        server.wait()
+        try:
+            while server.poll() is None:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except ConnectionRefusedError:
+                    time.sleep(0.01)  # until the server listens
+            client = LMCacheRedisClient("127.0.0.1", port, 1)
+            yield client
+            client.close()
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def shifted(client: LMCacheRedisClient, left: int) -> None:
