@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from concurrent.futures import thread as pools
 from contextlib import suppress
@@ -32,6 +33,19 @@ def has_running_child() -> bool:
             if process == 0:
                 return True
     return False
+
+
+def end_running_children() -> bool:
+    """Kill the processes that this one started and that still run; whether there were any.
+
+    They would outlive the run, and keep its pipes open.
+    """
+    is_left = has_running_child()
+    for children in Path("/proc/self/task").glob("*/children") if is_left else ():
+        for process in map(int, children.read_text(encoding="ascii").split()):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    return is_left
 
 
 def left_threads() -> list[str]:

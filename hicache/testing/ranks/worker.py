@@ -21,7 +21,7 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 from hicache.errors import RankError
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.doing import DOING
-from hicache.testing.processes import end_if_forked, has_running_child, left_threads
+from hicache.testing.processes import end_if_forked, end_running_children, left_threads
 from hicache.testing.ranks.calls import GATHER, Call, ComparedCalls, StoreSideChannel
 from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles
 from hicache.testing.ranks.process_world import ProcessWorld
@@ -130,7 +130,7 @@ def _left_running(rank: int) -> Outcome | None:
     """The failure of a rank that leaves a thread or a process behind; None if it leaves nothing."""
     if left := left_threads():
         return Outcome(rank, None, f"left threads running: {', '.join(left)}", (LEFT_RUNNING,))
-    if has_running_child():
+    if end_running_children():
         return Outcome(rank, None, "left a process running: a fork, or a program that it started", (LEFT_PROCESS,))
     return None
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import distributed
@@ -152,10 +153,19 @@ def leaves_a_thread(world: RankWorld) -> None:
         threading.Thread(target=threading.Event().wait, name="left", daemon=False).start()
 
 
-def leaves_a_fork(world: RankWorld) -> None:
+def leaves_a_fork(world: RankWorld) -> int:
     """Rank 1 forks, and the fork never ends."""
-    if world.rank == 1 and os.fork() == 0:
+    process = os.fork() if world.rank == 1 else os.getpid()
+    if process == 0:
         threading.Event().wait()
+    return process
+
+
+def tells_what_it_leaves(world: RankWorld, place: Path) -> None:
+    """The same; the number of the fork is written to `place`."""
+    process = leaves_a_fork(world)
+    if world.rank == 1:
+        place.write_text(str(process), encoding="ascii")
 
 
 def prints_without_end(world: RankWorld) -> None:

@@ -125,6 +125,23 @@ def test_a_rank_that_exits_prints_without_end_or_leaves_something_running_is_nam
     assert caught.value.causes == (cause,), f"expected {cause!r}, got {caught.value.causes}: {caught.value}"
 
 
+def test_a_process_that_a_rank_leaves_is_ended(launch: Launch, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    launch.outcomes(divergences.tells_what_it_leaves, told)
+    state, until = Path(f"/proc/{told.read_text()}/stat"), time.monotonic() + launch.timeout_s
+    while (found := _state_of(state)) not in ("gone", "Z") and time.monotonic() < until:
+        time.sleep(0.01)
+    assert found in ("gone", "Z"), f"a process that outlives its rank keeps the pipes of the run, it is {found!r}"
+
+
+def _state_of(stat: Path) -> str:
+    """The state of a process in one letter, from its `stat` in /proc; Z has ended, and its parent does not know yet."""
+    try:
+        return stat.read_text(encoding="ascii").rpartition(") ")[2][:1]
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
 @pytest.mark.parametrize("entry", [divergences.exits_at_once, divergences.one_exits_at_once])
 def test_a_rank_whose_process_ends_with_code_0_in_a_verb_is_named(
     launch: Launch, entry: Callable[[RankWorld], None]
