@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -252,6 +253,8 @@ _MAX_ABOUT = 2
 def causes_of(executions: Sequence[Execution], clauses: Mapping[str, Clause]) -> tuple[Cause, ...]:
     """Group failures by cause, the most frequent cause first. A failure with two causes is in both groups.
 
+    Of equally frequent ones that clause comes first of which a larger share of tests found it broken.
+
     A cause joins a more frequent one, a clause, if each test that found it is also a test of that clause: such a test
     may have met the other defect first. It is named there, and is a cause of its own once that defect is mended. An
     error joins one of its type that was raised at the same line below another verb.
@@ -260,11 +263,11 @@ def causes_of(executions: Sequence[Execution], clauses: Mapping[str, Clause]) ->
     for failure in executions:
         for name in failure.causes if failure.outcome is Outcome.FAILED else ():
             found.setdefault(name, []).append(failure)
+    ran = Counter(clause for one in executions if one.outcome is not Outcome.SKIPPED for clause in one.clauses)
     joined: dict[str, list[str]] = {}
-    for name in sorted(found, key=lambda name: -len(found[name])):
+    for name in sorted(found, key=lambda name: (-len(found[name]), ran[name] or math.inf)):
         root = next((one for one in joined if _explains(one, name, found, clauses)), None)
         joined.setdefault(root or name, []).extend([name] if root else [])
-    ran = Counter(clause for one in executions if one.outcome is not Outcome.SKIPPED for clause in one.clauses)
     causes = [_cause(name, also, found, clauses, ran) for name, also in joined.items()]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
 

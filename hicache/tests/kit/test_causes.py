@@ -114,6 +114,17 @@ def test_what_another_test_finds_too_does_not_join() -> None:
     assert [cause.name for cause in view.causes] == ["EVICT-8", "HOST-2"], f"got {view.causes}"
 
 
+def test_of_equally_frequent_causes_the_one_comes_first_of_which_more_tests_failed() -> None:
+    passed = [execution("FETCH-9", name=f"test_other_{number}") for number in range(9)]
+    each = [
+        failed(0, "KeyError in Mine.match", "KEY-1"),
+        failed(1, "FETCH-9", "FETCH-9"),
+        failed(2, "STORE-3", "STORE-3"),
+    ]
+    names = [cause.name for cause in overview(record(*each, *passed), CONTRACT).causes]
+    assert names == ["STORE-3", "FETCH-9", "KeyError in Mine.match"], f"got {names}"
+
+
 def test_nothing_joins_an_error() -> None:
     errors = [failed(number, "KeyError in Mine.match", "KEY-1") for number in range(3)]
     view = overview(record(*errors, failed(3, "KEY-1", "KEY-1")), CONTRACT)
