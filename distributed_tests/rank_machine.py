@@ -226,6 +226,8 @@ class RankMachine(RuleBasedStateMachine):
         name = names[component % len(names)]
         if failing < self.mesh.ranks:
             self._fails(failing)
+            # A failure that is armed may meet any later transfer of this rank, also one that its own driver waits for.
+            self.drivers[failing].failures += 1
             self.drivers[failing].adapter.fail_waits(1)
         tokens = pages * (1 if name == Component.MAMBA else self.drivers[0].config.page_size)
         self._same("evict", self._each(lambda driver: evict_on(driver, tier, name, tokens)))
