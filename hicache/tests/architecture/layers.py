@@ -95,6 +95,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.tests.kit.test_lock": ("hicache", "pytest", "packaging"),
     "hicache.tests.kit.test_workflows": ("hicache", "pytest", "typer", "yaml"),
     "hicache.tests.accuracy": ("hicache", "accuracy", "numpy", "pytest", "torch"),
+    "hicache.tests.ranks": ("hicache", "distributed_tests", "numpy", "pytest", "torch"),
     "hicache.tests.core": (
         *(*GROUND, "hicache.tree", "hicache.components", "hicache.testing.hybrid_model"),
         *("numpy", "pytest", "hypothesis"),
