@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -14,9 +15,11 @@ from hicache.testing.adapters import reference
 from hicache.testing.plugin import backends, fixtures, known_failures, session
 from hicache.testing.plugin.tags import SUITES
 from hicache.testing.plugin.versions import VERSIONS
-from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord
+from hicache.testing.report import NO_EVIDENCE, SCHEMA_VERSION, Execution, Outcome, RunRecord, read_run
 from hicache.testing.storage import misbehaving
 from hicache.tests.kit.hosted_cache import FlatCache
+
+ROOT = Path(__file__).parents[3]
 
 LOADED = (hypothesis, backend, backends, reference, fixtures, known_failures, misbehaving, session)
 """Modules that a run imports. A run in this process would import them again, and unload them at its end."""
@@ -68,6 +71,16 @@ def run_recorded(pytester: pytest.Pytester, *options: str) -> RunRecord:
         run(pytester, "--hicache-report", "out", *options)
     assert len(records) == 1, f"expected one record of one run, got {records}"
     return records[0]
+
+
+def run_apart(adapter: str, folder: Path, *arguments: str) -> RunRecord:
+    """Run pytest on an adapter in a process of its own, from the checkout; its record, which it writes to `folder`."""
+    run_file = folder / "run.json"
+    options = ("-q", "-p", "no:cacheprovider", "--hicache-adapter", adapter, "--hicache-report", str(run_file))
+    command = [sys.executable, "-m", "pytest", *arguments, *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return read_run(run_file)
 
 
 HOSTILE = 'expected <b>1</b> & "2", got \x00\x1b[31mred\x1b[0m \ud800 ``` | </pre><script>alert(1)</script> ]]> é\ufffe'

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,9 @@ import pytest
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.adapters.dictionary import DictionaryAdapter
 from hicache.testing.adapters.paged_dictionary import InspectedDictionaryAdapter, PagedDictionaryAdapter
-from hicache.testing.report import Outcome, RunRecord, read_run
+from hicache.testing.report import Outcome, RunRecord
+from hicache.tests.kit.suite_runs import run_apart
 from hicache.types import Handle
-
-ROOT = Path(__file__).parents[3]
 
 
 class Forgetful(DictionaryAdapter):
@@ -27,25 +24,7 @@ class Forgetful(DictionaryAdapter):
 
 def verified(adapter: str, directory: Path, *options: str) -> RunRecord:
     """A run of the conformance suite, without the tests of backends."""
-    suite, run_file = ROOT / "conformance", directory / "run.json"
-    command = [sys.executable, "-m", "pytest", str(suite), "--ignore", str(suite / "storage"), "-q", *options]
-    done = subprocess.run(
-        [
-            *command,
-            "-p",
-            "no:cacheprovider",
-            "--hicache-adapter",
-            adapter,
-            "--hicache-report",
-            str(run_file),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
-    return read_run(run_file)
+    return run_apart(adapter, directory, "conformance", "--ignore", "conformance/storage", *options)
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from hicache.testing.adapter import Capability
 from hicache.testing.adapters.reference import ReferenceAdapter
-from hicache.testing.report import Outcome, read_run
-
-ROOT = Path(__file__).parents[3]
+from hicache.testing.report import Outcome
+from hicache.tests.kit.suite_runs import run_apart
 
 OF_MORE_THAN_REFUSALS = (
     "conformance/test_match.py::test_a_node_that_left_both_tiers_is_not_found",
@@ -30,23 +25,11 @@ class Trusting(ReferenceAdapter):
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Outcome]]:
     """The outcomes of each test function, of quick configurations."""
-    run_file = tmp_path_factory.mktemp("report") / "run.json"
+    folder = tmp_path_factory.mktemp("report")
     tests = (*OF_MORE_THAN_REFUSALS, OF_REFUSALS_ALONE, "--hicache-quick", "-k", "not held_however or lose")
     adapter = f"{Trusting.__module__}:{Trusting.__name__}"
-    options = (
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--hicache-adapter",
-        adapter,
-        "--hicache-report",
-        str(run_file),
-    )
-    command = [sys.executable, "-m", "pytest", *tests, *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
     found: dict[str, set[Outcome]] = {}
-    for one in read_run(run_file).executions:
+    for one in run_apart(adapter, folder, *tests).executions:
         found.setdefault(one.node_id.partition("[")[0], set()).add(one.outcome)
     return found
 
