@@ -263,13 +263,22 @@ def causes_of(executions: Sequence[Execution], clauses: Mapping[str, Clause]) ->
     for failure in executions:
         for name in failure.causes if failure.outcome is Outcome.FAILED else ():
             found.setdefault(name, []).append(failure)
-    ran = Counter(clause for one in executions if one.outcome is not Outcome.SKIPPED for clause in one.clauses)
+    ran = _weights(one for one in executions if one.outcome is not Outcome.SKIPPED)
     joined: dict[str, list[str]] = {}
-    for name in sorted(found, key=lambda name: (-len(found[name]), ran[name] or math.inf)):
+    for name in sorted(found, key=lambda name: (-len(found[name]), ran.get(name, math.inf))):
         root = next((one for one in joined if _explains(one, name, found, clauses)), None)
         joined.setdefault(root or name, []).extend([name] if root else [])
     causes = [_cause(name, also, found, clauses, ran) for name, also in joined.items()]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
+
+
+def _weights(executions: Iterable[Execution]) -> dict[str, float]:
+    """How much the executions say of each clause: a test of many clauses says less of each than a test of one."""
+    weights: dict[str, float] = {}
+    for one in executions:
+        for clause in one.clauses:
+            weights[clause] = weights.get(clause, 0.0) + 1 / len(one.clauses)
+    return weights
 
 
 def _explains(cause: str, other: str, found: Mapping[str, Sequence[Execution]], clauses: Mapping[str, Clause]) -> bool:
@@ -291,11 +300,11 @@ def _cause(
     also: Sequence[str],
     found: Mapping[str, Sequence[Execution]],
     clauses: Mapping[str, Clause],
-    ran: Mapping[str, int],
+    ran: Mapping[str, float],
 ) -> Cause:
     groups = [sorted(found[one], key=_length_of_message) for one in (name, *also)]
     failures = tuple({one.node_id: one for group in groups for one in group}.values())
-    tests = Counter(clause for one in failures for clause in one.clauses)
+    tests = _weights(failures)
     # The clause of which the largest share of tests failed is concerned most, not the one with the most tests.
     nearest = sorted(tests, key=lambda clause: (-tests[clause] / ran[clause], -tests[clause]))[:_MAX_ABOUT]
     return Cause(name, clauses.get(name), failures, () if name in tests else tuple(nearest), tuple(also))

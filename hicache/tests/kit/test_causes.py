@@ -125,6 +125,17 @@ def test_of_equally_frequent_causes_the_one_comes_first_of_which_more_tests_fail
     assert names == ["STORE-3", "FETCH-9", "KeyError in Mine.match"], f"got {names}"
 
 
+def test_an_error_is_about_the_clause_that_a_test_of_one_clause_says() -> None:
+    many = ("FETCH-1", "FETCH-4", "FETCH-6", "MATCH-1", "STORE-3")
+    error = "AttributeError in Mine.drain"
+    passed = [execution(clause, name=f"test_other_{number}") for clause in (*many, "KEY-3") for number in range(4)]
+    machines = [failed(number, error, *many) for number in range(2)]
+    (cause,) = overview(record(*machines, failed(2, error, "KEY-3"), *passed), CONTRACT).causes
+    assert cause.about[0] == "KEY-3", (
+        f"1 of 5 tests of KEY-3 alone; of the others 2 of 6, of five clauses: {cause.about}"
+    )
+
+
 def test_nothing_joins_an_error() -> None:
     errors = [failed(number, "KeyError in Mine.match", "KEY-1") for number in range(3)]
     view = overview(record(*errors, failed(3, "KEY-1", "KEY-1")), CONTRACT)
