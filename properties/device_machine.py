@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, consumes, multiple, precondition, rule
 
 from hicache.testing.adapter import Capability
 from hicache.testing.model import ExpectedInsert
+from hicache.testing.snapshot import Snapshot
 from hicache.types import NO_SLOTS, SHARED, Component, Handle, Key, MatchResult, Namespace, Slots
 
 from .eviction_oracle import require_victims
@@ -159,9 +160,9 @@ class DeviceMachine(CacheMachine):
 
     # Overridden hooks.
 
-    def sync(self) -> None:
-        super().sync()
-        self.uses.observe(self.driver.snapshot())
+    def observe(self, snapshot: Snapshot) -> None:
+        super().observe(snapshot)
+        self.uses.observe(snapshot)
 
     # Internal.
 

@@ -365,10 +365,10 @@ class HostVerbs(TierMachine):
         super().begin_epoch()
         self.uses = UseLog(self.config)
 
-    def sync(self) -> None:
-        super().sync()
-        self.uses.observe(self.driver.snapshot())
-        self.tickets.observe(bool(loads_of(self.driver.snapshot())))
+    def observe(self, snapshot: Snapshot) -> None:
+        super().observe(snapshot)
+        self.uses.observe(snapshot)
+        self.tickets.observe(bool(loads_of(snapshot)))
 
     def evicted(self, component: str, tokens: int, before: Snapshot, after: Snapshot) -> None:
         is_copied_first = self.host.write_policy is WritePolicy.WRITE_BACK

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, consumes, multiple, rule
 
 from hicache.testing.adapter import Admission
 from hicache.testing.model import ExpectedMatch
+from hicache.testing.snapshot import Snapshot
 from hicache.types import Component, Key, Namespace, Tier
 
 from .loads import loads_of
@@ -81,9 +82,9 @@ class LoadingMachine(TierMachine, RequestVerbs):
 
     # Overridden hooks.
 
-    def sync(self) -> None:
-        super().sync()
-        self.has_failure &= self._is_loading()
+    def observe(self, snapshot: Snapshot) -> None:
+        super().observe(snapshot)
+        self.has_failure &= bool(loads_of(snapshot))
 
     def check_waiting(self, place: int) -> None:
         number = pick(list(self.anchors), place)

@@ -20,6 +20,7 @@ from hicache.testing.contract import clauses_not_checked
 from hicache.testing.driving.driver import Driver
 from hicache.testing.driving.prompts import cut
 from hicache.testing.model import Model
+from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Component, Key, Namespace, Slots
 
@@ -92,11 +93,15 @@ class CacheMachine(RuleBasedStateMachine):
         return pages * (1 if component == Component.MAMBA else self.config.page_size)
 
     def sync(self) -> None:
-        """Update the oracle: remove what was evicted."""
+        """Update the oracle, with one look at the cache: remove what was evicted."""
         if self.blocks is not None:
             self.blocks.sync(self.driver.block_snapshot())
-            return
-        self.model.sync(self.driver.snapshot())
+        else:
+            self.observe(self.driver.snapshot())
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Update the oracle from what a cache with a tree shows now."""
+        self.model.sync(snapshot)
 
     def departs(self, *clauses: str) -> bool:
         """Whether one of these clauses does not apply: the adapter departs from it, or its profile excepts it."""

@@ -226,7 +226,10 @@ class StorageMachine(HostVerbs):
             self.model.announce(one.key, self.stored.written(one.key))
         self.ended = []
         super().sync()
-        if self._open_prefetches(self.driver.snapshot()) > len(self.prefetches):
+
+    def observe(self, snapshot: Snapshot) -> None:
+        super().observe(snapshot)
+        if self._open_prefetches(snapshot) > len(self.prefetches):
             self.record(Situation.PREFETCH_STILL_WRITING)
         if self.store.has_refused:
             self.record(Situation.STORE_FAILED)

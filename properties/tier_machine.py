@@ -153,9 +153,8 @@ class TierMachine(CacheMachine):
         self.met[situation] += 1
         event(situation.value)
 
-    def sync(self) -> None:
-        snapshot = self.driver.snapshot()
-        self.model.sync(snapshot)
+    def observe(self, snapshot: Snapshot) -> None:
+        super().observe(snapshot)
         self.write_policy.observe(snapshot, self.model.held[Tier.HOST])
         if self.config.events:
             self.events.observe(self.adapter.events(), snapshot)
