@@ -228,7 +228,7 @@ def evaluate(
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     recorder = RequestRecorder(engine, kept_tokens=KEPT_TOKENS)
     started = time.perf_counter()
-    with _without_local_rank():
+    with _one_process():
         results = simple_evaluate(
             model=CachedModel(recorder, vocabulary, max_tokens=max_tokens),
             tasks=list(tasks),
@@ -243,9 +243,16 @@ def evaluate(
 
 
 @contextmanager
-def _without_local_rank() -> Iterator[None]:
-    """Remove LOCAL_RANK from the environment: with it lm-eval gives results on the first rank only."""
-    with patch.dict(os.environ):
+def _one_process() -> Iterator[None]:
+    """Remove LOCAL_RANK from the environment: with it lm-eval gives results on the first rank only.
+
+    And leave out what it says of the machine, which nobody reads: it starts a dozen processes at each evaluation.
+    """
+    with (
+        patch.dict(os.environ),
+        patch("lm_eval.evaluator.add_env_info"),
+        patch("lm_eval.evaluator.get_git_commit_hash"),
+    ):
         os.environ.pop("LOCAL_RANK", None)
         yield
 
