@@ -417,6 +417,12 @@ class CacheConfig:
             raise ConfigurationError("storage needs a host tier: its pages come and go through host memory")
         if self.storage is not None and self.model is None:
             raise ConfigurationError("storage needs a model: without one pages have no bytes to store")
+        # On a thread the order of copies and of the model's kernels would not be known.
+        if self.host is not None and (self.host.executor is ExecutorKind.STREAMS) != self.device.startswith("cuda"):
+            raise ConfigurationError(
+                f"host.executor is streams on a CUDA device, and nowhere else: "
+                f"got {self.host.executor.value!r} on {self.device!r}"
+            )
         self._check_components()
         for name in ("sliding_window_size", "mamba_chunk_size"):
             if getattr(self, name) is not None:

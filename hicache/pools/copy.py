@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -23,8 +24,8 @@ ALL_LAYERS = slice(None)
 Addresses = Sequence[tuple[Any, Any]]
 """Where pages are on device and host: pairs of slices, or of index tensors."""
 
-PAGES_AT_ONCE = 256
-"""One kernel gathers pages, another scatters them: this bounds the memory in between."""
+SCRATCH_BYTES = 64 << 20
+"""One kernel gathers pages, another scatters them: the most bytes in between, unless a page of one layer has more."""
 
 
 class BufferPair:
@@ -42,6 +43,20 @@ class BufferPair:
         else:
             for device, host in addresses:
                 self._device[device, layers] = self._host[host, layers]
+
+
+class GatheredPair(BufferPair):
+    """A pair whose pages go through scratch memory of bounded size, some pages and some layers at a time."""
+
+    def copy(self, kind: TransferKind, addresses: Addresses, layers: slice) -> None:
+        first, end, _ = layers.indices(self._device.shape[1])
+        page_bytes = math.prod(self._device.shape[2:]) * self._device.itemsize
+        layers_at_once = max(1, min(end - first, SCRATCH_BYTES // page_bytes))
+        pages_at_once = max(1, SCRATCH_BYTES // (layers_at_once * page_bytes))
+        for device, host in addresses:
+            parts = list(zip(device.split(pages_at_once), host.split(pages_at_once), strict=True))
+            for layer in range(first, end, layers_at_once):
+                super().copy(kind, parts, slice(layer, min(end, layer + layers_at_once)))
 
 
 class CopyMethod(Protocol):
@@ -86,12 +101,17 @@ class KernelCopies:
     def pair(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> BufferPair:
         """Tensors of the device."""
         own, twin = _widened(device.raw[buffer], host.raw[buffer])
-        return BufferPair(own, seen_from(self._device, twin))
+        return GatheredPair(own, seen_from(self._device, twin))
 
     def addresses(self, device: list[int], host: list[int]) -> Addresses:
-        """Page numbers on the device, some at a time."""
-        ends = [torch.tensor(pages, dtype=torch.int64, device=self._device) for pages in (device, host)]
-        return list(zip(*[torch.split(end, PAGES_AT_ONCE) for end in ends], strict=True))
+        """Page numbers on the device."""
+        return [(self._uploaded(device), self._uploaded(host))]
+
+    def _uploaded(self, pages: list[int]) -> torch.Tensor:
+        # From pageable memory the caller would wait for the stream, which waits for the model. Torch keeps pinned
+        # memory until the stream has read it.
+        numbers = torch.tensor(pages, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        return numbers.to(self._device, non_blocking=True)
 
 
 def _widened(device: torch.Tensor, host: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,8 +131,8 @@ class PoolCopier:
     def __init__(self, device: TierPools, host: TierPools, order: LayerOrder, method: CopyMethod | None = None) -> None:
         self._order = order or ((),)
         self._tiers = device, host
-        self._device = next((buffers.raw[0].device for buffers in device.buffers.values()), torch.device("cpu"))
-        self._method = method or (KernelCopies(self._device) if self._device.type == "cuda" else RunCopies())
+        self.device = next((buffers.raw[0].device for buffers in device.buffers.values()), torch.device("cpu"))
+        self._method = method or (KernelCopies(self.device) if self.device.type == "cuda" else RunCopies())
         self._pairs: dict[str, list[BufferPair]] = {}
         self._latest: dict[TransferKind, tuple[CopyJob, dict[str, Addresses]]] = {}
         for pool, buffers in device.buffers.items():
@@ -171,8 +191,8 @@ class PoolCopier:
         return self._method.addresses(device, host)
 
     def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
 
 def _check_alike(device: PoolBuffers, host: PoolBuffers) -> None:

@@ -683,6 +683,14 @@ TIERS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: StorageConfig("file", model="m", executor=ExecutorKind.STREAMS),
         "storage.executor is stepped or threaded",
     ),
+    "streams on a CPU": (
+        lambda: CacheConfig({"full": 16}, host=HostConfig({"full": 16}, executor=ExecutorKind.STREAMS)),
+        "host.executor is streams on a CUDA device, and nowhere else: got 'streams' on 'cpu'",
+    ),
+    "a thread on a GPU": (
+        lambda: CacheConfig({"full": 16}, device="cuda:1", host=HostConfig({"full": 16})),
+        "host.executor is streams on a CUDA device, and nowhere else: got 'threaded' on 'cuda:1'",
+    ),
     "a rank beyond the group": (lambda: Topology(tp_rank=2, tp_size=2), r"tp_rank 2 is not in range\(tp_size=2\)"),
 }
 

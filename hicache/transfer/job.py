@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hicache.storage.base import PoolQuery
 from hicache.types import Slots, StorageKind, TransferKind
@@ -138,6 +138,10 @@ class Worker(Protocol[JobT_contra]):
 
 class Copier(Protocol):
     """Copies the bytes of a job, and those of sidecar pools with the pool that they follow. It knows pools only."""
+
+    @property
+    def device(self) -> Any:
+        """The torch.device of the pools on the device."""
 
     @property
     def layers(self) -> int:

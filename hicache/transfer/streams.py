@@ -32,17 +32,18 @@ class StreamExecutor:
     A job waits for all that the submitting stream was given before: for the kernels that write what is backed up, and
     for those that still read what a load-back overwrites. Copies go straight between the pools, so no staging buffer
     can be reused too early. A job that cannot be queued has failed with none of its parts done, once what was queued of
-    it has run; the exception is logged. `cuda`: torch.cuda, or what replaces it in a test.
+    it has run; the exception is logged. The stream and its events are on the device of the copier, whichever device is
+    the current one. `cuda`: torch.cuda, or what replaces it in a test.
     """
 
     def __init__(self, copier: Copier, cuda: Any = torch.cuda) -> None:
         self._copier = copier
         self._cuda = cuda
-        self._stream = cuda.Stream()
+        self._stream = cuda.Stream(copier.device)
         self._queued: dict[int, QueuedJob] = {}
 
     def submit(self, job: CopyJob) -> None:
-        self._stream.wait_stream(self._cuda.current_stream())
+        self._stream.wait_stream(self._cuda.current_stream(self._copier.device))
         with self._cuda.stream(self._stream):
             layers = self._queue(job)
         self._queued[job.number] = QueuedJob(job, layers, self._stream.record_event())
@@ -68,7 +69,8 @@ class StreamExecutor:
     def wait_layer(self, number: int, layer: int) -> None:
         """Let the current stream wait until the layer may be read, or the job has ended. The caller goes on."""
         queued = self._queued[number]
-        self._cuda.current_stream().wait_event(queued.layers[layer] if queued.layers else queued.end)
+        reader = self._cuda.current_stream(self._copier.device)
+        reader.wait_event(queued.layers[layer] if queued.layers else queued.end)
 
     def forget(self, number: int) -> None:
         del self._queued[number]
@@ -86,7 +88,7 @@ class StreamExecutor:
             # Nobody reads a backup layer by layer, and all layers at once take fewer kernels.
             if job.kind is TransferKind.BACKUP:
                 self._copier.queue(job)
-                return (self._cuda.current_stream().record_event(),) * self._copier.layers
+                return (self._stream.record_event(),) * self._copier.layers
             return tuple([self._queue_layer(job, layer) for layer in range(self._copier.layers)])
         except Exception:
             LOG.exception("%s job %d of %d parts was not queued", job.kind.value, job.number, len(job.parts))
@@ -94,4 +96,4 @@ class StreamExecutor:
 
     def _queue_layer(self, job: CopyJob, layer: int) -> Any:
         self._copier.queue_layer(job, layer)
-        return self._cuda.current_stream().record_event()
+        return self._stream.record_event()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hicache.config import Layout
 from hicache.errors import PoolMismatchError, SlotError
-from hicache.pools.copy import PAGES_AT_ONCE, CopyMethod, KernelCopies, PoolCopier, RunCopies
+from hicache.pools.copy import SCRATCH_BYTES, CopyMethod, GatheredPair, KernelCopies, PoolCopier, RunCopies
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools
 from hicache.stacks import layer_order, pool_specs
@@ -131,9 +134,11 @@ def test_kinds_of_layers_take_turns() -> None:
     assert tiers.copier().layers == len(tiers.order), "a copier counts the layers of the whole stack"
 
 
-def test_more_pages_than_a_kernel_takes_at_once_are_moved() -> None:
+@pytest.mark.parametrize("scratch_bytes", [1, 100, 1000])
+def test_more_pages_than_scratch_memory_takes_are_moved(scratch_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hicache.pools.copy.SCRATCH_BYTES", scratch_bytes)
     config = two_tier_config()
-    pages = PAGES_AT_ONCE + 5
+    pages = 50
     sizes = {FULL: pages * 3, SWA: 3, MAMBA: 1}
     assert config.host is not None
     tiers = TwoTiers(replace(config, capacity_tokens=sizes, host=replace(config.host, capacity_tokens=sizes)))
@@ -141,7 +146,59 @@ def test_more_pages_than_a_kernel_takes_at_once_are_moved() -> None:
     job = job_of(TransferKind.BACKUP, [{FULL: (numbers, numbers[::-1])}])
     expected = moved(job, tiers, 1)
     tiers.copier(KernelCopies(torch.device("cpu"))).copy(job)
-    assert np.array_equal(contents(tiers.host, Pool.KV), expected[Pool.KV]), f"{pages} pages, {PAGES_AT_ONCE} at once"
+    assert np.array_equal(contents(tiers.host, Pool.KV), expected[Pool.KV]), f"{scratch_bytes} bytes at once"
+
+
+class Gathered(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the bytes of each tensor that a kernel gathers pages into."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.index.Tensor:
+            self.sizes.append(made.nbytes)
+        return made
+
+
+@pytest.mark.parametrize("kind", [TransferKind.BACKUP, TransferKind.LOAD])
+def test_the_scratch_memory_of_a_model_of_80_layers_is_bounded(kind: TransferKind) -> None:
+    # 4 KiB a token and layer, pages of 64 tokens: all layers of 256 pages have 5 GiB.
+    pages, layers = 256, 80
+    tier = torch.empty((pages + 1, layers, 64, 4096 // 8), dtype=torch.int64, device="meta")
+    numbers = torch.arange(1, pages + 1, device="meta")
+    with Gathered() as gathered:
+        GatheredPair(tier, tier.clone()).copy(kind, [(numbers, numbers)], slice(None))
+    assert sum(gathered.sizes) == pages * tier[0].nbytes, f"expected all pages to be gathered, got {gathered.sizes}"
+    assert max(gathered.sizes) <= SCRATCH_BYTES, f"expected {SCRATCH_BYTES} bytes at most, got {max(gathered.sizes)}"
+
+
+class PretendGpu(TorchFunctionMode):
+    """Makes tensors on the CPU, and records where each was to be made or sent, and from which memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[str, bool]] = []
+        self.sent: list[tuple[torch.device, bool]] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if function is torch.tensor:
+            self.made.append((str(kwargs.pop("device", "cpu")), kwargs.pop("pin_memory", False)))
+        if function is torch.Tensor.to:
+            self.sent.append((args[1], kwargs.get("non_blocking", False)))
+            return args[0]
+        return function(*args, **kwargs)
+
+
+def test_page_numbers_are_sent_from_pinned_memory_without_a_wait() -> None:
+    gpu = torch.device("cuda", 1)
+    with PretendGpu() as calls:
+        KernelCopies(gpu).addresses([1, 2], [3, 4])
+    assert calls.made == [("cpu", True)] * 2, f"a tensor made on a GPU is a copy that is waited for, got {calls.made}"
+    assert calls.sent == [(gpu, True)] * 2, f"expected copies that nobody waits for, got {calls.sent}"
 
 
 @METHODS

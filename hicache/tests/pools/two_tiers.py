@@ -59,7 +59,7 @@ def two_tier_config(
             write_policy=WritePolicy.WRITE_THROUGH,
             selective_hits=1,
             load_back_threshold_tokens=0,
-            executor=ExecutorKind.STEPPED,
+            executor=ExecutorKind.STREAMS if device.startswith("cuda") else ExecutorKind.STEPPED,
         ),
     )
 

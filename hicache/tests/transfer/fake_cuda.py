@@ -6,8 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
+
 from hicache.pools.copy import PoolCopier
 from hicache.transfer.job import CopyJob
+
+OF_CACHE = torch.device("cuda", 1)
+"""The device of the cache. The current device is another one."""
 
 
 class FakeEvent:
@@ -34,7 +39,8 @@ class FakeEvent:
 class FakeStream:
     """Work in order. An event in front of a piece of work holds it back until it has fired."""
 
-    def __init__(self, cuda: FakeCuda) -> None:
+    def __init__(self, cuda: FakeCuda, device: torch.device) -> None:
+        self.device = device
         self._cuda = cuda
         self._work: deque[tuple[FakeEvent | None, Callable[[], None]]] = deque()
 
@@ -69,29 +75,38 @@ class FakeStream:
 
 
 class FakeCuda:
-    """What torch.cuda has, as far as streams need it. The first stream is the current one until another is."""
+    """What torch.cuda has, as far as streams need it, with two devices.
+
+    `streams`: in the order in which they were made. Each device has a current stream: the first of its streams, until
+    another is. `cuda:0` is the current device, until a stream of the other one becomes the current stream.
+    """
 
     def __init__(self) -> None:
         self.streams: list[FakeStream] = []
-        self._current = self.Stream()
+        self.device = torch.device("cuda", 0)
+        self._current = {OF_CACHE: self.Stream(OF_CACHE)}
 
-    def Stream(self) -> FakeStream:  # noqa: N802
-        """A stream of its own."""
-        self.streams.append(FakeStream(self))
+    def Stream(self, device: torch.device | None = None) -> FakeStream:  # noqa: N802
+        """A stream of its own, on the current device if none is named."""
+        self.streams.append(FakeStream(self, device or self.device))
         return self.streams[-1]
 
-    def current_stream(self) -> FakeStream:
-        """The stream that work is queued on."""
-        return self._current
+    def current_stream(self, device: torch.device | None = None) -> FakeStream:
+        """The stream of a device that work is queued on, of the current device if none is named."""
+        wanted = device or self.device
+        if wanted not in self._current:
+            self._current[wanted] = self.Stream(wanted)
+        return self._current[wanted]
 
     @contextmanager
     def stream(self, stream: FakeStream) -> Iterator[None]:
-        """Make a stream the current one."""
-        before, self._current = self._current, stream
+        """Make a stream the current one of its device, and that the current device."""
+        before = self.device, self.current_stream(stream.device)
+        self.device, self._current[stream.device] = stream.device, stream
         try:
             yield
         finally:
-            self._current = before
+            self.device, self._current[stream.device] = before
 
     def run(self) -> bool:
         """Do one piece of work of the first stream that may go on."""
@@ -105,6 +120,7 @@ class QueuedCopier:
         self._copier = copier
         self._cuda = cuda
         self._broken = broken
+        self.device = OF_CACHE
         self.layers = copier.layers
 
     def copy_layer(self, job: CopyJob, layer: int) -> None:

@@ -23,7 +23,7 @@ from hicache.tests.pools.two_tiers import (
     moved,
     two_tier_config,
 )
-from hicache.tests.transfer.fake_cuda import FakeCuda, FakeStream, QueuedCopier
+from hicache.tests.transfer.fake_cuda import OF_CACHE, FakeCuda, FakeStream, QueuedCopier
 from hicache.transfer.job import NOT_STARTED, Progress
 from hicache.transfer.streams import StreamExecutor
 from hicache.types import Pool, TransferKind
@@ -71,6 +71,15 @@ def run_alone(stream: FakeStream) -> int:
     while stream.run():
         steps += 1
     return steps
+
+
+def test_streams_are_on_the_device_of_the_cache_whichever_is_the_current_one(gpu: Gpu) -> None:
+    assert gpu.cuda.device != OF_CACHE, "the current device is another one"
+    gpu.backups.submit(BACKUP)
+    gpu.loads.submit(LOAD)
+    gpu.loads.wait_layer(LOAD.number, 0)
+    devices = {stream.device for stream in gpu.cuda.streams}
+    assert devices == {OF_CACHE}, f"expected streams of {OF_CACHE} alone, got {devices}"
 
 
 def test_submitting_copies_nothing_and_does_not_wait(gpu: Gpu) -> None:
