@@ -14,12 +14,15 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.clock import WallClock
 from hicache.config import Topology
-from hicache.errors import ConfigurationError
+from hicache.errors import ConfigurationError, InvariantError
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import axis_ranks, world_rank, world_size
 from hicache.parallel.rank_monitor import Call, RankMonitor
 
 LEAST = -(2**63)
+BLOCK = 64
+"""Numbers in one collective of any rank: with tensors of unequal lengths gloo ends the process, and NCCL may hang."""
+
 POLL_S = 20e-6
 """Seconds between two checks of a GPU: about as long as a reduction of a few numbers takes."""
 
@@ -33,7 +36,8 @@ OPERATIONS = {Reduction.MIN: distributed.ReduceOp.MIN, Reduction.MAX: distribute
 class TorchGroup:
     """A Group on a process group of torch.distributed. Numbers are sent as int64 tensors on `device`.
 
-    Every verb is one reduction: in torch's own broadcast the first rank would go on while another is dead. `stream`:
+    Every verb is a reduction: in torch's own broadcast the first rank would go on while another is dead. It is one
+    collective for up to BLOCK - 2 values, and always one that tells whether all ranks have as many values. `stream`:
     the CUDA stream on which collectives run, so that they do not wait for the model; None on other devices. A call that
     has not ended by the deadline of `monitor` raises RankError, and so does every later call on any group of the rank.
     """
@@ -72,8 +76,21 @@ class TorchGroup:
     def _call(self, values: Sequence[int], reduction: Reduction, what: str) -> list[int]:
         call = self._monitor.begin(self.name, self._calls, what)
         self._calls += 1
+        sent = [len(values), -len(values), *values]
+        first, second, *reduced = self._reduced(sent[:BLOCK], reduction, call)
+        least, greatest = sorted((first, -second))
+        if least != greatest:
+            raise InvariantError(
+                f"RANK-1: the ranks of {self.name} have parted: in {what} they have {least} to {greatest} values"
+            )
+        for begin in range(BLOCK, len(sent), BLOCK):
+            reduced += self._reduced(sent[begin : begin + BLOCK], reduction, call)
+        return reduced[: len(values)]
+
+    def _reduced(self, values: Sequence[int], reduction: Reduction, call: Call) -> list[int]:
+        padded = [*values, *[0] * (BLOCK - len(values))]
         with torch.cuda.stream(self._stream):
-            numbers = torch.tensor(values, dtype=torch.int64, device=self._device)
+            numbers = torch.tensor(padded, dtype=torch.int64, device=self._device)
             try:
                 self._reduce(numbers, reduction, call)
             except (RuntimeError, TimeoutError) as error:

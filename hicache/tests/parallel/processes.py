@@ -18,7 +18,7 @@ from torch import distributed
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from hicache.config import Topology
-from hicache.errors import RankError
+from hicache.errors import InvariantError, RankError
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import axis_ranks, topology_of, world_rank, world_size
 from hicache.parallel.torch_group import TorchGroup, open_groups
@@ -180,6 +180,16 @@ def lose(loss: Loss, topology: Topology, store: FileStore) -> list[Refusal]:
     for group in groups.values():
         group.close()
     return refusals
+
+
+def part(values: Mapping[int, int], reduction: Reduction, topology: Topology, store: Store) -> str:
+    """Reduce as many values as this rank has by `values`. Returns the error that says so."""
+    group = open_groups(topology, store, "cpu", 60)["tp"]
+    try:
+        result = group.reduce(list(range(values[topology.tp_rank])), reduction, "progress")
+    except InvariantError as error:
+        return str(error)
+    raise AssertionError(f"expected an InvariantError, rank {topology.tp_rank} got {result}")
 
 
 def be_late(topology: Topology, store: Store) -> list[int]:

@@ -13,6 +13,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hicache.clock import WallClock
 from hicache.config import SINGLE_RANK, Topology
+from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import topology_of
 from hicache.parallel.rank_monitor import RankMonitor
 from hicache.parallel.torch_group import TorchGroup
@@ -27,6 +28,7 @@ from hicache.tests.parallel.processes import (
     lose,
     open_again,
     open_without,
+    part,
     run_ranks,
     survivors,
 )
@@ -79,6 +81,17 @@ def test_a_dead_rank_is_named_by_ranks_that_share_no_group_with_it(tmp_path: Pat
 def test_a_rank_that_is_late_within_the_deadline_is_waited_for(tmp_path: Path) -> None:
     values = [outcome.value for outcome in run_ranks(be_late, tmp_path, TP_2)]
     assert values == [[1], [1]], f"RANK-8: expected [1] on both ranks although rank 1 is late, got {values}"
+
+
+@pytest.mark.parametrize("reduction", Reduction)
+@pytest.mark.parametrize("values", [(2, 3), (0, 1), (10, 1000)], ids=str)
+def test_ranks_that_reduce_other_numbers_of_values_are_told(
+    values: tuple[int, int], reduction: Reduction, tmp_path: Path
+) -> None:
+    outcomes = run_ranks(partial(part, dict(enumerate(values)), reduction), tmp_path, TP_2)
+    expected = f"RANK-1: the ranks of tp have parted: in {reduction.value} progress they have "
+    expected += f"{values[0]} to {values[1]} values"
+    assert [one.value for one in outcomes] == [expected] * 2, f"expected {expected!r} on both ranks, got {outcomes}"
 
 
 def test_a_rank_that_does_not_open_its_groups_is_named(tmp_path: Path) -> None:
