@@ -1,4 +1,4 @@
-"""OffloadCache: a cache of chunks beside an engine, the reference of the profile offload.
+"""OffloadCache: a cache of chunks beside an engine, the reference of the profile offload; ChunkCache: what moves bytes.
 
 The design is that of LMCache and of vLLM's connectors. The engine owns the device: it allocates and frees slots, and
 the cache copies between these slots and its own memory. What it keeps are chunks, each of a fixed number of tokens,
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -123,27 +124,112 @@ class Transfer:
     arrived: int = 0
 
 
+class ChunkCache(ABC):
+    """The memory of a cache of chunks, and its transfers from their start until they are applied."""
+
+    def __init__(self, config: OffloadCacheConfig, device: Device) -> None:
+        self.config = config
+        self._device = device
+        # Slot 0 is padding, as in every pool.
+        self.memory = np.zeros((config.layers, config.host_tokens + 1, config.slot_bytes), dtype=np.uint8)
+        self._transfers: list[Transfer] = []
+
+    @abstractmethod
+    def chunks(self) -> tuple[Chunk, ...]:
+        """All chunks that a look-up can find."""
+
+    @abstractmethod
+    def free(self) -> Slots:
+        """The free slots of the host."""
+
+    @abstractmethod
+    def _apply(self, transfer: Transfer) -> None:
+        """Take over the result of a transfer that has ended."""
+
+    def pending(self) -> list[Transfer]:
+        """The transfers that have not ended, oldest first."""
+        return [one for one in self._transfers if not one.has_ended]
+
+    def advance(self, transfer: Transfer) -> None:
+        """Copy one more layer of a transfer."""
+        self._check_pending(transfer)
+        for part in transfer.parts:
+            self._copy(transfer.kind, part, transfer.layers_done)
+        transfer.layers_done += 1
+        transfer.has_ended = transfer.layers_done == self.config.layers
+
+    def complete(self, transfer: Transfer) -> None:
+        """Copy all remaining layers of a transfer."""
+        while not transfer.has_ended:
+            self.advance(transfer)
+
+    def fail(self, transfer: Transfer, parts_done: int) -> None:
+        """End a transfer after its first parts; the others fail."""
+        self._check_pending(transfer)
+        for part in transfer.parts[parts_done:]:
+            part.has_failed = True
+        self.complete(transfer)
+
+    def step(self) -> None:
+        """Apply the transfers that have ended: only now what was stored is found, and what was retrieved is let go."""
+        for transfer in [one for one in self._transfers if one.has_ended]:
+            self._transfers.remove(transfer)
+            transfer.is_applied = True
+            self._apply(transfer)
+
+    def transfers(self) -> tuple[Transfer, ...]:
+        """All transfers that are not applied."""
+        return tuple(self._transfers)
+
+    def _start(self, transfer: Transfer) -> Transfer:
+        self._transfers.append(transfer)
+        return transfer
+
+    def _check_pending(self, transfer: Transfer) -> None:
+        if transfer not in self._transfers or transfer.has_ended:
+            raise ValueError(f"expected a pending transfer, found one that has ended: {transfer.kind.value}")
+
+    def _copy(self, kind: TransferKind, part: Part, layer: int) -> None:
+        if part.has_failed:
+            return
+        if kind is TransferKind.BACKUP:
+            self.memory[layer, part.chunk.slots] = self._device.read(layer, part.device)
+            return
+        data = self._read(part.chunk, layer)
+        if data is None:
+            part.has_failed = True
+        else:
+            self._device.write(layer, part.device, data)
+
+    def _read(self, chunk: Chunk, layer: int) -> Bytes | None:
+        """Return one layer of a chunk; None if it is not there."""
+        if chunk.slots is None:
+            return None
+        data: Bytes = self.memory[layer, chunk.slots]
+        return data
+
+    def _arrived(self, transfer: Transfer) -> int:
+        """Return how many chunks arrived without a gap."""
+        return next((at for at, part in enumerate(transfer.parts) if part.has_failed), len(transfer.parts))
+
+
 @dataclass(slots=True, eq=False)
 class _State:
     """What the host has. `free`: slots. `chunks`: by identity, the least recently used first."""
 
     free: list[int]
     chunks: OrderedDict[Identity, Chunk] = field(default_factory=OrderedDict)
-    transfers: list[Transfer] = field(default_factory=list)
 
 
-class OffloadCache:
+class OffloadCache(ChunkCache):
     """A cache of chunks in host memory and, with `objects`, in storage. `digest`: the hash of the chain."""
 
     def __init__(
         self, config: OffloadCacheConfig, device: Device, objects: Objects | None = None, digest: Digest = sha256
     ) -> None:
-        self.config = config
-        self._device = device
+        super().__init__(config, device)
         self._objects = objects
         self._digest = digest
-        # Slot 0 is padding, as in every pool.
-        self.memory = np.zeros((config.layers, config.host_tokens + 1, config.slot_bytes), dtype=np.uint8)
         self._state = _State(list(range(1, config.host_tokens + 1)))
 
     # What an engine calls.
@@ -187,7 +273,7 @@ class OffloadCache:
         wanted = self.identities(tokens, namespace)
         known = [self._state.chunks[identity] for identity in wanted if identity in self._state.chunks]
         self._touch(known)
-        coming = {part.chunk.identity for one in self._state.transfers for part in _stores(one)}
+        coming = {part.chunk.identity for one in self._transfers for part in _stores(one)}
         parts: list[Part] = []
         for at, identity in enumerate(wanted):
             if identity in self._state.chunks or identity in coming:
@@ -199,42 +285,6 @@ class OffloadCache:
             parts.append(Part(Chunk(identity, own), slots[first : first + self.config.chunk_tokens]))
         return self._start(Transfer(TransferKind.BACKUP, parts)) if parts else None
 
-    # Transfers.
-
-    def pending(self) -> list[Transfer]:
-        """The transfers that have not ended, oldest first."""
-        return [one for one in self._state.transfers if not one.has_ended]
-
-    def advance(self, transfer: Transfer) -> None:
-        """Copy one more layer of a transfer."""
-        self._check_pending(transfer)
-        for part in transfer.parts:
-            self._copy(transfer.kind, part, transfer.layers_done)
-        transfer.layers_done += 1
-        transfer.has_ended = transfer.layers_done == self.config.layers
-
-    def complete(self, transfer: Transfer) -> None:
-        """Copy all remaining layers of a transfer."""
-        while not transfer.has_ended:
-            self.advance(transfer)
-
-    def fail(self, transfer: Transfer, parts_done: int) -> None:
-        """End a transfer after its first parts; the others fail."""
-        self._check_pending(transfer)
-        for part in transfer.parts[parts_done:]:
-            part.has_failed = True
-        self.complete(transfer)
-
-    def step(self) -> None:
-        """Apply the transfers that have ended: only now what was stored is found, and what was retrieved is let go."""
-        for transfer in [one for one in self._state.transfers if one.has_ended]:
-            self._state.transfers.remove(transfer)
-            transfer.is_applied = True
-            if transfer.kind is TransferKind.BACKUP:
-                self._apply_store(transfer)
-            else:
-                self._apply_retrieval(transfer)
-
     # Read-only.
 
     def chunks(self) -> tuple[Chunk, ...]:
@@ -244,10 +294,6 @@ class OffloadCache:
     def free(self) -> Slots:
         """The free slots of the host."""
         return np.array(self._state.free, dtype=np.int64)
-
-    def transfers(self) -> tuple[Transfer, ...]:
-        """All transfers that are not applied."""
-        return tuple(self._state.transfers)
 
     def identities(self, tokens: Tokens, namespace: Namespace) -> list[Identity]:
         """Return the identity of each whole chunk of a prompt."""
@@ -274,14 +320,6 @@ class OffloadCache:
             if chunk.identity in self._state.chunks:
                 self._state.chunks.move_to_end(chunk.identity)
 
-    def _start(self, transfer: Transfer) -> Transfer:
-        self._state.transfers.append(transfer)
-        return transfer
-
-    def _check_pending(self, transfer: Transfer) -> None:
-        if transfer not in self._state.transfers or transfer.has_ended:
-            raise ValueError(f"expected a pending transfer, found one that has ended: {transfer.kind.value}")
-
     def _take(self, kept: Sequence[Chunk]) -> Slots | None:
         """Take host slots for a chunk, and evict for it what is not pinned and not `kept`; None without room."""
         size = self.config.chunk_tokens
@@ -304,29 +342,22 @@ class OffloadCache:
         if not chunk.is_stored:
             del self._state.chunks[chunk.identity]
 
-    def _copy(self, kind: TransferKind, part: Part, layer: int) -> None:
-        if part.has_failed:
-            return
-        if kind is TransferKind.BACKUP:
-            self.memory[layer, part.chunk.slots] = self._device.read(layer, part.device)
-            return
-        data = self._read(part.chunk, layer)
-        if data is None:
-            part.has_failed = True
-        else:
-            self._device.write(layer, part.device, data)
-
     def _read(self, chunk: Chunk, layer: int) -> Bytes | None:
         """Return one layer of a chunk, from the host or else from storage; None if the object is not whole."""
         if chunk.slots is not None:
-            data: Bytes = self.memory[layer, chunk.slots]
-            return data
+            return super()._read(chunk, layer)
         content = None if self._objects is None else self._objects.get(self.object_name(chunk.identity))
         shape = (self.config.layers, self.config.chunk_tokens, self.config.slot_bytes)
         if content is None or len(content) != np.prod(shape):
             return None
         stored: Bytes = np.frombuffer(content, dtype=np.uint8).reshape(shape)[layer]
         return stored
+
+    def _apply(self, transfer: Transfer) -> None:
+        if transfer.kind is TransferKind.BACKUP:
+            self._apply_store(transfer)
+        else:
+            self._apply_retrieval(transfer)
 
     def _apply_store(self, transfer: Transfer) -> None:
         """Let look-ups find what arrived. The first chunk comes last, as the most recently used one."""
@@ -354,10 +385,6 @@ class OffloadCache:
         for part in transfer.parts:
             if part.has_failed and part.chunk.slots is None:
                 self._forget(part.chunk)
-
-    def _arrived(self, transfer: Transfer) -> int:
-        """Return how many chunks arrived without a gap."""
-        return next((at for at, part in enumerate(transfer.parts) if part.has_failed), len(transfer.parts))
 
     def _forget(self, chunk: Chunk) -> None:
         """Remove a chunk whose object could not be read, so that it can be stored again."""

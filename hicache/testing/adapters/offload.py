@@ -1,7 +1,11 @@
-"""OffloadCacheAdapter: a cache of chunks under the suites, beside a small engine without a prefix cache of its own."""
+"""Adapters of caches of chunks, beside a small engine without a prefix cache of its own.
+
+ChunkCacheAdapter has the engine and the transfers, OffloadCacheAdapter the reference of the profile beside them.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +23,7 @@ from hicache.testing.hybrid_model import TINY_MODEL
 from hicache.testing.offload_cache import (
     Bytes,
     Chunk,
+    ChunkCache,
     Digest,
     OffloadCache,
     OffloadCacheConfig,
@@ -107,24 +112,16 @@ class Request:
     load: Transfer | None = None
 
 
-class OffloadCacheAdapter(CacheAdapter):
-    """FULL in chunks on the host and in storage. The engine gives every request blocks of its own.
+class ChunkCacheAdapter(CacheAdapter):
+    """FULL in chunks beside the device. The engine gives every request blocks of its own.
 
-    An admission looks the prompt up and retrieves what it finds into fresh blocks; the end of a request stores. With
-    another executor than the stepped one each transfer is complete when the verb returns.
+    An admission retrieves what it finds into fresh blocks; the end of a request stores. With another executor than the
+    stepped one each transfer is complete when the verb returns. A subclass opens the cache, and calls it.
     """
 
     interface = 2
     profile = "offload"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.COLLISIONS),
-            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
-            *(Capability.HOST, Capability.STEPPED, Capability.STORAGE),
-        }
-    )
-    cache_type: ClassVar[type[OffloadCache]] = OffloadCache
-    digest: ClassVar[Digest] = staticmethod(sha256)
+    cache: ChunkCache
 
     def __init__(self, config: CacheConfig) -> None:
         if not isinstance(config, GeometricConfig) or config.geometry.chunk_tokens is None or config.host is None:
@@ -134,43 +131,19 @@ class OffloadCacheAdapter(CacheAdapter):
             raise ConfigurationError(f"{config.name}: tokens are stored when they are computed")
         self._is_stepped = config.host.executor is ExecutorKind.STEPPED
         self.device = DeviceBlocks(geometry.in_blocks(config.capacity_tokens)[FULL], geometry.slots(FULL))
-        store = store_of(config)
-        self._objects = None
-        if config.storage is not None and store is not None:
-            self._objects = StoredObjects(store, f"{config.storage.model}/kv/chunk{geometry.chunk_tokens}")
         self._capacity = config.host.capacity_tokens[FULL]
         opened = OffloadCacheConfig(config.geometry.chunk_tokens, self._capacity, LAYERS, SLOT_BYTES)
-        self.cache = self.cache_type(opened, self.device, self._objects, self._digest)
+        self.cache = self._open(config, opened)
 
-    @classmethod
-    def configurations(cls) -> Sequence[CacheConfig]:
-        return CONFIGURATIONS
+    @abstractmethod
+    def _open(self, config: CacheConfig, opened: OffloadCacheConfig) -> ChunkCache:
+        """Open the cache. Raises ConfigurationError when it does not support the configuration."""
 
-    @classmethod
-    @contextmanager
-    def colliding(cls) -> Iterator[None]:
-        with patch.object(cls, "digest", staticmethod(lambda _: bytes(1))):
-            yield
+    @abstractmethod
+    def _store(self, request: Request, tokens: int) -> None:
+        """Store the first tokens of a request, which were computed."""
 
     # Requests.
-
-    def lookup(self, key: Key) -> int:
-        return self.cache.lookup(key.tokens, key.namespace).tokens
-
-    def admit(self, key: Key) -> Admission | None:
-        limit = len(key.tokens) - self._geometry.recomputed_tokens
-        found = self.cache.lookup(key.tokens, key.namespace, limit)
-        self.cache.pin(found)
-        blocks = self.device.take(self._blocks_for(len(key.tokens)))
-        if blocks is None:
-            self.cache.unpin(found)
-            return None
-        request = Request(key, blocks)
-        if found.chunks:
-            request.load = self.cache.retrieve(found, self.device.slots(blocks)[: found.tokens])
-        self._complete_unstepped()
-        waits = request.load is not None and not request.load.is_applied
-        return self._admission(request, found.tokens if waits else self._arrived(request), loading=waits)
 
     def resume(self, request: Request) -> Admission | None:
         if request.load is not None and not request.load.is_applied:
@@ -261,28 +234,22 @@ class OffloadCacheAdapter(CacheAdapter):
         free = len(self.cache.free())
         return {FULL: Sizes(evictable, self._capacity - evictable - free, free)}
 
-    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
-        names = [self.cache.object_name(one) for one in self.cache.identities(key.tokens, key.namespace)]
-        return [self._objects.key(name) for name in names] if self._objects is not None else names
-
     # Internal.
-
-    def _digest(self, data: bytes) -> bytes:
-        # Looked up for each call: `colliding` may replace the function while the cache is open.
-        return type(self).digest(data)
 
     def _blocks_for(self, tokens: int) -> int:
         return self._geometry.blocks_of(tokens)[FULL]
+
+    def _admitted(self, request: Request, found: int) -> Admission:
+        """What an admission answers that found so many tokens, and has started to retrieve them."""
+        self._complete_unstepped()
+        waits = request.load is not None and not request.load.is_applied
+        return self._admission(request, found if waits else self._arrived(request), loading=waits)
 
     def _admission(self, request: Request, cached: int, *, loading: bool) -> Admission:
         return Admission(request, self.device.slots(request.blocks), cached, None, loading=loading)
 
     def _arrived(self, request: Request) -> int:
         return 0 if request.load is None else request.load.arrived
-
-    def _store(self, request: Request, tokens: int) -> None:
-        self.cache.store(request.key.tokens[:tokens], request.key.namespace, self.device.slots(request.blocks)[:tokens])
-        self._complete_unstepped()
 
     def _complete_unstepped(self) -> None:
         """Complete all transfers in this verb, unless a test steps them."""
@@ -293,6 +260,70 @@ class OffloadCacheAdapter(CacheAdapter):
         """The blocks that a transfer reads or writes."""
         parts = [part for one in self.cache.transfers() for part in one.parts]
         return {int(slot) // self.device.size for part in parts for slot in part.device}
+
+
+class OffloadCacheAdapter(ChunkCacheAdapter):
+    """OffloadCache: chunks on the host and in storage. An admission looks the prompt up."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.COLLISIONS),
+            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
+            *(Capability.HOST, Capability.STEPPED, Capability.STORAGE),
+        }
+    )
+    cache_type: ClassVar[type[OffloadCache]] = OffloadCache
+    cache: OffloadCache
+    digest: ClassVar[Digest] = staticmethod(sha256)
+
+    def _open(self, config: CacheConfig, opened: OffloadCacheConfig) -> OffloadCache:
+        store = store_of(config)
+        self._objects = None
+        if config.storage is not None and store is not None:
+            self._objects = StoredObjects(store, f"{config.storage.model}/kv/chunk{opened.chunk_tokens}")
+        return self.cache_type(opened, self.device, self._objects, self._digest)
+
+    @classmethod
+    def configurations(cls) -> Sequence[CacheConfig]:
+        return CONFIGURATIONS
+
+    @classmethod
+    @contextmanager
+    def colliding(cls) -> Iterator[None]:
+        with patch.object(cls, "digest", staticmethod(lambda _: bytes(1))):
+            yield
+
+    # Requests.
+
+    def lookup(self, key: Key) -> int:
+        return self.cache.lookup(key.tokens, key.namespace).tokens
+
+    def admit(self, key: Key) -> Admission | None:
+        limit = len(key.tokens) - self._geometry.recomputed_tokens
+        found = self.cache.lookup(key.tokens, key.namespace, limit)
+        self.cache.pin(found)
+        blocks = self.device.take(self._blocks_for(len(key.tokens)))
+        if blocks is None:
+            self.cache.unpin(found)
+            return None
+        request = Request(key, blocks)
+        if found.chunks:
+            request.load = self.cache.retrieve(found, self.device.slots(blocks)[: found.tokens])
+        return self._admitted(request, found.tokens)
+
+    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+        names = [self.cache.object_name(one) for one in self.cache.identities(key.tokens, key.namespace)]
+        return [self._objects.key(name) for name in names] if self._objects is not None else names
+
+    # Internal.
+
+    def _digest(self, data: bytes) -> bytes:
+        # Looked up for each call: `colliding` may replace the function while the cache is open.
+        return type(self).digest(data)
+
+    def _store(self, request: Request, tokens: int) -> None:
+        self.cache.store(request.key.tokens[:tokens], request.key.namespace, self.device.slots(request.blocks)[:tokens])
+        self._complete_unstepped()
 
 
 def _chunk_view(chunk: Chunk) -> ChunkView:
@@ -307,7 +338,9 @@ def _transfer_view(transfer: Transfer) -> TransferView:
     return TransferView(transfer.kind, {FULL: np.concatenate(device)}, {FULL: np.concatenate([*host, device[0][:0]])})
 
 
-def _config(block: int, chunk: int, *, is_stepped: bool, is_stored: bool = False, **rules: object) -> GeometricConfig:
+def chunk_config(
+    block: int, chunk: int, *, is_stepped: bool, is_stored: bool = False, **rules: object
+) -> GeometricConfig:
     """A configuration whose device has room for PAGES units of hits, and whose host has room for HOST_CHUNKS chunks."""
     executor, (layout, host_layout) = ExecutorKind.STEPPED if is_stepped else ExecutorKind.THREADED, USUAL_LAYOUTS
     rules = {"publish": Publish.REQUEST, **rules}
@@ -329,12 +362,12 @@ CONFIGURATIONS: tuple[GeometricConfig, ...] = tuple(
     config
     for is_stepped in (False, True)
     for config in (
-        _config(1, 3, is_stepped=is_stepped),
-        _config(4, 4, is_stepped=is_stepped, publish=Publish.CHUNK),
-        _config(4, 16, is_stepped=is_stepped),
-        _config(4, 8, is_stepped=is_stepped, recomputed_tokens=0),
-        _config(4, 8, is_stepped=is_stepped, lookahead=2, publish=Publish.CHUNK),
-        _config(4, 8, is_stepped=is_stepped, is_stored=True),
+        chunk_config(1, 3, is_stepped=is_stepped),
+        chunk_config(4, 4, is_stepped=is_stepped, publish=Publish.CHUNK),
+        chunk_config(4, 16, is_stepped=is_stepped),
+        chunk_config(4, 8, is_stepped=is_stepped, recomputed_tokens=0),
+        chunk_config(4, 8, is_stepped=is_stepped, lookahead=2, publish=Publish.CHUNK),
+        chunk_config(4, 8, is_stepped=is_stepped, is_stored=True),
     )
 )
 """Chunks of one block and of several, with each rule, with stepped transfers and with others."""

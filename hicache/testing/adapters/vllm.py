@@ -3,15 +3,10 @@
 It makes the calls of vLLM's scheduler: `get_computed_blocks` and `allocate_slots` for an admission, `allocate_slots`
 for more tokens, `free` at the end. When tokens are cached is the configuration's choice, as in vLLM: at the
 allocation (SCHEDULED), or by `cache_blocks` once they are there (CHUNK, REQUEST), as vLLM does while a connector loads.
-
-vLLM keeps the hash of a prefix and not its tokens. The adapter remembers the tokens of each hash that a request had, so
-that a snapshot can name the prefix of a block; vLLM's hashes are made by vLLM.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,6 +18,7 @@ from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Admission, CacheAdapter, Capability, PageBytes
 from hicache.testing.adapters.vllm_import import import_from, prepare_vllm
+from hicache.testing.adapters.vllm_requests import VllmRequests
 from hicache.testing.geometry import GeometricConfig, Geometry, Publish
 from hicache.testing.snapshot import BlockPool, BlockSnapshot, CachedBlock
 from hicache.types import Component, Event, EventKind, Key, Namespace, Pool, Sizes, Slots, Tier, Tokens
@@ -35,8 +31,6 @@ COMPONENT_OF = {Pool.KV: FULL, Pool.SWA: SWA, Pool.MAMBA: MAMBA}
 
 MAX_MODEL_TOKENS = 1 << 20
 """Longer than any prompt of the suites."""
-
-TOKEN_BYTES = 4
 
 PAGES = 12
 """The pages of each component that the configurations have room for."""
@@ -79,12 +73,9 @@ class Vllm0330(CacheAdapter):
         self._components = config.components
         self._blocks = geometry.in_blocks(config.capacity_tokens)[FULL]
         self._hash_block = min(geometry.tokens(name) for name in config.components)
-        self._manager, self._hasher = open_manager(config, self._blocks, self._hash_block)
+        self._requests = VllmRequests(self._hash_block)
+        self._manager = open_manager(config, self._blocks, self._hash_block)
         self._pool = self._manager.block_pool
-        self._numbers = itertools.count(1)
-        self._loras: dict[str, int] = {}
-        # By the hash of a block: the namespace, the bytes of a prompt that has it, and how many of these end with it.
-        self._prefixes: dict[bytes, tuple[Namespace, bytes, int]] = {}
         width = max(geometry.slots(name) for name in config.components)
         self._memory = np.zeros((LAYERS, self._blocks + 1, width, SLOT_BYTES), dtype=np.uint8)
         self._events: list[Event] = []
@@ -96,12 +87,12 @@ class Vllm0330(CacheAdapter):
     # Requests.
 
     def lookup(self, key: Key) -> int:
-        request = self._request(key)
+        request = self._requests.new(key)
         return int(self._manager.get_computed_blocks(request, max_cache_hit_length=len(key.tokens))[1])
 
     def admit(self, key: Key) -> Admission | None:
         self._manager.new_step_starts()
-        request = self._request(key)
+        request = self._requests.new(key)
         found, cached, request.shared_prefix_boundary = self._manager.get_computed_blocks(request)
         running = Running(request, key.namespace, len(key.tokens))
         if not self._allocate(running, len(key.tokens), cached, found):
@@ -118,7 +109,7 @@ class Vllm0330(CacheAdapter):
             return None
         request.tokens = length
         request.request.append_output_token_ids(tokens.tolist())
-        self._remember(request.request, request.namespace)
+        self._requests.remember(request.request, request.namespace)
         if self._geometry.publish is Publish.SCHEDULED:
             self._manager.cache_blocks(request.request, length)
         return self.tables(request)[FULL]
@@ -185,39 +176,16 @@ class Vllm0330(CacheAdapter):
         for event in self._manager.take_events():
             hashes, component = event.block_hashes, self._components[event.group_idx]
             if hashes:
-                namespace = self._prefixes[hashes[0]][0]
+                namespace, _ = self._requests.prefix(hashes[0])
                 names = tuple(digest.hex() for digest in hashes)
                 self._events.append(Event(kinds[type(event).__name__], Tier.DEVICE, component, namespace, names))
         return self._events
 
     def page_hashes(self, key: Key) -> Sequence[str]:
         links = self._geometry.alignment // self._hash_block
-        return [digest.hex() for digest in self._request(key).block_hashes[links - 1 :: links]]
+        return [digest.hex() for digest in self._requests.new(key).block_hashes[links - 1 :: links]]
 
     # Internal.
-
-    def _request(self, key: Key) -> Any:
-        """A request of vLLM; its salt is a text that differs for each salt and tenant."""
-        request_type, pooling, lora_type = import_from_requests()
-        space, lora = key.namespace, None
-        if space.lora is not None:
-            number = self._loras.setdefault(space.lora, len(self._loras) + 1)
-            lora = lora_type(space.lora, number, f"adapters/{number}")
-        salt = None if space.salt is space.tenant is None else json.dumps([space.salt, space.tenant])
-        tokens = key.tokens.tolist()
-        name = str(next(self._numbers))
-        request = request_type(
-            name, tokens, None, pooling, lora_request=lora, cache_salt=salt, block_hasher=self._hasher
-        )
-        self._remember(request, space)
-        return request
-
-    def _remember(self, request: Any, namespace: Namespace) -> None:
-        """Note the tokens of every hash of a request."""
-        data = np.array(request.all_token_ids[:], dtype="<i4").tobytes()
-        step = self._hash_block * TOKEN_BYTES
-        for number, digest in enumerate(request.block_hashes, 1):
-            self._prefixes.setdefault(bytes(digest), (namespace, data, number * step))
 
     def _allocate(self, running: Running, tokens: int, cached: int, found: Any) -> bool:
         """Give a request slots for so many tokens in all; `cached`: how many of them were `found` just now."""
@@ -261,20 +229,17 @@ class Vllm0330(CacheAdapter):
             entry = block.block_hash
             if entry is not None and self._pool.cached_block_hash_to_block.contain(entry, block.block_id):
                 digest, group = split_entry(entry)
-                namespace, prompt, end = self._prefixes[digest]
-                yield CachedBlock(self._components[group], block.block_id, namespace, prompt[:end], block.ref_cnt)
+                namespace, prefix = self._requests.prefix(digest)
+                yield CachedBlock(self._components[group], block.block_id, namespace, prefix, block.ref_cnt)
 
 
-def open_manager(config: GeometricConfig, blocks: int, hash_block: int) -> tuple[Any, Any]:
-    """An empty KVCacheManager for a configuration, and the function that hashes the blocks of its requests."""
-    utils = import_from("vllm.v1.core.kv_cache_utils")
-    sha256_cbor = import_from("vllm.utils.hashing", "sha256_cbor")[0]
+def open_manager(config: GeometricConfig, blocks: int, hash_block: int) -> Any:
+    """An empty KVCacheManager for a configuration."""
     interface = import_from("vllm.v1.kv_cache_interface")
-    utils.init_none_hash(sha256_cbor)
     import_from("vllm.v1.core.single_type_kv_cache_manager").register_all_kvcache_specs(None)
     geometry = config.geometry
     groups = [interface.KVCacheGroupSpec([name], _spec(interface, name, config)) for name in config.components]
-    manager = import_from("vllm.v1.core.kv_cache_manager").KVCacheManager(
+    return import_from("vllm.v1.core.kv_cache_manager").KVCacheManager(
         interface.KVCacheConfig(blocks + 1, [], groups),
         max_model_len=MAX_MODEL_TOKENS,
         scheduler_block_size=geometry.alignment,
@@ -282,7 +247,6 @@ def open_manager(config: GeometricConfig, blocks: int, hash_block: int) -> tuple
         enable_kv_cache_events=True,
         dcp_world_size=geometry.context_parallel,
     )
-    return manager, utils.get_request_block_hasher(hash_block, sha256_cbor)
 
 
 def _spec(interface: Any, component: str, config: GeometricConfig) -> Any:
@@ -295,15 +259,6 @@ def _spec(interface: Any, component: str, config: GeometricConfig) -> Any:
     # The window of vLLM counts the token that reads it.
     window = (config.sliding_window_size or 0) + 1
     return interface.SlidingWindowSpec(block_size=size, sliding_window=window, **shape)
-
-
-def import_from_requests() -> tuple[Any, Any, Any]:
-    """The class of requests of vLLM, parameters to open one with, and its class of LoRAs."""
-    return (
-        import_from("vllm.v1.request").Request,
-        import_from("vllm.pooling_params").PoolingParams(),
-        import_from("vllm.lora.request").LoRARequest,
-    )
 
 
 def split_entry(entry: bytes) -> tuple[bytes, int]:

@@ -1,4 +1,4 @@
-"""The adapters of vLLM's cache and storage, with and without vLLM, and the scripts that show defects of vLLM alone."""
+"""The adapters of vLLM's caches and storage, with and without vLLM, and the scripts that show defects of vLLM alone."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hicache.config import ExecutorKind
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability, load_adapter
-from hicache.testing.adapters import vllm
+from hicache.testing.adapters import vllm, vllm_offload
 from hicache.testing.adapters.storage_vllm import Rank, VllmFileSystemTier, _block, _rank
 from hicache.testing.adapters.vllm_import import prepare_vllm, vllm_version
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
+from hicache.types import SHARED, Key, TransferKind
 
 ADAPTER = "hicache.testing.adapters.vllm:Vllm0330"
+OFFLOAD = "hicache.testing.adapters.vllm_offload:VllmOffload0330"
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "docs" / "reproductions"
 FILES = "hicache.testing.adapters.storage_vllm:VllmFileSystemTier"
@@ -63,6 +67,94 @@ def test_the_manager_is_vllms_own_and_no_stub() -> None:
         assert file is not None, f"vllm.{module} is a stub"
         assert Path(file).is_file(), f"expected vllm.{module} to be read from a file, got {file}"
     assert adapter.sizes()["full"].free == vllm.CONFIGURATIONS[0].capacity_tokens["full"], "expected an empty cache"
+
+
+# The cache in host memory.
+
+
+def test_the_adapter_of_offloading_can_be_named_where_vllm_is_not_installed() -> None:
+    adapter = load_adapter(OFFLOAD)
+    assert Capability.HOST in adapter.capabilities, f"expected HOST, got {adapter.capabilities}"
+    assert adapter.profile == "offload", f"expected the profile offload, got {adapter.profile}"
+
+
+def test_the_adapter_of_offloading_refuses_another_release() -> None:
+    if vllm_version() == vllm.Vllm0330.version:
+        pytest.skip(f"vllm {vllm.Vllm0330.version}, which the adapter drives, is the one that is installed")
+    with pytest.raises(ImportError, match="vllm"):
+        load_adapter(OFFLOAD)(vllm_offload.CONFIGURATIONS[0])
+
+
+def chunk_cache(
+    adapter: type[vllm_offload.VllmOffload0330], *, is_stepped: bool = False
+) -> vllm_offload.VllmOffload0330:
+    """A cache with room for eight chunks of four tokens, its transfers stepped or complete at once."""
+    executor = ExecutorKind.STEPPED if is_stepped else ExecutorKind.THREADED
+    listed = [one for one in vllm_offload.CONFIGURATIONS if one.page_size == 4 and one.host is not None]
+    return adapter(next(one for one in listed if one.host is not None and one.host.executor is executor))
+
+
+def prompt(chunk: int) -> Key:
+    """A prompt of one chunk."""
+    return Key(np.full(4, chunk, dtype=np.int32), SHARED)
+
+
+def serve(cache: vllm_offload.VllmOffload0330, chunk: int) -> None:
+    """Serve a request for a prompt of one chunk."""
+    admission = cache.admit(prompt(chunk))
+    assert admission is not None, "the engine has room for one request"
+    cache.finish(admission.request)
+
+
+@NEEDS_VLLM
+def test_the_cache_in_host_memory_is_vllms_own_and_no_stub() -> None:
+    cache = chunk_cache(vllm_offload.VllmOffload0330)
+    module = sys.modules[type(cache.cache.manager).__module__]
+    assert module.__file__ is not None, f"{module.__name__} is a stub"
+    assert module.__name__ == "vllm.v1.kv_offload.cpu.manager", f"got {module.__name__}"
+    assert Path(module.__file__).is_file(), f"expected a file, got {module.__file__}"
+
+
+@NEEDS_VLLM
+@pytest.mark.parametrize(
+    ("adapter", "kept"), [(vllm_offload.VllmOffload0330, 0), (vllm_offload.VllmOffloadArc0330, 4)], ids=["lru", "arc"]
+)
+def test_each_policy_has_its_own_order(adapter: type[vllm_offload.VllmOffload0330], kept: int) -> None:
+    cache = chunk_cache(adapter)
+    for chunk in (0, 0, *range(1, 9)):
+        serve(cache, chunk)
+    found = cache.lookup(prompt(0))
+    assert found == kept, f"used twice, before eight others: expected {kept} tokens, got {found}"
+
+
+@NEEDS_VLLM
+@pytest.mark.parametrize("adapter", [vllm_offload.VllmOffload0330, vllm_offload.VllmOffloadArc0330], ids=["lru", "arc"])
+def test_a_chunk_stays_while_it_is_loaded(adapter: type[vllm_offload.VllmOffload0330]) -> None:
+    cache = chunk_cache(adapter, is_stepped=True)
+    serve(cache, 0)
+    cache.drain()
+    loading = cache.admit(prompt(0))
+    assert loading is not None, "the engine has room for two requests"
+    for chunk in range(1, 9):
+        serve(cache, chunk)
+        for transfer in cache.pending():
+            if transfer.kind is TransferKind.BACKUP:
+                cache.complete(transfer.ticket)
+        cache.step()
+    found = [cache.lookup(prompt(chunk)) for chunk in (0, 1)]
+    assert found == [4, 0], f"the chunk that is loaded stays, and the one after it goes, got {found}"
+
+
+@NEEDS_VLLM
+def test_a_store_that_failed_is_not_found() -> None:
+    cache = chunk_cache(vllm_offload.VllmOffload0330, is_stepped=True)
+    serve(cache, 0)
+    (store,) = cache.pending()
+    cache.fail(store.ticket, 0)
+    cache.step()
+    assert cache.lookup(prompt(0)) == 0, "nothing arrived"
+    free = cache.host_sizes()["full"].free
+    assert free == 32, f"expected all 32 slots to be free again, got {free}"
 
 
 @NEEDS_VLLM
