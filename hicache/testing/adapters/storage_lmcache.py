@@ -88,15 +88,15 @@ class LmcacheStorage(StorageBackend):
         return self._each(self._client.submit_batch_exists, self._names(keys)) if keys else []
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
-        buffers = [_one(target) or memoryview(bytearray(_size(target))) for target in targets]
+        buffers = [only_piece(target) or memoryview(bytearray(size_of(target))) for target in targets]
         answers = self._each(self._client.submit_batch_get, self._names(keys), buffers)
         for is_read, buffer, target in zip(answers, buffers, targets, strict=False):
-            if is_read and buffer is not _one(target):
-                _scatter(buffer, target)
+            if is_read and buffer is not only_piece(target):
+                scatter(buffer, target)
         return answers
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
-        buffers = [_one(source) or memoryview(bytearray().join(source)) for source in sources]
+        buffers = [only_piece(source) or memoryview(bytearray().join(source)) for source in sources]
         is_set, _ = self._asked(self._client.submit_batch_set, self._names(keys), buffers)
         return [is_set] * len(keys)
 
@@ -116,7 +116,7 @@ class LmcacheStorage(StorageBackend):
         self._client.close()
 
     def _names(self, keys: Sequence[str]) -> list[str]:
-        return [_name(self._scope, key) for key in keys]
+        return [key_name(self._scope, key) for key in keys]
 
     def _each(self, submit: Callable[..., Any], names: list[str], *buffers: list[memoryview]) -> list[bool]:
         """The answer to each key. Without answers, as after a failure, LMCache's adapter takes all for missed."""
@@ -156,7 +156,7 @@ class LmcacheFiles(LmcacheStorage):
         read = Options("lmcache-fs", options, ("directory", "workers"))
         self._folder = Path(read.text("directory"))
         workers = read.optional_count("workers") or WORKERS
-        return _class("lmcache.lmcache_fs", "LMCacheFSClient")(str(self._folder), workers)
+        return lmcache_class("lmcache.lmcache_fs", "LMCacheFSClient")(str(self._folder), workers)
 
     def _stored(self) -> list[str]:
         return [file.stem.replace("@0x", "@") for file in self._files()]
@@ -180,7 +180,7 @@ class LmcacheRedis(LmcacheStorage):
         read = Options("lmcache-redis", options, ("host", "port", "workers"))
         self._address = read.text("host"), read.count("port")
         workers = read.optional_count("workers") or WORKERS
-        return _class("lmcache.lmcache_redis", "LMCacheRedisClient")(*self._address, workers)
+        return lmcache_class("lmcache.lmcache_redis", "LMCacheRedisClient")(*self._address, workers)
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         if len(keys) != len(targets):
@@ -207,7 +207,8 @@ class LmcacheRedis(LmcacheStorage):
             return _read(lines)
 
 
-def _class(module: str, name: str) -> Any:
+def lmcache_class(module: str, name: str) -> Any:
+    """A class or function of LMCache. Raises ImportError when LMCache, or what it needs, is not installed."""
     if lmcache_version() is None:
         raise ImportError("lmcache is not installed: pip install --no-deps lmcache, in an environment of its own")
     for variable, value in ENVIRONMENT.items():
@@ -217,7 +218,7 @@ def _class(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
 
 
-def _name(scope: str, key: str) -> str:
+def key_name(scope: str, key: str) -> str:
     """LMCache's key: model, rank, object group and hash."""
     found = _PAGE.fullmatch(key)
     if found is None:
@@ -240,16 +241,18 @@ def _read(lines: Any) -> Any:
     raise OSError(f"the Redis server answers {line!r}")
 
 
-def _one(page: Pieces) -> memoryview | None:
+def only_piece(page: Pieces) -> memoryview | None:
     """The only piece of a page, which goes to the client as it is; a client takes one buffer for each page."""
     return page[0] if len(page) == 1 else None
 
 
-def _size(page: Pieces) -> int:
+def size_of(page: Pieces) -> int:
+    """The bytes of a page."""
     return sum(piece.nbytes for piece in page)
 
 
-def _scatter(page: memoryview, target: Pieces) -> None:
+def scatter(page: memoryview, target: Pieces) -> None:
+    """Copy the bytes of a page into its pieces."""
     begin = 0
     for piece in target:
         piece[:] = page[begin : begin + piece.nbytes]

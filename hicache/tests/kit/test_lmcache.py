@@ -110,7 +110,7 @@ class FakeClient:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[LmcacheFiles, FakeClient]]:
     """The adapter of files over a fake client, and the fake."""
-    monkeypatch.setattr(storage_lmcache, "_class", lambda *_: FakeClient)
+    monkeypatch.setattr(storage_lmcache, "lmcache_class", lambda *_: FakeClient)
     backend = LmcacheFiles("model", {"directory": str(tmp_path)})
     yield backend, backend._client
     backend.close()
@@ -119,7 +119,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Lmc
 @pytest.fixture
 def redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LmcacheRedis, FakeClient]]:
     """The adapter of Redis over a fake client, and the fake."""
-    monkeypatch.setattr(storage_lmcache, "_class", lambda *_: FakeClient)
+    monkeypatch.setattr(storage_lmcache, "lmcache_class", lambda *_: FakeClient)
     backend = LmcacheRedis("model", {"host": "127.0.0.1", "port": 1, "workers": 2})
     yield backend, backend._client
     backend.close()
