@@ -15,6 +15,7 @@ import hashlib
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
+from mmap import mmap
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -46,6 +47,10 @@ class LmcacheL2Files(StorageBackend):
             self._adapter: Any = lmcache_class(f"{MODULE}.l2_adapters", "create_l2_adapter")(config)
         except (ImportError, ValueError) as error:
             raise ConfigurationError(f"LMCache's L2 adapter cannot be opened: {error}") from error
+        # Direct I/O needs aligned memory, as LMCache's own is.
+        self._given: Callable[[Pieces], memoryview | None] = (
+            (lambda _: None) if asked.get("use_odirect") else only_piece
+        )
         self._storing, self._loading = Lock(), Lock()
         self._is_open = True
 
@@ -58,7 +63,7 @@ class LmcacheL2Files(StorageBackend):
 
     def get(self, keys: Sequence[str], targets: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
         names = self._keys(keys)
-        buffers = [only_piece(target) or memoryview(bytearray(size_of(target))) for target in targets]
+        buffers = [self._given(target) or memoryview(mmap(-1, size_of(target))) for target in targets]
         with self._loading:
             found = self._looked_up(names)
             pages = [page for page, is_there in enumerate(found) if is_there]
@@ -68,12 +73,16 @@ class LmcacheL2Files(StorageBackend):
             self._unlock(names, found)
         loaded = [page for page, is_read in zip(pages, answers, strict=False) if is_read]
         for page, target in enumerate(targets):
-            if page in loaded and buffers[page] is not only_piece(target):
+            if page in loaded and buffers[page] is not self._given(target):
                 scatter(buffers[page], target)
         return [page in loaded for page in range(len(keys))]
 
     def set(self, keys: Sequence[str], sources: Sequence[Pieces], prefix_keys: Sequence[str]) -> list[bool]:
-        objects = [_object(only_piece(source) or memoryview(bytearray().join(source))) for source in sources]
+        buffers = [self._given(source) or memoryview(mmap(-1, size_of(source))) for source in sources]
+        for buffer, source in zip(buffers, sources, strict=True):
+            if buffer is not self._given(source):
+                buffer[:] = b"".join(source)
+        objects = [_object(buffer) for buffer in buffers]
         with self._storing:
             task = self._adapter.submit_store_task(self._keys(keys), objects)
             fd, pop = self._adapter.get_store_event_fd(), self._adapter.pop_completed_store_tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import os
 import runpy
@@ -19,8 +20,11 @@ from typing import Any
 import pytest
 
 from hicache.errors import ConfigurationError
+from hicache.storage.base import StorageBackend
 from hicache.testing.adapters import storage_lmcache
-from hicache.testing.adapters.storage_lmcache import LmcacheFiles, LmcacheRedis, LmcacheStorage, lmcache_version
+from hicache.testing.adapters.storage_lmcache import LmcacheFiles, LmcacheRedis, lmcache_version
+from hicache.testing.adapters.storage_lmcache_l2 import LmcacheL2Files
+from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
 
 RELEASE = "0.5.6"
@@ -37,6 +41,10 @@ SUITE_S = 500.0
 NEEDS_LMCACHE = pytest.mark.skipif(
     lmcache_version() != RELEASE,
     reason=f"lmcache {RELEASE} is not installed: `tox -e lmcache-{RELEASE}` installs it",
+)
+NEEDS_L2 = pytest.mark.skipif(
+    lmcache_version() != RELEASE or importlib.util.find_spec("aiofiles") is None,
+    reason=f"lmcache {RELEASE} and what its L2 adapters import are not installed: `tox -e lmcache-{RELEASE}` does it",
 )
 NEEDS_SERVER = pytest.mark.skipif(
     SERVER is None, reason="redis-server, which the client for Redis needs, is not installed"
@@ -125,7 +133,7 @@ def redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LmcacheRedis, FakeC
     backend.close()
 
 
-def kept(backend: LmcacheStorage, keys: Sequence[str], cuts: tuple[int, ...] = (3, 5)) -> Sheet:
+def kept(backend: StorageBackend, keys: Sequence[str], cuts: tuple[int, ...] = (3, 5)) -> Sheet:
     """Store pages of eight bytes under these keys."""
     sheet = Sheet([cuts] * len(keys))
     for number, _ in enumerate(keys):
@@ -261,10 +269,15 @@ def test_an_error_of_a_server_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "options"), [(LmcacheFiles, {"directory": "x"}), (LmcacheRedis, {"host": "127.0.0.1", "port": 1})]
+    ("backend", "options"),
+    [
+        (LmcacheFiles, {"directory": "x"}),
+        (LmcacheRedis, {"host": "127.0.0.1", "port": 1}),
+        (LmcacheL2Files, {"directory": "x"}),
+    ],
 )
 def test_without_lmcache_it_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, backend: type[LmcacheStorage], options: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, backend: type[StorageBackend], options: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(storage_lmcache, "lmcache_version", lambda: None)
     with pytest.raises(ConfigurationError, match="lmcache is not installed"):
@@ -331,6 +344,49 @@ def test_the_script_shows_what_files_do(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_script_shows_what_redis_does(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(SCRIPTS / "lmcache_redis.py"), run_name="__main__")
     assert capsys.readouterr().out == shown_in_findings("lmcache_redis.py"), "the page shows what the script prints"
+
+
+def test_an_entry_of_the_l2_adapter_covers_a_test_by_its_whole_id() -> None:
+    command = [sys.executable, "-m", "pytest", "conformance/storage", "properties/storage", "--collect-only", "-q"]
+    command += ["-n", "0", "-p", "no:cacheprovider", "--hicache-backend", f"{LmcacheL2Files.__module__}:LmcacheL2Files"]
+    command += ["--hicache-backend-config", '{"directory": "{directory}"}']
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    for entry in read_known_failures(KNOWN / f"lmcache-l2-fs-{RELEASE}.toml"):
+        # An entry that names a clause has no test of its own.
+        is_found = "::" not in entry.id or any(entry.covers(test, ()) for test in collected)
+        assert is_found, f"{entry.place}: expected a test of this id, found none"
+
+
+@NEEDS_L2
+@pytest.mark.parametrize("direct", [False, True])
+def test_the_l2_adapter_is_lmcaches_own(tmp_path: Path, direct: bool) -> None:
+    backend = LmcacheL2Files("model", {"directory": str(tmp_path), "adapter": {"use_odirect": direct}})
+    keys = [f"kv.{RANK}/9f86", "kv/1"]
+    source = kept(backend, keys)
+    assert type(backend._adapter).__name__ == "FSL2Adapter", f"got {type(backend._adapter)}"
+    assert (tmp_path / "model@0x01000100@0@9f86.data").read_bytes() == source.read(0), "LMCache names the file"
+    target = Sheet([(8,), (1, 0, 7), (8,)])
+    assert backend.get([*keys, "kv/2"], target.pages, []) == [True, True, False], "two of three are there"
+    assert [target.read(page) for page in (0, 1)] == [source.read(page) for page in (0, 1)], "the same bytes"
+    assert backend.stats().object_bytes == 16, f"two files of eight bytes, got {backend.stats()}"
+    assert backend.clear(), "LMCache deletes both"
+    assert backend.has(keys) == [False, False], "nothing is left"
+    backend.close()
+
+
+@NEEDS_L2
+def test_the_l2_adapter_takes_only_options_that_lmcache_has(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="use_odirect"):
+        LmcacheL2Files("model", {"directory": str(tmp_path), "adapter": {"use_odirect": "yes"}})
+
+
+@NEEDS_L2
+def test_the_script_shows_what_the_l2_adapter_does() -> None:
+    environment = {**os.environ, **storage_lmcache.ENVIRONMENT}
+    command = [sys.executable, str(SCRIPTS / "lmcache_l2_files.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=SUITE_S)
+    assert done.stdout == shown_in_findings("lmcache_l2_files.py"), "the page shows what the script prints"
 
 
 def shown_in_findings(script: str) -> str:
