@@ -213,6 +213,12 @@ class LmcacheCpu056(ChunkCacheAdapter):
         self._complete_unstepped()
 
 
+class LmcacheCpuAnyEviction056(LmcacheCpu056):
+    """The same, with a departure from the clause that a chunk which is stored twice breaks: it shows what is behind."""
+
+    departures = frozenset({"EVICT-1"})
+
+
 CONFIGURATIONS: tuple[GeometricConfig, ...] = tuple(
     chunk_config(
         block,

@@ -58,5 +58,5 @@ class BlockInspector:
             check_host_sizes(view, self._adapter.host_sizes())
         before = None if self._before is None else self._before[1].offload
         if self._before is not None and before is not None and self._operations() - self._before[0] <= 1:
-            check_evicted_chunks(before, view, self._config)
+            check_evicted_chunks(before, view, self._config, departures)
         self._contents.verify_chunks(view)

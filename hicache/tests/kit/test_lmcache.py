@@ -17,15 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hicache.config import ExecutorKind
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
-from hicache.testing.adapters import storage_lmcache
+from hicache.testing.adapter import Capability, load_adapter
+from hicache.testing.adapters import lmcache_cpu, storage_lmcache
 from hicache.testing.adapters.storage_lmcache import LmcacheFiles, LmcacheRedis, lmcache_version
 from hicache.testing.adapters.storage_lmcache_l2 import LmcacheL2Files
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
+from hicache.types import SHARED, Key, Namespace
 
 RELEASE = "0.5.6"
 ROOT = Path(__file__).parents[3]
@@ -387,6 +391,68 @@ def test_the_script_shows_what_the_l2_adapter_does() -> None:
     command = [sys.executable, str(SCRIPTS / "lmcache_l2_files.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=SUITE_S)
     assert done.stdout == shown_in_findings("lmcache_l2_files.py"), "the page shows what the script prints"
+
+
+# The cache in host memory.
+
+
+def test_the_adapter_of_the_cache_can_be_named_where_lmcache_is_not_installed() -> None:
+    adapter = load_adapter("hicache.testing.adapters.lmcache_cpu:LmcacheCpu056")
+    assert Capability.HOST in adapter.capabilities, f"expected HOST, got {adapter.capabilities}"
+    assert adapter.profile == "offload", f"expected the profile offload, got {adapter.profile}"
+
+
+def test_the_adapter_of_the_cache_refuses_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmcache_cpu, "lmcache_version", lambda: "0.1")
+    with pytest.raises(ImportError, match=r"drives lmcache 0.5.6, installed is 0.1"):
+        lmcache_cpu.LmcacheCpu056(lmcache_cpu.CONFIGURATIONS[0])
+
+
+@pytest.fixture
+def cache() -> Iterator[lmcache_cpu.LmcacheCpu056]:
+    """LMCache with room for eight chunks of four tokens, whose transfers are complete at once."""
+    listed = [one for one in lmcache_cpu.CONFIGURATIONS if one.page_size == 4 and one.host is not None]
+    opened = lmcache_cpu.LmcacheCpu056(
+        next(one for one in listed if one.host is not None and one.host.executor is ExecutorKind.THREADED)
+    )
+    yield opened
+    opened.close()
+
+
+def prompt(chunk: int, namespace: Namespace = SHARED) -> Key:
+    """A prompt of one chunk, and a token."""
+    return Key(np.full(5, chunk, dtype=np.int32), namespace)
+
+
+def serve(cache: lmcache_cpu.LmcacheCpu056, key: Key) -> None:
+    """Serve a request, which stores one chunk."""
+    admission = cache.admit(key)
+    assert admission is not None, "the engine has room for one request"
+    cache.finish(admission.request)
+
+
+@NEEDS_L2
+def test_the_cache_evicts_what_was_used_first(cache: lmcache_cpu.LmcacheCpu056) -> None:
+    for chunk in (*range(8), 0, 8):
+        serve(cache, prompt(chunk))
+    found = [cache.lookup(prompt(chunk)) for chunk in range(9)]
+    assert found == [4, 0, *[4] * 7], f"all but the second are there, as the first was used again, got {found}"
+    assert type(cache.cache.backend).__module__.startswith("lmcache."), f"got {type(cache.cache.backend)}"
+
+
+@NEEDS_L2
+def test_the_cache_keeps_namespaces_apart(cache: lmcache_cpu.LmcacheCpu056) -> None:
+    serve(cache, prompt(0, Namespace(lora="a")))
+    found = [cache.lookup(prompt(0, space)) for space in (Namespace(lora="a"), Namespace(salt="a"), SHARED)]
+    assert found == [4, 0, 0], f"one of three namespaces has the prompt, got {found}"
+
+
+@NEEDS_L2
+def test_the_script_shows_a_chunk_that_is_stored_twice() -> None:
+    environment = {**os.environ, **storage_lmcache.ENVIRONMENT}
+    command = [sys.executable, str(SCRIPTS / "lmcache_stored_twice.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=SUITE_S)
+    assert done.stdout == shown_in_findings("lmcache_stored_twice.py"), "the page shows what the script prints"
 
 
 def shown_in_findings(script: str) -> str:
