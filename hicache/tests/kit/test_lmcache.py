@@ -385,14 +385,6 @@ def test_the_l2_adapter_takes_only_options_that_lmcache_has(tmp_path: Path) -> N
         LmcacheL2Files("model", {"directory": str(tmp_path), "adapter": {"use_odirect": "yes"}})
 
 
-@NEEDS_L2
-def test_the_script_shows_what_the_l2_adapter_does() -> None:
-    environment = {**os.environ, **storage_lmcache.ENVIRONMENT}
-    command = [sys.executable, str(SCRIPTS / "lmcache_l2_files.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=SUITE_S)
-    assert done.stdout == shown_in_findings("lmcache_l2_files.py"), "the page shows what the script prints"
-
-
 # The cache in host memory.
 
 
@@ -448,11 +440,12 @@ def test_the_cache_keeps_namespaces_apart(cache: lmcache_cpu.LmcacheCpu056) -> N
 
 
 @NEEDS_L2
-def test_the_script_shows_a_chunk_that_is_stored_twice() -> None:
+@pytest.mark.parametrize("script", ["lmcache_l2_files.py", "lmcache_stored_twice.py", "lmcache_local_disk.py"])
+def test_a_script_shows_what_the_page_says(script: str) -> None:
     environment = {**os.environ, **storage_lmcache.ENVIRONMENT}
-    command = [sys.executable, str(SCRIPTS / "lmcache_stored_twice.py")]
+    command = [sys.executable, str(SCRIPTS / script)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=SUITE_S)
-    assert done.stdout == shown_in_findings("lmcache_stored_twice.py"), "the page shows what the script prints"
+    assert done.stdout == shown_in_findings(script), "the page shows what the script prints"
 
 
 def shown_in_findings(script: str) -> str:
