@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import io
 import os
-import runpy
 import shutil
 import socket
 import subprocess
@@ -39,6 +38,9 @@ RANK = "tp0of1.cp0of1.pp0of1"
 SERVER = shutil.which("redis-server")
 START_S = 30.0
 
+IMPORTED = ("aiofile", "aiofiles", "transformers", "zmq")
+"""Some of the packages that LMCache's Python code imports, and its clients in C++ do not."""
+
 SUITE_S = 500.0
 """The longest run of the suites: LMCache's `close` sometimes never returns."""
 
@@ -46,9 +48,9 @@ NEEDS_LMCACHE = pytest.mark.skipif(
     lmcache_version() != RELEASE,
     reason=f"lmcache {RELEASE} is not installed: `tox -e lmcache-{RELEASE}` installs it",
 )
-NEEDS_L2 = pytest.mark.skipif(
-    lmcache_version() != RELEASE or importlib.util.find_spec("aiofiles") is None,
-    reason=f"lmcache {RELEASE} and what its L2 adapters import are not installed: `tox -e lmcache-{RELEASE}` does it",
+NEEDS_PYTHON = pytest.mark.skipif(
+    lmcache_version() != RELEASE or not all(map(importlib.util.find_spec, IMPORTED)),
+    reason=f"lmcache {RELEASE} and what its Python code imports are not installed: `tox -e lmcache-{RELEASE}` does it",
 )
 NEEDS_SERVER = pytest.mark.skipif(
     SERVER is None, reason="redis-server, which the client for Redis needs, is not installed"
@@ -335,21 +337,6 @@ def test_the_clients_are_lmcaches_own(tmp_path: Path) -> None:
     backend.close()
 
 
-@NEEDS_LMCACHE
-def test_the_script_shows_what_files_do(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["lmcache_files.py"])
-        runpy.run_path(str(SCRIPTS / "lmcache_files.py"), run_name="__main__")
-    assert capsys.readouterr().out == shown_in_findings("lmcache_files.py"), "the page shows what the script prints"
-
-
-@NEEDS_LMCACHE
-@NEEDS_SERVER
-def test_the_script_shows_what_redis_does(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(SCRIPTS / "lmcache_redis.py"), run_name="__main__")
-    assert capsys.readouterr().out == shown_in_findings("lmcache_redis.py"), "the page shows what the script prints"
-
-
 def test_an_entry_of_the_l2_adapter_covers_a_test_by_its_whole_id() -> None:
     command = [sys.executable, "-m", "pytest", "conformance/storage", "properties/storage", "--collect-only", "-q"]
     command += ["-n", "0", "-p", "no:cacheprovider", "--hicache-backend", f"{LmcacheL2Files.__module__}:LmcacheL2Files"]
@@ -362,7 +349,7 @@ def test_an_entry_of_the_l2_adapter_covers_a_test_by_its_whole_id() -> None:
         assert is_found, f"{entry.place}: expected a test of this id, found none"
 
 
-@NEEDS_L2
+@NEEDS_PYTHON
 @pytest.mark.parametrize("direct", [False, True])
 def test_the_l2_adapter_is_lmcaches_own(tmp_path: Path, direct: bool) -> None:
     backend = LmcacheL2Files("model", {"directory": str(tmp_path), "adapter": {"use_odirect": direct}})
@@ -379,7 +366,7 @@ def test_the_l2_adapter_is_lmcaches_own(tmp_path: Path, direct: bool) -> None:
     backend.close()
 
 
-@NEEDS_L2
+@NEEDS_PYTHON
 def test_the_l2_adapter_takes_only_options_that_lmcache_has(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="use_odirect"):
         LmcacheL2Files("model", {"directory": str(tmp_path), "adapter": {"use_odirect": "yes"}})
@@ -423,7 +410,7 @@ def serve(cache: lmcache_cpu.LmcacheCpu056, key: Key) -> None:
     cache.finish(admission.request)
 
 
-@NEEDS_L2
+@NEEDS_PYTHON
 def test_the_cache_evicts_what_was_used_first(cache: lmcache_cpu.LmcacheCpu056) -> None:
     for chunk in (*range(8), 0, 8):
         serve(cache, prompt(chunk))
@@ -432,15 +419,24 @@ def test_the_cache_evicts_what_was_used_first(cache: lmcache_cpu.LmcacheCpu056) 
     assert type(cache.cache.backend).__module__.startswith("lmcache."), f"got {type(cache.cache.backend)}"
 
 
-@NEEDS_L2
+@NEEDS_PYTHON
 def test_the_cache_keeps_namespaces_apart(cache: lmcache_cpu.LmcacheCpu056) -> None:
     serve(cache, prompt(0, Namespace(lora="a")))
     found = [cache.lookup(prompt(0, space)) for space in (Namespace(lora="a"), Namespace(salt="a"), SHARED)]
     assert found == [4, 0, 0], f"one of three namespaces has the prompt, got {found}"
 
 
-@NEEDS_L2
-@pytest.mark.parametrize("script", ["lmcache_l2_files.py", "lmcache_stored_twice.py", "lmcache_local_disk.py"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("lmcache_files.py", marks=NEEDS_LMCACHE),
+        pytest.param("lmcache_redis.py", marks=[NEEDS_LMCACHE, NEEDS_SERVER]),
+        *(
+            pytest.param(name, marks=NEEDS_PYTHON)
+            for name in ("lmcache_l2_files.py", "lmcache_stored_twice.py", "lmcache_local_disk.py")
+        ),
+    ],
+)
 def test_a_script_shows_what_the_page_says(script: str) -> None:
     environment = {**os.environ, **storage_lmcache.ENVIRONMENT}
     command = [sys.executable, str(SCRIPTS / script)]
