@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import resource
+import sys
 import tempfile
 import threading
 import time
@@ -119,6 +120,7 @@ def main() -> None:
             disk = Disk(Path(folder), loop, direct=direct)
             for show in shows:
                 show(disk)
+    sys.stdout.flush()
     os._exit(0)  # LMCache's threads wait for the write that failed
 
 
