@@ -1,4 +1,4 @@
-"""The adapters of SGLang's UnifiedRadixCache: 0.5.13.post1, and 0.5.23 with its tree in Python or in Rust.
+"""The adapters of SGLang's UnifiedRadixCache: from 0.5.13.post1 to 0.5.23, the last with its tree in Python or in Rust.
 
 They only translate, and act around the tree as SGLang's scheduler does: they do not ask for slots that are neither
 free nor evictable, they evict before they allocate, and a request without a state inserts nothing.
@@ -32,10 +32,13 @@ from hicache.testing.adapters.sglang_pools import (
 )
 from hicache.testing.adapters.sglang_storage import SglangStorageVerbs
 from hicache.testing.adapters.sglang_view import (
+    INDEX,
+    Ends,
     Locked,
     SglangView,
     count_holding,
     extra_key,
+    full_locked_on_host,
     locked_0513,
     locked_0523,
     locked_on_host_0513,
@@ -64,7 +67,7 @@ TIERS = frozenset({Capability.SNAPSHOT, Capability.HOST, Capability.STORAGE, Cap
 
 
 class SglangAdapter(SglangStorageVerbs, CacheAdapter):
-    """What both releases share. `cache`: SGLang's cache.
+    """What the releases share. `cache`: SGLang's cache.
 
     `version`: the release that must be installed. `locks_tombstones`: a lock is also counted on a node without data,
     and protects data that the node gets later.
@@ -360,17 +363,22 @@ def chunk_size(config: CacheConfig) -> int:
 
 
 class Sglang0513(SglangAdapter):
-    """SGLang 0.5.13.post1."""
+    """SGLang 0.5.13.post1. Each class below it says what its release changed."""
 
     version = "0.5.13.post1"
-    locks_tombstones = False
     capabilities = DEVICE | TIERS
+    locks_tombstones = False
+    swa_options: ClassVar[Mapping[str, Any]] = {"enable_kvcache_transpose": False}
+    copying: ClassVar[Sequence[str]] = ("memory_pool_host",)
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
         host = config.host
         if host is not None and host.write_policy is WritePolicy.WRITE_BACK and is_small(config, host):
-            self.departures |= {"EVICT-7"}  # it opens no such host tier, and waits for host slots for evicted nodes
+            self.departures |= self.departures_of_a_small_host
+
+    departures_of_a_small_host: ClassVar[frozenset[str]] = frozenset({"EVICT-7"})
+    """It opens no such host tier, and waits for host slots for evicted nodes."""
 
     def publish(self) -> None:
         (set_arguments,) = import_from("sglang.srt.server_args", "set_global_server_args_for_scheduler")
@@ -380,7 +388,7 @@ class Sglang0513(SglangAdapter):
         set_arguments(arguments)
 
     def open_pools(self) -> SglangPools:
-        return SglangPools(self.config, swa_options={"enable_kvcache_transpose": False})
+        return SglangPools(self.config, swa_options=self.swa_options)
 
     def component_type(self) -> Any:
         return import_from("sglang.srt.mem_cache.unified_cache_components", "ComponentType")[0]
@@ -395,22 +403,29 @@ class Sglang0513(SglangAdapter):
         return {"swa_evicted_seqlen": window_start}
 
     def host_modules(self) -> Sequence[str]:
-        return ("sglang.srt.mem_cache.memory_pool_host",)
+        return [f"sglang.srt.mem_cache.{name}" for name in self.copying]
 
     def node_of(self, handle: Handle) -> Any:
         return handle
 
     def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
-        return iter(self.cache.ongoing_write_through.values())
+        for handle, params, handles in self.cache.ongoing_write_through.values():
+            yield handle, params, [self.node_of(one) for one in handles]
 
     def is_arriving(self, component: str, slots: Any) -> bool:
         return True  # a node is copied at once, with all its components
 
     def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
-        return locked_0513(self.cache.root_node, receipt.node, receipt.params)
+        return locked_0513(self.cache.root_node, self.node_of(receipt.node), receipt.params)
 
     def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
-        return locked_on_host_0513(self.cache.root_node, receipt.node, receipt.params)
+        root, node = self.cache.root_node, self.node_of(receipt.node)
+        yield from full_locked_on_host(root, node, counts_empty=self.locks_empty_on_host())
+        yield from locked_on_host_0513(root, node, receipt.params)
+
+    def locks_empty_on_host(self) -> bool:
+        """Whether a host lock of FULL is also counted on a node without data on the host."""
+        return False
 
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
         return {"extra_key": extra_key(dataclasses.asdict(namespace))}
@@ -453,16 +468,179 @@ class Sglang0513(SglangAdapter):
         return self.show()
 
 
-class Sglang0523(SglangAdapter):
-    """SGLang 0.5.23. `core`: the tree implementation behind the cache: SGLang's name for it, and its class."""
+class Sglang0514(Sglang0513):
+    """SGLang 0.5.14."""
 
-    version = "0.5.23"
-    locks_tombstones = True
-    core: ClassVar[tuple[str, str]]
+    version = "0.5.14"
+    copying = ("memory_pool_host", "pool_host.base", "pool_host.common")
+
+
+class Sglang0515(Sglang0514):
+    """SGLang 0.5.15.post1."""
+
+    version = "0.5.15.post1"
+    swa_options: ClassVar[Mapping[str, Any]] = {}
+
+
+class Sglang0516(Sglang0515):
+    """SGLang 0.5.16: settings and ranks are in a context of the process."""
+
+    version = "0.5.16"
+    copying = ("memory_pool_host", "pool_host.base", "pool_host.common", "pool_host.mha")
 
     def __init__(self, config: CacheConfig) -> None:
         if config.bigram and MAMBA in config.components:
-            raise ConfigurationError("SGLang 0.5.23 supports no bigram keys together with MAMBA")
+            raise ConfigurationError(f"SGLang {self.version} supports no bigram keys together with MAMBA")
+        super().__init__(config)
+
+    def publish(self) -> None:
+        context = import_from("sglang.srt.runtime_context").get_context()
+        options = {} if self.config.host is None else server_options(self.config, self.config.host)
+        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config), **options).install()
+
+    def set_ranks(self, ranks: Topology) -> None:
+        controller = import_from("sglang.srt.managers.cache_controller")
+        controller.is_dp_attention_enabled = lambda: False
+        controller.get_parallel = lambda: SimpleNamespace(**parallel_fields(ranks))
+        controller.HiCacheController.get_attn_cp_rank_and_size = lambda _: (ranks.cp_rank, ranks.cp_size)
+
+
+class Sglang0517(Sglang0516):
+    """SGLang 0.5.17: the tree is an object of its own, and handles are numbers of nodes."""
+
+    version = "0.5.17"
+
+    def component_type(self) -> Any:
+        return import_from("sglang.srt.mem_cache.unified_cache.component_type", "ComponentType")[0]
+
+    def held_prefix(self, key: Key, found: Any) -> int:
+        return int(found.full_kv_hit_length)
+
+    def node_of(self, handle: Handle) -> Any:
+        return self.cache.tree_core.node_by_id(handle)
+
+    def locks_empty_on_host(self) -> bool:
+        return bool(self.cache.tree_core.is_write_back)
+
+    def begin_prefetch(self, request: Handle, anchor: Handle, key: Key, start: int) -> None:
+        cache = self.cache
+        before = cache.get_prefix_hash_values(anchor) if cache.hicache_storage_pass_prefix_keys else None
+        tokens, last = array("q", key.tokens[start:].tolist()), cache.get_last_hash_value(anchor)
+        cache.prefetch_from_storage(request, anchor, tokens, last, before, **self.prefetch_options(key, start))
+
+    def prefetch_options(self, key: Key, start: int) -> dict[str, Any]:
+        """Further options of a prefetch of a key from element `start` on."""
+        return {}
+
+    def can_anchor(self, anchor: Handle) -> bool:
+        return bool(self.cache.is_backuped(anchor) or self.cache.is_root(anchor))
+
+
+class Sglang0518(Sglang0517):
+    """SGLang 0.5.18: a key has its salt beside its other namespace."""
+
+    version = "0.5.18"
+    copying = ("pool_host.base", "pool_host.common", "pool_host.mha", "pool_host.mamba")
+
+    def key_options(self, namespace: Namespace) -> dict[str, Any]:
+        others = {"lora": namespace.lora, "tenant": namespace.tenant}
+        return {"extra_key": extra_key(others), "cache_salt": namespace.salt}
+
+
+class Sglang0519(Sglang0518):
+    """SGLang 0.5.19: a prefetch is told its namespace, and its thread frees what it was given."""
+
+    version = "0.5.19"
+
+    def prefetch_options(self, key: Key, start: int) -> dict[str, Any]:
+        before = array("q", key.tokens[:start].tolist())
+        return {"matched_prefix_tokens": before, **self.key_options(key.namespace)}
+
+    def transfers_of_thread(self, operation: Any) -> Iterable[Any]:
+        return () if operation.pool_transfers_done else operation.pool_transfers or ()
+
+
+class Sglang0520(Sglang0519):
+    """SGLang 0.5.20: a lock is also counted on nodes without data, and a request has a handle."""
+
+    version = "0.5.20"
+    locks_tombstones = True
+
+    def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        return locked_0523(self.cache.root_node, self.node_of(receipt.node), self.ends(receipt.params))
+
+    def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        root, node = self.cache.root_node, self.node_of(receipt.node)
+        yield from full_locked_on_host(root, node, counts_empty=self.locks_empty_on_host())
+        yield from locked_on_host_0523(root, node, self.host_ends(receipt.params))
+
+    def ends(self, params: Any) -> Ends:
+        """The marks at which the locks of a receipt end on the device."""
+        return {INDEX[SWA]: params.swa_uuid_for_lock}
+
+    def host_ends(self, params: Any) -> Ends:
+        """The same on the host."""
+        return {INDEX[SWA]: params.swa_uuid_for_host_lock}
+
+    def request_named(self, name: str) -> Handle:
+        return self.base.CacheRequestHandle(name, 0)
+
+    def hashes_of(self, key: Any) -> Sequence[str]:
+        (compute,) = import_from("sglang.srt.mem_cache.utils", "get_storage_hash_str")
+        hashes: Sequence[str] = compute(key, None, page_size=self.config.page_size)
+        return hashes
+
+
+class Sglang0521(Sglang0520):
+    """SGLang 0.5.21: writes are collected until a step, and each component has marks of its own."""
+
+    version = "0.5.21"
+
+    def set_ranks(self, ranks: Topology) -> None:
+        (parallel,) = import_from("sglang.srt.runtime_context", "get_parallel")
+        parallel().override_permanently(**parallel_fields(ranks))
+        controller = import_from("sglang.srt.managers.cache_controller")
+        controller.is_dp_attention_enabled = lambda: False
+        controller.HiCacheController.get_attn_cp_rank_and_size = lambda _: (ranks.cp_rank, ranks.cp_size)
+
+    def insert_options(self, window_start: int) -> dict[str, Any]:
+        return {"component_evicted_seqlens": {self.component_type().SWA: window_start}}
+
+    def is_arriving(self, component: str, slots: Any) -> bool:
+        return bool(arriving_slots(self.cache.cache_controller.write_queue, component, slots).all())
+
+    def ends(self, params: Any) -> Ends:
+        ends: Ends = params.component_lock_uuids
+        return ends
+
+    def host_ends(self, params: Any) -> Ends:
+        ends: Ends = params.component_host_lock_uuids
+        return ends
+
+
+class Sglang0522(Sglang0521):
+    """SGLang 0.5.22: slots are read from the path to a node, and a host lock of FULL has a mark."""
+
+    version = "0.5.22"
+
+    def prefix_slots(self, found: Any) -> Slots:
+        slots = np.array(self.cache.path_device_indices(found.last_device_node).numpy(), dtype=np.int64)
+        assert len(slots) == found.device_prefix_len, f"a path of {len(slots)} slots for {found.device_prefix_len}"
+        return slots
+
+    def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
+        return locked_on_host_0523(
+            self.cache.root_node, self.node_of(receipt.node), receipt.params.component_host_lock_uuids
+        )
+
+
+class Sglang0523(Sglang0522):
+    """SGLang 0.5.23. `core`: the tree implementation behind the cache: SGLang's name for it, and its class."""
+
+    version = "0.5.23"
+    core: ClassVar[tuple[str, str]]
+
+    def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
         if config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK:
             self.departures |= {"EVICT-5"}  # a leaf takes the window above it to the host, without its FULL data
@@ -471,104 +649,19 @@ class Sglang0523(SglangAdapter):
         if opened != self.core[1]:
             raise ImportError(f"{type(self).__name__} needs {self.core[1]}, but SGLang opened {opened}")
 
-    def publish(self) -> None:
-        context = import_from("sglang.srt.runtime_context").get_context()
-        options = {} if self.config.host is None else server_options(self.config, self.config.host)
-        context.override_server_args(_mamba_cache_chunk_size=chunk_size(self.config), **options).install()
-
-    def open_pools(self) -> SglangPools:
-        return SglangPools(self.config, swa_options={})
-
-    def component_type(self) -> Any:
-        return import_from("sglang.srt.mem_cache.unified_cache.component_type", "ComponentType")[0]
+    departures_of_a_small_host = frozenset()
 
     def open_options(self) -> dict[str, Any]:
         return {"tree_core_backend": self.core[0]}
 
-    def prefix_slots(self, found: Any) -> Slots:
-        slots = np.array(self.cache.path_device_indices(found.last_device_node).numpy(), dtype=np.int64)
-        assert len(slots) == found.device_prefix_len, f"a path of {len(slots)} slots for {found.device_prefix_len}"
-        return slots
-
-    def held_prefix(self, key: Key, found: Any) -> int:
-        return int(found.full_kv_hit_length)
-
-    def insert_options(self, window_start: int) -> dict[str, Any]:
-        return {"component_evicted_seqlens": {self.component_type().SWA: window_start}}
-
-    def host_modules(self) -> Sequence[str]:
-        package = "sglang.srt.mem_cache.pool_host"
-        return [f"{package}.{name}" for name in ("base", "common", "mha", "mamba")]
-
-    def node_of(self, handle: Handle) -> Any:
-        return self.cache.tree_core.node_by_id(handle)
-
-    def ongoing_writes(self) -> Iterator[tuple[Handle, Any, list[Any]]]:
-        for handle, params, handles in self.cache.ongoing_write_through.values():
-            yield handle, params, [self.node_of(one) for one in handles]
-
-    def is_arriving(self, component: str, slots: Any) -> bool:
-        return bool(arriving_slots(self.cache.cache_controller.write_queue, component, slots).all())
-
-    def locked_by(self, receipt: Receipt) -> Iterator[Locked]:
-        return locked_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
-
-    def host_locked_by(self, receipt: Receipt) -> Iterator[Locked]:
-        return locked_on_host_0523(self.cache.root_node, self.node_of(receipt.node), receipt.params)
-
     def clocks(self) -> Sequence[str]:
         return ("sglang.srt.utils.poll_timer", "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller")
-
-    def set_ranks(self, ranks: Topology) -> None:
-        (parallel,) = import_from("sglang.srt.runtime_context", "get_parallel")
-        tensor = {f"{group}_rank": ranks.tp_rank for group in ("tp", "attn_tp", "moe_tp")}
-        tensor |= {f"{group}_size": ranks.tp_size for group in ("tp", "attn_tp", "moe_tp")}
-        named = {**tensor, "pp_rank": ranks.pp_rank, "pp_size": ranks.pp_size, "attn_dcp_rank": 0}
-        parallel().override_permanently(**named)
-        controller = import_from("sglang.srt.managers.cache_controller")
-        controller.is_dp_attention_enabled = lambda: False
-        controller.HiCacheController.get_attn_cp_rank_and_size = lambda _: (ranks.cp_rank, ranks.cp_size)
-
-    def request_named(self, name: str) -> Handle:
-        return self.base.CacheRequestHandle(name, 0)
-
-    def begin_prefetch(self, request: Handle, anchor: Handle, key: Key, start: int) -> None:
-        cache = self.cache
-        before = cache.get_prefix_hash_values(anchor) if cache.hicache_storage_pass_prefix_keys else None
-        cache.prefetch_from_storage(
-            request,
-            anchor,
-            array("q", key.tokens[start:].tolist()),
-            cache.get_last_hash_value(anchor),
-            before,
-            matched_prefix_tokens=array("q", key.tokens[:start].tolist()),
-            **self.key_options(key.namespace),
-        )
-
-    def can_anchor(self, anchor: Handle) -> bool:
-        return bool(self.cache.is_backuped(anchor) or self.cache.is_root(anchor))
-
-    def hashes_of(self, key: Any) -> Sequence[str]:
-        (compute,) = import_from("sglang.srt.mem_cache.utils", "get_storage_hash_str")
-        hashes: Sequence[str] = compute(key, None, page_size=self.config.page_size)
-        return hashes
-
-    def transfers_of_thread(self, operation: Any) -> Iterable[Any]:
-        return () if operation.pool_transfers_done else operation.pool_transfers or ()
-
-    def key_options(self, namespace: Namespace) -> dict[str, Any]:
-        others = {"lora": namespace.lora, "tenant": namespace.tenant}
-        return {"extra_key": extra_key(others), "cache_salt": namespace.salt}
 
 
 class Sglang0523Python(Sglang0523):
     """SGLang 0.5.23 with its tree in Python."""
 
-    capabilities = DEVICE | TIERS
     core = ("python", "UnifiedTreeCore")
-
-    def snapshot(self) -> Snapshot:
-        return self.show()
 
 
 class Sglang0523Rust(Sglang0523):
@@ -577,6 +670,17 @@ class Sglang0523Rust(Sglang0523):
     capabilities = DEVICE
     core = ("rust", "RustUnifiedTreeCore")
 
+    snapshot = CacheAdapter.snapshot
+
     def count_victims(self, component: str) -> int:
         # Victims cannot be counted: 1 stands for any number of them.
         return int(self.pools.free_lists[component].available_size() < self.config.capacity_tokens[component])
+
+
+def parallel_fields(ranks: Topology) -> dict[str, int]:
+    """The ranks as SGLang's context names them."""
+    groups = ("tp", "attn_tp", "moe_tp")
+    numbers = {f"{group}_rank": ranks.tp_rank for group in groups} | {
+        f"{group}_size": ranks.tp_size for group in groups
+    }
+    return {**numbers, "pp_rank": ranks.pp_rank, "pp_size": ranks.pp_size, "attn_dcp_rank": 0}

@@ -20,8 +20,10 @@ from hicache.testing.adapters.stubs import Stub, StubFinder
 
 STUBBED = (
     *("triton", "sgl_kernel", "torchvision", "torchcodec", "pynvml", "cuda", "IPython", "tvm_ffi", "gguf"),
-    *("compressed_tensors", "sentencepiece", "partial_json_parser", "sglang.srt.utils.hf_transformers"),
-    *("sglang.srt.utils.hf_transformers_utils", "sglang.srt.utils.hf_transformers_patches"),
+    *("compressed_tensors", "sentencepiece", "partial_json_parser"),
+    *("sglang.srt.utils.hf_transformers", "sglang.srt.utils.hf_transformers_utils"),
+    "sglang.srt.utils.hf_transformers_patches",
+    *(f"sglang.srt.function_call.{name}_detector" for name in ("inkling", "kimik3")),
 )
 """Packages that are replaced by stubs, with all their modules, if they are not installed or cannot be imported."""
 

@@ -19,6 +19,9 @@ INDEX = {component.value: index for index, component in enumerate(Component)}
 Locked = tuple[str, Any]
 """A component, and a node on which a receipt locks it."""
 
+Ends = Mapping[int, int | None]
+"""The mark at which a lock ends, by SGLang's index of the component; None: at the root."""
+
 DEVICE_MARK, HOST_MARK = "uuid", "host_uuid"
 """The fields of a node with the marks at which locks end."""
 
@@ -110,9 +113,7 @@ def locked_0513(root: Any, node: Any, params: Any) -> Iterator[Locked]:
 
 
 def locked_on_host_0513(root: Any, node: Any, params: Any) -> Iterator[Locked]:
-    """The same on the host, where FULL is locked on one node."""
-    if node is not root and (full := node.component_data[INDEX[FULL]]).host_lock_ref and full.host_value is not None:
-        yield FULL, node
+    """The same on the host, without FULL."""
     for name in (SWA, MAMBA):
         skipped = params.skip_lock_node_ids.get(INDEX[name], ())
         for one in _lock_range(root, node, name, HOST_MARK, params.swa_uuid_for_host_lock):
@@ -120,18 +121,24 @@ def locked_on_host_0513(root: Any, node: Any, params: Any) -> Iterator[Locked]:
                 yield name, one
 
 
-def locked_0523(root: Any, node: Any, params: Any) -> Iterator[Locked]:
-    """The locks of a receipt of 0.5.23, which also counts locks on nodes without data; those are not shown."""
+def full_locked_on_host(root: Any, node: Any, *, counts_empty: bool) -> Iterator[Locked]:
+    """The lock of FULL on the host until 0.5.21, on one node. `counts_empty`: also on one without data on the host."""
+    full = node.component_data[INDEX[FULL]]
+    if node is not root and full.host_lock_ref and (counts_empty or full.host_value is not None):
+        yield FULL, node
+
+
+def locked_0523(root: Any, node: Any, ends: Ends) -> Iterator[Locked]:
+    """The locks of a receipt since 0.5.20, which also counts locks on nodes without data; those are not shown."""
     for name in (FULL, SWA, MAMBA):
-        for one in _lock_range(root, node, name, DEVICE_MARK, params.component_lock_uuids.get(INDEX[SWA])):
+        for one in _lock_range(root, node, name, DEVICE_MARK, ends.get(INDEX[SWA])):
             data = one.component_data[INDEX[name]]
             if data.lock_ref and data.value is not None:
                 yield name, one
 
 
-def locked_on_host_0523(root: Any, node: Any, params: Any) -> Iterator[Locked]:
-    """The same on the host, where FULL is locked up to a mark, too, and a receipt names what it locked."""
-    ends = params.component_host_lock_uuids
+def locked_on_host_0523(root: Any, node: Any, ends: Ends) -> Iterator[Locked]:
+    """The same on the host, where since 0.5.22 FULL is locked up to a mark, too, and a receipt names what it locked."""
     for name in (FULL, SWA, MAMBA):
         if name == FULL and INDEX[FULL] not in ends:
             continue
