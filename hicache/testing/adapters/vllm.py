@@ -1,4 +1,4 @@
-"""The adapter of vLLM's KV cache manager, release 0.33.0, by the door of requests.
+"""The adapters of vLLM's KV cache manager, from release 0.29.0 to 0.33.0, by the door of requests.
 
 It makes the calls of vLLM's scheduler: `get_computed_blocks` and `allocate_slots` for an admission, `allocate_slots`
 for more tokens, `free` at the end. When tokens are cached is the configuration's choice, as in vLLM: at the
@@ -7,6 +7,7 @@ allocation (SCHEDULED), or by `cache_blocks` once they are there (CHUNK, REQUEST
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -231,6 +232,34 @@ class Vllm0330(CacheAdapter):
                 digest, group = split_entry(entry)
                 namespace, prefix = self._requests.prefix(digest)
                 yield CachedBlock(self._components[group], block.block_id, namespace, prefix, block.ref_cnt)
+
+
+class Vllm0320(Vllm0330):
+    """vLLM 0.32.0. A lookup always leaves out the last token: it is made with one token more."""
+
+    version = "0.32.0"
+
+    def lookup(self, key: Key) -> int:
+        longer = dataclasses.replace(key, tokens=np.append(key.tokens, key.tokens[-1:]))
+        return int(self._manager.get_computed_blocks(self._requests.new(longer))[1])
+
+
+class Vllm0310(Vllm0320):
+    """vLLM 0.31.0."""
+
+    version = "0.31.0"
+
+
+class Vllm0300(Vllm0310):
+    """vLLM 0.30.0."""
+
+    version = "0.30.0"
+
+
+class Vllm0290(Vllm0300):
+    """vLLM 0.29.0."""
+
+    version = "0.29.0"
 
 
 def open_manager(config: GeometricConfig, blocks: int, hash_block: int) -> Any:
