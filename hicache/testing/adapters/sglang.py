@@ -472,7 +472,7 @@ class Sglang0514(Sglang0513):
     """SGLang 0.5.14."""
 
     version = "0.5.14"
-    copying = ("memory_pool_host", "pool_host.base", "pool_host.common")
+    copying: ClassVar[Sequence[str]] = ("memory_pool_host", "pool_host.base", "pool_host.common")
 
 
 class Sglang0515(Sglang0514):
@@ -486,7 +486,7 @@ class Sglang0516(Sglang0515):
     """SGLang 0.5.16: settings and ranks are in a context of the process."""
 
     version = "0.5.16"
-    copying = ("memory_pool_host", "pool_host.base", "pool_host.common", "pool_host.mha")
+    copying: ClassVar[Sequence[str]] = ("memory_pool_host", "pool_host.base", "pool_host.common", "pool_host.mha")
 
     def __init__(self, config: CacheConfig) -> None:
         if config.bigram and MAMBA in config.components:
@@ -540,7 +540,7 @@ class Sglang0518(Sglang0517):
     """SGLang 0.5.18: a key has its salt beside its other namespace."""
 
     version = "0.5.18"
-    copying = ("pool_host.base", "pool_host.common", "pool_host.mha", "pool_host.mamba")
+    copying: ClassVar[Sequence[str]] = ("pool_host.base", "pool_host.common", "pool_host.mha", "pool_host.mamba")
 
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
         others = {"lora": namespace.lora, "tenant": namespace.tenant}

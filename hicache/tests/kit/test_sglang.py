@@ -31,10 +31,11 @@ from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQu
 from hicache.testing.adapters.storage_sglang import SglangStorage
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.plugin.known_failures import read_known_failures
+from hicache.testing.releases import ADAPTERS as RELEASES
 from hicache.testing.storage.page_bytes import Sheet
 from hicache.types import HitPolicy, StorageKind
 
-ADAPTERS = {"Sglang0513": "0.5.13.post1", "Sglang0523Python": "0.5.23", "Sglang0523Rust": "0.5.23"}
+ADAPTERS = {name: release for release, name in RELEASES["sglang"].items()} | {"Sglang0523Rust": "0.5.23"}
 """Each adapter class, and the release that it needs."""
 
 LISTS = sorted((Path(adapters.__file__).parent / "known").glob("*.toml"))
