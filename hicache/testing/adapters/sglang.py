@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hicache.config import CacheConfig, Topology, WritePolicy
+from hicache.config import CacheConfig, HostConfig, Topology, WritePolicy
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.adapters.sglang_host import HOST_DEPARTURES, Receipt
@@ -537,7 +537,7 @@ class Sglang0517(Sglang0516):
 
 
 class Sglang0518(Sglang0517):
-    """SGLang 0.5.18: a key has its salt beside its other namespace."""
+    """SGLang 0.5.18: a key has its salt beside its other namespace, and data that a node gets later is copied alone."""
 
     version = "0.5.18"
     copying: ClassVar[Sequence[str]] = ("pool_host.base", "pool_host.common", "pool_host.mha", "pool_host.mamba")
@@ -545,6 +545,23 @@ class Sglang0518(Sglang0517):
     def key_options(self, namespace: Namespace) -> dict[str, Any]:
         others = {"lora": namespace.lora, "tenant": namespace.tenant}
         return {"extra_key": extra_key(others), "cache_salt": namespace.salt}
+
+    def open_host(self, host: HostConfig, params: Any) -> None:
+        super().open_host(host, params)
+        self._writes: dict[int, Any] = {}
+        controller = self.cache.cache_controller
+        start = controller.start_writing
+
+        def start_noted() -> None:
+            # SGLang forgets what a write copies when it starts it.
+            self._writes.update((one.node_ids[0], one) for one in controller.write_queue)
+            start()
+
+        controller.start_writing = start_noted
+
+    def is_arriving(self, component: str, slots: Any) -> bool:
+        under_way = [self._writes[number] for number in self.cache.ongoing_write_through]
+        return bool(arriving_slots(under_way, component, slots).all())
 
 
 class Sglang0519(Sglang0518):
