@@ -609,9 +609,23 @@ class Sglang0520(Sglang0519):
 
 
 class Sglang0521(Sglang0520):
-    """SGLang 0.5.21: writes are collected until a step, and each component has marks of its own."""
+    """SGLang 0.5.21: writes are collected until a step, and each component has marks of its own.
+
+    `core`: the implementation of the tree behind the cache: SGLang's name for it, and its class.
+    """
 
     version = "0.5.21"
+    core: ClassVar[tuple[str, str]] = ("python", "UnifiedTreeCore")
+
+    def __init__(self, config: CacheConfig) -> None:
+        super().__init__(config)
+        # When SGLang cannot load the requested core, it silently uses the other one.
+        opened = type(self.cache.tree_core).__name__
+        if opened != self.core[1]:
+            raise ImportError(f"{type(self).__name__} needs {self.core[1]}, but SGLang opened {opened}")
+
+    def open_options(self) -> dict[str, Any]:
+        return {"tree_core_backend": self.core[0]}
 
     def set_ranks(self, ranks: Topology) -> None:
         (parallel,) = import_from("sglang.srt.runtime_context", "get_parallel")
@@ -652,24 +666,16 @@ class Sglang0522(Sglang0521):
 
 
 class Sglang0523(Sglang0522):
-    """SGLang 0.5.23. `core`: the tree implementation behind the cache: SGLang's name for it, and its class."""
+    """SGLang 0.5.23."""
 
     version = "0.5.23"
-    core: ClassVar[tuple[str, str]]
 
     def __init__(self, config: CacheConfig) -> None:
         super().__init__(config)
         if config.host is not None and config.host.write_policy is WritePolicy.WRITE_BACK:
             self.departures |= {"EVICT-5"}  # a leaf takes the window above it to the host, without its FULL data
-        # When SGLang cannot load the requested core, it silently uses the other one.
-        opened = type(self.cache.tree_core).__name__
-        if opened != self.core[1]:
-            raise ImportError(f"{type(self).__name__} needs {self.core[1]}, but SGLang opened {opened}")
 
     departures_of_a_small_host = frozenset()
-
-    def open_options(self) -> dict[str, Any]:
-        return {"tree_core_backend": self.core[0]}
 
     def clocks(self) -> Sequence[str]:
         return ("sglang.srt.utils.poll_timer", "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller")
@@ -677,8 +683,6 @@ class Sglang0523(Sglang0522):
 
 class Sglang0523Python(Sglang0523):
     """SGLang 0.5.23 with its tree in Python."""
-
-    core = ("python", "UnifiedTreeCore")
 
 
 class Sglang0523Rust(Sglang0523):
