@@ -85,7 +85,10 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         (*SGLANG, *MINI_SGLANG, "hicache.testing.adapters.vllm"), (*SHARED, "hicache.testing", "numpy", "torch")
     ),
     **dict.fromkeys(
-        tuple(f"hicache.testing.adapters.{name}" for name in ("sglang_pages", "sglang_storage", "storage_sglang")),
+        tuple(
+            f"hicache.testing.adapters.{name}"
+            for name in ("lmcache_cpu", "sglang_pages", "sglang_storage", "storage_lmcache_l2", "storage_sglang")
+        ),
         (*SHARED, "hicache.storage", "hicache.testing", "numpy", "torch"),
     ),
     "hicache.testing.adapters.storage_lmcache": (*SHARED, "hicache.storage"),
