@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -35,6 +36,9 @@ SILENT = "a rank did not end in time"
 
 _WAKE = signal.SIGUSR1
 """The signal that ends the agent's wait."""
+
+_AGENT = "torch.distributed.elastic.agent"
+"""The package of torchrun's agent: its loop, in which it looks whether processes have ended."""
 
 _AGENT_S = 5.0
 """How long the agent has to see that a process ended."""
@@ -160,7 +164,8 @@ def _watched(deadline_s: float, ranks: Sequence[RankFiles]) -> Iterator[None]:
     """Kill the children that are started inside the block when the deadline passes.
 
     torchrun's agent waits without end for a process that ended with code 0 and returned nothing, as `os._exit(0)` does.
-    Raises _AllOverError in this thread, which is the main one, when it does so and every other rank has its outcome.
+    Raises _AllOverError in this thread, which is the main one, when it is in its loop and every other rank has its
+    outcome.
     """
     before, over, main = set(multiprocessing.active_children()), threading.Event(), threading.get_ident()
 
@@ -175,10 +180,11 @@ def _watched(deadline_s: float, ranks: Sequence[RankFiles]) -> Iterator[None]:
             over_s = over_s + _POLL_S if is_over else 0.0
             if over_s >= _AGENT_S:
                 signal.pthread_kill(main, _WAKE)
-                return
 
-    def wake(*_: object) -> None:
-        raise _AllOverError
+    def wake(_: int, frame: FrameType | None) -> None:
+        # The agent may have seen the end, and be slow: in the middle of an import for example, which must be finished.
+        if frame is not None and str(frame.f_globals.get("__name__")).startswith(_AGENT):
+            raise _AllOverError
 
     previous = signal.signal(_WAKE, wake)
     watcher = threading.Thread(target=watch, name="hicache-ranks", daemon=True)

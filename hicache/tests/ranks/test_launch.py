@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.doing import MAX_OUTPUT
 from hicache.testing.process_starts import process_starts
-from hicache.testing.ranks.launch import ENDED, HANDLED, Launch
-from hicache.testing.ranks.outcome import RAISED, Outcome, RanksFailedError
+from hicache.testing.ranks.launch import ENDED, HANDLED, Launch, _AllOverError, _watched
+from hicache.testing.ranks.outcome import RAISED, Outcome, RankFiles, RanksFailedError
 from hicache.testing.ranks.worker import LEFT_PROCESS, LEFT_RUNNING
 from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.tests.ranks import divergences
@@ -152,6 +153,34 @@ def test_a_rank_whose_process_ends_with_code_0_in_a_verb_is_named(
     assert caught.value.causes == (ENDED,), f"expected {ENDED!r}, got {caught.value.causes}: {caught.value}"
     assert "rank 1 ended" in str(caught.value), f"expected rank 1 to be named, got {caught.value}"
     assert [signal.getsignal(number) for number in HANDLED] == handlers, "expected the same handlers as before"
+
+
+class LostRank(RankFiles):
+    """A rank whose process ended without an outcome."""
+
+    def is_over(self) -> bool:
+        return True
+
+    def is_lost(self) -> bool:
+        return True
+
+
+def sleep_often() -> None:
+    """Sleep for a second."""
+    for _ in range(100):
+        time.sleep(0.01)
+
+
+def test_the_agent_is_interrupted_in_its_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hicache.testing.ranks.launch._AGENT_S", 0.0)
+    monkeypatch.setattr("hicache.testing.ranks.launch._POLL_S", 0.01)
+    ranks = [LostRank(tmp_path, 0)]
+    # An import is what the agent does when it has seen the end of a process.
+    with _watched(60, ranks):
+        sleep_often()
+    loop = FunctionType(sleep_often.__code__, {"__name__": "torch.distributed.elastic.agent.server.api", "time": time})
+    with pytest.raises(_AllOverError), _watched(60, ranks):
+        loop()
 
 
 def test_the_other_ranks_name_a_rank_that_was_killed(launch: Launch) -> None:
