@@ -13,9 +13,9 @@ export TOX_DISCOVER ?= $(lastword $(wildcard $(PYENV)/versions/3.10.*/bin/python
 verify: .venv/kit
 	$(BIN)/hicache verify $(ARGS)
 
-# Three environments at a time: many tests wait for processes, and the others use the cores meanwhile.
+# Two environments at a time: many tests wait for processes, and the others use the cores meanwhile.
 test: .venv/dev
-	$(BIN)/tox run-parallel --parallel 3 --parallel-no-spinner $(ARGS)
+	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(ARGS)
 
 clean:
 	rm -rf .venv .tox build dist reports *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
