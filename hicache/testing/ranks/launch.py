@@ -184,6 +184,7 @@ def _watched(deadline_s: float, ranks: Sequence[RankFiles]) -> Iterator[None]:
     def wake(_: int, frame: FrameType | None) -> None:
         # The agent may have seen the end, and be slow: in the middle of an import for example, which must be finished.
         if frame is not None and str(frame.f_globals.get("__name__")).startswith(_AGENT):
+            over.set()  # Once: what the agent cleans up now must be finished too.
             raise _AllOverError
 
     previous = signal.signal(_WAKE, wake)
