@@ -208,6 +208,16 @@ class ChunkCache(ABC):
         data: Bytes = self.memory[layer, chunk.slots]
         return data
 
+    def _parts(self, chunks: Sequence[Chunk], device: Slots) -> list[Part]:
+        """Return the parts of a transfer of chunks, which has slots of the engine for each token."""
+        size = self.config.chunk_tokens
+        return [Part(chunk, device[at * size : (at + 1) * size]) for at, chunk in enumerate(chunks)]
+
+    def _slots(self, number: int) -> Slots:
+        """Return the slots of the chunk that is so many chunks from the start of the memory."""
+        first = 1 + number * self.config.chunk_tokens  # slot 0 is padding
+        return np.arange(first, first + self.config.chunk_tokens, dtype=np.int64)
+
     def _arrived(self, transfer: Transfer) -> int:
         """Return how many chunks arrived without a gap."""
         return next((at for at, part in enumerate(transfer.parts) if part.has_failed), len(transfer.parts))
@@ -260,9 +270,7 @@ class OffloadCache(ChunkCache):
 
         Its pins are released when the transfer is applied.
         """
-        size = self.config.chunk_tokens
-        parts = [Part(chunk, slots[at * size : (at + 1) * size]) for at, chunk in enumerate(lookup.chunks)]
-        return self._start(Transfer(TransferKind.LOAD, parts, lookup))
+        return self._start(Transfer(TransferKind.LOAD, self._parts(lookup.chunks, slots), lookup))
 
     def store(self, tokens: Tokens, namespace: Namespace, slots: Slots) -> Transfer | None:
         """Start to copy the whole chunks of computed tokens that are not there yet; None if there is none.

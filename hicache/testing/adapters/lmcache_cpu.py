@@ -21,11 +21,11 @@ import torch
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import Admission, Capability
+from hicache.testing.adapter import Admission
 from hicache.testing.adapters.offload import ChunkCacheAdapter, Request, chunk_config
 from hicache.testing.adapters.storage_lmcache import lmcache_class, lmcache_version
 from hicache.testing.geometry import GeometricConfig, Publish
-from hicache.testing.offload_cache import Chunk, ChunkCache, Device, OffloadCacheConfig, Part, Transfer
+from hicache.testing.offload_cache import Chunk, ChunkCache, Device, OffloadCacheConfig, Transfer
 from hicache.types import Key, Namespace, Slots, TransferKind
 
 MODULE = "lmcache.v1"
@@ -119,15 +119,13 @@ class LmcacheChunkCache(ChunkCache):
         starts = [
             start for block in blocks for start in range(block.start, block.start + block.size, self._chunk_bytes)
         ]
-        return np.concatenate([self._slots(start) for start in starts] or [np.empty(0, dtype=np.int64)])
+        return np.concatenate([self._at(start) for start in starts] or [np.empty(0, dtype=np.int64)])
 
     # Internal.
 
     def _begin(self, kind: TransferKind, keys: Sequence[Any], objects: Sequence[Any], device: Slots) -> ObjectTransfer:
-        size = self.config.chunk_tokens
         chunks = [self._chunk(key, one) for key, one in zip(keys, objects, strict=True)]
-        parts = [Part(chunk, device[at * size : (at + 1) * size]) for at, chunk in enumerate(chunks)]
-        transfer = ObjectTransfer(kind, parts, keys=keys, objects=objects)
+        transfer = ObjectTransfer(kind, self._parts(chunks, device), keys=keys, objects=objects)
         self._start(transfer)
         return transfer
 
@@ -147,11 +145,11 @@ class LmcacheChunkCache(ChunkCache):
 
     def _chunk(self, key: Any, one: Any) -> Chunk:
         digest = int(key.chunk_hash).to_bytes(8, "little", signed=True)
-        return Chunk((digest, *self._prefixes[key]), self._slots(one.meta.address), pins=one.meta.pin_count)
+        return Chunk((digest, *self._prefixes[key]), self._at(one.meta.address), pins=one.meta.pin_count)
 
-    def _slots(self, address: int) -> Slots:
-        first = 1 + address // self._chunk_bytes * self.config.chunk_tokens  # slot 0 is padding
-        return np.arange(first, first + self.config.chunk_tokens, dtype=np.int64)
+    def _at(self, address: int) -> Slots:
+        """The slots of the chunk at an address."""
+        return self._slots(address // self._chunk_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -165,13 +163,6 @@ class LmcacheCpu056(ChunkCacheAdapter):
     """LMCache 0.5.6: chunks in host memory, the least recently used evicted first."""
 
     version: ClassVar[str] = "0.5.6"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES),
-            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
-            *(Capability.HOST, Capability.STEPPED),
-        }
-    )
     cache: LmcacheChunkCache
 
     def _open(self, config: CacheConfig, opened: OffloadCacheConfig) -> LmcacheChunkCache:

@@ -121,6 +121,13 @@ class ChunkCacheAdapter(CacheAdapter):
 
     interface = 2
     profile = "offload"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES),
+            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
+            *(Capability.HOST, Capability.STEPPED),
+        }
+    )
     cache: ChunkCache
 
     def __init__(self, config: CacheConfig) -> None:
@@ -265,13 +272,7 @@ class ChunkCacheAdapter(CacheAdapter):
 class OffloadCacheAdapter(ChunkCacheAdapter):
     """OffloadCache: chunks on the host and in storage. An admission looks the prompt up."""
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES, Capability.COLLISIONS),
-            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
-            *(Capability.HOST, Capability.STEPPED, Capability.STORAGE),
-        }
-    )
+    capabilities = ChunkCacheAdapter.capabilities | {Capability.COLLISIONS, Capability.STORAGE}
     cache_type: ClassVar[type[OffloadCache]] = OffloadCache
     cache: OffloadCache
     digest: ClassVar[Digest] = staticmethod(sha256)

@@ -23,7 +23,7 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import Admission, Capability
+from hicache.testing.adapter import Admission
 from hicache.testing.adapters.offload import ChunkCacheAdapter, Request, chunk_config
 from hicache.testing.adapters.vllm_import import import_from, prepare_vllm
 from hicache.testing.adapters.vllm_requests import VllmRequests
@@ -33,7 +33,6 @@ from hicache.testing.offload_cache import (
     ChunkCache,
     Device,
     OffloadCacheConfig,
-    Part,
     Transfer,
 )
 from hicache.types import Key, Slots, Tokens, TransferKind
@@ -143,10 +142,8 @@ class VllmChunkCache(ChunkCache):
     def _begin(
         self, kind: TransferKind, prompt: Prompt, keys: Sequence[bytes], numbers: Sequence[int], device: Slots
     ) -> PromptTransfer:
-        size = self.config.chunk_tokens
         chunks = [self._chunk(key, int(number), 0) for key, number in zip(keys, numbers, strict=True)]
-        parts = [Part(chunk, device[at * size : (at + 1) * size]) for at, chunk in enumerate(chunks)]
-        transfer = PromptTransfer(kind, parts, keys=keys, context=prompt.context)
+        transfer = PromptTransfer(kind, self._parts(chunks, device), keys=keys, context=prompt.context)
         self._start(transfer)
         return transfer
 
@@ -172,10 +169,6 @@ class VllmChunkCache(ChunkCache):
         digest = bytes(self._base.get_offload_block_hash(key))
         return Chunk((digest, *self._requests.prefix(digest)), self._slots(number), pins=pins)
 
-    def _slots(self, number: int) -> Slots:
-        first = 1 + number * self.config.chunk_tokens  # slot 0 is padding
-        return np.arange(first, first + self.config.chunk_tokens, dtype=np.int64)
-
 
 @dataclass(slots=True, eq=False)
 class PromptRequest(Request):
@@ -189,13 +182,6 @@ class VllmOffload0330(ChunkCacheAdapter):
 
     version: ClassVar[str] = "0.33.0"
     policy: ClassVar[str] = "lru"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            *(Capability.REQUESTS, Capability.PAGED, Capability.NAMESPACES),
-            *(Capability.BYTES, Capability.SNAPSHOT, Capability.SIZES, Capability.TABLES),
-            *(Capability.HOST, Capability.STEPPED),
-        }
-    )
     cache: VllmChunkCache
 
     def _open(self, config: CacheConfig, opened: OffloadCacheConfig) -> VllmChunkCache:
