@@ -80,8 +80,10 @@ with tempfile.TemporaryDirectory() as folder:
         controller.prefetch_hit_queue,
         getattr(controller, "prefetch_revoke_queue", controller.prefetch_hit_queue),
     ]
+    end_s = time.monotonic() + 60
     while all(queue.empty() for queue in answers):
-        time.sleep(0.1)  # a thread of SGLang asks the empty storage
+        assert time.monotonic() < end_s, "SGLang's thread has not asked the empty storage within 60 s"
+        time.sleep(0.1)
     for step in range(5):
         cache.check_hicache_events()
         print(f"step {step}: ended {cache.check_prefetch_progress('request')}", flush=True)
