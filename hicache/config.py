@@ -417,7 +417,7 @@ class CacheConfig:
             raise ConfigurationError("storage needs a host tier: its pages come and go through host memory")
         if self.storage is not None and self.model is None:
             raise ConfigurationError("storage needs a model: without one pages have no bytes to store")
-        # On a thread the order of copies and of the model's kernels would not be known.
+        # Copies by a thread would not be ordered with the kernels of the model.
         if self.host is not None and (self.host.executor is ExecutorKind.STREAMS) != self.device.startswith("cuda"):
             raise ConfigurationError(
                 f"host.executor is streams on a CUDA device, and nowhere else: "

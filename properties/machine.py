@@ -93,14 +93,14 @@ class CacheMachine(RuleBasedStateMachine):
         return pages * (1 if component == Component.MAMBA else self.config.page_size)
 
     def sync(self) -> None:
-        """Update the oracle, with one look at the cache: remove what was evicted."""
+        """Update the oracle from one snapshot: remove what was evicted."""
         if self.blocks is not None:
             self.blocks.sync(self.driver.block_snapshot())
         else:
             self.observe(self.driver.snapshot())
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Update the oracle from what a cache with a tree shows now."""
+        """Update the oracle from the snapshot of a cache with a tree."""
         self.model.sync(snapshot)
 
     def departs(self, *clauses: str) -> bool:

@@ -246,7 +246,7 @@ def evaluate(
 def _one_process() -> Iterator[None]:
     """Remove LOCAL_RANK from the environment: with it lm-eval gives results on the first rank only.
 
-    And leave out what it says of the machine, which nobody reads: it starts a dozen processes at each evaluation.
+    Leave out its description of the machine: no result contains it, and it starts a dozen processes at each evaluation.
     """
     with (
         patch.dict(os.environ),

@@ -81,7 +81,7 @@ class TorchGroup:
         least, greatest = sorted((first, -second))
         if least != greatest:
             raise InvariantError(
-                f"RANK-1: the ranks of {self.name} have parted: in {what} they have {least} to {greatest} values"
+                f"RANK-1: the ranks of {self.name} diverged: in {what} they have {least} to {greatest} values"
             )
         for begin in range(BLOCK, len(sent), BLOCK):
             reduced += self._reduced(sent[begin : begin + BLOCK], reduction, call)

@@ -108,8 +108,8 @@ class KernelCopies:
         return [(self._uploaded(device), self._uploaded(host))]
 
     def _uploaded(self, pages: list[int]) -> torch.Tensor:
-        # From pageable memory the caller would wait for the stream, which waits for the model. Torch keeps pinned
-        # memory until the stream has read it.
+        # A copy from pageable memory blocks the caller until the stream runs it, and the stream waits for the model.
+        # Torch does not reuse pinned memory before the stream has read it.
         numbers = torch.tensor(pages, dtype=torch.int64, pin_memory=self._device.type == "cuda")
         return numbers.to(self._device, non_blocking=True)
 

@@ -41,8 +41,8 @@ def prompt(first: int, pages: int) -> Tokens:
 FIRST, SECOND, THIRD = prompt(0, 4), prompt(100, 4), np.concatenate((prompt(0, 2), prompt(200, 2)))
 
 
-class CountedTime(VirtualClock):
-    """A second passes with each look at it, so that a verb takes the same lines each time that it is called."""
+class CountingClock(VirtualClock):
+    """Advances by a second at each call of `now`, so that a verb executes the same lines in each run."""
 
     def now(self) -> float:
         self.advance(1.0)
@@ -62,7 +62,7 @@ def opened() -> UnifiedRadixCache:
         host=HostConfig(SIZES, executor=ExecutorKind.STEPPED, load_back_threshold_tokens=0),
         storage=StorageConfig("memory", model="tiny", prefetch_threshold=0, executor=ExecutorKind.STEPPED),
     )
-    return UnifiedRadixCache.open(config, replace(Runtime.of(config), clock=CountedTime()))
+    return UnifiedRadixCache.open(config, replace(Runtime.of(config), clock=CountingClock()))
 
 
 def put(cache: UnifiedRadixCache, tokens: Tokens) -> Any:
@@ -281,7 +281,7 @@ class Interruption:
     reached: list[tuple[str, int]] = field(default_factory=list)
 
     def __enter__(self) -> Interruption:  # noqa: PYI034 - 3.10 has no Self
-        # What a collection ends, such as a generator of an earlier test, would reach lines too.
+        # A finalizer that the garbage collector runs, such as that of a generator, would be traced too.
         gc.disable()
         sys.settrace(self._trace)
         return self

@@ -182,11 +182,11 @@ def lose(loss: Loss, topology: Topology, store: FileStore) -> list[Refusal]:
     return refusals
 
 
-def part(values: Mapping[int, int], reduction: Reduction, topology: Topology, store: Store) -> str:
-    """Reduce as many values as this rank has by `values`. Returns the error that says so."""
+def reduce_other_lengths(lengths: Mapping[int, int], reduction: Reduction, topology: Topology, store: Store) -> str:
+    """Reduce a list whose length is that of this rank in `lengths`. Returns the text of the error that it raises."""
     group = open_groups(topology, store, "cpu", 60)["tp"]
     try:
-        result = group.reduce(list(range(values[topology.tp_rank])), reduction, "progress")
+        result = group.reduce(list(range(lengths[topology.tp_rank])), reduction, "progress")
     except InvariantError as error:
         return str(error)
     raise AssertionError(f"expected an InvariantError, rank {topology.tp_rank} got {result}")

@@ -28,7 +28,7 @@ from hicache.tests.parallel.processes import (
     lose,
     open_again,
     open_without,
-    part,
+    reduce_other_lengths,
     run_ranks,
     survivors,
 )
@@ -88,8 +88,8 @@ def test_a_rank_that_is_late_within_the_deadline_is_waited_for(tmp_path: Path) -
 def test_ranks_that_reduce_other_numbers_of_values_are_told(
     values: tuple[int, int], reduction: Reduction, tmp_path: Path
 ) -> None:
-    outcomes = run_ranks(partial(part, dict(enumerate(values)), reduction), tmp_path, TP_2)
-    expected = f"RANK-1: the ranks of tp have parted: in {reduction.value} progress they have "
+    outcomes = run_ranks(partial(reduce_other_lengths, dict(enumerate(values)), reduction), tmp_path, TP_2)
+    expected = f"RANK-1: the ranks of tp diverged: in {reduction.value} progress they have "
     expected += f"{values[0]} to {values[1]} values"
     assert [one.value for one in outcomes] == [expected] * 2, f"expected {expected!r} on both ranks, got {outcomes}"
 
