@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,7 @@ def select(checks: Checks, adapter: type[CacheAdapter], configurations: Iterable
     return Selection(fitting, checks.clauses, reason)
 
 
+@cache
 def select_clauses(checks: Checks, adapter: type[CacheAdapter]) -> Selection:
     """For a test without `config`: those of its clauses that apply to the adapter."""
     lacking = _lacking(_own_needs(checks), adapter)
@@ -129,6 +131,7 @@ def _exception(clause_id: str, adapter: type[CacheAdapter]) -> str:
     return f"{clause_id} does not apply to the profile {adapter.profile}: {reason}" if reason else ""
 
 
+@cache
 def undeclared(checks: Checks, adapter: type[CacheAdapter]) -> tuple[str, ...]:
     """The names of the capabilities that a test needs and the adapter does not declare."""
     needs = _needs(checks)
@@ -161,9 +164,9 @@ def _fits(checks: Checks, needs: frozenset[Capability], config: CacheConfig) -> 
         and (checks.page_sizes is None or config.page_size in checks.page_sizes)
         and config.policy in checks.policies
         and (checks.bigram or not config.bigram or Capability.BIGRAM in needs)
-        and needs_of(config).issuperset(needs)
         and _fits_host(checks, config)
         and _fits_storage(checks, config)
+        and needs_of(config).issuperset(needs)
     )
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -107,8 +108,9 @@ class SuiteSession:
 
     def prepare(self, items: Iterable[pytest.Item]) -> None:
         """Prepare each test of a suite."""
+        subject = tuple(subject_words(self._config))
         for item in items:
-            prepare(item, self.known)
+            prepare(item, self.known, subject)
 
     def finish(self, session: pytest.Session) -> None:
         """Decide the result: a run fails when it verified nothing or a known failure is outdated; write its report."""
@@ -184,10 +186,11 @@ def _is_part_of_a_suite(config: pytest.Config) -> bool:
 NO_SELECTION = Selection((), (), "")
 
 
-def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
+def prepare(item: pytest.Item, known: Sequence[KnownFailure], subject: Sequence[str]) -> None:
     """Add to a test its tags, the reason to skip it, and its known failure.
 
-    A test that names no clause and lies in no suite stays unchanged.
+    A test that names no clause and lies in no suite stays unchanged. `subject`: the words of a command line that name
+    the subject of the run.
     """
     mark = item.get_closest_marker("clause")
     suite = suite_of(item.path, item.config.rootpath)
@@ -201,7 +204,7 @@ def prepare(item: pytest.Item, known: Sequence[KnownFailure]) -> None:
         test=_test_id(item),
         clauses=selection.clauses,
         configuration=_configuration(item),
-        replay=_replay_command(item),
+        replay=_replay_command(item, subject),
         lacks=lacks,
         subject="" if named is None else f"{named.__module__}:{named.__qualname__}",
     )
@@ -243,10 +246,14 @@ def _configuration(item: pytest.Item) -> str:
     return config.name if isinstance(config, CacheConfig) else ""
 
 
-def _replay_command(item: pytest.Item) -> str:
-    path = os.path.relpath(item.path, item.config.invocation_params.dir)
-    words = ["pytest", f"{path}::{_name(item)}"]
-    return shlex.join([*words, *subject_words(item.config)])
+def _replay_command(item: pytest.Item, subject: Sequence[str]) -> str:
+    path = _relative(item.path, item.config.invocation_params.dir)
+    return shlex.join(["pytest", f"{path}::{_name(item)}", *subject])
+
+
+@cache
+def _relative(path: Path, folder: Path) -> str:
+    return os.path.relpath(path, folder)
 
 
 WORST_FIRST = (Outcome.FAILED, Outcome.KNOWN_FAILURE, Outcome.SKIPPED, Outcome.PASSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SUITES = ("conformance", "properties", "distributed_tests", "accuracy", "benchmarks")
@@ -75,8 +76,12 @@ def read_tags(properties: Iterable[tuple[str, object]]) -> Tags | None:
     )
 
 
+@cache
 def place_in_suite(path: Path, root: Path) -> Path:
-    """A file's path that starts with its suite's folder; relative to `root` when it is in no suite."""
+    """A file's path that starts with its suite's folder; relative to `root` when it is in no suite.
+
+    It is kept, for a file has many tests.
+    """
     inside = path.relative_to(root) if path.is_relative_to(root) else path
     parts = inside.parts[:-1]
     folders = [index for index, part in enumerate(parts) if part in SUITES]
