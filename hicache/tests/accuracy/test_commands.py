@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache.tests.docs.installation import shared_installation, write_user_files
+from hicache.tests.docs.installation import WHOLE, shared_installation, write_user_files
 from hicache.tests.docs.pages import blocks_of_pages
 from hicache.tests.docs.shorter import OF_MODELS, shortened
 
@@ -30,6 +30,6 @@ def test_a_command_that_asks_models_runs(
     command: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     installation = shared_installation(tmp_path_factory.getbasetemp())
-    write_user_files(tmp_path)
+    write_user_files(tmp_path, WHOLE)
     code, printed = installation.run(shortened(command), tmp_path)
     assert code == 0, f"{shortened(command)}: expected 0, got {code}:\n{printed}"

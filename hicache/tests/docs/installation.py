@@ -39,11 +39,7 @@ class MyAdapter(DictionaryAdapter):
     "my_package/__init__.py": "",
     "my_package/my_module.py": """
 from hicache.storage.file import FileStorage
-from hicache.testing.adapters.reference import ReferenceAdapter
-
-
-class MyAdapter(ReferenceAdapter):
-    pass
+from ADAPTER as MyAdapter
 
 
 class MyStorage(FileStorage):
@@ -74,7 +70,11 @@ link = ""
 """,
     "options.toml": 'path = "{directory}"\nlimit = "{capacity_bytes}"\n',
 }
-"""The files of a user that the pages name."""
+"""The files of a user that the pages name. ADAPTER stands for the module and the class of an adapter."""
+
+LEAST = "hicache.testing.adapters.dictionary import DictionaryAdapter"
+WHOLE = "hicache.testing.adapters.reference import ReferenceAdapter"
+"""Adapters of a user: one that starts soon, as most pages need no more; one of a cache with data."""
 
 RUNS = ("ours", "theirs", "old", "new", "reference")
 """The folders of earlier runs that the pages compare."""
@@ -159,12 +159,12 @@ def _call(*command: str) -> None:
     assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}"
 
 
-def write_user_files(folder: Path) -> None:
+def write_user_files(folder: Path, adapter: str = LEAST) -> None:
     """Write the files of a user that the pages name, the records of earlier runs, and a trace."""
     for name, text in MODULES.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text.replace("ADAPTER", adapter), encoding="utf-8")
     for name in RUNS:
         (folder / name).mkdir()
         write_run(record(execution("LOCK-1")), folder / name / "run.json")
