@@ -43,23 +43,23 @@ def main() -> None:
     store, rank, size = next(rendezvous("env://"))
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
     topology = hicache.Topology(tp_rank=rank, tp_size=size)
-    groups = hicache.open_groups(topology, store, "cpu", timeout_s=60)
-    with hicache.open_cache(
-        page_size=16,
-        capacity_tokens=1024,
-        model=MODEL,
-        host=hicache.HostConfig({"full": 4096 if rank == 0 else 2048}),
-        topology=topology,
-        groups=groups,
-    ) as cache:
+    with (
+        hicache.open_groups(topology, store, "cpu", timeout_s=60) as groups,
+        hicache.open_cache(
+            page_size=16,
+            capacity_tokens=1024,
+            model=MODEL,
+            host=hicache.HostConfig({"full": 4096 if rank == 0 else 2048}),
+            topology=topology,
+            groups=groups,
+        ) as cache,
+    ):
         own = serve(cache)
     of_ranks: list[Any] = [None] * size
     distributed.all_gather_object(of_ranks, own)
     if rank == 0:
         print(f"loaded back: {len(own['loaded'])} tokens, host capacity: {own['capacity']} tokens")
         print(f"{size} ranks agree:", all(other == own for other in of_ranks))
-    for group in groups.values():
-        group.close()
     distributed.destroy_process_group()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
+from types import TracebackType
 
 import torch
 from torch import distributed
@@ -15,8 +16,9 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from hicache.clock import WallClock
 from hicache.config import Topology
 from hicache.errors import ConfigurationError, InvariantError
+from hicache.parallel.communicators import BACKENDS, Communicators
 from hicache.parallel.group import Reduction
-from hicache.parallel.mesh import axis_ranks, world_rank, world_size
+from hicache.parallel.mesh import world_rank, world_size
 from hicache.parallel.rank_monitor import Call, RankMonitor
 
 LEAST = -(2**63)
@@ -26,36 +28,25 @@ BLOCK = 64
 POLL_S = 20e-6
 """Seconds between two checks of a GPU: about as long as a reduction of a few numbers takes."""
 
-NCCL_DEADLINES = 4
-"""NCCL's own timeout, in deadlines. It ends the process, so it comes after the missing rank has been named."""
-
-BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 OPERATIONS = {Reduction.MIN: distributed.ReduceOp.MIN, Reduction.MAX: distributed.ReduceOp.MAX}
 
 
 class TorchGroup:
-    """A Group on a process group of torch.distributed. Numbers are sent as int64 tensors on `device`.
+    """A Group on a process group of torch.distributed. Numbers are sent as int64 tensors on the communicators' device.
 
     Every verb is a reduction: in torch's own broadcast the first rank would go on while another is dead. It is one
-    collective for up to BLOCK - 2 values, and always one that tells whether all ranks have as many values. `stream`:
-    the CUDA stream on which collectives run, so that they do not wait for the model; None on other devices. A call that
+    collective for up to BLOCK - 2 values, and always one that tells whether all ranks have as many values. A call that
     has not ended by the deadline of `monitor` raises RankError, and so does every later call on any group of the rank.
     """
 
-    def __init__(
-        self,
-        name: str,
-        process_group: distributed.ProcessGroup,
-        device: torch.device,
-        stream: torch.cuda.Stream | None,
-        monitor: RankMonitor,
-    ) -> None:
+    def __init__(self, name: str, communicators: Communicators, monitor: RankMonitor) -> None:
+        process_group = communicators.group(name)
         self.name = name
         self.rank = process_group.rank()
         self.size = process_group.size()
-        self._process_group = process_group
-        self._device = device
-        self._stream = stream
+        self._communicators = communicators
+        self._device = communicators.device
+        self._stream = communicators.stream
         self._monitor = monitor
         self._calls = 0
 
@@ -68,10 +59,6 @@ class TorchGroup:
 
     def barrier(self, purpose: str) -> None:
         self._call([0], Reduction.MIN, f"barrier {purpose}")
-
-    def close(self) -> None:
-        """Destroy the process group."""
-        distributed.destroy_process_group(self._process_group)
 
     def _call(self, values: Sequence[int], reduction: Reduction, what: str) -> list[int]:
         call = self._monitor.begin(self.name, self._calls, what)
@@ -95,12 +82,13 @@ class TorchGroup:
                 self._reduce(numbers, reduction, call)
             except (RuntimeError, TimeoutError) as error:
                 verdict = self._monitor.verdict(call, error)
-                self._abort()
+                self._communicators.abort()
                 raise verdict from error
             return [int(number) for number in numbers.tolist()]
 
     def _reduce(self, numbers: torch.Tensor, reduction: Reduction, call: Call) -> None:
-        work = distributed.all_reduce(numbers, OPERATIONS[reduction], group=self._process_group, async_op=True)
+        group = self._communicators.group(self.name)
+        work = distributed.all_reduce(numbers, OPERATIONS[reduction], group=group, async_op=True)
         if work is None:
             raise RuntimeError(f"this process is not in the group {self.name}")
         if self._stream is None:
@@ -122,21 +110,49 @@ class TorchGroup:
                 raise TimeoutError(f"{call} of {self.name} has not ended")
             next_check_s = time.monotonic() + self._monitor.poll_s
 
-    def _abort(self) -> None:
-        if self._stream is not None:  # NCCL's kernel would wait on the GPU for ever; gloo ends the call itself
-            self._process_group.abort()
-
 
 def _wait_briefly(work: distributed.Work, seconds: float) -> None:
     with suppress(RuntimeError):  # a timeout, or a failure, which the final wait() raises again
         work.wait(timedelta(seconds=seconds))
 
 
-def open_groups(
-    topology: Topology, store: Store, device: str | torch.device, timeout_s: float
-) -> dict[str, TorchGroup]:
+class TorchGroups(Mapping[str, TorchGroup]):
+    """The groups of one rank by axis. A context manager that closes them.
+
+    A rank that opens its cache again opens new groups: it closes the old ones, or their connections and their memory on
+    the GPU stay until the process ends.
+    """
+
+    def __init__(self, communicators: Communicators, monitor: RankMonitor) -> None:
+        self._communicators = communicators
+        self._by_axis = {axis: TorchGroup(axis, communicators, monitor) for axis in communicators.axes}
+
+    def __getitem__(self, axis: str) -> TorchGroup:
+        return self._by_axis[axis]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_axis)
+
+    def __len__(self) -> int:
+        return len(self._by_axis)
+
+    def close(self) -> None:
+        """Destroy the groups in torch. Every rank calls this, once no rank is in a call. Later calls are refused."""
+        self._communicators.close()
+
+    def __enter__(self) -> TorchGroups:  # noqa: PYI034 - 3.10 has no Self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_groups(topology: Topology, store: Store, device: str | torch.device, timeout_s: float) -> TorchGroups:
     """The groups of this rank by axis; none along an axis of one rank. Every world rank calls this with the same mesh.
 
+    Whoever opens groups closes them, after the cache that uses them: `with open_groups(…) as groups`.
     `torch.distributed` is initialised before; its ranks are the world ranks of the mesh, on any number of hosts.
     `store`: a store that all ranks reach and that outlives each of them: torchrun's, or the one that the process group
     was made with. `device`: the device of this rank, such as `cuda:1`; gloo serves a CPU, NCCL a GPU. `timeout_s`: the
@@ -147,15 +163,25 @@ def open_groups(
     own_device = torch.device(device)
     _check(topology, own_device)
     monitor = RankMonitor(_own_keys(store, topology), topology, timeout_s, WallClock(), time.sleep)
+    communicators = Communicators.on(own_device, timeout_s)
+    with ExitStack() as failed:
+        failed.callback(communicators.close)
+        _make(communicators, topology, monitor)
+        groups = TorchGroups(communicators, monitor)
+        for group in groups.values():
+            group.barrier("opening")
+        failed.pop_all()
+    return groups
+
+
+def _make(communicators: Communicators, topology: Topology, monitor: RankMonitor) -> None:
+    """Make the groups when every rank has come. Raises RankError when one does not."""
     opening = monitor.begin("world", 0, "opening")
     try:
         monitor.wait_for_all(opening)
-        groups = _make_groups(topology, own_device, timeout_s, monitor)
+        communicators.make(topology)
     except (RuntimeError, TimeoutError) as error:
         raise monitor.verdict(opening, error) from error
-    for group in groups.values():
-        group.barrier("opening")
-    return groups
 
 
 def _check(topology: Topology, device: torch.device) -> None:
@@ -171,18 +197,3 @@ def _own_keys(store: Store, topology: Topology) -> Store:
     """A part of the store for this opening alone. Each rank counts its own openings: all ranks open equally often."""
     opening = store.add(f"hicache/openings/{world_rank(topology)}", 1)
     return PrefixStore(f"hicache/{opening}/{topology.dp_rank}", store)
-
-
-def _make_groups(
-    topology: Topology, device: torch.device, timeout_s: float, monitor: RankMonitor
-) -> dict[str, TorchGroup]:
-    is_gpu = device.type == "cuda"
-    stream = torch.cuda.Stream(device) if is_gpu else None  # type: ignore[no-untyped-call]
-    timeout = timedelta(seconds=timeout_s * (NCCL_DEADLINES if is_gpu else 1))
-    groups = {}
-    for axis, lists in axis_ranks(topology).items():
-        for ranks in (ranks for ranks in lists if len(ranks) > 1):
-            made = distributed.new_group(list(ranks), timeout=timeout, backend=BACKENDS[device.type])
-            if world_rank(topology) in ranks:
-                groups[axis] = TorchGroup(axis, made, device, stream, monitor)
-    return groups

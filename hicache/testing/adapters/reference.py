@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import accumulate
 from typing import Any, ClassVar, TypeVar
@@ -93,13 +93,21 @@ class ReferenceAdapter(CacheAdapter):
         self._may_copy.set()
         self._copies: dict[TransferKind, Executor[CopyJob]] = {}
         self._storage_jobs: dict[str, Executor[StorageJob]] = {}
+        self._opened_groups = ExitStack()
         self.cache = self._open_cache(Agreement(groups or {}))
         self._requests = RequestManager(self.cache)
 
     @classmethod
     def on_rank(cls: type[Adapter], config: CacheConfig, world: RankWorld) -> Adapter:  # noqa: PYI019 - 3.10 has no Self
-        groups = world.groups(lambda: open_groups(config.topology, world.store, world.device, world.timeout_s))
-        return cls(config, groups)
+        with ExitStack() as opened:
+
+            def own_groups() -> Mapping[str, Group]:
+                groups = open_groups(config.topology, world.store, world.device, world.timeout_s)
+                return opened.enter_context(groups)
+
+            adapter = cls(config, world.groups(own_groups))
+            adapter._opened_groups = opened.pop_all()
+        return adapter
 
     @classmethod
     def delayed(cls) -> type[CacheAdapter]:
@@ -271,7 +279,8 @@ class ReferenceAdapter(CacheAdapter):
 
     def close(self) -> None:
         self._may_copy.set()
-        self.cache.close()
+        with self._opened_groups:
+            self.cache.close()
 
     def step(self) -> None:
         self.cache.step()

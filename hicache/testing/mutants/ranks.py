@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from hicache.cache import UnifiedRadixCache
 from hicache.config import CacheConfig, Topology
-from hicache.parallel import torch_group
+from hicache.parallel import communicators, torch_group
 from hicache.parallel.agree import Agreement
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import axis_ranks, world_rank
@@ -188,7 +188,7 @@ class OwnGroups(ReferenceAdapter):
 
     @classmethod
     def on_rank(cls, config: CacheConfig, world: RankWorld) -> OwnGroups:
-        with patch.object(torch_group, "axis_ranks", _own_ranks):
+        with patch.object(communicators, "axis_ranks", _own_ranks):
             return super().on_rank(config, world)
 
 

@@ -46,7 +46,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
     "hicache.parallel": (*GROUND,),
-    "hicache.parallel.torch_group": (*GROUND, "hicache.parallel", "torch"),
+    **dict.fromkeys(
+        ("hicache.parallel.communicators", "hicache.parallel.torch_group"), (*GROUND, "hicache.parallel", "torch")
+    ),
     "hicache.storage": (*GROUND, "numpy", "xxhash"),
     "hicache.storage.hf3fs": (*GROUND, "hicache.storage"),
     "hicache.transfer": (*GROUND, "hicache.storage"),
@@ -116,6 +118,7 @@ HANDED_IN = ("time", "threading", "torch.distributed")
 HANDING_IN = (
     "hicache.clock",
     "hicache.verbs",
+    "hicache.parallel.communicators",
     "hicache.parallel.torch_group",
     "hicache.storage",
     "hicache.transfer.executors",

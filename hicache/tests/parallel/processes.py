@@ -138,8 +138,7 @@ def all_verbs(kind: str, topology: Topology, store: Store) -> dict[str, tuple[ob
     """By axis, the result of each verb of the group."""
     groups = open_groups(topology, store, device_of(kind, topology), LONG_DEADLINE_S)
     answers = {axis: answers_of(group, world_rank(topology)) for axis, group in groups.items()}
-    for group in groups.values():
-        group.close()
+    groups.close()
     return answers
 
 
@@ -177,8 +176,7 @@ def lose(loss: Loss, topology: Topology, store: FileStore) -> list[Refusal]:
         return [group.reduce([1, 2], Reduction.MIN, "progress") for group in groups.values()]
 
     refusals = [refusal_of(step), refusal_of(step)]
-    for group in groups.values():
-        group.close()
+    groups.close()
     return refusals
 
 

@@ -19,10 +19,11 @@ from torch.overrides import TorchFunctionMode
 from hicache.clock import VirtualClock, WallClock
 from hicache.config import SINGLE_RANK, Topology
 from hicache.errors import ConfigurationError, RankError
+from hicache.parallel.communicators import Communicators
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import places, topology_of, world_rank
 from hicache.parallel.rank_monitor import RankMonitor
-from hicache.parallel.torch_group import TorchGroup, _make_groups, open_groups
+from hicache.parallel.torch_group import TorchGroup, open_groups
 
 GPU = torch.device("cuda", 1)
 TP_2 = topology_of(1, tp_size=2, cp_size=1, pp_size=1, dp_size=1)
@@ -99,6 +100,14 @@ def record_reductions(work: Later, monkeypatch: pytest.MonkeyPatch) -> list[torc
     return reduced
 
 
+def made(members: Members, device: torch.device, stream: Any, monkeypatch: pytest.MonkeyPatch) -> Communicators:
+    """The communicators of a rank whose only group is along tp."""
+    monkeypatch.setattr(distributed, "new_group", lambda *_, **__: members)
+    communicators = Communicators(device, stream, 5)
+    communicators.add("tp", members.ranks, members.own)
+    return communicators
+
+
 @pytest.mark.parametrize(
     "verb",
     [
@@ -113,7 +122,7 @@ def test_every_collective_gets_a_tensor_of_the_groups_device(
     verb: Callable[[TorchGroup], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reduced = record_reductions(Later(0), monkeypatch)
-    group = TorchGroup("tp", Members([0, 1], 1, []), GPU, None, lone_monitor(TP_2))  # type: ignore[arg-type]
+    group = TorchGroup("tp", made(Members([0, 1], 1, []), GPU, None, monkeypatch), lone_monitor(TP_2))
     with PretendGpu():
         verb(group)
     found = [(numbers.device, numbers.dtype) for numbers in reduced]
@@ -125,7 +134,7 @@ def on_a_gpu(members: Members, stream: Later, timeout_s: float, monkeypatch: pyt
     """A group with the stream of a GPU, whose tensors are on the CPU."""
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monitor = RankMonitor(HashStore(), TP_2, timeout_s, WallClock(), time.sleep)
-    return TorchGroup("tp", members, torch.device("cpu"), stream, monitor)  # type: ignore[arg-type]
+    return TorchGroup("tp", made(members, torch.device("cpu"), stream, monkeypatch), monitor)
 
 
 def test_a_result_is_read_after_the_stream_of_the_gpu_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +175,12 @@ def test_every_rank_creates_all_groups_in_the_same_order(monkeypatch: pytest.Mon
             return Members(ranks, rank, [])
 
         monkeypatch.setattr(distributed, "new_group", new_group)
-        own = _make_groups(place, torch.device("cpu"), 5, lone_monitor(place))
-        assert list(own) == ["tp", "cp", "pp"], f"RANK-4: rank {rank} has groups along {list(own)}"
-        for axis, group in own.items():
+        communicators = Communicators(torch.device("cpu"), None, 5)
+        communicators.make(place)
+        own = list(communicators.axes)
+        assert own == ["tp", "cp", "pp"], f"RANK-4: rank {rank} has groups along {own}"
+        for axis in own:
+            group = TorchGroup(axis, communicators, lone_monitor(place))
             assert group.rank == getattr(place, f"{axis}_rank"), f"RANK-5: rank {rank} is {group.rank} of {axis}"
     lists = [ranks for ranks, _ in created[0]]
     assert len(lists) == 12, f"RANK-6: expected four groups along each of three axes, got {lists}"
@@ -184,7 +196,7 @@ def test_the_timeout_of_gloo_is_the_deadline(monkeypatch: pytest.MonkeyPatch) ->
         return Members(ranks, 1, [])
 
     monkeypatch.setattr(distributed, "new_group", new_group)
-    _make_groups(TP_2, torch.device("cpu"), 5, lone_monitor(TP_2))
+    Communicators(torch.device("cpu"), None, 5).make(TP_2)
     expected = [{"timeout": timedelta(seconds=5), "backend": "gloo"}]
     assert created == expected, (
         f"RANK-8: with another timeout a process with an unfinished call cannot end: expected {expected}, got {created}"
@@ -194,8 +206,9 @@ def test_the_timeout_of_gloo_is_the_deadline(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_single_rank_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     created: list[Any] = []
     monkeypatch.setattr(distributed, "new_group", lambda ranks, **_: created.append(ranks))
-    groups = _make_groups(SINGLE_RANK, torch.device("cpu"), 5, lone_monitor(SINGLE_RANK))
-    assert groups == {}, f"expected no group for a single rank, got {groups}"
+    communicators = Communicators(torch.device("cpu"), None, 5)
+    communicators.make(SINGLE_RANK)
+    assert not communicators.axes, f"expected no group for a single rank, got {communicators.axes}"
     assert created == [], f"expected no group in torch, got {created}"
 
 

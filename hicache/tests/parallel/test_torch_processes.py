@@ -13,6 +13,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hicache.clock import WallClock
 from hicache.config import SINGLE_RANK, Topology
+from hicache.parallel.communicators import Communicators
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import topology_of
 from hicache.parallel.rank_monitor import RankMonitor
@@ -123,10 +124,10 @@ BUSY_CYCLES = 4_000_000_000
 def group_of_one(topology: Topology, store: Store) -> TorchGroup:
     """A group of this rank alone, after a first barrier, so that NCCL is connected."""
     torch.cuda.set_device(0)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     monitor = RankMonitor(store, topology, NCCL_DEADLINE_S, WallClock(), time.sleep)
-    process_group = distributed.new_group([0], backend="nccl")
-    group = TorchGroup("tp", process_group, torch.device("cuda", 0), stream, monitor)
+    communicators = Communicators.on(torch.device("cuda", 0), NCCL_DEADLINE_S)
+    communicators.add("tp", (0,), 0)
+    group = TorchGroup("tp", communicators, monitor)
     group.barrier("opening")
     return group
 
@@ -136,7 +137,7 @@ def answer_alone(topology: Topology, store: Store) -> tuple[tuple[object, ...], 
     group = group_of_one(topology, store)
     answers = answers_of(group, 0)
     try:
-        distributed.all_reduce(torch.zeros(1), group=group._process_group)
+        distributed.all_reduce(torch.zeros(1), group=group._communicators.group("tp"))
     except RuntimeError as error:
         return answers, str(error)
     return answers, ""

@@ -1,0 +1,75 @@
+"""Communicators: the process groups that a rank has in torch.distributed, which are made and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+import torch
+from torch import distributed
+
+from hicache.config import Topology
+from hicache.errors import InvariantError
+from hicache.parallel.mesh import axis_ranks, world_rank
+
+NCCL_DEADLINES = 4
+"""NCCL's own timeout, in deadlines. It ends the process, so it comes after the missing rank has been named."""
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+class Communicators:
+    """The process groups of one rank, by axis; none along an axis of one rank.
+
+    `stream`: the CUDA stream on which collectives run, so that they do not wait for the model; None on other devices.
+    `timeout_s`: the deadline of every call.
+    """
+
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None, timeout_s: float) -> None:
+        self.device = device
+        self.stream = stream
+        self._timeout = timedelta(seconds=timeout_s * (NCCL_DEADLINES if device.type == "cuda" else 1))
+        self._groups: dict[str, distributed.ProcessGroup] = {}
+        self._is_closed = False
+
+    @classmethod
+    def on(cls, device: torch.device, timeout_s: float) -> Communicators:
+        """Without groups yet, and with a stream of their own on a GPU."""
+        stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        return cls(device, stream, timeout_s)
+
+    @property
+    def axes(self) -> Iterable[str]:
+        """The axes along which this rank has a group."""
+        return self._groups.keys()
+
+    def make(self, topology: Topology) -> None:
+        """Make every group of the mesh, those of other ranks too, as torch asks of each rank."""
+        for axis, lists in axis_ranks(topology).items():
+            for ranks in (ranks for ranks in lists if len(ranks) > 1):
+                self.add(axis, ranks, world_rank(topology))
+
+    def add(self, axis: str, ranks: Sequence[int], own_rank: int) -> None:
+        """Make one group. It is this rank's along the axis if `own_rank` is among its ranks."""
+        made = distributed.new_group(list(ranks), timeout=self._timeout, backend=BACKENDS[self.device.type])
+        if own_rank in ranks:
+            self._groups[axis] = made
+
+    def group(self, axis: str) -> distributed.ProcessGroup:
+        """The group along an axis. Raises InvariantError after `close`."""
+        if self._is_closed:
+            raise InvariantError(f"the groups of this rank are closed: a call of {axis} came after close()")
+        return self._groups[axis]
+
+    def abort(self) -> None:
+        """End what runs on a GPU: NCCL's kernel would wait there for ever. Gloo ends its calls itself."""
+        if self.stream is not None:
+            for group in self._groups.values():
+                group.abort()
+
+    def close(self) -> None:
+        """Destroy the groups, in one order on all ranks. The second call has no effect."""
+        self._is_closed = True
+        while self._groups:
+            _, group = self._groups.popitem()
+            distributed.destroy_process_group(group)
