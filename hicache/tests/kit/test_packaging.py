@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,28 @@ def test_a_cache_requires_what_it_imports() -> None:
     imported -= {"hicache", "tomllib"}
     listed = imported_names(PROJECT["dependencies"])
     assert listed == imported, f"pyproject.toml, dependencies: expected {imported}, found {listed}"
+
+
+TORCH_SINCE = {"abort": "2.7"}
+"""What the core calls of torch that not every release has, by the name of the method: the first release that has it."""
+
+
+def test_the_oldest_torch_that_is_required_has_what_a_cache_calls() -> None:
+    modules = [path for path in (ROOT / "hicache" / "parallel").glob("*.py") if "torch" in path.read_text("utf-8")]
+    called = {
+        node.attr
+        for path in modules
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in TORCH_SINCE
+    }
+    assert called == TORCH_SINCE.keys(), f"expected calls of {sorted(TORCH_SINCE)}, found {sorted(called)}"
+    needed = max(TORCH_SINCE.values(), key=lambda release: [int(part) for part in release.split(".")])
+    (required,) = (one for one in PROJECT["dependencies"] if one.startswith("torch"))
+    assert required == f"torch>={needed}", f"pyproject.toml: {sorted(called)} need torch {needed}, found {required}"
+    tox = ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    tested = tox["testenv:oldest-torch"]["deps"].split()
+    assert f"torch=={needed}.0" in tested, f"tox.ini, oldest-torch: expected torch=={needed}.0, found {tested}"
 
 
 def test_the_kit_looks_for_what_its_extra_installs() -> None:
