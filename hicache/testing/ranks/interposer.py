@@ -46,7 +46,7 @@ class Interposer:
         @wraps(verb)
         def compared(*arguments: Any, **options: Any) -> Any:
             given = form.bind(*arguments, **options).arguments
-            tensor, group = given.get("tensor"), given.get("group")
+            tensor, group = given.get("tensor"), given.get("group") or distributed.group.WORLD
             count = 0 if tensor is None else tensor.numel()
             call = Call(operation(given), sys._getframe(1).f_code.co_name, count)  # noqa: SLF001
             if tensor is not None and tensor.device.type != self._device.type:
