@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
@@ -22,7 +23,8 @@ class Communicators:
     """The process groups of one rank, by axis; none along an axis of one rank.
 
     `stream`: the CUDA stream on which collectives run, so that they do not wait for the model; None on other devices.
-    `timeout_s`: the deadline of every call.
+    `timeout_s`: the deadline of every call. A thread may be making groups while another one closes them: the group that
+    it has begun is destroyed when it is made.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None, timeout_s: float) -> None:
@@ -31,6 +33,7 @@ class Communicators:
         self._timeout = timedelta(seconds=timeout_s * (NCCL_DEADLINES if device.type == "cuda" else 1))
         self._groups: dict[str, distributed.ProcessGroup] = {}
         self._is_closed = False
+        self._destroying = threading.Lock()
 
     @classmethod
     def on(cls, device: torch.device, timeout_s: float) -> Communicators:
@@ -51,14 +54,15 @@ class Communicators:
 
     def add(self, axis: str, ranks: Sequence[int], own_rank: int) -> None:
         """Make one group. It is this rank's along the axis if `own_rank` is among its ranks."""
+        self._require_open(axis)
         made = distributed.new_group(list(ranks), timeout=self._timeout, backend=BACKENDS[self.device.type])
         if own_rank in ranks:
             self._groups[axis] = made
+        self._destroy_if_closed()
 
     def group(self, axis: str) -> distributed.ProcessGroup:
         """The group along an axis. Raises InvariantError after `close`."""
-        if self._is_closed:
-            raise InvariantError(f"the groups of this rank are closed: a call of {axis} came after close()")
+        self._require_open(axis)
         return self._groups[axis]
 
     def abort(self) -> None:
@@ -70,6 +74,16 @@ class Communicators:
     def close(self) -> None:
         """Destroy the groups, in one order on all ranks. The second call has no effect."""
         self._is_closed = True
-        while self._groups:
-            _, group = self._groups.popitem()
-            distributed.destroy_process_group(group)
+        self._destroy_if_closed()
+
+    def _require_open(self, axis: str) -> None:
+        if self._is_closed:
+            raise InvariantError(f"the groups of this rank are closed: a call of {axis} came after close()")
+
+    def _destroy_if_closed(self) -> None:
+        if not self._is_closed:
+            return
+        with self._destroying:
+            while self._groups:
+                _, group = self._groups.popitem()
+                distributed.destroy_process_group(group)

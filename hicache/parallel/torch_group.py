@@ -16,6 +16,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from hicache.clock import WallClock
 from hicache.config import Topology
 from hicache.errors import ConfigurationError, InvariantError
+from hicache.parallel.bounded import bounded
 from hicache.parallel.communicators import BACKENDS, Communicators
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import world_rank, world_size
@@ -49,6 +50,7 @@ class TorchGroup:
         self._stream = communicators.stream
         self._monitor = monitor
         self._calls = 0
+        self._is_connected = False
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
         return self._call(values, reduction, f"{reduction.value} {purpose}")
@@ -87,8 +89,7 @@ class TorchGroup:
             return [int(number) for number in numbers.tolist()]
 
     def _reduce(self, numbers: torch.Tensor, reduction: Reduction, call: Call) -> None:
-        group = self._communicators.group(self.name)
-        work = distributed.all_reduce(numbers, OPERATIONS[reduction], group=group, async_op=True)
+        work = self._begin(numbers, reduction, call)
         if work is None:
             raise RuntimeError(f"this process is not in the group {self.name}")
         if self._stream is None:
@@ -99,6 +100,23 @@ class TorchGroup:
             self._await(work.is_completed, partial(time.sleep, POLL_S), call)
             work.wait()
             self._await(self._stream.query, partial(time.sleep, POLL_S), call)
+
+    def _begin(self, numbers: torch.Tensor, reduction: Reduction, call: Call) -> distributed.Work | None:
+        group = self._communicators.group(self.name)
+
+        def begin() -> distributed.Work | None:
+            with torch.cuda.stream(self._stream):
+                work: distributed.Work | None = distributed.all_reduce(
+                    numbers, OPERATIONS[reduction], group=group, async_op=True
+                )
+            return work
+
+        if self._is_connected:
+            return begin()
+        # NCCL connects the ranks in the first collective, and blocks until every rank has come.
+        work = bounded(begin, partial(self._monitor.must_give_up, call), self._monitor.poll_s, str(call))
+        self._is_connected = True
+        return work
 
     def _await(self, is_done: Callable[[], bool], pause: Callable[[], object], call: Call) -> None:
         next_check_s = time.monotonic() + self._monitor.poll_s
@@ -176,12 +194,14 @@ def open_groups(topology: Topology, store: Store, device: str | torch.device, ti
 
 def _make(communicators: Communicators, topology: Topology, monitor: RankMonitor) -> None:
     """Make the groups when every rank has come. Raises RankError when one does not."""
-    opening = monitor.begin("world", 0, "opening")
+    call = monitor.begin("world", 0, "opening")
     try:
-        monitor.wait_for_all(opening)
-        communicators.make(topology)
+        monitor.wait_for_all(call)
+        call = monitor.begin("world", 1, "connecting")
+        must_give_up = partial(monitor.must_give_up, call)
+        bounded(partial(communicators.make, topology), must_give_up, monitor.poll_s, "connecting")
     except (RuntimeError, TimeoutError) as error:
-        raise monitor.verdict(opening, error) from error
+        raise monitor.verdict(call, error) from error
 
 
 def _check(topology: Topology, device: torch.device) -> None:

@@ -45,7 +45,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.components": (*GROUND, "hicache.tree", "numpy"),
     "hicache.pools": (*GROUND, "hicache.transfer", "numpy", "torch"),
     "hicache.stacks": (*GROUND, "hicache.pools", "torch"),
-    "hicache.parallel": (*GROUND,),
+    **dict.fromkeys(("hicache.parallel", "hicache.parallel.bounded"), (*GROUND,)),
     **dict.fromkeys(
         ("hicache.parallel.communicators", "hicache.parallel.torch_group"), (*GROUND, "hicache.parallel", "torch")
     ),
@@ -118,6 +118,7 @@ HANDED_IN = ("time", "threading", "torch.distributed")
 HANDING_IN = (
     "hicache.clock",
     "hicache.verbs",
+    "hicache.parallel.bounded",
     "hicache.parallel.communicators",
     "hicache.parallel.torch_group",
     "hicache.storage",

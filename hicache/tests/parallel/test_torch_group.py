@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,12 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from hicache.clock import VirtualClock, WallClock
 from hicache.config import SINGLE_RANK, Topology
-from hicache.errors import ConfigurationError, RankError
+from hicache.errors import ConfigurationError, InvariantError, RankError
 from hicache.parallel.communicators import Communicators
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import places, topology_of, world_rank
 from hicache.parallel.rank_monitor import RankMonitor
 from hicache.parallel.torch_group import TorchGroup, open_groups
+from hicache.tests.parallel.fake_world import fake_world
 
 GPU = torch.device("cuda", 1)
 TP_2 = topology_of(1, tp_size=2, cp_size=1, pp_size=1, dp_size=1)
@@ -220,6 +222,55 @@ def test_torch_makes_no_group_before_every_rank_has_reached_the_opening(monkeypa
     with pytest.raises(RankError, match=r"rank 0 of world did not reach call 0 \(opening\)"):
         open_groups(TP_2, HashStore(), "cpu", 0.2)
     assert created == [], f"RANK-8: NCCL would wait for rank 0 in a group of {created}"
+
+
+BLOCKED_S = 10.0
+"""How long a stand-in of NCCL blocks: far beyond the deadline, and not for ever, so that a test fails by itself."""
+
+
+def blocks(*_: Any, **__: Any) -> Any:
+    """NCCL blocks in the first collective of a group until every rank has come: here one has died."""
+    threading.Event().wait(BLOCKED_S)
+    raise InvariantError(f"nobody gave up on NCCL in {BLOCKED_S:g} s")
+
+
+def test_a_rank_that_dies_before_the_first_collective_is_named_by_those_that_block_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fake_world(TP_2) as world:
+        monkeypatch.setattr(distributed, "all_reduce", blocks)
+        with pytest.raises(RankError, match=r"rank 0 of tp did not reach call 0 \(barrier opening\) within 0.2 s"):
+            open_groups(TP_2, world.store, "cpu", 0.2)
+
+
+def test_a_rank_that_dies_while_groups_are_made_is_named_by_those_that_block_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fake_world(TP_2) as world:
+        monkeypatch.setattr(distributed, "new_group", blocks)
+        with pytest.raises(RankError, match=r"rank 0 of world did not reach call 1 \(connecting\) within 0.2 s"):
+            open_groups(TP_2, world.store, "cpu", 0.2)
+
+
+def test_a_group_that_is_made_after_all_have_given_up_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    was_made, has_failed, before = threading.Event(), threading.Event(), set(threading.enumerate())
+    with fake_world(TWO_BY_TWO_BY_TWO) as world:
+
+        def late(ranks: list[int], **options: Any) -> Any:
+            has_failed.wait(BLOCKED_S)
+            made = world.new_group(ranks, **options)
+            was_made.set()
+            return made
+
+        monkeypatch.setattr(distributed, "new_group", late)
+        with pytest.raises(RankError, match=r"did not reach call 1 \(connecting\)"):
+            open_groups(TWO_BY_TWO_BY_TWO, world.store, "cpu", 0.2)
+        has_failed.set()
+        assert was_made.wait(BLOCKED_S), "the thread that was given up on did not go on"
+        for thread in set(threading.enumerate()) - before:
+            thread.join(BLOCKED_S)
+        assert len(world.made) == 1, f"expected no further group after the first late one, got {world.made}"
+        assert world.open_groups == 0, f"expected the late group to be destroyed, torch has {world.open_groups}"
 
 
 def test_each_group_is_opened_with_one_collective(monkeypatch: pytest.MonkeyPatch) -> None:
