@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import wait
 from datetime import timedelta
 
 import torch
@@ -11,6 +12,7 @@ from torch import distributed
 
 from hicache.config import Topology
 from hicache.errors import InvariantError
+from hicache.parallel.bounded import in_thread
 from hicache.parallel.mesh import axis_ranks, world_rank
 
 NCCL_DEADLINES = 4
@@ -31,6 +33,7 @@ class Communicators:
         self.device = device
         self.stream = stream
         self._timeout = timedelta(seconds=timeout_s * (NCCL_DEADLINES if device.type == "cuda" else 1))
+        self._patience_s = timeout_s / 2
         self._groups: dict[str, distributed.ProcessGroup] = {}
         self._is_closed = False
         self._destroying = threading.Lock()
@@ -66,10 +69,13 @@ class Communicators:
         return self._groups[axis]
 
     def abort(self) -> None:
-        """End what runs on a GPU: NCCL's kernel would wait there for ever. Gloo ends its calls itself."""
+        """End what runs on a GPU: NCCL's kernel would wait there for ever. Gloo ends its calls itself.
+
+        All groups together, each in a thread: NCCL may wait in the abort of one until the GPU is idle, and the kernels
+        of the others run until they are aborted. What has not ended after half of the deadline is left alone.
+        """
         if self.stream is not None:
-            for group in self._groups.values():
-                group.abort()
+            wait([in_thread(group.abort, f"abort {axis}") for axis, group in [*self._groups.items()]], self._patience_s)
 
     def close(self) -> None:
         """Destroy the groups, in one order on all ranks. The second call has no effect."""

@@ -201,7 +201,9 @@ def _make(communicators: Communicators, topology: Topology, monitor: RankMonitor
         must_give_up = partial(monitor.must_give_up, call)
         bounded(partial(communicators.make, topology), must_give_up, monitor.poll_s, "connecting")
     except (RuntimeError, TimeoutError) as error:
-        raise monitor.verdict(call, error) from error
+        verdict = monitor.verdict(call, error)
+        communicators.abort()
+        raise verdict from error
 
 
 def _check(topology: Topology, device: torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,13 +22,18 @@ from hicache.config import SINGLE_RANK, Topology
 from hicache.errors import ConfigurationError, InvariantError, RankError
 from hicache.parallel.communicators import Communicators
 from hicache.parallel.group import Reduction
-from hicache.parallel.mesh import places, topology_of, world_rank
+from hicache.parallel.mesh import axis_ranks, places, topology_of, world_rank
 from hicache.parallel.rank_monitor import RankMonitor
 from hicache.parallel.torch_group import TorchGroup, open_groups
 from hicache.tests.parallel.fake_world import fake_world
 
 GPU = torch.device("cuda", 1)
+TWO_BY_TWO_BY_TWO = topology_of(0, tp_size=2, cp_size=2, pp_size=2, dp_size=1)
 TP_2 = topology_of(1, tp_size=2, cp_size=1, pp_size=1, dp_size=1)
+
+
+BLOCKED_S = 10.0
+"""How long a stand-in of NCCL blocks: far beyond the deadline, and not for ever, so that a test fails by itself."""
 
 
 class OnGpu(torch.Tensor):
@@ -162,9 +167,59 @@ def test_a_collective_on_a_gpu_that_never_ends_is_aborted(
     assert members.aborted == [1], f"RANK-8: expected rank 1 to abort its kernel on the GPU, got {members.aborted}"
 
 
-# open_groups: which groups a rank creates in torch, and when.
+class Blocked:
+    """A communicator whose abort waits until that of every other one was called, as ncclCommAbort waits for the GPU.
 
-TWO_BY_TWO_BY_TWO = topology_of(0, tp_size=2, cp_size=2, pp_size=2, dp_size=1)
+    Its kernel runs there until its own abort is called.
+    """
+
+    def __init__(self, ranks: list[int], all_called: threading.Barrier, ended: list[list[int]]) -> None:
+        self.ranks = ranks
+        self._all_called = all_called
+        self._ended = ended
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def abort(self) -> None:
+        self._all_called.wait(BLOCKED_S)
+        self._ended.append(self.ranks)
+
+
+def fail_a_call(groups: Iterable[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 of 2x2x2 makes a call of tp that no other rank joins. `groups`: those that torch makes, in order."""
+    left = iter(groups)
+    monkeypatch.setattr(distributed, "new_group", lambda *_, **__: next(left))
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    record_reductions(Later(math.inf), monkeypatch)
+    communicators = Communicators(torch.device("cpu"), Later(0), 0.2)  # type: ignore[arg-type]
+    communicators.make(TWO_BY_TWO_BY_TWO)
+    monitor = RankMonitor(HashStore(), TWO_BY_TWO_BY_TWO, 0.2, WallClock(), time.sleep)
+    with pytest.raises(RankError, match="did not reach call 0"):
+        TorchGroup("tp", communicators, monitor).reduce([3], Reduction.MIN, "progress")
+
+
+def test_after_a_failure_the_communicators_of_all_axes_are_aborted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[list[int]] = []
+    all_called = threading.Barrier(3)
+    lists = [list(ranks) for lists in axis_ranks(TWO_BY_TWO_BY_TWO).values() for ranks in lists]
+    fail_a_call((Blocked(ranks, all_called, ended) for ranks in lists), monkeypatch)
+    expected = [[0, 1], [0, 2], [0, 4]]
+    assert sorted(ended) == expected, f"RANK-8: expected the groups {expected} of rank 0 to be aborted, got {ended}"
+
+
+def test_an_abort_that_never_ends_does_not_hide_the_lost_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Barrier(4)
+    lists = [list(ranks) for lists in axis_ranks(TWO_BY_TWO_BY_TWO).values() for ranks in lists]
+    fail_a_call((Blocked(ranks, never, []) for ranks in lists), monkeypatch)
+    assert never.n_waiting == 3, f"RANK-8: expected the error while 3 aborts wait, got {never.n_waiting} that do"
+    never.abort()
+
+
+# open_groups: which groups a rank creates in torch, and when.
 
 
 def test_every_rank_creates_all_groups_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,10 +277,6 @@ def test_torch_makes_no_group_before_every_rank_has_reached_the_opening(monkeypa
     with pytest.raises(RankError, match=r"rank 0 of world did not reach call 0 \(opening\)"):
         open_groups(TP_2, HashStore(), "cpu", 0.2)
     assert created == [], f"RANK-8: NCCL would wait for rank 0 in a group of {created}"
-
-
-BLOCKED_S = 10.0
-"""How long a stand-in of NCCL blocks: far beyond the deadline, and not for ever, so that a test fails by itself."""
 
 
 def blocks(*_: Any, **__: Any) -> Any:
