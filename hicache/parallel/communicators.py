@@ -75,12 +75,22 @@ class Communicators:
         of the others run until they are aborted. What has not ended after half of the deadline is left alone.
         """
         if self.stream is not None:
-            wait([in_thread(group.abort, f"abort {axis}") for axis, group in [*self._groups.items()]], self._patience_s)
+            self._abort([*self._groups.values()])
 
     def close(self) -> None:
-        """Destroy the groups, in one order on all ranks. The second call has no effect."""
+        """Destroy the groups, in one order on all ranks. The second call has no effect.
+
+        NCCL waits there for the other ranks. What has not ended after half of the deadline is aborted.
+        """
         self._is_closed = True
-        self._destroy_if_closed()
+        groups = [*self._groups.values()]
+        if self.stream is None:
+            self._destroy_if_closed()
+        elif not wait([in_thread(self._destroy_if_closed, "close")], self._patience_s).done:
+            self._abort(groups)
+
+    def _abort(self, groups: Iterable[distributed.ProcessGroup]) -> None:
+        wait([in_thread(group.abort, "abort") for group in groups], self._patience_s)
 
     def _require_open(self, axis: str) -> None:
         if self._is_closed:

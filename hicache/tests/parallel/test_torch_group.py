@@ -219,6 +219,16 @@ def test_an_abort_that_never_ends_does_not_hide_the_lost_rank(monkeypatch: pytes
     never.abort()
 
 
+def test_a_close_on_a_gpu_whose_peer_has_died_ends_with_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda _: threading.Event().wait(BLOCKED_S))
+    members = Members([0, 1], 1, [])
+    monkeypatch.setattr(distributed, "new_group", lambda *_, **__: members)
+    communicators = Communicators(torch.device("cpu"), Later(0), 0.2)  # type: ignore[arg-type]
+    communicators.make(TP_2)
+    communicators.close()
+    assert members.aborted == [1], f"NCCL waits for rank 0: expected rank 1 to abort its group, got {members.aborted}"
+
+
 # open_groups: which groups a rank creates in torch, and when.
 
 
