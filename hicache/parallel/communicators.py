@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import wait
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -18,13 +19,17 @@ from hicache.parallel.mesh import axis_ranks, world_rank
 NCCL_DEADLINES = 4
 """NCCL's own timeout, in deadlines. It ends the process, so it comes after the missing rank has been named."""
 
+HIGH_PRIORITY = -1
+"""Of a stream in CUDA. The model's kernels run at 0: an agreement at 0 too would wait until the GPU has room for it."""
+
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 class Communicators:
     """The process groups of one rank, by axis; none along an axis of one rank.
 
-    `stream`: the CUDA stream on which collectives run, so that they do not wait for the model; None on other devices.
+    `stream`: the CUDA stream on which collectives run, so that they do not wait for the model; None on other
+    devices. It has a high priority, and so has NCCL's own.
     `timeout_s`: the deadline of every call. A thread may be making groups while another one closes them: the group that
     it has begun is destroyed when it is made.
     """
@@ -41,7 +46,8 @@ class Communicators:
     @classmethod
     def on(cls, device: torch.device, timeout_s: float) -> Communicators:
         """Without groups yet, and with a stream of their own on a GPU."""
-        stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        is_gpu = device.type == "cuda"
+        stream = torch.cuda.Stream(device, HIGH_PRIORITY) if is_gpu else None  # type: ignore[no-untyped-call]
         return cls(device, stream, timeout_s)
 
     @property
@@ -58,7 +64,12 @@ class Communicators:
     def add(self, axis: str, ranks: Sequence[int], own_rank: int) -> None:
         """Make one group. It is this rank's along the axis if `own_rank` is among its ranks."""
         self._require_open(axis)
-        made = distributed.new_group(list(ranks), timeout=self._timeout, backend=BACKENDS[self.device.type])
+        backend = BACKENDS[self.device.type]
+        options: dict[str, Any] = {"timeout": self._timeout, "backend": backend}
+        if backend == "nccl":
+            options["pg_options"] = distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            options["pg_options"]._timeout = self._timeout  # noqa: SLF001 - torch warns where it differs
+        made = distributed.new_group(list(ranks), **options)
         if own_rank in ranks:
             self._groups[axis] = made
         self._destroy_if_closed()

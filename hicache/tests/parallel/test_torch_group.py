@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,8 +108,16 @@ def record_reductions(work: Later, monkeypatch: pytest.MonkeyPatch) -> list[torc
     return reduced
 
 
+class Options:
+    """The options of a process group of NCCL, which a build of torch for the CPU does not have."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+
+
 def made(members: Members, device: torch.device, stream: Any, monkeypatch: pytest.MonkeyPatch) -> Communicators:
     """The communicators of a rank whose only group is along tp."""
+    monkeypatch.setattr(distributed, "ProcessGroupNCCL", SimpleNamespace(Options=Options), raising=False)
     monkeypatch.setattr(distributed, "new_group", lambda *_, **__: members)
     communicators = Communicators(device, stream, 5)
     communicators.add("tp", members.ranks, members.own)
@@ -268,6 +277,23 @@ def test_the_timeout_of_gloo_is_the_deadline(monkeypatch: pytest.MonkeyPatch) ->
     assert created == expected, (
         f"RANK-8: with another timeout a process with an unfinished call cannot end: expected {expected}, got {created}"
     )
+
+
+def test_agreements_run_before_the_kernels_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, made = list[Any](), list[Any]()
+
+    def new_group(ranks: list[int], **options: Any) -> Members:
+        made.append(options)
+        return Members(ranks, 1, [])
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority=0: streams.append((device, priority)))
+    monkeypatch.setattr(distributed, "ProcessGroupNCCL", SimpleNamespace(Options=Options), raising=False)
+    monkeypatch.setattr(distributed, "new_group", new_group)
+    Communicators.on(GPU, 5).make(TP_2)
+    assert streams == [(GPU, -1)], f"expected one stream of high priority on {GPU}, got {streams}"
+    assert len(made) == 1, f"expected one group, got {made}"
+    options = made[0]["pg_options"]
+    assert options.is_high_priority_stream, "expected NCCL to run its kernels on a stream of high priority"
 
 
 def test_a_single_rank_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:

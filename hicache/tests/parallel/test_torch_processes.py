@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -171,6 +172,21 @@ def decide_while_the_model_runs(topology: Topology, store: Store) -> bool:
 def test_a_decision_does_not_wait_for_the_model(tmp_path: Path) -> None:
     (outcome,) = run_ranks(decide_while_the_model_runs, tmp_path, SINGLE_RANK, "nccl")
     assert outcome.value, "the model had ended when the decision was taken; expected a stream of its own for decisions"
+
+
+def priorities(topology: Topology, store: Store) -> tuple[int, bool]:
+    """The priority of the stream of a group, and whether NCCL's own stream has a high one."""
+    communicators = group_of_one(topology, store)._communicators
+    assert communicators.stream is not None, "a group on a GPU has a stream"
+    options: Any = communicators.group("tp")._get_backend(communicators.device).options
+    return communicators.stream.priority, options.is_high_priority_stream
+
+
+@pytest.mark.gpu
+@NO_GPU
+def test_decisions_run_at_a_high_priority(tmp_path: Path) -> None:
+    (outcome,) = run_ranks(priorities, tmp_path, SINGLE_RANK, "nccl")
+    assert outcome.value == (-1, True), f"expected a stream of priority -1 and NCCL's at a high one: {outcome.value}"
 
 
 @pytest.mark.gpu
