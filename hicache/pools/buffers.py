@@ -139,17 +139,10 @@ class PoolBuffers:
         rows: RawBytes = torch.cat([raw[pages, layer, places] for raw in self.raw], dim=1).cpu().numpy()
         return rows
 
-    def copy_from(self, source: PoolBuffers, source_slots: Slots, slots: Slots) -> None:
-        """Copy slots of all layers and buffers. Raises PoolMismatchError when the pools are not alike."""
-        if source.spec != self.spec or source.page_size != self.page_size:
-            raise PoolMismatchError(
-                f"cannot copy {source.spec} with pages of {source.page_size} "
-                f"to {self.spec} with pages of {self.page_size}"
-            )
-        source_pages, source_places = source._index(source_slots)
-        pages, places = self._index(slots)
-        for target, origin in zip(self.raw, source.raw, strict=True):
-            target[pages, :, places] = origin[source_pages, :, source_places].to(self._device)
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy one page to another, in all layers and buffers. Page numbers become addresses: nothing is uploaded."""
+        for raw in self.raw:
+            raw[target].copy_(raw[source])
 
     @cached_property
     def _arrays(self) -> list[RawBytes]:

@@ -120,4 +120,4 @@ class DevicePools(TierPools):
     def copy_state(self, source: Slots, target: Slots) -> None:
         """Copy one MAMBA state to another slot, in all layers of all pools that have states."""
         for pool in self.pools_of(Component.MAMBA):
-            self.buffers[pool].copy_from(self.buffers[pool], source, target)
+            self.buffers[pool].copy_page(int(source[0]), int(target[0]))

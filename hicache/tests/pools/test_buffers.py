@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from hicache.config import Layout
-from hicache.errors import PoolMismatchError
 from hicache.pools.buffers import BufferSpec, PoolBuffers, PoolSpec, RawBytes
 from hicache.types import Component, Pool, Slots
 
@@ -97,43 +94,14 @@ def test_data_of_another_shape_is_refused(wrong: RawBytes) -> None:
 
 @DTYPES
 @LAYOUTS
-def test_a_copy_moves_every_buffer_and_layer(dtype: torch.dtype, layout: Layout) -> None:
-    source, target = open_pool(spec_of(dtype, layout)), open_pool(spec_of(dtype, layout), pages=PAGES + 2)
+@DEVICES
+def test_a_copied_page_has_every_buffer_and_layer(dtype: torch.dtype, layout: Layout, device: str) -> None:
+    pool = open_pool(spec_of(dtype, layout), device=device)
     for layer in range(LAYERS):
-        source.write(SLOTS, layer, some_bytes(source, SLOTS, layer))
-    moved = np.array([15, 16, 17, 3, 4, 5], dtype=np.int64)
-    target.copy_from(source, SLOTS, moved)
-    for layer in range(LAYERS):
-        assert np.array_equal(target.read(moved, layer), source.read(SLOTS, layer)), f"layer {layer}"
-
-
-def test_a_pool_copies_within_itself() -> None:
-    pool = open_pool(spec_of(torch.float16, Layout.PAGE_FIRST))
-    data = some_bytes(pool, SLOTS[:1], 0)
-    pool.write(SLOTS[:1], 1, data)
-    pool.copy_from(pool, SLOTS[:1], SLOTS[1:2])
-    assert np.array_equal(pool.read(SLOTS[1:2], 1), data), f"{data.tolist()} was copied"
-
-
-OWN = spec_of(torch.float16, Layout.LAYER_FIRST)
-UNLIKE = {
-    "dtype": spec_of(torch.bfloat16, Layout.LAYER_FIRST),
-    "layout": spec_of(torch.float16, Layout.PAGE_FIRST),
-    "layers": replace(OWN, layers=LAYERS + 1),
-    "pool": replace(OWN, pool=Pool.SWA),
-    "buffers": replace(OWN, buffers=OWN.buffers[::-1]),
-}
-
-
-@pytest.mark.parametrize("difference", UNLIKE)
-def test_a_copy_between_unlike_pools_raises_and_copies_nothing(difference: str) -> None:
-    source, target = open_pool(UNLIKE[difference]), open_pool(OWN)
-    source.write(SLOTS, 0, some_bytes(source, SLOTS, 0))
-    with pytest.raises(PoolMismatchError, match="cannot copy"):
-        target.copy_from(source, SLOTS, SLOTS)
-    assert not target.read(SLOTS, 0).any(), f"POOL-8: bytes of a pool with another {difference} were copied"
-
-
-def test_a_copy_between_page_sizes_raises() -> None:
-    with pytest.raises(PoolMismatchError, match=f"pages of {PAGE_SIZE + 1}"):
-        open_pool(OWN).copy_from(open_pool(OWN, page_size=PAGE_SIZE + 1), SLOTS, SLOTS)
+        pool.write(SLOTS, layer, some_bytes(pool, SLOTS, layer))
+    every = np.arange(PAGES * PAGE_SIZE, dtype=np.int64)
+    expected = [pool.read(every, layer) for layer in range(LAYERS)]
+    pool.copy_page(3, 2)
+    for layer, own in enumerate(expected):
+        own[2 * PAGE_SIZE : 3 * PAGE_SIZE] = own[3 * PAGE_SIZE : 4 * PAGE_SIZE]
+        assert np.array_equal(pool.read(every, layer), own), f"page 3 was copied to page 2, and nothing else: {layer}"

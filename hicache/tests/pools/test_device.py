@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hicache.config import SINGLE_RANK, CacheConfig, EvictionPolicy, Layout
 from hicache.errors import ConfigurationError, SlotError
 from hicache.pools.device import DevicePools
 from hicache.stacks import pool_specs
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
-from hicache.tests.pools.two_tiers import two_tier_config
+from hicache.tests.pools.two_tiers import contents, fill, pages_of, two_tier_config
 from hicache.types import Pool, Slots
 
 FULL, SWA = "full", "swa"
@@ -150,6 +154,61 @@ def test_whole_pages_of_slots_are_told_by_their_numbers(pools: DevicePools, orde
 def test_what_is_no_whole_page_is_refused(pools: DevicePools, slots: list[int]) -> None:
     with pytest.raises(SlotError, match="are not whole pages"):
         pools.pages_of(np.array(slots, dtype=np.int64))
+
+
+# A state is copied when a request branches off: in the middle of the model's work, and often.
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operations on tensors: `all` by name, `crossing` those that have tensors on two devices."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.all: list[str] = []
+        self.crossing: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self.all.append(str(function))
+        tensors = [one for one in tree_leaves((args, kwargs, made)) if isinstance(one, torch.Tensor)]
+        if len({tensor.device for tensor in tensors}) > 1:
+            self.crossing.append(str(function))
+        return made
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_copy_of_a_state_sends_nothing_to_the_device(layout: Layout) -> None:
+    config = two_tier_config(device_layout=layout, device="meta")
+    pools = DevicePools(config, pool_specs(config))
+    with Operations() as operations:
+        pools.copy_state(pages_of(2), pages_of(5))
+    assert not operations.crossing, f"each of these waits for all work of the model: {operations.crossing}"
+    copies = operations.all.count("aten.copy_.default")
+    assert copies == len(pools.buffers[Pool.MAMBA].raw), f"expected one copy for each tensor, got {operations.all}"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
+def test_nobody_waits_for_a_copy_of_a_state_on_a_gpu() -> None:
+    config = two_tier_config(device="cuda")
+    pools = DevicePools(config, pool_specs(config))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pools.copy_state(pages_of(2), pages_of(5))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_copy_of_a_state_has_its_bytes_in_every_layer_and_changes_nothing_else(layout: Layout) -> None:
+    config = two_tier_config(device_layout=layout)
+    pools = DevicePools(config, pool_specs(config))
+    fill(pools, seed=1)
+    before = {pool: contents(pools, pool) for pool in Pool}
+    pools.copy_state(pages_of(2), pages_of(5))
+    before[Pool.MAMBA][5] = before[Pool.MAMBA][2]
+    for pool, own in before.items():
+        assert np.array_equal(contents(pools, pool), own), f"{pool.value} after a copy of state 2 to 5"
 
 
 # pool_specs: what one rank of a model holds of each pool.
