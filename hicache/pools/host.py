@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from ctypes import CDLL
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
+from torch import _C
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError, PinningError
@@ -18,7 +20,7 @@ MAPPED_FOR_EVERY_CONTEXT = 1 | 2
 
 
 class CudaRuntime(Protocol):
-    """What is needed of CUDA's runtime. Torch has it as `torch.cuda.cudart()`."""
+    """What is needed of CUDA's runtime."""
 
     def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:  # noqa: N802
         """Pin memory. Returns an error code, 0 for success."""
@@ -28,6 +30,31 @@ class CudaRuntime(Protocol):
 
     def cudaGetErrorString(self, error: Any) -> str:  # noqa: N802
         """What an error code means."""
+
+    def cudaGetLastError(self) -> Any:  # noqa: N802
+        """The last error of this thread, which is then forgotten."""
+
+
+class TorchCudaRuntime:
+    """The runtime that torch is linked with: what torch shows of it, and cudaGetLastError, which torch does not."""
+
+    def __init__(self) -> None:
+        self._shown = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        self._linked = CDLL(_C.__file__)
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:  # noqa: N802
+        return self._shown.cudaHostRegister(pointer, size, flags)
+
+    def cudaHostUnregister(self, pointer: int) -> Any:  # noqa: N802
+        return self._shown.cudaHostUnregister(pointer)
+
+    def cudaGetErrorString(self, error: Any) -> str:  # noqa: N802
+        text: str = self._shown.cudaGetErrorString(error)
+        return text
+
+    def cudaGetLastError(self) -> Any:  # noqa: N802
+        # A library of CUDA that is loaded by its name could be another one, with errors of its own.
+        return self._linked.cudaGetLastError()
 
 
 def require_device(device: str) -> None:
@@ -46,10 +73,7 @@ def require_device(device: str) -> None:
 
 def runtime_for(device: str) -> CudaRuntime | None:
     """The runtime that pins memory for a device, or None where nothing is to be pinned."""
-    if torch.device(device).type != "cuda":
-        return None
-    runtime: CudaRuntime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    return runtime
+    return TorchCudaRuntime() if torch.device(device).type == "cuda" else None
 
 
 def seen_from(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
@@ -110,6 +134,8 @@ class PinnedMemory:
 
     def _check(self, call: str, error: Any) -> None:
         if int(error):
+            # CUDA keeps the error for the next kernel of the model, which would fail with it.
+            self._runtime.cudaGetLastError()
             raise PinningError(f"{call} failed with CUDA error {int(error)}: {self._runtime.cudaGetErrorString(error)}")
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from mmap import PAGESIZE
 
 import numpy as np
 import pytest
+import torch
 
 from hicache.config import Layout
 from hicache.errors import ConfigurationError, PinningError, SlotError
 from hicache.pools.host import HostPools, runtime_for
 from hicache.stacks import pool_specs
-from hicache.tests.pools.two_tiers import FULL, HOST_PAGES, MAMBA, MODEL, PAGE_SIZE, SWA, pages_of, two_tier_config
+from hicache.tests.pools.two_tiers import (
+    FULL,
+    HOST_PAGES,
+    MAMBA,
+    MODEL,
+    PAGE_SIZE,
+    SWA,
+    pages_of,
+    two_tier_config,
+)
 from hicache.types import PADDING_SLOT, Pool
 
 CONFIG = two_tier_config()
@@ -78,30 +89,41 @@ def test_a_cache_without_a_host_tier_has_no_host_pools() -> None:
 class FakeCudaRuntime:
     """Pins memory in a dictionary.
 
-    `refused`: which registration fails, counted from 0. `pinned`: sizes by pointer, in order.
+    `refused`: which registration fails, counted from 0. `calls`: registrations. `pinned`: sizes by pointer, in order.
+    `last_error`: of the last call that failed, until somebody asks for it: the next kernel of the model fails with it.
     """
 
     def __init__(self, refused: int | None = None) -> None:
         self.pinned: dict[int, int] = {}
+        self.last_error = 0
         self._refused = refused
-        self._calls = 0
+        self.calls = 0
 
     def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:  # noqa: N802
         """Pin memory that shares no memory page with what is pinned already."""
-        self._calls += 1
-        if self._calls - 1 == self._refused:
-            return 2
+        self.calls += 1
+        if self.calls - 1 == self._refused:
+            return self._failed(2)
         assert pointer not in self.pinned, f"{pointer} is pinned already"
         self.pinned[pointer] = size
         return 0
 
     def cudaHostUnregister(self, pointer: int) -> int:  # noqa: N802
         """Unpin memory, or 713 when it is not pinned."""
-        return 0 if self.pinned.pop(pointer, None) else 713
+        return 0 if self.pinned.pop(pointer, None) else self._failed(713)
 
     def cudaGetErrorString(self, error: int) -> str:  # noqa: N802
         """CUDA's own words."""
         return {2: "out of memory", 713: "part or all of the requested memory range is not mapped"}[error]
+
+    def cudaGetLastError(self) -> int:  # noqa: N802
+        """The last error, once."""
+        error, self.last_error = self.last_error, 0
+        return error
+
+    def _failed(self, error: int) -> int:
+        self.last_error = error
+        return error
 
 
 TENSORS = 5
@@ -127,6 +149,7 @@ def test_a_refused_registration_raises_with_cudas_words_and_pins_nothing(refused
     with pytest.raises(PinningError, match=r"cudaHostRegister of \d+ bytes failed with CUDA error 2: out of memory"):
         HostPools(CONFIG, pool_specs(CONFIG)).pin(runtime)
     assert not runtime.pinned, f"POOL-6: what was pinned before the refusal is given back, but {runtime.pinned} are not"
+    assert not runtime.last_error, f"POOL-6: the next kernel of the model would fail with error {runtime.last_error}"
 
 
 def test_memory_that_cannot_be_unpinned_raises_after_the_rest_was() -> None:
@@ -137,6 +160,18 @@ def test_memory_that_cannot_be_unpinned_raises_after_the_rest_was() -> None:
     with pytest.raises(PinningError, match="cudaHostUnregister failed with CUDA error 713: part or all of"):
         pools.close()
     assert not runtime.pinned, f"the other tensors are unpinned, but {runtime.pinned} are not"
+    assert not runtime.last_error, f"the next kernel of the model would fail with error {runtime.last_error}"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
+def test_a_kernel_does_not_fail_with_the_error_of_a_refused_registration() -> None:
+    pools, runtime = HostPools(CONFIG, pool_specs(CONFIG)), runtime_for("cuda")
+    pools.pin(runtime)
+    with pytest.raises(PinningError, match=r"cudaHostRegister of \d+ bytes failed with CUDA error 712"):
+        HostPools.pin(copy(pools), runtime)
+    assert torch.ones(1, device="cuda").item() == 1, "POOL-6: a kernel after the refusal"
+    pools.close()
 
 
 def test_a_pool_without_layers_needs_no_pinning() -> None:
