@@ -5,14 +5,17 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from mmap import PAGESIZE
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from hicache.cache import UnifiedRadixCache
 from hicache.config import Layout
 from hicache.errors import ConfigurationError, PinningError, SlotError
 from hicache.pools.host import HostPools, runtime_for
+from hicache.runtime import Runtime
 from hicache.stacks import pool_specs
 from hicache.tests.pools.two_tiers import (
     FULL,
@@ -22,6 +25,7 @@ from hicache.tests.pools.two_tiers import (
     PAGE_SIZE,
     SWA,
     pages_of,
+    stored_config,
     two_tier_config,
 )
 from hicache.types import PADDING_SLOT, Pool
@@ -172,6 +176,21 @@ def test_a_kernel_does_not_fail_with_the_error_of_a_refused_registration() -> No
         HostPools.pin(copy(pools), runtime)
     assert torch.ones(1, device="cuda").item() == 1, "POOL-6: a kernel after the refusal"
     pools.close()
+
+
+@pytest.mark.parametrize("failing", ["open_copies", "open_storage", "open_backend"])
+def test_what_was_pinned_is_given_back_when_the_opening_fails_later(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no thread can be started")
+
+    cuda, config, broken = FakeCudaRuntime(), stored_config(), dict[str, Any]({failing: fail})
+    monkeypatch.setattr("hicache.cache.runtime_for", lambda _: cuda)
+    with pytest.raises((OSError, ConfigurationError), match="no thread can be started"):
+        UnifiedRadixCache.open(config, replace(Runtime.of(config), **broken))
+    assert cuda.calls == TENSORS, f"expected {TENSORS} registrations before {failing} failed, got {cuda.calls}"
+    assert not cuda.pinned, f"POOL-6: nobody can close the cache, and {cuda.pinned} are pinned"
 
 
 def test_a_pool_without_layers_needs_no_pinning() -> None:
