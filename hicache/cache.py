@@ -31,7 +31,7 @@ from hicache.metrics import Counters, Liveness
 from hicache.parallel.agree import ALONE, Agreement, agreed_config
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import AXES
-from hicache.pools.copy import PoolCopier
+from hicache.pools.copy import LayerOrder, PoolCopier
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools, require_device, runtime_for
 from hicache.runtime import Runtime
@@ -86,14 +86,19 @@ def _timed(call: VerbT) -> VerbT:
 
 @dataclass(frozen=True, slots=True)
 class HostTier:
-    """The parts of a cache's host tier. `layers`: of the model's whole stack."""
+    """The parts of a cache's host tier. `order`: the layers of the model's whole stack."""
 
     pools: HostPools
-    layers: int
+    order: LayerOrder
     controller: HybridCacheController[Transfer]
     evictor: HostEvictor
     backups: BackupManager
     load_backs: LoadBackManager
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model's whole stack."""
+        return len(self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ def _open_host(
     backups = BackupManager(tree, host_pools, evictor, controller, kept.agreement)
     device_evictor = DeviceEvictor(tree, pools, backups if tree.is_write_back else None)
     load_backs = LoadBackManager(tree, pools, device_evictor, controller)
-    return HostTier(host_pools, copier.layers, controller, evictor, backups, load_backs), device_evictor
+    return HostTier(host_pools, copier.order, controller, evictor, backups, load_backs), device_evictor
 
 
 def _open_storage(
@@ -418,6 +423,20 @@ class UnifiedRadixCache:
         self.pools.copy_state(self._held_state(source), self._own_state(target))
         self.counters.states_copied += 1
 
+    @verb
+    def copy_loaded_state(self, ticket: LoadBackTicket, layer: int, target: int) -> None:
+        """Copy the state that a load-back brings, in a layer of the stack that may be read, to a slot of the caller.
+
+        Raises SlotError, with nothing changed, for a slot that the caller does not have, and StaleHandleError when the
+        layer may not be read.
+        """
+        own = self._own_state(target)
+        if not self.wait_layer(ticket, layer):
+            raise StaleHandleError(f"layer {layer} of the load-back of {ticket.node!r} may not be read")
+        host = self._host_tier
+        self.pools.copy_state_layer(host.load_backs.state_of(ticket), own, host.order[layer])
+        self.counters.states_copied += layer == host.layers - 1
+
     def slots_to(self, node: Node) -> Slots:
         """The FULL slots from the root to the node's end. Raises StaleHandleError when it is not in the tree."""
         self.tree.require(node)
@@ -455,12 +474,17 @@ class UnifiedRadixCache:
         return self._host_tier.load_backs.layers_done(ticket, self._host_tier.layers)
 
     @_timed
-    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
-        """Return when a layer of the stack has arrived, or the load-back has ended. `step` must have started it."""
+    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> bool:
+        """Return when a layer of the stack has arrived, or the load-back has ended. Whether it may be read.
+
+        On a GPU the current stream waits instead of the caller. False for a load-back that has failed or was not
+        started by `step`, and until its end for one that brings a window to slots which the device has already.
+        Layers that were read are of no use if the load-back fails after all.
+        """
         host = self._host_tier
         if require_count("layer", layer) >= host.layers:
             raise ArgumentError(f"layer is {layer}, the stack has {host.layers}")
-        host.load_backs.wait_layer(ticket, layer)
+        return host.load_backs.wait_layer(ticket, layer)
 
     @verb
     def claim(self, ticket: LoadBackTicket) -> Slots | None:

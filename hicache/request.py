@@ -26,8 +26,8 @@ class Request:
     `loading_tokens` that come from the host, then its own. `cached_tokens`: how many the cache had at its admission, or
     brings with the load-back that it waits for. `computed_tokens`: how many have their KV. `window_start`: its own
     slots before this token have no SWA partners any more. `state`: its own MAMBA slot, or None without MAMBA. `ticket`:
-    of the load-back that it waits for. `is_ready`: it waits for no load-back, nor for slots in place of what a failed
-    one did not bring.
+    of the load-back that it waits for. `layers_read`: of the stack, while it waited. `is_ready`: it waits for no
+    load-back, nor for slots in place of what a failed one did not bring.
     """
 
     tokens: Tokens
@@ -41,6 +41,7 @@ class Request:
     receipt: LockReceipt
     ticket: LoadBackTicket | None
     loading_tokens: int
+    layers_read: int
     is_ready: bool
 
 
@@ -94,6 +95,28 @@ class RequestManager:
         if not request.is_ready and request.ticket is None:
             self._replace_lost(request)
         return request.is_ready
+
+    @verb
+    def wait_layer(self, request: Request, layer: int) -> bool:
+        """Return when one layer of the stack has arrived of what a request waits for. Whether it may be read.
+
+        So a request is computed while its load-back runs, layer by layer: each layer may be read in its table, and is
+        in its own state. On a GPU the current stream waits instead of the caller. False where all of the load-back must
+        be waited for with `resume`, as in `UnifiedRadixCache.wait_layer`. Only a request that was resumed can go on.
+        Then what was computed counts if `computed_tokens` is still as large as `cached_tokens`; after a load-back that
+        failed it is smaller, and the tokens after it are computed again.
+        """
+        self._require_running(request)
+        require_count("layer", layer)
+        if request.ticket is None:
+            return request.is_ready
+        if not self._cache.wait_layer(request.ticket, layer):
+            return False
+        while request.layers_read <= layer:
+            if request.state is not None:
+                self._cache.copy_loaded_state(request.ticket, request.layers_read, request.state)
+            request.layers_read += 1
+        return True
 
     @verb
     def extend(self, request: Request, tokens: Tokens) -> bool:
@@ -178,7 +201,9 @@ class RequestManager:
         table = np.concatenate((found.device_indices, came, rest))
         shared, is_ready = len(found.device_indices), ticket is None
         request = Request(
-            tokens, namespace, table, shared, cached, cached, cached, state, receipt, ticket, len(came), is_ready
+            *(tokens, namespace, table, shared, cached, cached, cached, state, receipt, ticket, len(came)),
+            layers_read=0,
+            is_ready=is_ready,
         )
         self._running.add(request)
         return request
@@ -195,7 +220,7 @@ class RequestManager:
             receipt, old = self._cache.lock(ticket.node), request.receipt
             request.receipt = receipt
             self._cache.unlock(old)
-            if request.state is not None:
+            if request.state is not None and not self._has_read_all(request):
                 self._cache.copy_state(self._cache.state_of(ticket.node), request.state)
             request.shared_tokens = came.stop
             request.is_ready = True
@@ -205,6 +230,10 @@ class RequestManager:
         else:
             request.table[came] = pages
         request.ticket, request.loading_tokens = None, 0
+
+    def _has_read_all(self, request: Request) -> bool:
+        """Whether a request has its state from each layer, and may have gone on from it."""
+        return self._cache.host is not None and request.layers_read == self._cache.host.layers
 
     def _replace_lost(self, request: Request) -> None:
         """Take own slots for what did not come, if there are any."""

@@ -21,6 +21,8 @@ from hicache.types import Component, Slots
 
 RawBytes = npt.NDArray[np.uint8]
 
+ALL_LAYERS = slice(None)
+
 AXES: Mapping[Layout, tuple[str, ...]] = {
     Layout.LAYER_FIRST: ("layers", "pages", "places"),
     Layout.PAGE_FIRST: ("pages", "places", "layers"),
@@ -139,10 +141,10 @@ class PoolBuffers:
         rows: RawBytes = torch.cat([raw[pages, layer, places] for raw in self.raw], dim=1).cpu().numpy()
         return rows
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy one page to another, in all layers and buffers. Page numbers become addresses: nothing is uploaded."""
+    def copy_page(self, source: int, target: int, layers: slice = ALL_LAYERS) -> None:
+        """Copy one page to another, in all buffers. Page numbers become addresses: nothing is uploaded."""
         for raw in self.raw:
-            raw[target].copy_(raw[source])
+            raw[target, layers].copy_(raw[source, layers])
 
     @cached_property
     def _arrays(self) -> list[RawBytes]:

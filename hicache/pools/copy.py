@@ -11,15 +11,16 @@ import torch
 
 from hicache.config import Layout
 from hicache.errors import PoolMismatchError, SlotError
-from hicache.pools.buffers import PoolBuffers, TierPools
+from hicache.pools.buffers import ALL_LAYERS, PoolBuffers, TierPools
 from hicache.pools.host import seen_from
 from hicache.transfer.job import CopyJob
 from hicache.types import TransferKind
 
-LayerOrder = tuple[tuple[tuple[str, int], ...], ...]
-"""The layers of the stack: the pools that each reads, and its number in those."""
+StackLayer = tuple[tuple[str, int], ...]
+"""One layer of the stack: the pools that it reads, and its number in those."""
 
-ALL_LAYERS = slice(None)
+LayerOrder = tuple[StackLayer, ...]
+"""The layers of the stack, first to last."""
 
 Addresses = Sequence[tuple[Any, Any]]
 """Where pages are on device and host: pairs of slices, or of index tensors."""
@@ -125,11 +126,11 @@ class PoolCopier:
 
     Raises PoolMismatchError when the pools differ in anything but layout and capacity, and SlotError, with nothing
     copied, for a job whose pages are not pages of the pools. `method`: how pages are copied, if not as suits the
-    device. Without a model there is nothing to copy, and one layer that has no pool.
+    device. Without a model there is nothing to copy, and one layer that has no pool. `order`: the layers of the stack.
     """
 
     def __init__(self, device: TierPools, host: TierPools, order: LayerOrder, method: CopyMethod | None = None) -> None:
-        self._order = order or ((),)
+        self.order = order or ((),)
         self._tiers = device, host
         self.device = next((buffers.raw[0].device for buffers in device.buffers.values()), torch.device("cpu"))
         self._method = method or (KernelCopies(self.device) if self.device.type == "cuda" else RunCopies())
@@ -143,7 +144,7 @@ class PoolCopier:
     @property
     def layers(self) -> int:
         """Layers of the whole stack, of every kind."""
-        return len(self._order)
+        return len(self.order)
 
     def copy_layer(self, job: CopyJob, layer: int) -> None:
         """Copy one layer of the stack, in all pools that have it. Returns when the bytes are there."""
@@ -158,7 +159,7 @@ class PoolCopier:
     def queue_layer(self, job: CopyJob, layer: int) -> None:
         """As `copy_layer`, but on a GPU the copies are only queued, on the current stream."""
         addresses = self._addresses(job)
-        for pool, number in self._order[layer]:
+        for pool, number in self.order[layer]:
             self._move(job, pool, addresses, slice(number, number + 1))
 
     def queue(self, job: CopyJob) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -121,3 +121,9 @@ class DevicePools(TierPools):
         """Copy one MAMBA state to another slot, in all layers of all pools that have states."""
         for pool in self.pools_of(Component.MAMBA):
             self.buffers[pool].copy_page(int(source[0]), int(target[0]))
+
+    def copy_state_layer(self, source: Slots, target: Slots, layer: Iterable[tuple[str, int]]) -> None:
+        """Copy what one layer of the stack has of a MAMBA state. `layer`: the pools that it reads, with its numbers."""
+        for pool, number in layer:
+            if self.buffers[pool].spec.owner == Component.MAMBA:
+                self.buffers[pool].copy_page(int(source[0]), int(target[0]), slice(number, number + 1))

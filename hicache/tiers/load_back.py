@@ -170,14 +170,21 @@ class LoadBackManager:
             for transfer in ticket.transfers
         )
 
-    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
-        """Return when a layer of the stack has arrived, or the load-back has ended. It must have been started.
+    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> bool:
+        """Return when a layer of the stack has arrived, or the load-back has ended. Whether it may be read.
 
-        Raises ReceiptError for a ticket that was claimed or abandoned.
+        Nothing may be read of one that was not started, or has failed, nor before its end of one whose window has no
+        partners yet. Raises ReceiptError for a ticket that was claimed or abandoned.
         """
         self._require_open(ticket)
-        for transfer in ticket.transfers:
-            self._controller.wait_layer(transfer, layer)
+        have_arrived = all(self._controller.wait_layer(transfer, layer) for transfer in ticket.transfers)
+        return have_arrived and (Component.SWA not in self._tree.by_name or self.has_partners(ticket))
+
+    def state_of(self, ticket: LoadBackTicket) -> Slots:
+        """The slot of the state at the end of a load-back that has not failed, also while the state is on its way."""
+        index = self._tree.by_name[Component.MAMBA].index
+        state = ticket.node.device[index].value
+        return _transfer_of(ticket.node, index).part(Component.MAMBA, ticket.node) if state is None else state
 
     def has_partners(self, ticket: LoadBackTicket) -> bool:
         """Whether the window of a load-back has its SWA partners. FULL pages of the tree get theirs when it ends."""

@@ -37,8 +37,11 @@ class Executor(Protocol[JobT_contra]):
     def is_late(self) -> bool:
         """Whether what runs now takes longer than it may."""
 
-    def wait_layer(self, number: int, layer: int) -> None:
-        """Return when the layer may be read, or the job has ended. On a GPU the reader's stream waits instead."""
+    def wait_layer(self, number: int, layer: int) -> bool:
+        """Return when the layer may be read, or the job has ended without it. Whether it may be read.
+
+        On a GPU the reader's stream waits instead of the caller.
+        """
 
     def forget(self, number: int) -> None:
         """The queue has seen the end of a job."""
@@ -123,9 +126,10 @@ class StepExecutor(Generic[JobT]):
         """Never: it moves when the test says so."""
         return False
 
-    def wait_layer(self, number: int, layer: int) -> None:
+    def wait_layer(self, number: int, layer: int) -> bool:
         while self._progress[number].steps <= layer and not self._progress[number].has_ended:
             self.advance(number)
+        return self._progress[number].steps > layer
 
     def forget(self, number: int) -> None:
         del self._jobs[number], self._progress[number]
@@ -208,9 +212,10 @@ class ThreadExecutor(Generic[JobT]):
         with self._changed:
             return self._is_late()
 
-    def wait_layer(self, number: int, layer: int) -> None:
+    def wait_layer(self, number: int, layer: int) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._progress[number].steps > layer or self._progress[number].has_ended)
+            return self._progress[number].steps > layer
 
     def forget(self, number: int) -> None:
         with self._changed:

@@ -101,9 +101,9 @@ class TransferQueue(Generic[JobT]):
         """Return when a running job has ended on this rank, or when what runs is late. Whether the job has ended."""
         return self._executor.wait(job.number)
 
-    def wait_layer(self, job: JobT, layer: int) -> None:
-        """Return when a layer of a running copy may be read, or the copy has ended."""
-        self._executor.wait_layer(job.number, layer)
+    def wait_layer(self, job: JobT, layer: int) -> bool:
+        """Return when a layer of a running copy may be read, or the copy has ended. Whether the layer may be read."""
+        return self._executor.wait_layer(job.number, layer)
 
     def close(self) -> bool:
         """End the executor. Whether it has stopped; False when what runs is late."""
@@ -238,11 +238,12 @@ class HybridCacheController(Generic[TransferT]):
         job = self._job_of(transfer)
         return 0 if job is None else self.queues[transfer.kind].progress(job).steps
 
-    def wait_layer(self, transfer: TransferT, layer: int) -> None:
-        """Return when a layer of a running transfer may be read, or it has ended."""
+    def wait_layer(self, transfer: TransferT, layer: int) -> bool:
+        """Return when a layer of a running transfer may be read, or it has ended. Whether the layer may be read."""
         job = self._job_of(transfer)
-        if job is not None:
-            self.queues[transfer.kind].wait_layer(job, layer)
+        if job is None:
+            return transfer.phase is TransferPhase.DONE
+        return self.queues[transfer.kind].wait_layer(job, layer)
 
     def close(self) -> None:
         """End everything, and the executors."""

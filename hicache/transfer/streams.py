@@ -66,11 +66,12 @@ class StreamExecutor:
         """Never: a GPU ends what it was given."""
         return False
 
-    def wait_layer(self, number: int, layer: int) -> None:
+    def wait_layer(self, number: int, layer: int) -> bool:
         """Let the current stream wait until the layer may be read, or the job has ended. The caller goes on."""
         queued = self._queued[number]
         reader = self._cuda.current_stream(self._copier.device)
         reader.wait_event(queued.layers[layer] if queued.layers else queued.end)
+        return bool(queued.layers)
 
     def forget(self, number: int) -> None:
         del self._queued[number]

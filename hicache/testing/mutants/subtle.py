@@ -338,8 +338,8 @@ class ArrivesUnused(OtherCalls):
 
 
 class _OneLayerEarly(LoadBackManager):
-    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
-        super().wait_layer(ticket, layer - 1)
+    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> bool:
+        return super().wait_layer(ticket, layer - 1)
 
 
 class OneLayerEarly(OtherParts):
@@ -349,8 +349,8 @@ class OneLayerEarly(OtherParts):
 
 
 class _WaitsForTheFirst(LoadBackManager):
-    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> None:
-        self._controller.wait_layer(ticket.transfers[0], layer)
+    def wait_layer(self, ticket: LoadBackTicket, layer: int) -> bool:
+        return self._controller.wait_layer(ticket.transfers[0], layer)
 
 
 class WaitsForTheFirst(OtherParts):

@@ -318,12 +318,12 @@ def test_who_waits_for_a_job_moves_it(executor: StepExecutor[CopyJob]) -> None:
 
 
 def test_who_waits_for_a_layer_moves_the_job_so_far(executor: StepExecutor[CopyJob]) -> None:
-    executor.wait_layer(2, 3)
+    assert executor.wait_layer(2, 3), "HOST-6: layer 3 may be read"
     assert executor.progress(2) == Progress(4, (), has_ended=False), "HOST-6: layers 0 to 3 have arrived"
-    executor.wait_layer(2, 1)
+    assert executor.wait_layer(2, 1), "HOST-6: layer 1 may be read"
     assert executor.progress(2).steps == 4, "an earlier layer has arrived already"
     executor.fail(2, parts_done=0)
-    executor.wait_layer(2, 5)
+    assert not executor.wait_layer(2, 5), "HOST-6: layer 5 never comes"
     assert executor.progress(2) == Progress(4, (), has_ended=True), "a wait for a job that has ended moves nothing"
 
 
@@ -541,8 +541,8 @@ def test_who_waits_is_woken_by_the_end(copier: GatedCopier, copies: ThreadExecut
     seen: list[bool] = []
 
     def reader() -> None:
-        copies.wait(1) if wait == "wait" else copies.wait_layer(1, GATED_LAYERS - 1)
-        seen.append(1 in copier.copied)
+        is_there = copies.wait(1) if wait == "wait" else copies.wait_layer(1, GATED_LAYERS - 1)
+        seen.append(is_there and 1 in copier.copied)
 
     copies.submit(job(1, LOAD))
     thread = Thread(target=reader)
@@ -584,7 +584,7 @@ def test_a_copy_that_raises_fails_its_job_alone_and_is_logged_once(
         copies.wait(3)
     assert copies.progress(2) == FAILED, "FLOW-3: nothing of a failed job has arrived"
     assert copies.progress(3) == WHOLE, "FLOW-4: the thread goes on with the next job"
-    copies.wait_layer(2, 0)
+    assert not copies.wait_layer(2, 0), "HOST-6: no layer of a failed job may be read"
     logged = [(record.getMessage(), str(record.exc_info and record.exc_info[1])) for record in caplog.records]
     assert logged == [("load job 2 of 2 parts failed", "memory of job 2 is broken")], f"once, got {logged}"
 

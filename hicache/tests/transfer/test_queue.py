@@ -50,8 +50,8 @@ class ManualExecutor(Generic[JobT]):
         """Never."""
         return False
 
-    def wait_layer(self, number: int, layer: int) -> None:
-        self.wait(number)
+    def wait_layer(self, number: int, layer: int) -> bool:
+        return self.wait(number)
 
     def forget(self, number: int) -> None:
         self.forgotten.append(number)
@@ -298,7 +298,9 @@ def test_layers_are_those_of_the_operation_s_own_job(controller: Controller, exe
     executor.report(1, 1, has_ended=False)
     assert controller.layers_done(first) == 1, "as many as its job has done"
     assert controller.layers_done(second) == 0, "HOST-6: a transfer in the queue has no layer yet, whatever runs"
-    controller.wait_layer(second, 0)
+    assert not controller.wait_layer(second, 0), "HOST-6: nothing of a transfer in the queue may be read"
     assert not executor.waited, f"a transfer in the queue has no job to wait for, got {executor.waited}"
-    controller.wait_layer(first, 0)
+    assert controller.wait_layer(first, 0), "the executor says that the layer may be read"
     assert executor.waited == [1], f"the wait is for the transfer's own job, got {executor.waited}"
+    assert taken(controller, LOAD) == [first], "the first transfer has ended"
+    assert controller.wait_layer(first, 5), "HOST-6: all layers of a transfer that is done may be read"

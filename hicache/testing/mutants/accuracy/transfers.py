@@ -15,7 +15,8 @@ from hicache import cache
 from hicache.components.base import TreeComponent
 from hicache.config import CacheConfig
 from hicache.parallel.group import Group
-from hicache.pools.copy import ALL_LAYERS, Addresses, PoolCopier
+from hicache.pools.buffers import ALL_LAYERS
+from hicache.pools.copy import Addresses, PoolCopier
 from hicache.storage.base import StorageBackend
 from hicache.testing.adapter import PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
