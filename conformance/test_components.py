@@ -80,6 +80,7 @@ VERBS_OF: Mapping[Capability, tuple[str, ...]] = {
     Capability.EVENTS: ("events",),
     Capability.HASHES: ("page_hashes",),
     Capability.LAYER_WAITS: ("wait_layer",),
+    Capability.REQUEST_LAYERS: ("wait_request_layer",),
     Capability.REQUESTS: ("admit", "extend", "checkpoint", "finish", "abort"),
 }
 

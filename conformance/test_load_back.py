@@ -13,7 +13,7 @@ from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.model import ExpectedMatch
-from hicache.types import COMPONENT_POOL, Handle, LoadBack, Pool, TransferKind, TransferPhase
+from hicache.types import Handle, LoadBack, Pool, TransferKind, TransferPhase
 
 from .residency_cases import (
     WINDOW_PAGES,
@@ -46,7 +46,7 @@ from .scenario import (
     window_pages,
     window_tokens,
 )
-from .transfers import STAGES, Stage, pending_transfer, queue_load, slots_under_way, start_load
+from .transfers import STAGES, Stage, pending_transfer, queue_load, slots_under_way, stack, start_load
 from .tree_view import device_ownership, device_slots, free_host_slots, host_locks, host_slots
 
 LOOKING = (Capability.SNAPSHOT,)
@@ -414,12 +414,6 @@ def require_not_loaded_without(driver: Driver, component: str) -> None:
 
 PAGES = (1, 2)
 OTHER = (7, 8)
-
-
-def stack(driver: Driver) -> dict[Pool, int]:
-    """The number of layers of every pool that a prompt uses."""
-    pools = [*(COMPONENT_POOL[name] for name in driver.config.components), *map(Pool, driver.config.sidecars)]
-    return {pool: driver.adapter.layers(pool) for pool in pools}
 
 
 def ready(driver: Driver, ticket: Handle) -> dict[Pool, list[int]]:

@@ -1,4 +1,4 @@
-"""REQ-2, REQ-5: requests whose prefix is loaded from the host."""
+"""REQ-2, REQ-5, REQ-7: requests whose prefix is loaded from the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .scenario import (
     put_on_host,
     tokens_in_pages,
 )
-from .transfers import pending_transfer
+from .transfers import pending_transfer, stack
 from .tree_view import device_slots, snapshot_values
 
 STEPPED = (ExecutorKind.STEPPED,)
@@ -216,6 +216,71 @@ def test_a_request_reuses_the_slots_of_its_failed_load(driver: Driver) -> None:
         assert ready.table[-own:].tolist() == admission.table[-own:].tolist(), "REQ-5: slots of its own were exchanged"
     driver.finish(admission.request)
     require_all_evictable(driver, "a request finished in the slots of its failed load")
+
+
+# REQ-7, HOST-6: a request is computed while it loads, layer by layer.
+
+EARLY = (Capability.REQUEST_LAYERS, Capability.SNAPSHOT, Capability.SIZES)
+
+
+def wait_for_layers(driver: Driver, admission: Admission, most: int | None = None) -> None:
+    """Wait for each layer of each pool that the request reads, or for the first ones, and read it."""
+    for pool, layers in stack(driver).items():
+        for layer in range(layers)[:most]:
+            can_read = driver.wait_request_layer(admission.request, pool, layer)
+            assert can_read, f"REQ-7: the load was started: expected layer {layer} of {pool.value} to be readable"
+
+
+@clause("REQ-7", "HOST-6", needs=EARLY, layouts=True)
+def test_a_request_reads_each_layer_that_it_waited_for(driver: Driver) -> None:
+    admission = admit_waiting(driver)
+    driver.step()
+    wait_for_layers(driver, admission)
+    driver.abort(admission.request)
+    require_all_evictable(driver, "aborted after it had read all layers")
+
+
+@clause("REQ-7", "HOST-6", needs=EARLY)
+def test_a_request_reads_nothing_of_a_load_that_has_not_started(driver: Driver) -> None:
+    admission = admit_waiting(driver)
+    for pool in stack(driver):
+        can_read = driver.wait_request_layer(admission.request, pool, 0)
+        assert not can_read, f"HOST-6: nothing of {pool.value} has moved: expected that it cannot be read"
+    driver.abort(admission.request)
+
+
+@clause("REQ-7", "REQ-3", needs=EARLY)
+def test_what_a_request_computed_while_it_loaded_stays(driver: Driver) -> None:
+    admission = admit_waiting(driver)
+    driver.step()
+    wait_for_layers(driver, admission)
+    driver.compute_early(admission.request)
+    driver.drain()
+    ready = driver.resume(admission.request)
+    assert ready is not None, "FLOW-4: the load has ended"
+    assert ready.cached_tokens == admission.cached_tokens, f"FLOW-10: {admission} was promised, got {ready}"
+    driver.finish(admission.request)
+    require_all_evictable(driver, "a request finished that was computed while it loaded")
+
+
+@clause("REQ-7", "FLOW-3", needs=EARLY, executors=STEPPED)
+@pytest.mark.parametrize("layers", [0, 1])
+def test_a_request_is_computed_again_after_its_load_failed(driver: Driver, layers: int) -> None:
+    admission = admit_waiting(driver)
+    driver.step()
+    wait_for_layers(driver, admission, layers)
+    driver.compute_early(admission.request)
+    driver.fail(pending_transfer(driver, TransferKind.LOAD).ticket, 0)
+    driver.step()
+    for pool in stack(driver):
+        can_read = driver.wait_request_layer(admission.request, pool, 0)
+        assert not can_read, f"HOST-6: the load has failed: expected that nothing of {pool.value} can be read"
+    ready = driver.resume(admission.request)
+    assert ready is not None, "REQ-5: there is room for what did not come"
+    expected = len(ON_DEVICE) * driver.config.page_size
+    assert ready.cached_tokens == expected, f"FLOW-3: the device had {expected} tokens and no more came, got {ready}"
+    driver.finish(admission.request)
+    require_all_evictable(driver, "a request finished that was computed again")
 
 
 # REQ-2: a request that is aborted while it waits for a load releases everything.

@@ -9,7 +9,7 @@ import pytest
 from hicache.testing.adapter import Pending
 from hicache.testing.driving.driver import Driver
 from hicache.testing.snapshot import TransferView
-from hicache.types import NO_SLOTS, Key, LoadBack, Pool, TransferKind
+from hicache.types import COMPONENT_POOL, NO_SLOTS, Key, LoadBack, Pool, TransferKind
 
 from .scenario import FULL, MAMBA, SWA, key_of
 from .tree_view import Pages, device_slots, host_slots
@@ -45,6 +45,12 @@ def transfer_views(driver: Driver, kind: TransferKind) -> list[TransferView]:
     host = driver.snapshot().host
     assert host is not None, f"{driver.config.name} has a host tier"
     return [one for one in host.transfers if one.kind is kind]
+
+
+def stack(driver: Driver) -> dict[Pool, int]:
+    """The number of layers of every pool that a prompt uses."""
+    pools = [*(COMPONENT_POOL[name] for name in driver.config.components), *map(Pool, driver.config.sidecars)]
+    return {pool: driver.adapter.layers(pool) for pool in pools}
 
 
 def slots_under_way(driver: Driver, kind: TransferKind) -> dict[str, int]:

@@ -80,6 +80,7 @@ class Capability(str, Enum):
     STEPPED = "transfers that finish when the test says so: `pending`, `advance`, `complete`, `fail`, `fail_waits`"
     HELD = "threads of transfers can be held: `hold_transfers`, `release_transfers`"
     LAYER_WAITS = "a reader can wait for a layer of a load: `wait_layer`"
+    REQUEST_LAYERS = "a request can be computed layer by layer while it loads: `wait_request_layer`"
     STEPPED_STORAGE = "storage that answers when the test says so: `pending`, `advance`, `complete`, `advance_clock`"
     RANKS = "one cache on several ranks: `on_rank`"
 
@@ -435,6 +436,14 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     def resume(self, request: Handle) -> Admission | None:
         """The admission of a request that was loading, or None while it loads. After a failed load less is cached."""
         self._lacks("resume")
+
+    def wait_request_layer(self, request: Handle, pool: Pool, layer: int) -> bool:
+        """Return when a request that waits for a load can read one layer of its cached prefix in its table and state.
+
+        False where it cannot: the load was not started by a `step`, has failed, or has to be waited for as a whole. A
+        cache whose transfers are stepped moves what the request waits for itself.
+        """
+        self._lacks("wait_request_layer")
 
     def extend(self, request: Handle, tokens: Tokens) -> Slots | None:
         """Append tokens; returns the longer table, or None, with no effect, when it does not fit."""

@@ -241,6 +241,9 @@ class ReferenceAdapter(CacheAdapter):
     def extend(self, request: Request, tokens: Tokens) -> Slots | None:
         return request.table.copy() if self._requests.extend(request, tokens) else None
 
+    def wait_request_layer(self, request: Request, pool: Pool, layer: int) -> bool:
+        return self._requests.wait_layer(request, self.stack_layer(pool, layer))
+
     def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
         self._requests.checkpoint(request, computed_tokens)
         return request.table.copy()

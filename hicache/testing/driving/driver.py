@@ -389,9 +389,37 @@ class Driver:
             if admission.cached_tokens > cached or (admission.cached_tokens < cached and not self.failures):
                 raise violation("FLOW-10", "resume", f"{cached} cached tokens, as admitted", admission.cached_tokens)
             self.locks.renew(running.owner)
+            running.is_early = running.is_early and admission.cached_tokens == cached
             self._take(running, admission)
         self.verb_done()
         return admission
+
+    def wait_request_layer(self, request: Handle, pool: Pool, layer: int) -> bool:
+        """Wait for one layer of what a request loads, and read its cached prefix in this layer of the pool.
+
+        Needs REQUEST_LAYERS. False, with nothing read, where the request cannot read it. Raises InvariantError when
+        bytes are wrong (HOST-6).
+        """
+        running = self.running[id(request)]
+        can_read = self.adapter.wait_request_layer(request, pool, layer)
+        if can_read and pool is not Pool.MAMBA:
+            slots = running.table[: aligned_count(running.computed(), self.config)]
+            read = partial(self.contents.verify_layer, pool, running.computed(), slots)
+            _read_ready(read, layer, TransferPhase.RUNNING)
+        elif can_read and running.state is not None:
+            read = partial(self.contents.verify_state_layer, running.computed(), running.state)
+            _read_ready(read, layer, TransferPhase.RUNNING)
+        self.verb_done()
+        return can_read
+
+    def compute_early(self, request: Handle) -> None:
+        """Compute all tokens of a request that waits for its load, after it has waited for each layer."""
+        running = self.running[id(request)]
+        start = aligned_count(running.computed(), self.config)
+        self.contents.write(running.key, running.table[start : aligned_count(running.key, self.config)], start)
+        if running.state is not None:
+            self.contents.write_state(running.key, running.state)
+        running.is_early = True
 
     def extend(self, request: Handle, tokens: Iterable[int]) -> Slots | None:
         """Compute all tokens so far and append more; returns the longer table, or None when it does not fit."""
@@ -745,7 +773,7 @@ class Driver:
             raise violation("REQ-4", "admit", f"whole pages, at most {most} cached tokens", cached)
         if (admission.state is not None) != (Component.MAMBA in self.config.components):
             raise violation("MATCH-11", "admit", "a state of its own exactly when there is MAMBA", admission.state)
-        computed = cut(running.key, cached, self.config)
+        computed = running.key if running.is_early else cut(running.key, cached, self.config)
         running.state, running.computed_tokens = admission.state, len(computed.tokens)
         running.kv_tokens = running.computed_tokens
         running.awaited = cached if admission.loading else None

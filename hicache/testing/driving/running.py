@@ -20,7 +20,8 @@ class RunningRequest:
     component; else empty. `owner`: its number in the lock book. `computed_tokens`: how many tokens the model has
     computed. `awaited`: while the request waits for a load, the number of slots at the start of the table that are not
     its own, including those that are being loaded; None when it waits for nothing. `kv_tokens`: with `tables`, the
-    tokens that FULL and SWA have; more than are computed when they are cached at scheduling.
+    tokens that FULL and SWA have; more than are computed when they are cached at scheduling. `is_early`: all tokens
+    were computed while the request waited, from the layers that it had waited for.
     """
 
     request: Handle
@@ -32,6 +33,7 @@ class RunningRequest:
     awaited: int | None
     tables: Mapping[str, Slots] = field(default_factory=dict)
     kv_tokens: int = 0
+    is_early: bool = False
 
     @property
     def is_loading(self) -> bool:

@@ -22,6 +22,8 @@ from hicache.components.full import FullComponent
 from hicache.config import CacheConfig
 from hicache.keys import RadixKey, chain_seed, encode_namespace, hash_pages
 from hicache.metrics import Counters
+from hicache.parallel.group import Group
+from hicache.request import Request, RequestManager
 from hicache.storage.keys import StorageKeys
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.mutants.accuracy.transfers import OtherParts
@@ -33,12 +35,13 @@ from hicache.tiers.load_back import LoadBackManager, LoadBackTicket
 from hicache.tiers.prefetch import HostInsertion, PrefetchManager, PrefetchOperation
 from hicache.tiers.transfer import Transfer
 from hicache.transfer import queue
-from hicache.transfer.job import JobT
+from hicache.transfer.executors import Executor, StepExecutor
+from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT
 from hicache.transfer.queue import TransferQueue
 from hicache.tree import hashes
 from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.tree.radix import RadixTree
-from hicache.types import SHARED, Key, Namespace, Slots
+from hicache.types import SHARED, Key, Namespace, Slots, TransferKind
 
 
 class OtherCalls(ReferenceAdapter):
@@ -359,6 +362,47 @@ class WaitsForTheFirst(OtherParts):
     parts = ((hicache.cache, "LoadBackManager", _WaitsForTheFirst),)
 
 
+class _WaitsForNoLayer(StepExecutor[JobT]):
+    def wait_layer(self, number: int, layer: int) -> bool:
+        return True
+
+
+class WaitsForNoLayer(ReferenceAdapter):
+    """Its executor lets a reader go on whatever has arrived."""
+
+    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+        opened = super()._open_copies(kind, copier)
+        if isinstance(opened, StepExecutor):
+            opened = self._copies[kind] = _WaitsForNoLayer(CopyWorker(copier), self._failing)
+        return opened
+
+
+class _KeepsNoState(RequestManager):
+    def _has_read_all(self, request: Request) -> bool:
+        return False
+
+
+class KeepsNoState(ReferenceAdapter):
+    """Gives a request the cached state at the end of its load-back, whatever it has computed meanwhile."""
+
+    def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
+        super().__init__(config, groups)
+        self._requests = _KeepsNoState(self.cache)
+
+
+class _BringsNoState(RequestManager):
+    def wait_layer(self, request: Request, layer: int) -> bool:
+        return request.ticket is not None and self._cache.wait_layer(request.ticket, layer)
+
+
+class BringsNoState(ReferenceAdapter):
+    """Lets a request read layers of which its own state has nothing."""
+
+    def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
+        super().__init__(config, groups)
+        self._requests = _BringsNoState(self.cache)
+
+
 class _ReportsWhatWasRead(PrefetchManager):
     def _usable_so_far(self, operation: PrefetchOperation) -> int:
         return operation.length if operation.job is None else super()._usable_so_far(operation)
@@ -387,7 +431,7 @@ class CopiesAfterAReset(OtherParts):
 
 
 STORE, ISOLATION, KEYS, BACKUP = "test_store.py::", "test_isolation.py::", "test_keys.py::", "test_backup.py::"
-PREFETCH, LOAD = "test_prefetch.py::", "test_load_back.py::"
+PREFETCH, LOAD, REQUEST_LOADS = "test_prefetch.py::", "test_load_back.py::", "test_request_loads.py::"
 SPLIT, TIERS, EVICT = "test_split.py::", "test_evict_tiers.py::", "test_evict.py::"
 
 ROWS = (
@@ -550,6 +594,38 @@ ROWS = (
         adapter=WaitsForTheFirst,
         test=f"{LOAD}test_a_reader_waits_for_all_transfers_that_its_load_shares",
         told="HOST-6",
+    ),
+    Row(
+        slug="waits-for-no-layer",
+        source="ours",
+        clauses=("HOST-6",),
+        adapter=WaitsForNoLayer,
+        test=f"{LOAD}test_a_reader_that_waits_for_a_layer_reads_it",
+        told="HOST-6",
+    ),
+    Row(
+        slug="a-request-waits-for-no-layer",
+        source="ours",
+        clauses=("REQ-7", "HOST-6"),
+        adapter=WaitsForNoLayer,
+        test=f"{REQUEST_LOADS}test_a_request_reads_each_layer_that_it_waited_for",
+        told="HOST-6",
+    ),
+    Row(
+        slug="no-state-while-it-loads",
+        source="ours",
+        clauses=("REQ-7", "HOST-6"),
+        adapter=BringsNoState,
+        test=f"{REQUEST_LOADS}test_a_request_reads_each_layer_that_it_waited_for",
+        told="HOST-6",
+    ),
+    Row(
+        slug="the-cached-state-at-the-end",
+        source="ours",
+        clauses=("REQ-7", "REQ-3"),
+        adapter=KeepsNoState,
+        test=f"{REQUEST_LOADS}test_what_a_request_computed_while_it_loaded_stays",
+        told="REQ-3",
     ),
     Row(
         slug="a-prefetch-reports-what-was-read",

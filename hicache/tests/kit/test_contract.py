@@ -26,7 +26,7 @@ CLAUSES_BY_SECTION = {
     "FETCH": 9,
     "RANK": 8,
     "CONF": 5,
-    "REQ": 6,
+    "REQ": 7,
     "FLOW": 13,
     "EVENT": 2,
     "SEC": 7,
