@@ -62,7 +62,12 @@ DEVICE = frozenset(
 )
 """The capabilities on the device with any core."""
 
-TIERS = frozenset({Capability.SNAPSHOT, Capability.HOST, Capability.STORAGE, Capability.STEPPED_STORAGE})
+TIERS = frozenset(
+    {
+        *(Capability.SNAPSHOT, Capability.HOST),
+        *(Capability.STORAGE, Capability.STEPPED_STORAGE, Capability.EXTRA_CONFIG),
+    }
+)
 """The additional capabilities with a tree in Python."""
 
 

@@ -30,6 +30,14 @@ from hicache.types import COMPONENT_POOL, Handle, Key, Pool, Slots, StorageKind
 
 CONTROLLER = "sglang.srt.managers.cache_controller"
 
+HYBRID_CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller"
+
+OWN_KEYS = (
+    *("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token"),
+    "hicache_storage_pass_prefix_keys",
+)
+"""The keys of an extra configuration that SGLang itself reads, in the order in which it returns them."""
+
 COMPONENT = {pool: component for component, pool in NAMES.items()}
 """The component of each of SGLang's host pools, by the pool's name."""
 
@@ -153,6 +161,12 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
         self.threads.wait_until_idle()
 
     # Verbs.
+
+    @classmethod
+    def extra_config(cls, source: str) -> Mapping[str, Any]:
+        (controller,) = import_from(HYBRID_CONTROLLER, "HybridCacheController")
+        options, *own = controller.parse_storage_backend_extra_config(source)
+        return {**dict(zip(OWN_KEYS, own, strict=True)), "options": options}
 
     def step(self) -> None:
         super().step()
