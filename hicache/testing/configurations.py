@@ -229,6 +229,8 @@ def _storage_product() -> Iterator[CacheConfig]:
         yield with_storage(with_host(_tiny(kind, 16)))
     yield with_storage(with_host(_tiny(ALONE, 1)))
     yield with_storage(with_host(_tiny(ALL, 1), policy=WritePolicy.WRITE_BACK))
+    for kind in TIERED_KINDS[:-1]:
+        yield with_storage(with_host(_tiny(kind, 16), policy=WritePolicy.WRITE_BACK))
     for kind in (ALONE, ALL):
         yield with_storage(with_host(_tiny(kind, 16)), stop_policy=StopPolicy.BEST_EFFORT)
         yield with_storage(with_host(replace(_tiny(kind, 16), events=False)), stop_policy=StopPolicy.TIMEOUT)
