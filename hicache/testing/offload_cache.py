@@ -173,13 +173,16 @@ class ChunkCache(ABC):
     def step(self) -> None:
         """Apply the transfers that have ended: only now what was stored is found, and what was retrieved is let go."""
         for transfer in [one for one in self._transfers if one.has_ended]:
-            self._transfers.remove(transfer)
-            transfer.is_applied = True
-            self._apply(transfer)
+            self._take_over(transfer)
 
     def transfers(self) -> tuple[Transfer, ...]:
         """All transfers that are not applied."""
         return tuple(self._transfers)
+
+    def _take_over(self, transfer: Transfer) -> None:
+        self._transfers.remove(transfer)
+        transfer.is_applied = True
+        self._apply(transfer)
 
     def _start(self, transfer: Transfer) -> Transfer:
         self._transfers.append(transfer)

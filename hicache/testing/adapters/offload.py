@@ -226,13 +226,13 @@ class ChunkCacheAdapter(CacheAdapter):
     # Read-only.
 
     def block_snapshot(self) -> BlockSnapshot:
-        device = BlockPool((FULL,), self.device.blocks, tuple(self.device.free))
+        device = BlockPool((FULL,), self.device.blocks, tuple(self._free_blocks()))
         chunks = tuple(_chunk_view(chunk) for chunk in self.cache.chunks())
-        transfers = tuple(_transfer_view(one) for one in self.cache.transfers())
+        transfers = tuple(self._transfer_view(one) for one in self.cache.transfers())
         return BlockSnapshot((), (device,), OffloadView(chunks, PoolView(self._capacity, self.cache.free()), transfers))
 
     def sizes(self) -> Mapping[str, Sizes]:
-        free = len(self.device.free) * self.device.size
+        free = len(self._free_blocks()) * self.device.size
         return {FULL: Sizes(0, self.device.blocks * self.device.size - free, free)}
 
     def host_sizes(self) -> Mapping[str, Sizes]:
@@ -265,8 +265,20 @@ class ChunkCacheAdapter(CacheAdapter):
 
     def _busy(self) -> set[int]:
         """The blocks that a transfer reads or writes."""
-        parts = [part for one in self.cache.transfers() for part in one.parts]
-        return {int(slot) // self.device.size for part in parts for slot in part.device}
+        held = [self._held(one) for one in self.cache.transfers()]
+        return {int(slot) // self.device.size for slots in held for slot in slots}
+
+    def _free_blocks(self) -> Sequence[int]:
+        """The free blocks of the device."""
+        return self.device.free
+
+    def _held(self, transfer: Transfer) -> Slots:
+        """The slots of the device that a transfer keeps until it is applied."""
+        return np.concatenate([part.device for part in transfer.parts])
+
+    def _transfer_view(self, transfer: Transfer) -> TransferView:
+        host = [np.empty(0, dtype=np.int64), *(part.chunk.slots for part in transfer.parts if part.chunk.slots is not None)]
+        return TransferView(transfer.kind, {FULL: self._held(transfer)}, {FULL: np.concatenate(host)})
 
 
 class OffloadCacheAdapter(ChunkCacheAdapter):
@@ -331,12 +343,6 @@ def _chunk_view(chunk: Chunk) -> ChunkView:
     _, namespace, prefix = chunk.identity
     slots = None if chunk.slots is None else chunk.slots.copy()
     return ChunkView(namespace, prefix, slots, chunk.is_stored, chunk.pins)
-
-
-def _transfer_view(transfer: Transfer) -> TransferView:
-    host = [part.chunk.slots for part in transfer.parts if part.chunk.slots is not None]
-    device = [part.device for part in transfer.parts]
-    return TransferView(transfer.kind, {FULL: np.concatenate(device)}, {FULL: np.concatenate([*host, device[0][:0]])})
 
 
 def chunk_config(

@@ -25,9 +25,10 @@ CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
 
 STUBBED = (
     *("vllm.config", "vllm.multimodal", "vllm.sampling_params", "vllm.compilation", "vllm.model_executor"),
-    *("vllm.forward_context", "vllm.v1.attention.backend", "vllm.v1.hisparse.runtime", f"{CONNECTOR}.metrics"),
+    *("vllm.forward_context", "vllm.v1.attention.backend", "vllm.v1.hisparse.runtime"),
+    "vllm.distributed.kv_transfer.kv_connector.factory",
 )
-"""Packages and modules that are replaced by stubs: the configuration, inputs that are no text, models, connectors."""
+"""Packages and modules that are replaced by stubs: the configuration, inputs that are no text, models, the list of connectors."""
 
 BARE = (
     *("vllm", "vllm.distributed", "vllm.v1.structured_output", "vllm.distributed.kv_transfer"),

@@ -61,6 +61,35 @@ class PromptTransfer(Transfer):
     context: Any = None
 
 
+class ManagerChunks:
+    """What a CPUOffloadingManager has, which vLLM shows in no other way: its chunks, and the places that are free."""
+
+    def __init__(self, manager: Any, policy: str) -> None:
+        self._base: Any = import_from(f"{OFFLOAD}.base")
+        self._manager = manager
+        self._policy = policy
+
+    def ready(self) -> Iterator[tuple[bytes, int, int]]:
+        """The chunks that can be loaded: the hash of each, its place, and how many loads read it."""
+        for key, status in self._all():
+            if status.is_ready:
+                yield bytes(self._base.get_offload_block_hash(key)), int(status.chunk_id), int(status.ref_cnt)
+
+    def keys(self) -> dict[int, bytes]:
+        """By place, the key of each chunk, also of one that is being stored."""
+        return {int(status.chunk_id): key for key, status in self._all()}
+
+    def free(self) -> list[int]:
+        """The places that no chunk has."""
+        state = vars(self._manager)
+        return [*state["_free_list"], *range(state["_num_allocated_chunks"], state["_num_chunks"])]
+
+    def _all(self) -> Iterator[tuple[bytes, Any]]:
+        policy = vars(self._manager)["_policy"]
+        lists = (policy.t1, policy.t2) if self._policy == "arc" else (policy.chunks,)
+        return ((key, status) for chunks in lists for key, status in chunks.items())
+
+
 class VllmChunkCache(ChunkCache):
     """CPUOffloadingManager with one of its policies, and the memory that it gives out, chunk by chunk."""
 
@@ -69,7 +98,7 @@ class VllmChunkCache(ChunkCache):
         self._base: Any = import_from(f"{OFFLOAD}.base")
         (manager_class,) = import_from(f"{OFFLOAD}.cpu.manager", "CPUOffloadingManager")
         self.manager: Any = manager_class(config.host_tokens // config.chunk_tokens, cache_policy=policy)
-        self._policy = policy
+        self._kept = ManagerChunks(self.manager, policy)
         self._requests = VllmRequests(config.chunk_tokens)
 
     # What a scheduler calls.
@@ -123,12 +152,10 @@ class VllmChunkCache(ChunkCache):
     # Read-only.
 
     def chunks(self) -> tuple[Chunk, ...]:
-        return tuple(self._chunk(key, status.chunk_id, status.ref_cnt) for key, status in self._ready())
+        return tuple(self._chunk(*found) for found in self._kept.ready())
 
     def free(self) -> Slots:
-        state = vars(self.manager)  # vLLM shows it in no other way
-        numbers = [*state["_free_list"], *range(state["_num_allocated_chunks"], state["_num_chunks"])]
-        return np.concatenate([self._slots(number) for number in numbers] or [np.empty(0, dtype=np.int64)])
+        return np.concatenate([self._slots(number) for number in self._kept.free()] or [np.empty(0, dtype=np.int64)])
 
     # Internal.
 
@@ -142,7 +169,8 @@ class VllmChunkCache(ChunkCache):
     def _begin(
         self, kind: TransferKind, prompt: Prompt, keys: Sequence[bytes], numbers: Sequence[int], device: Slots
     ) -> PromptTransfer:
-        chunks = [self._chunk(key, int(number), 0) for key, number in zip(keys, numbers, strict=True)]
+        digests = [bytes(self._base.get_offload_block_hash(key)) for key in keys]
+        chunks = [self._chunk(digest, int(number), 0) for digest, number in zip(digests, numbers, strict=True)]
         transfer = PromptTransfer(kind, self._parts(chunks, device), keys=keys, context=prompt.context)
         self._start(transfer)
         return transfer
@@ -160,13 +188,7 @@ class VllmChunkCache(ChunkCache):
             if keys:
                 self.manager.complete_store(keys, transfer.context, success)
 
-    def _ready(self) -> Iterator[tuple[bytes, Any]]:
-        policy = vars(self.manager)["_policy"]
-        lists = (policy.t1, policy.t2) if self._policy == "arc" else (policy.chunks,)
-        return ((key, status) for chunks in lists for key, status in chunks.items() if status.is_ready)
-
-    def _chunk(self, key: bytes, number: int, pins: int) -> Chunk:
-        digest = bytes(self._base.get_offload_block_hash(key))
+    def _chunk(self, digest: bytes, number: int, pins: int) -> Chunk:
         return Chunk((digest, *self._requests.prefix(digest)), self._slots(number), pins=pins)
 
 
