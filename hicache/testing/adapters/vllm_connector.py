@@ -13,7 +13,8 @@ Every verb is one step of vLLM's scheduler or several:
 The bytes are copied here, where vLLM's worker needs a GPU. A job that the connector wants flushed is complete before the
 step goes on, as in the worker.
 
-- The blocks of the device are no prefix cache, which vLLM's option allows: all that is found is on the host.
+- Decoded tokens are stored too, which is an option of vLLM.
+- The blocks of the device are no prefix cache, which is another option: all that is found is on the host.
 - An admission has blocks for the whole prompt, also while it loads, when vLLM's scheduler takes the rest later.
 - vLLM's scheduler lets a request wait for a chunk that is being stored. No request of the suites waits before it is
   admitted: it takes what comes before this chunk, by the limit that `get_num_new_matched_tokens` has.
@@ -304,6 +305,7 @@ class OffloadingConnectorCache(ConnectorCache):
         self._worker_meta = common.OffloadingWorkerMetadata
         self.config_of_vllm.kv_transfer_config.kv_connector_extra_config = {
             "blocks_per_chunk": config.chunk_tokens // engine.tokens,
+            "offload_prompt_only": False,
             "cpu_bytes_to_use": config.host_tokens // config.chunk_tokens * spec.BLOCK_SIZE_ALIGNMENT,
         }
         opened = spec(build(self.config_of_vllm, self.config_of_blocks))

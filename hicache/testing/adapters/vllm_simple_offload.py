@@ -1,12 +1,12 @@
 """vLLM's simple offload scheduler, SimpleCPUOffloadScheduler of release 0.33.0, with the block pool of the device.
 
-It keeps blocks of the device's prefix cache on the host, in a block pool like that of the device. `VllmSimpleOffload0330`
-stores eagerly, what a request has computed; `VllmSimpleOffloadLazy0330` stores what waits to be evicted from the device.
-The calls are those of `vllm_connector.py`, with these differences:
+It keeps blocks of the device's prefix cache on the host, in a block pool like that of the device. The calls are those of
+`vllm_connector.py`, with these differences:
 
 - The scheduler stores blocks that the device's prefix cache has, by their hashes. Requests here do not use this cache, so
   that all that is found is on the host, and what its evictable blocks have counts for nothing.
-- A prompt is stored when its request has ended: before that only what an earlier step has computed.
+- A prompt is stored when its request has ended, which a step follows at once: before that only what an earlier step has
+  computed. The lazy mode, which stores blocks that wait to be evicted, when no request has them any more, is not driven.
 - Where a store fails, its blocks on both sides are released as `reset` releases them, without becoming a cached block.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
 from hicache.testing.adapters.offload import chunk_config
 from hicache.testing.adapters.vllm import split_entry
-from hicache.testing.adapters.vllm_connector import Blocks, ConnectorCache, Job, JobTransfer, VllmConnector0330
+from hicache.testing.adapters.vllm_connector import Blocks, ConnectorCache, Job, JobTransfer, Running, VllmConnector0330
 from hicache.testing.adapters.vllm_import import import_from
 from hicache.testing.geometry import GeometricConfig, Publish
 from hicache.testing.offload_cache import Chunk, Device, OffloadCacheConfig
@@ -34,7 +34,7 @@ SIMPLE = "vllm.v1.simple_kv_offload"
 class SimpleOffloadCache(ConnectorCache):
     """SimpleCPUOffloadScheduler. Its block `n` is the place `n - 1`, since it has a null block too."""
 
-    def __init__(self, config: OffloadCacheConfig, device: Device, engine: Blocks, *, is_lazy: bool) -> None:
+    def __init__(self, config: OffloadCacheConfig, device: Device, engine: Blocks) -> None:
         super().__init__(config, device, engine, is_caching=True)
         (scheduler,) = import_from(f"{SIMPLE}.manager", "SimpleCPUOffloadScheduler")
         (self._transfer_meta,) = import_from(f"{SIMPLE}.manager", "TransferMeta")
@@ -46,7 +46,6 @@ class SimpleOffloadCache(ConnectorCache):
             (places + 1) * config.chunk_tokens * 1024,
             scheduler_block_size=engine.tokens,
             hash_block_size=engine.tokens,
-            lazy_offload=is_lazy,
             num_cpu_blocks=places + 1,
         )
         self.connector.bind_gpu_block_pool(self.blocks.block_pool)
@@ -75,6 +74,10 @@ class SimpleOffloadCache(ConnectorCache):
 
     def _found(self, request: Any) -> int:
         return int(self.connector.get_num_new_matched_tokens(request, 0)[0])
+
+    def end(self, running: Running, *, is_finished: bool) -> None:
+        super().end(running, is_finished=is_finished)
+        self.schedule()
 
     def _finish(self, request: Any, table: tuple[list[int], ...]) -> None:
         self.connector.request_finished_all_groups(request, table)
@@ -108,12 +111,10 @@ class SimpleOffloadCache(ConnectorCache):
 class VllmSimpleOffload0330(VllmConnector0330):
     """vLLM 0.33.0: the simple offload scheduler, which stores what a request has computed."""
 
-    is_lazy: ClassVar[bool] = False
-
     def _connector(self, config: CacheConfig, opened: OffloadCacheConfig, engine: Blocks) -> ConnectorCache:
         if opened.chunk_tokens != engine.tokens or self._geometry.publish is not Publish.REQUEST:
             raise ConfigurationError(f"{config.name}: the scheduler keeps blocks, and stores all when a request ends")
-        return SimpleOffloadCache(opened, self.device, engine, is_lazy=self.is_lazy)
+        return SimpleOffloadCache(opened, self.device, engine)
 
     @classmethod
     def configurations(cls) -> Sequence[CacheConfig]:
@@ -122,12 +123,6 @@ class VllmSimpleOffload0330(VllmConnector0330):
     def lookup(self, key: Key) -> int:
         # vLLM always leaves out the last token.
         return self.cache.lookup(dataclasses.replace(key, tokens=np.append(key.tokens, key.tokens[-1:])))
-
-
-class VllmSimpleOffloadLazy0330(VllmSimpleOffload0330):
-    """vLLM 0.33.0: the simple offload scheduler in lazy mode, which stores blocks that wait to be evicted."""
-
-    is_lazy = True
 
 
 CONFIGURATIONS: tuple[GeometricConfig, ...] = tuple(
