@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import Any
 
@@ -120,20 +120,26 @@ def _step(call: Call) -> Step:
     return Step(name, ", ".join(words), shown)
 
 
-def told(value: object) -> str:
-    """A value of a verb in a few words: tokens and slots as ranges, a handle by its type."""
+def told(value: object, around: frozenset[int] = frozenset()) -> str:
+    """A value of a verb in a few words: tokens and slots as ranges, a handle by its type.
+
+    `around`: the ids of the values that it is a part of. A value inside itself is told by its type.
+    """
     if isinstance(value, Key):
         namespace = "" if value.namespace == SHARED else f" in {value.namespace}"
         return f"[{_runs(value.tokens)}]{namespace}"
+    if id(value) in around:
+        return type(value).__name__
+    inside = partial(told, around=around | {id(value)})
     if isinstance(value, (np.ndarray, list, tuple)):
         is_of_numbers = isinstance(value, np.ndarray) or all(isinstance(one, int) for one in value)
-        return f"[{_runs(value) if is_of_numbers else ', '.join(map(told, value))}]"
+        return f"[{_runs(value) if is_of_numbers else ', '.join(map(inside, value))}]"
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {told(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {inside(one)}" for key, one in value.items()) + "}"
     if is_dataclass(value) and not isinstance(value, type):
-        parts = (f"{one.name}={told(getattr(value, one.name))}" for one in fields(value))
+        parts = (f"{one.name}={inside(getattr(value, one.name))}" for one in fields(value))
         return f"{type(value).__name__}({', '.join(parts)})"
     is_plain = value is None or isinstance(value, (bool, int, float, str))
     return str(value) if is_plain else type(value).__name__

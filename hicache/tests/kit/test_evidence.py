@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -98,6 +100,20 @@ def test_only_the_last_steps_are_kept() -> None:
 )
 def test_a_value_is_told_in_a_few_words(value: object, expected: str) -> None:
     assert told(value) == expected, f"got {told(value)}"
+
+
+@dataclass
+class Handle:
+    """A handle that leads to a transfer, which leads back to it."""
+
+    transfers: list[Handle]
+
+
+def test_a_handle_that_leads_to_itself_is_told_once() -> None:
+    handle = Handle([])
+    handle.transfers.append(handle)
+    assert told(handle) == "Handle(transfers=[Handle])", f"got {told(handle)}"
+    assert told([None, None]) == "[None, None]", "what stands twice is told twice"
 
 
 def test_a_namespace_is_told_with_its_key() -> None:
