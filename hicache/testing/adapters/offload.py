@@ -277,7 +277,10 @@ class ChunkCacheAdapter(CacheAdapter):
         return np.concatenate([part.device for part in transfer.parts])
 
     def _transfer_view(self, transfer: Transfer) -> TransferView:
-        host = [np.empty(0, dtype=np.int64), *(part.chunk.slots for part in transfer.parts if part.chunk.slots is not None)]
+        host = [
+            np.empty(0, dtype=np.int64),
+            *(part.chunk.slots for part in transfer.parts if part.chunk.slots is not None),
+        ]
         return TransferView(transfer.kind, {FULL: self._held(transfer)}, {FULL: np.concatenate(host)})
 
 

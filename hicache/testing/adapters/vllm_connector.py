@@ -10,8 +10,8 @@ Every verb is one step of vLLM's scheduler or several:
   that is loading keeps its blocks until the load has ended.
 - `step`: what the worker reports, by `update_connector_output`, and a step without requests.
 
-The bytes are copied here, where vLLM's worker needs a GPU. A job that the connector wants flushed is complete before the
-step goes on, as in the worker.
+The bytes are copied here, where vLLM's worker needs a GPU. A job that the connector wants flushed is complete before
+the step goes on, as in the worker.
 
 - Decoded tokens are stored too, which is an option of vLLM.
 - The blocks of the device are no prefix cache, which is another option: all that is found is on the host.
@@ -25,7 +25,7 @@ step goes on, as in the worker.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -330,7 +330,7 @@ class OffloadingConnectorCache(ConnectorCache):
         self.connector.on_new_request(request)
 
     def _let_go(self) -> None:
-        self.connector._release_step()
+        self.connector._release_step()  # noqa: SLF001 - a step ends with it
 
     def _found(self, request: Any) -> int:
         limit: int = request.num_tokens
@@ -342,7 +342,12 @@ class OffloadingConnectorCache(ConnectorCache):
         for number, job in meta.load_jobs.items():
             yield TransferKind.LOAD, number, job.src_spec.chunk_ids.tolist(), self._device_slots(job.dst_spec.block_ids)
         for number, job in meta.store_jobs.items():
-            yield TransferKind.BACKUP, number, job.dst_spec.chunk_ids.tolist(), self._device_slots(job.src_spec.block_ids)
+            yield (
+                TransferKind.BACKUP,
+                number,
+                job.dst_spec.chunk_ids.tolist(),
+                self._device_slots(job.src_spec.block_ids),
+            )
 
     def _flushed(self, meta: Any) -> Sequence[int]:
         return sorted(meta.jobs_to_flush)
@@ -352,9 +357,7 @@ class OffloadingConnectorCache(ConnectorCache):
 
     def _fail_store(self, transfer: JobTransfer) -> None:
         keys, job = self._kept.keys(), vars(self.connector)["_jobs"][transfer.number]
-        failed = [
-            keys[place] for place, part in zip(transfer.places, transfer.parts, strict=True) if part.has_failed
-        ]
+        failed = [keys[place] for place, part in zip(transfer.places, transfer.parts, strict=True) if part.has_failed]
         if failed:
             context = vars(self.connector)["_req_status"][job.req_id].req_context
             self.manager.complete_store(failed, context, success=False)
@@ -362,7 +365,7 @@ class OffloadingConnectorCache(ConnectorCache):
 
 
 class VllmConnector0330(ChunkCacheAdapter):
-    """vLLM 0.33.0: chunks of one block or several in host memory, behind the scheduler's side of OffloadingConnector."""
+    """vLLM 0.33.0: chunks of one block or more in host memory, behind the scheduler's part of OffloadingConnector."""
 
     version: ClassVar[str] = "0.33.0"
     cache: ConnectorCache

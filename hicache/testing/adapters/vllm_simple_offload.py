@@ -1,12 +1,13 @@
 """vLLM's simple offload scheduler, SimpleCPUOffloadScheduler of release 0.33.0, with the block pool of the device.
 
-It keeps blocks of the device's prefix cache on the host, in a block pool like that of the device. The calls are those of
-`vllm_connector.py`, with these differences:
+It keeps blocks of the device's prefix cache on the host, in a block pool like that of the device. The calls are those
+of `vllm_connector.py`, with these differences:
 
-- The scheduler stores blocks that the device's prefix cache has, by their hashes. Requests here do not use this cache, so
-  that all that is found is on the host, and what its evictable blocks have counts for nothing.
-- A prompt is stored when its request has ended, which a step follows at once: before that only what an earlier step has
-  computed. The lazy mode, which stores blocks that wait to be evicted, when no request has them any more, is not driven.
+- The scheduler stores blocks that the device's prefix cache has, by their hashes. Requests here do not use this cache,
+  so that all that is found is on the host, and what its evictable blocks have counts for nothing.
+- A prompt is stored when its request has ended, which a step follows at once; before that only what earlier steps have
+  computed. The lazy mode, which stores evictable blocks when no request has them any more, is not driven.
+- Two requests that compute equal blocks side by side store both, as on the device, where blocks are kept twice too.
 - Where a store fails, its blocks on both sides are released as `reset` releases them, without becoming a cached block.
 """
 
@@ -101,15 +102,19 @@ class SimpleOffloadCache(ConnectorCache):
     def _fail_store(self, transfer: JobTransfer) -> None:
         kept = vars(self.connector)["_store_event_to_blocks"][transfer.number]
         failed = [at for at, part in enumerate(transfer.parts) if part.has_failed]
-        lost = self._transfer_meta(*([blocks[at] for at in failed] for blocks in (kept.gpu_block_ids, kept.cpu_block_ids)))
+        lost = self._transfer_meta(
+            *([blocks[at] for at in failed] for blocks in (kept.gpu_block_ids, kept.cpu_block_ids))
+        )
         for at in reversed(failed):
             del kept.gpu_block_ids[at], kept.cpu_block_ids[at]
         vars(self.connector)["_in_flight_store_gpu_blocks"].difference_update(lost.gpu_block_ids)
-        self.connector._release_transfer_refs(lost)
+        self.connector._release_transfer_refs(lost)  # noqa: SLF001 - as `reset` does
 
 
 class VllmSimpleOffload0330(VllmConnector0330):
     """vLLM 0.33.0: the simple offload scheduler, which stores what a request has computed."""
+
+    departures = frozenset({"INS-1"})
 
     def _connector(self, config: CacheConfig, opened: OffloadCacheConfig, engine: Blocks) -> ConnectorCache:
         if opened.chunk_tokens != engine.tokens or self._geometry.publish is not Publish.REQUEST:

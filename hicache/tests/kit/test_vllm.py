@@ -17,12 +17,12 @@ import pytest
 from hicache.config import ExecutorKind
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability, load_adapter
-from hicache.testing.adapters import vllm, vllm_offload
+from hicache.testing.adapters import vllm, vllm_connector, vllm_offload, vllm_simple_offload
 from hicache.testing.adapters.storage_vllm import Rank, VllmFileSystemTier, _block, _rank
 from hicache.testing.adapters.vllm_import import prepare_vllm, vllm_version
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
-from hicache.types import SHARED, Key, TransferKind
+from hicache.types import SHARED, Key, Pool, TransferKind
 
 ADAPTER = "hicache.testing.adapters.vllm:Vllm0330"
 OFFLOAD = "hicache.testing.adapters.vllm_offload:VllmOffload0330"
@@ -155,6 +155,81 @@ def test_a_store_that_failed_is_not_found() -> None:
     assert cache.lookup(prompt(0)) == 0, "nothing arrived"
     free = cache.host_sizes()["full"].free
     assert free == 32, f"expected all 32 slots to be free again, got {free}"
+
+
+# The connectors of host memory.
+
+
+def connected(adapter: type[vllm_connector.VllmConnector0330]) -> vllm_connector.VllmConnector0330:
+    """A connector with stepped transfers, twelve blocks of four tokens, and eight such chunks on the host."""
+    listed = [one for one in adapter.configurations() or () if one.page_size == 4 and one.host is not None]
+    return adapter(next(one for one in listed if one.host is not None and one.host.executor is ExecutorKind.STEPPED))
+
+
+CONNECTORS = [vllm_connector.VllmConnector0330, vllm_simple_offload.VllmSimpleOffload0330]
+
+
+@pytest.mark.parametrize("adapter", CONNECTORS)
+def test_a_connector_can_be_named_where_vllm_is_not_installed(adapter: type[vllm_connector.VllmConnector0330]) -> None:
+    assert load_adapter(f"{adapter.__module__}:{adapter.__name__}") is adapter, f"expected {adapter}"
+    if vllm_version() != adapter.version:
+        with pytest.raises(ImportError, match="vllm"):
+            connected(adapter)
+
+
+@NEEDS_VLLM
+def test_the_schedulers_of_the_connectors_are_vllms_own_and_no_stubs() -> None:
+    for adapter in CONNECTORS:
+        cache = connected(adapter).cache
+        for part in (cache.connector, cache.blocks):
+            file = sys.modules[type(part).__module__].__file__
+            assert file is not None, f"{type(part)} is a stub"
+            assert Path(file).is_file(), f"expected {type(part)} to be read from a file, got {file}"
+
+
+def computed(cache: vllm_connector.VllmConnector0330, chunk: int) -> None:
+    """A request for a prompt of one chunk is computed and ends; its store is pending."""
+    admission = cache.admit(prompt(chunk))
+    assert admission is not None, "the engine has room for one request"
+    cache.write(Pool.KV, admission.table, 0, np.full((4, 8), chunk, dtype=np.uint8))
+    cache.finish(admission.request)
+
+
+@NEEDS_VLLM
+def test_who_takes_a_block_that_is_being_stored_finds_the_store_complete() -> None:
+    cache = connected(vllm_connector.VllmConnector0330)
+    computed(cache, 1)
+    assert [one.units_done for one in cache.pending()] == [0], "the store has not begun"
+    every = cache.admit(Key(np.arange(48, dtype=np.int32), SHARED))
+    assert every is not None, "a block that is being stored is free"
+    assert not cache.pending(), f"expected the store to be complete before its block is used, got {cache.pending()}"
+    [chunk] = cache.cache.chunks()
+    assert chunk.slots is not None, "the chunk is on the host"
+    assert (cache.read_host(Pool.KV, chunk.slots, 0) == 1).all(), "the copy has the bytes of the first request"
+
+
+@NEEDS_VLLM
+def test_a_block_that_is_being_stored_stays_with_the_simple_scheduler() -> None:
+    cache = connected(vllm_simple_offload.VllmSimpleOffload0330)
+    computed(cache, 1)
+    assert cache.admit(Key(np.arange(48, dtype=np.int32), SHARED)) is None, "eleven blocks are free"
+    cache.drain()
+    assert cache.lookup(prompt(1)) == 4, "the prompt is on the host"
+
+
+@NEEDS_VLLM
+@pytest.mark.parametrize("adapter", CONNECTORS)
+def test_a_request_that_ends_while_it_loads_keeps_its_blocks(adapter: type[vllm_connector.VllmConnector0330]) -> None:
+    cache = connected(adapter)
+    computed(cache, 1)
+    cache.drain()
+    loading = cache.admit(Key(np.concatenate((prompt(1).tokens, [2])), SHARED))
+    assert loading is not None, "the engine has room"
+    assert loading.loading, "the first chunk is on the host"
+    cache.abort(loading.request)
+    assert cache.sizes()["full"].free == 40, f"two of twelve blocks are kept, got {cache.sizes()}"
+    cache.drain()
+    assert cache.sizes()["full"].free == 48, f"all blocks are free, got {cache.sizes()}"
 
 
 @NEEDS_VLLM
