@@ -128,17 +128,16 @@ def told(value: object, around: frozenset[int] = frozenset()) -> str:
     if isinstance(value, Key):
         namespace = "" if value.namespace == SHARED else f" in {value.namespace}"
         return f"[{_runs(value.tokens)}]{namespace}"
-    if id(value) in around:
-        return type(value).__name__
     inside = partial(told, around=around | {id(value)})
-    if isinstance(value, (np.ndarray, list, tuple)):
+    is_inside_itself = id(value) in around
+    if isinstance(value, (np.ndarray, list, tuple)) and not is_inside_itself:
         is_of_numbers = isinstance(value, np.ndarray) or all(isinstance(one, int) for one in value)
         return f"[{_runs(value) if is_of_numbers else ', '.join(map(inside, value))}]"
     if isinstance(value, Enum):
         return str(value.value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not is_inside_itself:
         return "{" + ", ".join(f"{key}: {inside(one)}" for key, one in value.items()) + "}"
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type) and not is_inside_itself:
         parts = (f"{one.name}={inside(getattr(value, one.name))}" for one in fields(value))
         return f"{type(value).__name__}({', '.join(parts)})"
     is_plain = value is None or isinstance(value, (bool, int, float, str))
