@@ -1,0 +1,264 @@
+"""CudaModel: what torch.cuda has, on the CPU; and torch itself, as long as a model is installed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hicache.testing.cuda_model.memory import Bytes, MemoryMap
+from hicache.testing.cuda_model.races import Race
+from hicache.testing.cuda_model.streams import Event, Machine, Observer, Stream
+from hicache.testing.cuda_model.tensors import Operations
+
+REPLACED = (
+    *("Event", "Stream", "_lazy_init", "cudart", "current_device", "current_stream", "default_stream", "device"),
+    *("device_count", "is_available", "set_device", "stream", "synchronize"),
+)
+"""What is replaced in torch.cuda while a model is installed."""
+
+ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
+"""CUDA's codes."""
+
+
+class CudaModel:
+    """Devices whose streams do their work on the CPU, in any order that events allow.
+
+    While it is installed, tensors may be on its devices, and what is done with them is queued on the current stream of
+    their device. A pageable copy blocks the caller, as on a GPU. Memory that is freed is overwritten as soon as the
+    allocator could give it to somebody else. Each access is checked against all others, byte by byte: two of the same
+    bytes, one of them a write, that nothing puts in order are a race. The host is one of those who access: by
+    operations of torch on pinned memory, and by what a test declares with `host_touches`.
+
+    `order`: chooses how far which stream goes, whenever the host asks something. Without it work runs when a test says
+    so (`run`, `Stream.run`), or when the host waits for it. `observer`: a second opinion.
+    """
+
+    def __init__(
+        self, order: random.Random | None = None, devices: int = 2, observer: Observer | None = None
+    ) -> None:
+        self.machine = _Machine(self, order, observer)
+        self.map = MemoryMap(self.machine)
+        self._devices = devices
+        self._device = 0
+        self._default: dict[int, Stream] = {}
+        self._current: dict[int, Stream] = {}
+        self._operations = Operations(self)
+        self._functions = _Functions(self._operations, self)
+        self._dispatches = _Dispatches(self._operations)
+        self._own = {name: getattr(self, name) for name in REPLACED}
+
+    # As torch.cuda has it.
+
+    def is_available(self) -> bool:
+        """Yes."""
+        return True
+
+    def device_count(self) -> int:
+        """The number of devices."""
+        return self._devices
+
+    def current_device(self) -> int:
+        """The number of the current device."""
+        return self._device
+
+    def set_device(self, device: Any) -> None:
+        """Make a device the current one."""
+        self._device = self.indexed(device).index
+
+    @contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        """Make a device the current one for a while."""
+        before = self._device
+        self.set_device(device)
+        try:
+            yield
+        finally:
+            self._device = before
+
+    def Stream(self, device: Any = None, priority: int = 0) -> Stream:  # noqa: N802
+        """A stream of its own, on the current device if none is named."""
+        owner = self.indexed(device)
+        stream = Stream(self.machine, owner, f"stream {len(self.machine.streams) + 1} of {owner}", {})
+        self.machine.streams.append(stream)
+        return stream
+
+    def Event(self, **settings: object) -> Event:  # noqa: N802
+        """An event."""
+        return Event(self.machine)
+
+    def default_stream(self, device: Any = None) -> Stream:
+        """The first stream of a device."""
+        owner = self.indexed(device)
+        if owner.index not in self._default:
+            self._default[owner.index] = self.Stream(owner)
+        return self._default[owner.index]
+
+    def current_stream(self, device: Any = None) -> Stream:
+        """The stream of a device that work is queued on."""
+        owner = self.indexed(device)
+        return self._current.get(owner.index) or self.default_stream(owner)
+
+    @contextmanager
+    def stream(self, stream: Stream | None) -> Iterator[None]:
+        """Make a stream the current one of its device, and that the current device."""
+        if stream is None:
+            yield
+            return
+        place = stream.device.index
+        before = self._device, self._current.get(place)
+        self._device, self._current[place] = place, stream
+        try:
+            yield
+        finally:
+            self._device = before[0]
+            if before[1] is None:
+                del self._current[place]
+            else:
+                self._current[place] = before[1]
+
+    def synchronize(self, device: Any = None) -> None:
+        """Return when all streams of a device have done what they have."""
+        for stream in [one for one in self.machine.streams if one.device == self.indexed(device)]:
+            stream.synchronize()
+
+    def cudart(self) -> _Runtime:
+        """CUDA's runtime."""
+        return _Runtime(self.map)
+
+    def _lazy_init(self) -> None:
+        """Torch calls it before the first tensor on a device."""
+
+    # As a test needs it.
+
+    def indexed(self, device: Any) -> torch.device:
+        """A device with its number; the current one for None and for "cuda"."""
+        index = device if isinstance(device, int) else None if device is None else torch.device(device).index
+        index = self._device if index is None else index
+        if not 0 <= index < self._devices:
+            raise RuntimeError(f"CUDA error: invalid device ordinal {index}, there are {self._devices}")
+        return torch.device("cuda", index)
+
+    @contextmanager
+    def installed(self) -> Iterator[CudaModel]:
+        """Let torch.cuda be this model, and tensors be on its devices."""
+        before = {name: getattr(torch.cuda, name) for name in REPLACED}
+        for name, own in self._own.items():
+            setattr(torch.cuda, name, own)
+        try:
+            with self._functions, self._dispatches:
+                yield self
+        finally:
+            for name, own in before.items():
+                setattr(torch.cuda, name, own)
+
+    @property
+    def streams(self) -> list[Stream]:
+        """In the order in which they were made."""
+        return self.machine.streams
+
+    @property
+    def waits(self) -> list[str]:
+        """Where the host waited for a stream that had work to do."""
+        return self.machine.waits
+
+    @property
+    def races(self) -> list[Race]:
+        """The races so far."""
+        return self.machine.log.races
+
+    def run(self) -> bool:
+        """Do one piece of work of a stream that may go on. False when there is none."""
+        return self.machine.run()
+
+    def host_touches(self, tensor: torch.Tensor, *, is_write: bool = False, operation: str = "the host's own") -> None:
+        """Declare that the host now reads or writes the bytes of a tensor, if it is in memory that streams reach."""
+        memory = self.map.find(tensor.data_ptr()) if tensor.numel() else None
+        if memory is not None:
+            raw = memory.view(tensor.data_ptr(), tensor.size(), tensor.stride(), tensor.dtype)
+            self.machine.host_touches(operation, Bytes(memory, raw), is_write=is_write)
+
+    def require_no_races(self) -> None:
+        """Raise AssertionError with the accesses of each race."""
+        if self.races:
+            raise AssertionError("\n".join(["accesses in no order:", *map(str, self.races)]))
+
+
+class _Machine(Machine):
+    """The streams of a model."""
+
+    def __init__(self, model: CudaModel, order: random.Random | None, observer: Observer | None) -> None:
+        super().__init__(order, observer)
+        self._model = model
+
+    def current_stream(self) -> Stream:
+        return self._model.current_stream()
+
+
+class _Runtime:
+    """CUDA's runtime, as far as it pins memory."""
+
+    def __init__(self, pieces: MemoryMap) -> None:
+        self._pieces = pieces
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:  # noqa: N802
+        """Pin memory."""
+        if self._pieces.find(pointer) is not None:
+            return ALREADY_REGISTERED
+        self._pieces.register(pointer, size)
+        return 0
+
+    def cudaHostUnregister(self, pointer: int) -> int:  # noqa: N802
+        """Unpin memory."""
+        return 0 if self._pieces.unregister(pointer) else NOT_REGISTERED
+
+    def cudaGetErrorString(self, error: int) -> str:  # noqa: N802
+        """What a code means."""
+        return {ALREADY_REGISTERED: "already registered", NOT_REGISTERED: "not registered"}.get(error, "no error")
+
+
+class _Functions(TorchFunctionMode):
+    """Functions of torch that make pinned memory, or look at it, before any operation is dispatched."""
+
+    def __init__(self, operations: Operations, model: CudaModel) -> None:
+        self._operations = operations
+        self._model = model
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor and (kwargs.get("pin_memory") or kwargs.get("device") is not None):
+            own = dict(kwargs)
+            is_pinned, device = own.pop("pin_memory", False), own.pop("device", None)
+            made = func(*args, **own)
+            made = self._operations.pinned(made) if is_pinned else made
+            return made if device is None else made.to(device)
+        if func is torch.as_tensor and hasattr(args[0], "__cuda_array_interface__") and not isinstance(
+            args[0], torch.Tensor
+        ):
+            return self._operations.mapped(args[0], kwargs.get("device"))
+        if func is torch.Tensor.pin_memory:
+            return args[0] if self._operations.is_pinned(args[0]) else self._operations.pinned(args[0])
+        if func is torch.Tensor.is_pinned:
+            return self._operations.is_pinned(args[0])
+        return func(*args, **kwargs)
+
+
+class _Dispatches(TorchDispatchMode):
+    """All operations of torch."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self._operations = operations
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and torch's guard against that is slow.
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._operations.dispatch(func, args, kwargs or {})

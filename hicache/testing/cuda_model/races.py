@@ -1,0 +1,125 @@
+"""Races: accesses to the same bytes of memory, at least one a write, that nothing puts in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Clock: TypeAlias = dict[int, int]
+"""What has happened before: of each actor, the number of its latest access that is known to be over."""
+
+Where: TypeAlias = "slice | npt.NDArray[np.intp]"
+"""Bytes of a piece of memory."""
+
+
+def join(clock: Clock, other: Clock) -> None:
+    """Let all that happened before `other` have happened before `clock`."""
+    for actor, number in other.items():
+        if number > clock.get(actor, 0):
+            clock[actor] = number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """One operation of one actor: a stream, the host, or the allocator.
+
+    `number`: counts those of the actor. `clock`: what has happened before. `launch`: counts those of all actors, in the
+    order in which the host asked for them. `place`: where in the source it did.
+    """
+
+    actor: int
+    number: int
+    clock: Clock
+    launch: int
+    operation: str
+    on: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.on}, queued by {self.place}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Race:
+    """Two accesses that are in no order, in the order in which they happened to run.
+
+    `touched`: the bytes that both touch, from the first to the end of the last.
+    """
+
+    memory: str
+    touched: tuple[int, int]
+    first: tuple[str, Access]
+    second: tuple[str, Access]
+
+    def __str__(self) -> str:
+        (did, first), (does, second) = self.first, self.second
+        start, end = self.touched
+        return f"bytes {start} to {end} of {self.memory}: {did} by {first}; and {does} by {second}, in no order"
+
+
+class RaceLog:
+    """All accesses, and the races among them.
+
+    `coarse`: the launches that touch pieces of memory in no order with earlier ones, if each piece counted as one byte.
+    """
+
+    def __init__(self) -> None:
+        self.races: list[Race] = []
+        self.coarse: list[int] = []
+        self._launches = count(1)
+        self._accesses: dict[tuple[int, int], Access] = {}
+
+    def access(self, actor: int, number: int, clock: Clock, operation: str, on: str, place: str) -> Access:
+        """Note an access."""
+        made = Access(actor, number, dict(clock), next(self._launches), operation, on, place)
+        self._accesses[actor, number] = made
+        return made
+
+    def find(self, actor: int, number: int) -> Access:
+        """An access that was noted."""
+        return self._accesses[actor, number]
+
+
+class Shadow:
+    """For each byte of a piece of memory, the latest read and the latest write of each actor."""
+
+    def __init__(self, log: RaceLog, size_bytes: int, label: str) -> None:
+        self.label = label
+        self._log = log
+        self._size_bytes = size_bytes
+        self._latest: dict[tuple[int, bool], npt.NDArray[np.int64]] = {}
+        self._launched: dict[tuple[int, bool], int] = {}
+
+    def launched(self, access: Access, *, is_write: bool) -> None:
+        """Check an access as if all of the memory were one byte, when it is asked for."""
+        for (actor, was_write), number in self._launched.items():
+            is_pair = actor != access.actor and (is_write or was_write)
+            if is_pair and number > access.clock.get(actor, 0) and self._log.coarse[-1:] != [access.launch]:
+                self._log.coarse.append(access.launch)
+        self._launched[access.actor, is_write] = access.number
+
+    def touch(self, access: Access, where: Where, *, is_write: bool) -> None:
+        """Check an access against all that ran before, when it runs."""
+        if not (where.stop > where.start if isinstance(where, slice) else len(where)):
+            return
+        for (actor, was_write), latest in self._latest.items():
+            if actor != access.actor and (is_write or was_write):
+                late = np.flatnonzero(latest[where] > access.clock.get(actor, 0))
+                if len(late):
+                    touched = late + where.start if isinstance(where, slice) else where[late]
+                    other = self._log.find(actor, int(latest[touched[0]]))
+                    self._report((other, was_write), (access, is_write), touched)
+        own = self._latest.get((access.actor, is_write))
+        if own is None:
+            own = self._latest[access.actor, is_write] = np.zeros(self._size_bytes, dtype=np.int64)
+        own[where] = access.number
+
+    def _report(self, first: tuple[Access, bool], second: tuple[Access, bool], touched: npt.NDArray[np.intp]) -> None:
+        ends = (int(touched[0]), int(touched[-1]) + 1)
+        (one, was_write), (other, is_write) = first, second
+        did, does = ("written" if was_write else "read"), ("written" if is_write else "read")
+        self._log.races.append(Race(self.label, ends, (did, one), (does, other)))

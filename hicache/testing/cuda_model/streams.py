@@ -1,0 +1,321 @@
+"""Streams and events of the model: queues of work that runs in any order that events allow."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hicache.testing.cuda_model.races import Access, Clock, RaceLog, Shadow, Where, join
+
+HOST = 0
+"""The host as an actor: all its threads."""
+
+MODEL = str(Path(__file__).parent)
+TORCH = str(Path(torch.__file__).parent)
+
+
+class Touch(Protocol):
+    """Some bytes of a piece of memory that work reads or writes. Which they are is known when it runs."""
+
+    @property
+    def shadow(self) -> Shadow:
+        """Of the memory."""
+
+    def where(self) -> Where:
+        """The bytes."""
+
+
+class Mark:
+    """A place in a stream, which the stream has come to or not. `clock`: what happens before."""
+
+    __slots__ = ("clock", "is_reached")
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.is_reached = False
+
+    def reach(self) -> None:
+        """The stream has come to it."""
+        self.is_reached = True
+
+
+class Stream:
+    """Work in order. A mark in front of a piece of work holds it back until it is reached."""
+
+    def __init__(self, machine: Machine, device: torch.device, name: str, clock: Clock) -> None:
+        self.device = device
+        self.name = name
+        self.cuda_stream = next(machine.actors)
+        self.clock = clock
+        self._machine = machine
+        self._work: deque[tuple[Mark | None, Callable[[], object]]] = deque()
+        machine.told("stream_creation", self.cuda_stream)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # As torch's streams.
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """An event that fires after all work so far."""
+        event = event or Event(self._machine)
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Hold back what comes after until the event has fired. An event that was never recorded has."""
+        if event.mark is not None:
+            self.wait_mark(event.mark)
+            self._machine.told("event_wait", event.number, self.cuda_stream)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Hold back what comes after until the other stream has done what it has so far."""
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        """Return when all work so far is done."""
+        self._machine.wait(self.mark(), f"{self}.synchronize")
+        self._machine.told("stream_synchronization", self.cuda_stream)
+
+    def query(self) -> bool:
+        """Whether all work so far is done."""
+        return self._machine.has_reached(self.mark() if self._work else Mark(self.clock), is_reached=not self._work)
+
+    # As the model needs it.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to be done."""
+        return not self._work
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a piece of work may be done now."""
+        return bool(self._work) and (self._work[0][0] is None or self._work[0][0].is_reached)
+
+    def mark(self) -> Mark:
+        """The end of the work so far."""
+        mark = Mark(dict(self.clock))
+        self._work.append((None, mark.reach))
+        return mark
+
+    def wait_mark(self, mark: Mark) -> None:
+        """Hold back what comes after until the mark is reached."""
+        join(self.clock, mark.clock)
+        self._work.append((mark, lambda: None))
+
+    def launch(
+        self, operation: str, work: Callable[[], object], reads: Iterable[Touch], writes: Iterable[Touch]
+    ) -> Access:
+        """Queue work that reads and writes some bytes."""
+        read, written = list(reads), list(writes)
+        access = self._machine.access(self, operation)
+        for touches, is_write in ((read, False), (written, True)):
+            for touch in touches:
+                touch.shadow.launched(access, is_write=is_write)
+        self._machine.told_launch(self, operation, read, written)
+
+        def run() -> None:
+            for touches, is_write in ((read, False), (written, True)):
+                for touch in touches:
+                    touch.shadow.touch(access, touch.where(), is_write=is_write)
+            work()
+
+        self._work.append((None, run))
+        return access
+
+    def run(self) -> bool:
+        """Do one piece of work, marks and waits that are over included. False when there is none that may run."""
+        if not self.may_run:
+            return False
+        with self._machine.running():
+            self._work.popleft()[1]()
+        return True
+
+
+class Event:
+    """Fires when the stream that it was recorded on comes to it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.number = next(machine.events)
+        self.mark: Mark | None = None
+        self._machine = machine
+        self._device: torch.device | None = None
+        machine.told("event_creation", self.number)
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Let it fire after all work so far of a stream, the current one if none is named."""
+        stream = stream or self._machine.current_stream()
+        if self._device not in (None, stream.device):
+            raise RuntimeError(f"event of {self._device} is recorded on {stream} of {stream.device}")
+        self._device = stream.device
+        self.mark = stream.mark()
+        self._machine.told("event_record", self.number, stream.cuda_stream)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let a stream wait for it, the current one if none is named."""
+        (stream or self._machine.current_stream()).wait_event(self)
+
+    def query(self) -> bool:
+        """Whether it has fired. An event that was never recorded has."""
+        has_fired = self.mark is None or self._machine.has_reached(self.mark)
+        if has_fired:
+            self._machine.told("event_synchronization", self.number)
+        return has_fired
+
+    def synchronize(self) -> None:
+        """Return when it has fired."""
+        if self.mark is not None:
+            self._machine.wait(self.mark, f"event {self.number}.synchronize")
+        self._machine.told("event_synchronization", self.number)
+
+
+class Observer(Protocol):
+    """Is told what the host asks of the machine, as torch's sanitizer is."""
+
+    def told(self, what: str, *numbers: int) -> None:
+        """Something other than a launch."""
+
+    def launched(self, stream: Stream, operation: str, reads: list[Touch], writes: list[Touch]) -> None:
+        """A launch."""
+
+
+class Machine:
+    """The streams of all devices, and the host that asks for their work.
+
+    `order`: chooses which stream goes on, and how far, whenever the host asks something; without it work runs only when
+    a test says so, or the host waits for it. `waits`: where the host waited for a stream that had work to do.
+    """
+
+    def __init__(self, order: random.Random | None = None, observer: Observer | None = None) -> None:
+        self.actors = count(HOST + 1)
+        self.events = count(1)
+        self.log = RaceLog()
+        self.streams: list[Stream] = []
+        self._reuses: list[Stream] = []
+        self.waits: list[str] = []
+        self.clock: Clock = {}
+        self._observer = observer
+        self._order = order
+        self._pace = order.choice((1, 3, 12)) if order else 0
+        self._runs = 0
+        self._numbers: dict[int, int] = {}
+
+    def current_stream(self) -> Stream:
+        """The stream that work is queued on."""
+        raise NotImplementedError
+
+    def reuse(self, memory: Touch, device: torch.device, after: Iterable[Mark], poison: Callable[[], object]) -> None:
+        """Freed memory is written by somebody else as soon as some marks are reached."""
+        stream = Stream(self, device, "the memory allocator", dict(self.clock))
+        for mark in after:
+            stream.wait_mark(mark)
+        stream.launch("reuse of freed memory", poison, (), (memory,))
+        self._reuses.append(stream)
+
+    # Accesses.
+
+    def access(self, stream: Stream | None, operation: str) -> Access:
+        """Note an access by work that a stream is given now, or by the host."""
+        actor = stream.cuda_stream if stream else HOST
+        number = self._numbers[actor] = self._numbers.get(actor, 0) + 1
+        clock = self.clock
+        if stream is not None:
+            join(stream.clock, self.clock)
+            clock = stream.clock
+        clock[actor] = number
+        return self.log.access(actor, number, clock, operation, stream.name if stream else "the host", _place())
+
+    def host_touches(self, operation: str, touch: Touch, *, is_write: bool) -> None:
+        """The host reads or writes some bytes now."""
+        access = self.access(None, operation)
+        touch.shadow.launched(access, is_write=is_write)
+        touch.shadow.touch(access, touch.where(), is_write=is_write)
+
+    # Time.
+
+    def running(self) -> Running:
+        """While work runs."""
+        return Running(self)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether work runs now: what it does is no access of the host."""
+        return self._runs > 0
+
+    def run(self) -> bool:
+        """Do one piece of work of a stream that may go on: the first, or any when there is an order."""
+        while any([reuse.run() for reuse in self._reuses]):
+            self._reuses = [reuse for reuse in self._reuses if not reuse.is_idle]
+        ready = [stream for stream in self.streams if stream.may_run]
+        if not ready:
+            return False
+        return (self._order.choice(ready) if self._order else ready[0]).run()
+
+    def pass_time(self) -> None:
+        """Let streams go on, as far as the order says."""
+        if self._order is not None and not self.is_running:
+            for _ in range(self._order.randint(0, self._pace)):
+                if not self.run():
+                    return
+
+    def has_reached(self, mark: Mark, *, is_reached: bool = False) -> bool:
+        """Whether a stream has come to a mark. If so, the host knows that what was before it is done."""
+        self.pass_time()
+        if is_reached or mark.is_reached:
+            join(self.clock, mark.clock)
+        return is_reached or mark.is_reached
+
+    def wait(self, mark: Mark, why: str) -> None:
+        """Run streams until one has come to a mark."""
+        if not mark.is_reached:
+            self.waits.append(f"{why}, called by {_place()}")
+        while not mark.is_reached:
+            if not self.run():
+                raise RuntimeError(f"{why} never returns: no stream can go on")
+        join(self.clock, mark.clock)
+
+    def drain(self) -> None:
+        """Run all that may run."""
+        while self.run():
+            pass
+
+    # The observer.
+
+    def told(self, what: str, *numbers: int) -> None:
+        """Tell the observer, if there is one."""
+        if self._observer is not None:
+            self._observer.told(what, *numbers)
+
+    def told_launch(self, stream: Stream, operation: str, reads: list[Touch], writes: list[Touch]) -> None:
+        """Tell the observer of a launch."""
+        if self._observer is not None:
+            self._observer.launched(stream, operation, reads, writes)
+
+
+class Running:
+    """Counts the pieces of work that run: one waits for another when memory is freed in it."""
+
+    def __init__(self, machine: Any) -> None:
+        self._machine = machine
+
+    def __enter__(self) -> None:
+        self._machine._runs += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._machine._runs -= 1
+
+
+def _place() -> str:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((MODEL, TORCH)):
+        frame = frame.f_back
+    code = frame.f_code
+    return f"{'/'.join(code.co_filename.rsplit('/', 2)[1:])}:{frame.f_lineno} in {code.co_name}"
