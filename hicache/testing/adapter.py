@@ -323,6 +323,14 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         """The class that the tests open: one whose transfers are delayed at random, to vary when they finish."""
         return cls
 
+    @classmethod
+    def on_model(cls, order: int) -> type[CacheAdapter] | None:
+        """The class whose CUDA devices are those of `hicache.testing.cuda_model`; None: it has none.
+
+        `order`: the seed of the order in which streams go on.
+        """
+        return None
+
     def close(self) -> None:
         """Stop all transfers and release all external resources. May be called twice."""
 

@@ -117,6 +117,13 @@ class ReferenceAdapter(CacheAdapter):
         return delayed
 
     @classmethod
+    def on_model(cls, order: int) -> type[CacheAdapter] | None:
+        # Imported here because it is a subclass of this one.
+        from hicache.testing.adapters.modelled import ModelledReference
+
+        return ModelledReference.on_model(order)
+
+    @classmethod
     def extra_config(cls, source: str) -> Mapping[str, Any]:
         return asdict(read_extra_config(source))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -14,13 +14,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hicache.testing.cuda_model.memory import Bytes, MemoryMap
 from hicache.testing.cuda_model.races import Race
 from hicache.testing.cuda_model.streams import Event, Machine, Observer, Stream
-from hicache.testing.cuda_model.tensors import Operations
+from hicache.testing.cuda_model.tensors import DeviceTensor, Operations
 
 REPLACED = (
     *("Event", "Stream", "_lazy_init", "cudart", "current_device", "current_stream", "default_stream", "device"),
     *("device_count", "is_available", "set_device", "stream", "synchronize"),
 )
 """What is replaced in torch.cuda while a model is installed."""
+
+Items: TypeAlias = "tuple[Any, ...] | None"
+"""Which items of a tensor, as it is indexed with tensors of the CPU; None: all of it."""
+
+Touched: TypeAlias = tuple[torch.Tensor, Items]
 
 ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
 """CUDA's codes."""
@@ -44,7 +49,7 @@ class CudaModel:
     ) -> None:
         self.machine = _Machine(self, order, observer)
         self.map = MemoryMap(self.machine)
-        self._devices = devices
+        self._all = [torch.device("cuda", number) for number in range(devices)]
         self._device = 0
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
@@ -52,6 +57,7 @@ class CudaModel:
         self._functions = _Functions(self._operations, self)
         self._dispatches = _Dispatches(self._operations)
         self._own = {name: getattr(self, name) for name in REPLACED}
+        self._is_installed = False
 
     # As torch.cuda has it.
 
@@ -61,7 +67,7 @@ class CudaModel:
 
     def device_count(self) -> int:
         """The number of devices."""
-        return self._devices
+        return len(self._all)
 
     def current_device(self) -> int:
         """The number of the current device."""
@@ -140,20 +146,25 @@ class CudaModel:
         """A device with its number; the current one for None and for "cuda"."""
         index = device if isinstance(device, int) else None if device is None else torch.device(device).index
         index = self._device if index is None else index
-        if not 0 <= index < self._devices:
-            raise RuntimeError(f"CUDA error: invalid device ordinal {index}, there are {self._devices}")
-        return torch.device("cuda", index)
+        if not 0 <= index < len(self._all):
+            raise RuntimeError(f"CUDA error: invalid device ordinal {index}, there are {len(self._all)}")
+        return self._all[index]
 
     @contextmanager
     def installed(self) -> Iterator[CudaModel]:
-        """Let torch.cuda be this model, and tensors be on its devices."""
+        """Let torch.cuda be this model, and tensors be on its devices. May be nested."""
+        if self._is_installed:
+            yield self
+            return
         before = {name: getattr(torch.cuda, name) for name in REPLACED}
         for name, own in self._own.items():
             setattr(torch.cuda, name, own)
+        self._is_installed = True
         try:
             with self._functions, self._dispatches:
                 yield self
         finally:
+            self._is_installed = False
             for name, own in before.items():
                 setattr(torch.cuda, name, own)
 
@@ -176,17 +187,32 @@ class CudaModel:
         """Do one piece of work of a stream that may go on. False when there is none."""
         return self.machine.run()
 
-    def host_touches(self, tensor: torch.Tensor, *, is_write: bool = False, operation: str = "the host's own") -> None:
-        """Declare that the host now reads or writes the bytes of a tensor, if it is in memory that streams reach."""
+    def kernel(
+        self, operation: str, work: Callable[[], object], reads: Iterable[Touched] = (), writes: Iterable[Touched] = ()
+    ) -> None:
+        """Queue work on the current stream of its tensors' device. It reads and writes `DeviceTensor.raw`."""
+        read, written = ([_bytes(*one) for one in touched] for touched in (reads, writes))
+        device = next(one.memory.device for one in (*read, *written) if one.memory.device)
+        self.current_stream(device).launch(operation, work, read, written)
+
+    def host_touches(
+        self, tensor: torch.Tensor, items: Items = None, *, is_write: bool = False, operation: str = "numpy"
+    ) -> None:
+        """Declare that the host now reads or writes a tensor, or items of it, if streams reach its memory."""
         memory = self.map.find(tensor.data_ptr()) if tensor.numel() else None
         if memory is not None:
             raw = memory.view(tensor.data_ptr(), tensor.size(), tensor.stride(), tensor.dtype)
-            self.machine.host_touches(operation, Bytes(memory, raw), is_write=is_write)
+            self.machine.host_touches(operation, Bytes(memory, raw, items), is_write=is_write)
 
     def require_no_races(self) -> None:
         """Raise AssertionError with the accesses of each race."""
         if self.races:
             raise AssertionError("\n".join(["accesses in no order:", *map(str, self.races)]))
+
+
+def _bytes(tensor: torch.Tensor, items: Items) -> Bytes:
+    assert isinstance(tensor, DeviceTensor), f"a kernel takes tensors of a device, got one of {tensor.device}"
+    return Bytes(tensor.memory, tensor.raw, items)
 
 
 class _Machine(Machine):
@@ -230,7 +256,11 @@ class _Functions(TorchFunctionMode):
         self._model = model
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
+        # Torch asks its own build for the number of the current device, which has none.
+        args = tuple([self._numbered(one) for one in args])
+        kwargs = {name: self._numbered(one) for name, one in (kwargs or {}).items()}
         if func is torch.tensor and (kwargs.get("pin_memory") or kwargs.get("device") is not None):
             own = dict(kwargs)
             is_pinned, device = own.pop("pin_memory", False), own.pop("device", None)
@@ -246,6 +276,11 @@ class _Functions(TorchFunctionMode):
         if func is torch.Tensor.is_pinned:
             return self._operations.is_pinned(args[0])
         return func(*args, **kwargs)
+
+    def _numbered(self, value: Any) -> Any:
+        if isinstance(value, str | torch.device) and str(value) == "cuda":
+            return self._model.indexed(value)
+        return value
 
 
 class _Dispatches(TorchDispatchMode):
