@@ -39,8 +39,10 @@ class ModelledReference(ReferenceAdapter):
         return _ordered(cls, order)
 
     def close(self) -> None:
-        super().close()
+        with self.cuda.installed():
+            super().close()
         self.cuda.machine.drain()
+        self.cuda.require_no_races()
 
     def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
         # The model's kernel. The pool's own writes from pageable memory, and so waits for most of what it did.
@@ -125,7 +127,10 @@ def _on_model(verb: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-for _name in [name for name in dir(ModelledReference) if not name.startswith("_")]:
+OWN = ("close", "on_model", "read", "read_host", "write")
+"""What needs no installed model, or installs it."""
+
+for _name in [name for name in dir(ModelledReference) if not name.startswith("_") and name not in OWN]:
     _verb = getattr(ModelledReference, _name)
     if callable(_verb) and not isinstance(vars(CacheAdapter).get(_name), classmethod):
         setattr(ModelledReference, _name, _on_model(_verb))

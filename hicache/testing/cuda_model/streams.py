@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -135,7 +135,7 @@ class Stream:
         """Do one piece of work, marks and waits that are over included. False when there is none that may run."""
         if not self.may_run:
             return False
-        with self._machine.running():
+        with Running():
             self._work.popleft()[1]()
         return True
 
@@ -205,7 +205,6 @@ class Machine:
         self._observer = observer
         self._order = order
         self._pace = order.choice((1, 3, 12)) if order else 0
-        self._runs = 0
         self._numbers: dict[int, int] = {}
 
     def current_stream(self) -> Stream:
@@ -241,15 +240,6 @@ class Machine:
 
     # Time.
 
-    def running(self) -> Running:
-        """While work runs."""
-        return Running(self)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether work runs now: what it does is no access of the host."""
-        return self._runs > 0
-
     def run(self) -> bool:
         """Do one piece of work of a stream that may go on: the first, or any when there is an order."""
         while any([reuse.run() for reuse in self._reuses]):
@@ -261,7 +251,7 @@ class Machine:
 
     def pass_time(self) -> None:
         """Let streams go on, as far as the order says."""
-        if self._order is not None and not self.is_running:
+        if self._order is not None:
             for _ in range(self._order.randint(0, self._pace)):
                 if not self.run():
                     return
@@ -301,16 +291,18 @@ class Machine:
 
 
 class Running:
-    """Counts the pieces of work that run: one waits for another when memory is freed in it."""
+    """While work runs, what it does with tensors is what they are on the CPU."""
 
-    def __init__(self, machine: Any) -> None:
-        self._machine = machine
+    def __init__(self) -> None:
+        self._guards = (torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch())
 
     def __enter__(self) -> None:
-        self._machine._runs += 1
+        for guard in self._guards:
+            guard.__enter__()
 
     def __exit__(self, *error: object) -> None:
-        self._machine._runs -= 1
+        for guard in reversed(self._guards):
+            guard.__exit__(None, None, None)
 
 
 def _place() -> str:

@@ -93,8 +93,10 @@ class Operations:
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do an operation of torch."""
-        if self._devices.machine.is_running:
-            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            return self._dispatch(func, args, kwargs)
+
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [one for one in _leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         is_on_device = any(isinstance(one, DeviceTensor) for one in tensors)
         wanted = kwargs.get("device")
@@ -119,14 +121,10 @@ class Operations:
 
     def empty(self, size: Iterable[int], stride: Iterable[int], dtype: torch.dtype, device: Any) -> DeviceTensor:
         """A tensor in memory that the current stream of a device may use."""
-        like = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype, device="meta")
-        items = 1 + sum((n - 1) * step for n, step in zip(like.size(), like.stride(), strict=True))
-        memory, keeper = self._devices.map.allocate(
-            items * dtype.itemsize if like.numel() else 0, self._devices.current_stream(device)
-        )
-        raw = memory.view(memory.start, like.size(), like.stride(), dtype) if like.numel() else torch.empty_like(
-            like, device="cpu"
-        )
+        size, stride = tuple(size), tuple(stride)
+        items = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if all(size) else 0
+        memory, keeper = self._devices.map.allocate(items * dtype.itemsize, self._devices.current_stream(device))
+        raw = memory.view(memory.start, size, stride, dtype)
         return DeviceTensor(raw, memory, keeper, self)
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
@@ -234,11 +232,11 @@ class Operations:
         own = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
         made: list[DeviceTensor] = []
         is_in_place = any(one.alias_info is not None for one in func._schema.returns)
-        if not is_in_place:
-            placed = {"device": "meta"} if "device" in kwargs else {}
-            shapes = func(*_mapped(DeviceTensor, _meta, args), **_mapped(DeviceTensor, _meta, own), **placed)
-            made = [self.empty(one.size(), one.stride(), one.dtype, device) for one in _leaves(shapes)]
         raw_args, raw_own = _mapped(DeviceTensor, _raw, args), _mapped(DeviceTensor, _raw, own)
+        if not is_in_place:
+            # Of which shape the outputs are can be seen from what the memory has now, whatever that is.
+            shapes = func(*(_first_items(args) if func in INDEXING else raw_args), **raw_own)
+            made = [self.empty(one.size(), one.stride(), one.dtype, device) for one in _leaves(shapes)]
         outputs = [one.raw for one in made]
 
         def work() -> None:
@@ -359,8 +357,10 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.raw if isinstance(tensor, DeviceTensor) else tensor
 
 
-def _meta(tensor: DeviceTensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.raw.size(), tensor.raw.stride(), dtype=tensor.raw.dtype, device="meta")
+def _first_items(args: Any) -> Any:
+    """The same arguments, with indices that are all 0."""
+    first, *others = args
+    return _raw(first), *_mapped(torch.Tensor, lambda one: torch.zeros_like(_raw(one)), others)
 
 
 @cache
