@@ -195,7 +195,11 @@ HELD_S = 0.5
 
 
 @clause(
-    "EVICT-9", needs=[Capability.HOST, Capability.HELD], page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH]
+    "EVICT-9",
+    needs=[Capability.HOST, Capability.HELD],
+    page_sizes=[16],
+    write_policies=[WritePolicy.WRITE_THROUGH],
+    executors=[ExecutorKind.STEPPED, ExecutorKind.THREADED],
 )
 def test_a_load_that_a_reset_meets_changes_nothing_after_it(driver: Driver) -> None:
     with host_variant(driver, host={"executor": ExecutorKind.THREADED}) as threaded:

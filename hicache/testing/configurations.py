@@ -98,6 +98,15 @@ QUICK = frozenset(
 """The names of the configurations of a quick run."""
 
 
+ON_MODEL = frozenset(
+    {
+        "full+swa+mamba+indexer/page16/lru/write_through-page_first-streams",
+        "full/page16/lru/write_through-page_first-streams/ScriptedStorage-wait_complete-stepped",
+    }
+)
+"""The names of the configurations that run on a model of CUDA where there is no device."""
+
+
 def standard_configurations(capabilities: Collection[Capability]) -> tuple[CacheConfig, ...]:
     """The standard configurations that these capabilities allow. No two have the same name.
 
@@ -236,6 +245,7 @@ def _storage_product() -> Iterator[CacheConfig]:
         yield with_storage(with_host(replace(_tiny(kind, 16), events=False)), stop_policy=StopPolicy.TIMEOUT)
     threaded = with_host(_tiny(ALL, 16), executor=ExecutorKind.THREADED)
     yield with_storage(threaded, executor=ExecutorKind.THREADED)
+    yield with_storage(with_host(replace(_tiny(ALONE, 16), device="cuda"), executor=ExecutorKind.STREAMS))
     yield with_storage(with_host(_tiny(ALONE, 3)), threshold_pages=THRESHOLD_PAGES)
 
 

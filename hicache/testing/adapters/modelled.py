@@ -127,10 +127,16 @@ def _on_model(verb: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-OWN = ("close", "on_model", "read", "read_host", "write")
+QUIET = frozenset(
+    {
+        *("close", "on_model", "read", "read_host", "write"),
+        *("capabilities", "layers", "slot_bytes", "slots", "stack_layer", "partners"),
+        *("snapshot", "sizes", "host_sizes", "events", "counters", "page_hashes", "storage_keys", "pending"),
+    }
+)
 """What needs no installed model, or installs it."""
 
-for _name in [name for name in dir(ModelledReference) if not name.startswith("_") and name not in OWN]:
+for _name in [name for name in dir(ModelledReference) if not name.startswith("_") and name not in QUIET]:
     _verb = getattr(ModelledReference, _name)
     if callable(_verb) and not isinstance(vars(CacheAdapter).get(_name), classmethod):
         setattr(ModelledReference, _name, _on_model(_verb))

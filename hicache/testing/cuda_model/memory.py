@@ -18,10 +18,6 @@ from hicache.testing.cuda_model.streams import Machine, Mark, Stream
 POISON = 0xAB
 """What freed memory is overwritten with."""
 
-NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by width."""
-
-
 class Memory:
     """A piece of memory. `raw`: its bytes. `device`: that it is on; None for the host.
 
@@ -35,6 +31,13 @@ class Memory:
         self.size_bytes = raw.numel()
         self.shadow = Shadow(machine.log, self.size_bytes, label)
         self.users: dict[int, Stream] = {}
+        self._elements: dict[int, torch.Tensor] = {}
+
+    def elements(self, width: int) -> torch.Tensor:
+        """The number of each element, if it is full of elements of so many bytes."""
+        if width not in self._elements:
+            self._elements[width] = torch.arange(self.size_bytes // width)
+        return self._elements[width]
 
     def view(self, address: int, size: Iterable[int], stride: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of it, from an address in it."""
@@ -58,18 +61,13 @@ class Bytes:
 
     def where(self) -> Where:
         """The bytes. Which items they are is read from index tensors when the work runs."""
-        raw = self.raw
+        raw, width = self.raw, self.raw.itemsize
+        start = raw.data_ptr() - self.memory.start
         if self.items is None and raw.is_contiguous():
-            start = raw.data_ptr() - self.memory.start
-            return slice(start, start + raw.numel() * raw.itemsize)
-        width = raw.itemsize
-        marked = torch.zeros(-(-self.memory.size_bytes // width), dtype=NUMBERS[width])
-        touched = marked.as_strided(raw.size(), raw.stride(), (raw.data_ptr() - self.memory.start) // width)
-        if self.items is None:
-            touched.fill_(-1 if width > 1 else 1)
-        else:
-            touched[self.items] = -1 if width > 1 else 1
-        return np.flatnonzero(marked.view(torch.uint8).numpy()[: self.memory.size_bytes])
+            return slice(start, start + raw.numel() * width)
+        elements = self.memory.elements(width).as_strided(raw.size(), raw.stride(), start // width)
+        touched = (elements if self.items is None else elements[self.items]).reshape(-1, 1) * width
+        return (touched + torch.arange(width)).reshape(-1).numpy()
 
 
 class MemoryMap:

@@ -108,10 +108,10 @@ class Shadow:
             return
         for (actor, was_write), latest in self._latest.items():
             if actor != access.actor and (is_write or was_write):
-                late = np.flatnonzero(latest[where] > access.clock.get(actor, 0))
-                if len(late):
-                    touched = late + where.start if isinstance(where, slice) else where[late]
-                    other = self._log.find(actor, int(latest[touched[0]]))
+                late = latest[where] > access.clock.get(actor, 0)
+                if late.any():
+                    touched = np.flatnonzero(late) + where.start if isinstance(where, slice) else where[late]
+                    other = self._log.find(actor, int(latest[touched].max()))
                     self._report((other, was_write), (access, is_write), touched)
         own = self._latest.get((access.actor, is_write))
         if own is None:
@@ -119,7 +119,7 @@ class Shadow:
         own[where] = access.number
 
     def _report(self, first: tuple[Access, bool], second: tuple[Access, bool], touched: npt.NDArray[np.intp]) -> None:
-        ends = (int(touched[0]), int(touched[-1]) + 1)
+        ends = (int(touched.min()), int(touched.max()) + 1)
         (one, was_write), (other, is_write) = first, second
         did, does = ("written" if was_write else "read"), ("written" if is_write else "read")
         self._log.races.append(Race(self.label, ends, (did, one), (does, other)))

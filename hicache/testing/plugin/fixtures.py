@@ -12,6 +12,7 @@ import pytest
 
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter
+from hicache.testing.configurations import ON_MODEL
 from hicache.testing.driving.driver import Driver
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.evidence import recorded
@@ -46,8 +47,7 @@ def open_cache(adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterato
     store = store_of(config)
     if store is not None:
         store.empty()
-    modelled = adapter_type.on_model(0) if missing_device(config.device) else None
-    opened = recorded(modelled or adapter_type)(config)
+    opened = recorded(_on_model(adapter_type, config) or adapter_type)(config)
     yield opened
     opened.close()
 
@@ -90,4 +90,9 @@ def parametrize(metafunc: pytest.Metafunc, adapter: type[CacheAdapter], configur
 
 def _marks(adapter: type[CacheAdapter], config: CacheConfig) -> list[pytest.MarkDecorator]:
     missing = missing_device(config.device)
-    return [pytest.mark.skip(reason=missing)] if missing and adapter.on_model(0) is None else []
+    return [pytest.mark.skip(reason=missing)] if missing and _on_model(adapter, config) is None else []
+
+
+def _on_model(adapter: type[CacheAdapter], config: CacheConfig) -> type[CacheAdapter] | None:
+    """The class that opens a configuration on a model of CUDA, where its device is missing."""
+    return adapter.on_model(0) if config.name in ON_MODEL and missing_device(config.device) else None
