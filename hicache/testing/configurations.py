@@ -101,7 +101,7 @@ QUICK = frozenset(
 ON_MODEL = frozenset(
     {
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-streams",
-        "full/page16/lru/write_through-page_first-streams/ScriptedStorage-wait_complete-stepped",
+        "full/page16/lru/write_through-page_first-streams/ScriptedStorage-wait_complete-threaded",
     }
 )
 """The names of the configurations that run on a model of CUDA where there is no device."""
@@ -245,7 +245,8 @@ def _storage_product() -> Iterator[CacheConfig]:
         yield with_storage(with_host(replace(_tiny(kind, 16), events=False)), stop_policy=StopPolicy.TIMEOUT)
     threaded = with_host(_tiny(ALL, 16), executor=ExecutorKind.THREADED)
     yield with_storage(threaded, executor=ExecutorKind.THREADED)
-    yield with_storage(with_host(replace(_tiny(ALONE, 16), device="cuda"), executor=ExecutorKind.STREAMS))
+    streams = with_host(replace(_tiny(ALONE, 16), device="cuda"), executor=ExecutorKind.STREAMS)
+    yield with_storage(streams, executor=ExecutorKind.THREADED)
     yield with_storage(with_host(_tiny(ALONE, 3)), threshold_pages=THRESHOLD_PAGES)
 
 

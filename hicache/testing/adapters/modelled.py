@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, ExecutorKind
 from hicache.parallel.group import Group
 from hicache.pools.buffers import PoolBuffers
 from hicache.testing.adapter import CacheAdapter, PageBytes
@@ -75,7 +75,10 @@ class ModelledReference(ReferenceAdapter):
         return super().read_host(pool, slots, layer)
 
     def _open_storage(self, name: str, worker: Worker[StorageJob]) -> Executor[StorageJob]:
-        return super()._open_storage(name, _ToldWorker(worker, self._moves))
+        # The model knows one host: what other threads access is not declared.
+        storage = self._config.storage
+        is_stepped = storage is not None and storage.executor is ExecutorKind.STEPPED
+        return super()._open_storage(name, _ToldWorker(worker, self._moves) if is_stepped else worker)
 
     def _moves(self, job: StorageJob, part: int) -> None:
         """Storage reads pages of the host, or writes them."""
