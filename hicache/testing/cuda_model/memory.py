@@ -18,6 +18,7 @@ from hicache.testing.cuda_model.streams import Machine, Mark, Stream
 POISON = 0xAB
 """What freed memory is overwritten with."""
 
+
 class Memory:
     """A piece of memory. `raw`: its bytes. `device`: that it is on; None for the host.
 

@@ -44,9 +44,7 @@ class CudaModel:
     so (`run`, `Stream.run`), or when the host waits for it. `observer`: a second opinion.
     """
 
-    def __init__(
-        self, order: random.Random | None = None, devices: int = 2, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, order: random.Random | None = None, devices: int = 2, observer: Observer | None = None) -> None:
         self.machine = _Machine(self, order, observer)
         self.map = MemoryMap(self.machine)
         self._all = [torch.device("cuda", number) for number in range(devices)]
@@ -267,8 +265,10 @@ class _Functions(TorchFunctionMode):
             made = func(*args, **own)
             made = self._operations.pinned(made) if is_pinned else made
             return made if device is None else made.to(device)
-        if func is torch.as_tensor and hasattr(args[0], "__cuda_array_interface__") and not isinstance(
-            args[0], torch.Tensor
+        if (
+            func is torch.as_tensor
+            and hasattr(args[0], "__cuda_array_interface__")
+            and not isinstance(args[0], torch.Tensor)
         ):
             return self._operations.mapped(args[0], kwargs.get("device"))
         if func is torch.Tensor.pin_memory:

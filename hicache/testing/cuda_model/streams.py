@@ -133,6 +133,12 @@ class Stream:
 
     def run(self) -> bool:
         """Do one piece of work, marks and waits that are over included. False when there is none that may run."""
+        has_run = self.step()
+        self._machine.reuse_freed()
+        return has_run
+
+    def step(self) -> bool:
+        """As `run`, but memory that it makes free is not reused yet."""
         if not self.may_run:
             return False
         with Running():
@@ -219,6 +225,13 @@ class Machine:
         stream.launch("reuse of freed memory", poison, (), (memory,))
         self._reuses.append(stream)
 
+    def reuse_freed(self) -> None:
+        """Let freed memory be written by somebody else, where nothing needs to be waited for any more."""
+        for stream in self._reuses:
+            while stream.step():
+                pass
+        self._reuses = [stream for stream in self._reuses if not stream.is_idle]
+
     # Accesses.
 
     def access(self, stream: Stream | None, operation: str) -> Access:
@@ -242,8 +255,6 @@ class Machine:
 
     def run(self) -> bool:
         """Do one piece of work of a stream that may go on: the first, or any when there is an order."""
-        while any([reuse.run() for reuse in self._reuses]):
-            self._reuses = [reuse for reuse in self._reuses if not reuse.is_idle]
         ready = [stream for stream in self.streams if stream.may_run]
         if not ready:
             return False

@@ -245,9 +245,7 @@ class Operations:
                 raw.copy_(result)
 
         reads, writes = self._touches(func, args, own)
-        self._devices.current_stream(device).launch(
-            str(func), work, reads, writes + [self._bytes(one) for one in made]
-        )
+        self._devices.current_stream(device).launch(str(func), work, reads, writes + [self._bytes(one) for one in made])
         if is_in_place:
             return own.get("out", args[0] if args else None)
         return made[0] if len(made) == 1 else tuple(made)

@@ -15,11 +15,12 @@ import torch
 
 from hicache.config import ExecutorKind, Layout
 from hicache.errors import ConfigurationError
-from hicache.pools.host import HostPools
+from hicache.pools.host import HostPools, runtime_for
 from hicache.runtime import open_copies, open_storage
 from hicache.stacks import pool_specs
 from hicache.storage.base import Pieces, PoolQuery
 from hicache.storage.memory import MemoryStorage
+from hicache.testing.cuda_model.model import CudaModel
 from hicache.tests.pools.two_tiers import (
     BACKED_UP,
     FULL,
@@ -32,7 +33,6 @@ from hicache.tests.pools.two_tiers import (
     stored_config,
     two_tier_config,
 )
-from hicache.tests.transfer.fake_cuda import FakeCuda, QueuedCopier
 from hicache.tiers.storage_io import StorageWorker
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
 from hicache.transfer.job import NOT_STARTED, CopyJob, CopyWorker, PrefixQuery, Progress, StorageJob
@@ -57,12 +57,28 @@ def threaded(tiers: TwoTiers) -> Executor[CopyJob]:
 
 
 def streams(tiers: TwoTiers) -> Executor[CopyJob]:
-    cuda = FakeCuda()
-    return StreamExecutor(QueuedCopier(tiers.copier(), cuda), cuda)
+    return StreamExecutor(tiers.copier())
 
 
-@pytest.fixture(params=[stepped, threaded, streams], ids=lambda kind: str(kind.__name__))
-def open_one(request: pytest.FixtureRequest) -> Iterator[Open]:
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
+ON_MODEL = "on the model"
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The CPU; or, as the parameter says, a GPU, or a device of the model of CUDA, which finds no race."""
+    where = getattr(request, "param", "cpu")
+    if where != ON_MODEL:
+        yield where
+        return
+    with CudaModel(random.Random(0)).installed() as cuda:
+        yield "cuda:1"
+        torch.cuda.synchronize("cuda:1")
+        cuda.require_no_races()
+
+
+@pytest.fixture
+def open_one(request: pytest.FixtureRequest, device: str) -> Iterator[Open]:
     """Opens executors of one kind, and closes them when the test ends."""
     opened: list[Executor[CopyJob]] = []
 
@@ -73,6 +89,31 @@ def open_one(request: pytest.FixtureRequest) -> Iterator[Open]:
     yield open_and_remember
     for executor in opened:
         executor.close()
+
+
+EVERY_KIND = pytest.mark.parametrize(
+    ("device", "open_one"),
+    [
+        ("cpu", stepped),
+        ("cpu", threaded),
+        (ON_MODEL, streams),
+        pytest.param("cuda", streams, marks=[pytest.mark.gpu, NO_GPU]),
+    ],
+    ids=["stepped", "threaded", "streams on the model", "streams"],
+    indirect=True,
+)
+
+
+def two_tiers(
+    device: str,
+    device_layout: Layout = Layout.LAYER_FIRST,
+    host_layout: Layout = Layout.PAGE_FIRST,
+    dtype: str = "float32",
+) -> TwoTiers:
+    """The pools of a cache; those on the host are pinned where a device reads them."""
+    tiers = TwoTiers(two_tier_config(device_layout, host_layout, dtype, device))
+    tiers.host.pin(runtime_for(device))
+    return tiers
 
 
 def check(tiers: TwoTiers, executor: Executor[CopyJob], job: CopyJob) -> None:
@@ -87,6 +128,7 @@ def check(tiers: TwoTiers, executor: Executor[CopyJob], job: CopyJob) -> None:
         assert np.array_equal(contents(target, pool), own), f"HOST-7: {pool} differs after a {job.kind.value}"
 
 
+@pytest.mark.parametrize("open_one", [stepped, threaded], ids=["stepped", "threaded"], indirect=True)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
 @pytest.mark.parametrize("device_layout", list(Layout))
 @pytest.mark.parametrize("host_layout", list(Layout))
@@ -96,12 +138,13 @@ def test_what_left_comes_back(open_one: Open, dtype: str, device_layout: Layout,
     check(tiers, open_one(tiers), job_of(TransferKind.LOAD, LOADED, 2))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
+@pytest.mark.parametrize(
+    "device", [ON_MODEL, pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])], ids=["model", "gpu"], indirect=True
+)
 @pytest.mark.parametrize("device_layout", list(Layout))
 @pytest.mark.parametrize("host_layout", list(Layout))
-def test_what_left_a_gpu_comes_back(device_layout: Layout, host_layout: Layout) -> None:
-    tiers = TwoTiers(two_tier_config(device_layout, host_layout, "bfloat16", "cuda"))
+def test_what_left_a_gpu_comes_back(device: str, device_layout: Layout, host_layout: Layout) -> None:
+    tiers = two_tiers(device, device_layout, host_layout, "bfloat16")
     copier = tiers.copier()
     for job in (job_of(TransferKind.BACKUP, BACKED_UP, 1), job_of(TransferKind.LOAD, LOADED, 2)):
         executor = open_copies(ExecutorKind.STREAMS, job.kind, copier)
@@ -110,8 +153,9 @@ def test_what_left_a_gpu_comes_back(device_layout: Layout, host_layout: Layout) 
     tiers.host.close()
 
 
-def test_what_ended_is_known_until_it_is_forgotten(open_one: Open) -> None:
-    tiers = TwoTiers(two_tier_config())
+@EVERY_KIND
+def test_what_ended_is_known_until_it_is_forgotten(open_one: Open, device: str) -> None:
+    tiers = two_tiers(device)
     executor = open_one(tiers)
     for number in (1, 2):
         check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP, number))
@@ -121,13 +165,15 @@ def test_what_ended_is_known_until_it_is_forgotten(open_one: Open) -> None:
     assert executor.progress(2).has_ended, "the other job is still known"
 
 
-def test_a_job_without_pages_ends(open_one: Open) -> None:
-    tiers = TwoTiers(two_tier_config())
+@EVERY_KIND
+def test_a_job_without_pages_ends(open_one: Open, device: str) -> None:
+    tiers = two_tiers(device)
     check(tiers, open_one(tiers), job_of(TransferKind.LOAD, [{}]))
 
 
-def test_an_executor_may_be_closed_twice(open_one: Open) -> None:
-    tiers = TwoTiers(two_tier_config())
+@EVERY_KIND
+def test_an_executor_may_be_closed_twice(open_one: Open, device: str) -> None:
+    tiers = two_tiers(device)
     executor = open_one(tiers)
     check(tiers, executor, job_of(TransferKind.BACKUP, BACKED_UP))
     executor.close()

@@ -1,63 +1,121 @@
-"""StreamExecutor: what waits for what on a GPU. Fake streams run their work in any order that events allow."""
+"""StreamExecutor: what waits for what on a GPU. Streams of the model run in any order that events allow."""
 
 from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hicache.pools.buffers import RawBytes
+from hicache.pools.buffers import RawBytes, TierPools
+from hicache.pools.copy import PoolCopier
+from hicache.pools.host import runtime_for
+from hicache.testing.cuda_model.model import CudaModel
+from hicache.testing.cuda_model.streams import Stream
 from hicache.tests.pools.two_tiers import (
     BACKED_UP,
     FULL,
     LOADED,
     TwoTiers,
-    contents,
-    every_slot,
-    fill,
     job_of,
     moved,
     two_tier_config,
 )
-from hicache.tests.transfer.fake_cuda import OF_CACHE, FakeCuda, FakeStream, QueuedCopier
-from hicache.transfer.job import NOT_STARTED, Progress
+from hicache.transfer.job import NOT_STARTED, CopyJob, Progress
 from hicache.transfer.streams import StreamExecutor
 from hicache.types import Pool, TransferKind
+
+OF_CACHE = torch.device("cuda", 1)
+"""The device of the cache. The current device is another one."""
 
 LAYERS = 6
 BACKUP = job_of(TransferKind.BACKUP, BACKED_UP, 1)
 LOAD = job_of(TransferKind.LOAD, LOADED, 2)
+BESIDE = job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], 3)
+"""A load of pages that BACKUP does not touch: only such a load may run beside it."""
+
 FAILED = Progress(0, (), has_ended=True)
+
+
+class BrokenCopier(PoolCopier):
+    """A layer of a job that cannot be queued."""
+
+    broken: tuple[int, int] | None = None
+
+    def queue_layer(self, job: CopyJob, layer: int) -> None:
+        if (job.number, layer) == self.broken:
+            raise RuntimeError(f"no memory to queue layer {layer}")
+        super().queue_layer(job, layer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gpu:
-    """Pools on a GPU whose streams run when a test says so.
+    """Pools on a GPU whose streams run when a test says so, or the host waits for them.
 
     `backups`, `loads`: the executor of each direction. `compute`: the stream that the model runs on. `backup_stream`,
     `load_stream`: those of the executors.
     """
 
     tiers: TwoTiers
-    cuda: FakeCuda
+    cuda: CudaModel
     backups: StreamExecutor
     loads: StreamExecutor
-    compute: FakeStream
-    backup_stream: FakeStream
-    load_stream: FakeStream
+    compute: Stream
+    backup_stream: Stream
+    load_stream: Stream
+
+    @classmethod
+    def on(cls, cuda: CudaModel, broken_layer: int | None = None) -> Gpu:
+        """On a model that is installed. `broken_layer`: a layer of LOAD that cannot be queued."""
+        tiers = TwoTiers(two_tier_config(device=str(OF_CACHE)))
+        tiers.host.pin(runtime_for(str(OF_CACHE)))
+        copier = BrokenCopier(tiers.device, tiers.host, tiers.order)
+        copier.broken = None if broken_layer is None else (LOAD.number, broken_layer)
+        torch.cuda.synchronize(OF_CACHE)
+        cuda.waits.clear()
+        return cls(tiers, cuda, StreamExecutor(copier), StreamExecutor(copier), *cuda.streams)
+
+    def compute_all(self, seed: int) -> None:
+        """Launch a kernel that writes random bytes to every slot."""
+        random = np.random.default_rng(seed)
+        for buffers in self.tiers.device.buffers.values():
+            for raw in buffers.raw:
+                data = torch.from_numpy(random.integers(0, 256, tuple(raw.shape), dtype=np.uint8))
+                self.cuda.kernel("fill", partial(torch.Tensor.copy_, in_memory(raw), data), writes=[(raw, None)])
+
+    def close(self) -> None:
+        """Let everything run, and end the use of the host's memory."""
+        self.backups.close()
+        self.loads.close()
+        self.tiers.host.close()
+        self.cuda.require_no_races()
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """What is in memory at this moment, whatever streams have still to do."""
+    return getattr(tensor, "raw", tensor)
+
+
+def contents(pools: TierPools, pool: str) -> RawBytes:
+    """All bytes of a pool at this moment, uint8 [pages, layers, bytes of a page in a layer]."""
+    raws = [in_memory(raw).numpy() for raw in pools.buffers[pool].raw]
+    return np.concatenate(raws, axis=3).reshape(*raws[0].shape[:2], -1)
 
 
 @pytest.fixture
-def gpu(request: pytest.FixtureRequest) -> Gpu:
+def gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
     """A GPU. `request.param`: a layer of LOAD that cannot be queued."""
-    tiers, cuda = TwoTiers(two_tier_config()), FakeCuda()
-    broken = (LOAD.number, request.param) if hasattr(request, "param") else None
-    copier = QueuedCopier(tiers.copier(), cuda, broken)
-    return Gpu(tiers, cuda, StreamExecutor(copier, cuda), StreamExecutor(copier, cuda), *cuda.streams)
+    with CudaModel().installed() as cuda:
+        opened = Gpu.on(cuda, getattr(request, "param", None))
+        yield opened
+        opened.close()
 
 
 def whole(parts: int) -> Progress:
@@ -65,7 +123,7 @@ def whole(parts: int) -> Progress:
     return Progress(LAYERS, (1,) * parts, has_ended=True)
 
 
-def run_alone(stream: FakeStream) -> int:
+def run_alone(stream: Stream) -> int:
     """Let one stream go as far as it can, and count its steps."""
     steps = 0
     while stream.run():
@@ -74,10 +132,10 @@ def run_alone(stream: FakeStream) -> int:
 
 
 def test_streams_are_on_the_device_of_the_cache_whichever_is_the_current_one(gpu: Gpu) -> None:
-    assert gpu.cuda.device != OF_CACHE, "the current device is another one"
+    assert gpu.cuda.current_device() != OF_CACHE.index, "the current device is another one"
     gpu.backups.submit(BACKUP)
-    gpu.loads.submit(LOAD)
-    gpu.loads.wait_layer(LOAD.number, 0)
+    gpu.loads.submit(BESIDE)
+    gpu.loads.wait_layer(BESIDE.number, 0)
     devices = {stream.device for stream in gpu.cuda.streams}
     assert devices == {OF_CACHE}, f"expected streams of {OF_CACHE} alone, got {devices}"
 
@@ -86,11 +144,12 @@ def test_submitting_copies_nothing_and_does_not_wait(gpu: Gpu) -> None:
     before = contents(gpu.tiers.host, Pool.KV)
     gpu.backups.submit(BACKUP)
     assert gpu.backups.progress(1) == NOT_STARTED, "the GPU has not come to it"
+    assert not gpu.cuda.waits, f"FLOW-1: the caller waited for the GPU: {gpu.cuda.waits}"
     assert np.array_equal(contents(gpu.tiers.host, Pool.KV), before), "no byte has moved"
 
 
 def test_a_backup_copies_what_was_being_written_when_it_was_submitted(gpu: Gpu) -> None:
-    gpu.compute.launch(lambda: fill(gpu.tiers.device, seed=3))
+    gpu.compute_all(seed=3)
     gpu.backups.submit(BACKUP)
     run_alone(gpu.backup_stream)
     assert not gpu.backups.progress(1).has_ended, "the pages are not written yet"
@@ -103,7 +162,8 @@ def test_a_backup_copies_what_was_being_written_when_it_was_submitted(gpu: Gpu) 
 
 def test_a_load_overwrites_nothing_that_is_still_read(gpu: Gpu) -> None:
     before, read = contents(gpu.tiers.device, Pool.KV), []
-    gpu.compute.launch(lambda: read.append(contents(gpu.tiers.device, Pool.KV)))
+    raws = [(raw, None) for raw in gpu.tiers.device.buffers[Pool.KV].raw]
+    gpu.cuda.kernel("read", lambda: read.append(contents(gpu.tiers.device, Pool.KV)), reads=raws)
     gpu.loads.submit(LOAD)
     run_alone(gpu.load_stream)
     run_alone(gpu.compute)
@@ -135,8 +195,8 @@ def test_who_waits_for_a_layer_goes_on_and_its_stream_waits(gpu: Gpu, layer: int
     expected, read = moved(LOAD, gpu.tiers, len(LOADED)), dict[str, RawBytes]()
 
     def launch_read(pool: str, number: int) -> None:
-        buffers, slots = gpu.tiers.device.buffers[pool], every_slot(gpu.tiers.device, pool)
-        gpu.compute.launch(lambda: read.update({pool: buffers.read(slots, number)}))
+        raws = [(raw[:, number], None) for raw in gpu.tiers.device.buffers[pool].raw]
+        gpu.cuda.kernel("read", lambda: read.update({pool: contents(gpu.tiers.device, pool)[:, number]}), reads=raws)
 
     gpu.loads.submit(LOAD)
     gpu.loads.wait_layer(2, layer)
@@ -150,15 +210,15 @@ def test_who_waits_for_a_layer_goes_on_and_its_stream_waits(gpu: Gpu, layer: int
     run_alone(gpu.compute)
     for pool, number in gpu.tiers.order[layer]:
         wanted = expected[pool][:, number]
-        assert np.array_equal(read[pool].reshape(wanted.shape), wanted), f"HOST-6: {pool} was read too early"
+        assert np.array_equal(read[pool], wanted), f"HOST-6: {pool} was read too early"
 
 
 def test_directions_do_not_wait_for_each_other(gpu: Gpu) -> None:
     gpu.backups.submit(BACKUP)
-    gpu.loads.submit(LOAD)
+    gpu.loads.submit(BESIDE)
     run_alone(gpu.compute)
     run_alone(gpu.load_stream)
-    assert gpu.loads.progress(2).has_ended, "the load-back has ended"
+    assert gpu.loads.progress(3).has_ended, "the load-back has ended"
     assert not gpu.backups.progress(1).has_ended, "the backup has not begun"
 
 
@@ -187,23 +247,26 @@ def test_a_stopped_job_runs_to_its_end(gpu: Gpu) -> None:
 
 def test_closing_waits_for_all_that_was_queued(gpu: Gpu) -> None:
     gpu.backups.submit(BACKUP)
-    gpu.loads.submit(LOAD)
+    gpu.loads.submit(BESIDE)
     gpu.backups.close()
     assert gpu.backups.progress(1).has_ended, "the backup has ended"
     gpu.loads.close()
-    assert gpu.loads.progress(2).has_ended, "the load-back has ended"
+    assert gpu.loads.progress(3).has_ended, "the load-back has ended"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_backups_are_right_in_any_order_that_streams_allow(gpu: Gpu, seed: int) -> None:
-    chance = random.Random(seed)
-    for number in range(10, 15):
-        gpu.compute.launch(partial(fill, gpu.tiers.device, seed=number))
-        backup = job_of(TransferKind.BACKUP, BACKED_UP, number)
-        gpu.backups.submit(backup)
-        gpu.loads.submit(job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], number + 10))
-        while not gpu.backups.progress(number).has_ended:
-            chance.choice(gpu.cuda.streams).run()
-        for pool, own in moved(backup, gpu.tiers, len(BACKED_UP)).items():
-            assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of backup {number}"
-    gpu.loads.wait(24)
+@given(order=st.integers(0, 999))
+@settings(max_examples=20)
+def test_backups_are_right_in_any_order_that_streams_allow(order: int) -> None:
+    with CudaModel(random.Random(order)).installed() as cuda:
+        gpu = Gpu.on(cuda)
+        for number in range(10, 15):
+            gpu.compute_all(seed=number)
+            backup = job_of(TransferKind.BACKUP, BACKED_UP, number)
+            gpu.backups.submit(backup)
+            gpu.loads.submit(job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], number + 10))
+            while not gpu.backups.progress(number).has_ended:
+                pass
+            for pool, own in moved(backup, gpu.tiers, len(BACKED_UP)).items():
+                assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of backup {number}"
+        gpu.loads.wait(24)
+        gpu.close()
