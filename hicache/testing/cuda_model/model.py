@@ -27,6 +27,8 @@ Items: TypeAlias = "tuple[Any, ...] | None"
 
 Touched: TypeAlias = tuple[torch.Tensor, Items]
 
+MAX_SHOWN = 5
+
 ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
 """CUDA's codes."""
 
@@ -203,9 +205,10 @@ class CudaModel:
             self.machine.host_touches(operation, Bytes(memory, raw, items), is_write=is_write)
 
     def require_no_races(self) -> None:
-        """Raise AssertionError with the accesses of each race."""
+        """Raise AssertionError with the accesses of the first races."""
         if self.races:
-            raise AssertionError("\n".join(["accesses in no order:", *map(str, self.races)]))
+            shown = [f"{len(self.races)} pairs of accesses in no order:", *map(str, self.races[:MAX_SHOWN])]
+            raise AssertionError("\n".join(shown))
 
 
 def _bytes(tensor: torch.Tensor, items: Items) -> Bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,8 @@ from hicache.stacks import layer_order, pool_specs
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
 from hicache.transfer.job import CopyJob, Move, PageBatch, StorageJob
 from hicache.types import Component, Pool, Slots, StopPolicy, StorageKind, TransferKind
+
+See = Callable[[TierPools, str], RawBytes]
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 PAGE_SIZE = 3
@@ -129,13 +131,16 @@ def _batch_of(prefix: str, pages: int) -> PageBatch:
     return PageBatch(Pool.KV, tuple(f"{prefix}/{page}" for page in range(pages)), np.arange(1, pages + 1))
 
 
-def moved(job: CopyJob, tiers: TwoTiers, parts: int) -> dict[str, RawBytes]:
-    """What the pools of the tier that a job writes to should hold once its first parts have arrived, by pool."""
-    device, host = tiers.device, tiers.host
+def moved(job: CopyJob, tiers: TwoTiers, parts: int, see: See | None = None) -> dict[str, RawBytes]:
+    """What the pools of the tier that a job writes to should hold once its first parts have arrived, by pool.
+
+    `see`: how all bytes of a pool are seen, if not by `contents`.
+    """
+    device, host, seen = tiers.device, tiers.host, see or contents
     source, target = (device, host) if job.kind is TransferKind.BACKUP else (host, device)
-    expected = {pool: contents(target, pool) for pool in target.buffers}
+    expected = {pool: seen(target, pool) for pool in target.buffers}
     for pool, own in expected.items():
-        found = contents(source, pool)
+        found = seen(source, pool)
         for part in job.parts[:parts]:
             if move := part.get(source.buffers[pool].spec.owner):
                 ends = (move.device, move.host) if source is device else (move.host, move.device)

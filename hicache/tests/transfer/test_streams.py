@@ -59,7 +59,7 @@ class BrokenCopier(PoolCopier):
 class Gpu:
     """Pools on a GPU whose streams run when a test says so, or the host waits for them.
 
-    `backups`, `loads`: the executor of each direction. `compute`: the stream that the model runs on. `backup_stream`,
+    `backups`, `loads`: the executor of each direction. `compute_stream`: the stream that the model runs on. `backup_stream`,
     `load_stream`: those of the executors.
     """
 
@@ -67,7 +67,7 @@ class Gpu:
     cuda: CudaModel
     backups: StreamExecutor
     loads: StreamExecutor
-    compute: Stream
+    compute_stream: Stream
     backup_stream: Stream
     load_stream: Stream
 
@@ -82,13 +82,17 @@ class Gpu:
         cuda.waits.clear()
         return cls(tiers, cuda, StreamExecutor(copier), StreamExecutor(copier), *cuda.streams)
 
-    def compute_all(self, seed: int) -> None:
-        """Launch a kernel that writes random bytes to every slot."""
+    def compute(self, seed: int, job: CopyJob) -> None:
+        """Launch kernels that write random bytes to the device pages of a job."""
         random = np.random.default_rng(seed)
         for buffers in self.tiers.device.buffers.values():
+            moves = [part[buffers.spec.owner] for part in job.parts if buffers.spec.owner in part]
+            pages = (torch.from_numpy(np.concatenate([move.device for move in moves])),)
             for raw in buffers.raw:
-                data = torch.from_numpy(random.integers(0, 256, tuple(raw.shape), dtype=np.uint8))
-                self.cuda.kernel("fill", partial(torch.Tensor.copy_, in_memory(raw), data), writes=[(raw, None)])
+                data = torch.from_numpy(random.integers(0, 256, (len(pages[0]), *raw.shape[1:]), dtype=np.uint8))
+                self.cuda.kernel(
+                    "fill", partial(torch.Tensor.index_put_, in_memory(raw), pages, data), (), [(raw, pages)]
+                )
 
     def close(self) -> None:
         """Let everything run, and end the use of the host's memory."""
@@ -149,11 +153,11 @@ def test_submitting_copies_nothing_and_does_not_wait(gpu: Gpu) -> None:
 
 
 def test_a_backup_copies_what_was_being_written_when_it_was_submitted(gpu: Gpu) -> None:
-    gpu.compute_all(seed=3)
+    gpu.compute(3, BACKUP)
     gpu.backups.submit(BACKUP)
     run_alone(gpu.backup_stream)
     assert not gpu.backups.progress(1).has_ended, "the pages are not written yet"
-    run_alone(gpu.compute)
+    run_alone(gpu.compute_stream)
     run_alone(gpu.backup_stream)
     assert gpu.backups.progress(1) == whole(len(BACKED_UP)), "once they are written they are copied"
     for pool, own in moved(BACKUP, gpu.tiers, len(BACKED_UP)).items():
@@ -166,7 +170,7 @@ def test_a_load_overwrites_nothing_that_is_still_read(gpu: Gpu) -> None:
     gpu.cuda.kernel("read", lambda: read.append(contents(gpu.tiers.device, Pool.KV)), reads=raws)
     gpu.loads.submit(LOAD)
     run_alone(gpu.load_stream)
-    run_alone(gpu.compute)
+    run_alone(gpu.compute_stream)
     assert np.array_equal(read[0], before), (
         "FLOW-1: a kernel that was launched before the load-back reads the old bytes"
     )
@@ -177,7 +181,7 @@ def test_a_load_overwrites_nothing_that_is_still_read(gpu: Gpu) -> None:
 def test_a_load_arrives_layer_by_layer(gpu: Gpu) -> None:
     expected = moved(LOAD, gpu.tiers, len(LOADED))
     gpu.loads.submit(LOAD)
-    run_alone(gpu.compute)
+    run_alone(gpu.compute_stream)
     seen = [0]
     while not gpu.loads.progress(2).has_ended:
         assert gpu.load_stream.run(), "the load-back needs no other stream"
@@ -202,12 +206,12 @@ def test_who_waits_for_a_layer_goes_on_and_its_stream_waits(gpu: Gpu, layer: int
     gpu.loads.wait_layer(2, layer)
     for pool, number in gpu.tiers.order[layer]:
         launch_read(pool, number)
-    run_alone(gpu.compute)
+    run_alone(gpu.compute_stream)
     assert not read, "HOST-6: the reader's stream waits for the layer"
     while not read:
         assert gpu.cuda.run(), "some stream can go on until the layer is read"
     assert gpu.loads.progress(2).steps == layer + 1, "HOST-6: it waits for no later layer"
-    run_alone(gpu.compute)
+    run_alone(gpu.compute_stream)
     for pool, number in gpu.tiers.order[layer]:
         wanted = expected[pool][:, number]
         assert np.array_equal(read[pool], wanted), f"HOST-6: {pool} was read too early"
@@ -216,7 +220,7 @@ def test_who_waits_for_a_layer_goes_on_and_its_stream_waits(gpu: Gpu, layer: int
 def test_directions_do_not_wait_for_each_other(gpu: Gpu) -> None:
     gpu.backups.submit(BACKUP)
     gpu.loads.submit(BESIDE)
-    run_alone(gpu.compute)
+    run_alone(gpu.compute_stream)
     run_alone(gpu.load_stream)
     assert gpu.loads.progress(3).has_ended, "the load-back has ended"
     assert not gpu.backups.progress(1).has_ended, "the backup has not begun"
@@ -260,13 +264,13 @@ def test_backups_are_right_in_any_order_that_streams_allow(order: int) -> None:
     with CudaModel(random.Random(order)).installed() as cuda:
         gpu = Gpu.on(cuda)
         for number in range(10, 15):
-            gpu.compute_all(seed=number)
             backup = job_of(TransferKind.BACKUP, BACKED_UP, number)
+            gpu.compute(number, backup)
             gpu.backups.submit(backup)
             gpu.loads.submit(job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], number + 10))
             while not gpu.backups.progress(number).has_ended:
                 pass
-            for pool, own in moved(backup, gpu.tiers, len(BACKED_UP)).items():
+            for pool, own in moved(backup, gpu.tiers, len(BACKED_UP), contents).items():
                 assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of backup {number}"
         gpu.loads.wait(24)
         gpu.close()
