@@ -22,7 +22,8 @@ for text in TEXTS:
     try:
         _, threshold, base_s, per_ki_token_s, _ = HybridCacheController.parse_storage_backend_extra_config(text)
         answer = f"threshold {threshold}, timeout {base_s} s and {per_ki_token_s} s for 1024 tokens"
-    except Exception as error:
+    except (TypeError, ValueError) as error:
         answer = f"{type(error).__name__}: {error}"
     print(f"{text:45} {answer}")
-print(f"a year is longer than NaN seconds: {365 * 86400 > float('nan')}")
+timeout_s = float("nan")
+print(f"a year is longer than NaN seconds: {timeout_s < 365 * 86400}")

@@ -13,10 +13,9 @@ import os
 import tempfile
 import time
 from array import array
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-os.environ.setdefault("HICACHE_HOST_MEMORY_RESERVE_BYTES", "0")
 
 import torch
 from sglang.srt.managers import cache_controller
@@ -47,21 +46,30 @@ OPTIONS = {
 }
 
 # One rank, host memory that is not pinned, and copies by torch: this runs without a GPU.
-ONE = {f"{group}_{what}": value for group in ("tp", "attn_tp", "moe_tp", "pp") for what, value in (("rank", 0), ("size", 1))}
+ONE = {
+    f"{group}_{what}": value
+    for group in ("tp", "attn_tp", "moe_tp", "pp")
+    for what, value in (("rank", 0), ("size", 1))
+}
 get_parallel().override_permanently(**ONE, attn_dcp_rank=0)
 cache_controller.is_dp_attention_enabled = lambda: False
 cache_controller.HiCacheController.get_attn_cp_rank_and_size = lambda _: (0, 1)
 
 
-def copy(src_layers: Any, dst_layers: Any, src_indices: Any, dst_indices: Any, page_size: int) -> None:
+def copy(src_layers: Any, dst_layers: Any, src_indices: Any, dst_indices: Any, **_: Any) -> None:
+    """Copy slots of each layer."""
     for source, target in zip(src_layers, dst_layers, strict=True):
         target[dst_indices] = source[src_indices]
 
 
 for module in (base, common, mha):
     module.transfer_kv_direct = copy
+    if hasattr(module, "HICACHE_HOST_MEMORY_RESERVE_BYTES"):
+        module.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
     if hasattr(module, "ALLOC_MEMORY_FUNCS"):
-        module.ALLOC_MEMORY_FUNCS["cpu"] = lambda dims, dtype, device, **_: torch.zeros(dims, dtype=dtype, device=device)
+        module.ALLOC_MEMORY_FUNCS["cpu"] = lambda dims, dtype, device, **_: torch.zeros(
+            dims, dtype=dtype, device=device
+        )
 
 
 class Server:
@@ -113,7 +121,9 @@ class Server:
         while not self.cache.check_prefetch_progress(request) and time.monotonic() < end_s:
             self.cache.check_hicache_events()
             time.sleep(0.05)
-        return f"{self.cache.pop_prefetch_loaded_tokens(request) // PAGE} of {(len(PROMPT) - start) // PAGE} pages loaded"
+        return (
+            f"{self.cache.pop_prefetch_loaded_tokens(request) // PAGE} of {(len(PROMPT) - start) // PAGE} pages loaded"
+        )
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -121,10 +131,10 @@ with tempfile.TemporaryDirectory() as folder:
     first.compute(2)
     first.compute(4)
     first.evict(2)
-    print(f"the end left the device: {len(os.listdir(folder))} of 4 pages in storage")
+    print(f"the end left the device: {len(list(Path(folder).iterdir()))} of 4 pages in storage")
     print(f"  a second server: {Server(folder).prefetch(as_scheduler=True)}")
     first.evict(2)
-    print(f"everything left the device: {len(os.listdir(folder))} of 4 pages in storage")
+    print(f"everything left the device: {len(list(Path(folder).iterdir()))} of 4 pages in storage")
     print(f"  a second server: {Server(folder).prefetch(as_scheduler=True)}")
     third = Server(folder)
     third.compute(2)
