@@ -58,13 +58,13 @@ def require_same(results: list[RunResult]) -> None:
     assert counts[0] or len(results) == 1, "RANK-2: expected ranks to agree on something, but no collective was seen"
 
 
-@clause("RANK-1", "RANK-2", needs=(*NEEDS, Capability.REQUESTS))
+@clause("RANK-1", "RANK-2", needs=NEEDS)
 @on_meshes(*ALL_MESHES)
 def test_ranks_with_a_host_tier_hold_one_tree(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     require_same(launch.values(runs_workload, adapter_type, configuration(adapter_type, stop_policy=None), 1))
 
 
-@clause("RANK-1", "RANK-2", "RANK-3", "FETCH-7", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
+@clause("RANK-1", "RANK-2", "RANK-3", "FETCH-7", needs=STORAGE_NEEDS)
 @on_meshes(TP1, *ALL_MESHES)
 def test_ranks_with_storage_hold_one_tree(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     results = launch.values(runs_workload, adapter_type, configuration(adapter_type), 2)
@@ -76,7 +76,7 @@ def test_ranks_with_storage_hold_one_tree(launch: Launch, adapter_type: type[Cac
     )
 
 
-@clause("RANK-1", "RANK-2", "FETCH-7", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
+@clause("RANK-1", "RANK-2", "FETCH-7", needs=STORAGE_NEEDS)
 @pytest.mark.parametrize("policy", [StopPolicy.BEST_EFFORT, StopPolicy.TIMEOUT], ids=lambda policy: policy.value)
 @on_meshes(TP2)
 def test_ranks_that_do_not_wait_hold_one_tree(
@@ -85,7 +85,7 @@ def test_ranks_that_do_not_wait_hold_one_tree(
     require_same(launch.values(runs_workload, adapter_type, configuration(adapter_type, stop_policy=policy), 3))
 
 
-@clause("RANK-1", "RANK-2", needs=(*NEEDS, Capability.REQUESTS))
+@clause("RANK-1", "RANK-2", needs=NEEDS)
 @on_meshes(TP2)
 def test_ranks_that_back_up_what_must_leave_hold_one_tree(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, write_policy=WritePolicy.WRITE_BACK, stop_policy=None)
@@ -123,7 +123,7 @@ def runs_workload_reordered(
     return digest_of(driver.snapshot()).text, came, calls
 
 
-@clause("FETCH-7", "RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
+@clause("FETCH-7", "RANK-1", "RANK-2", needs=STORAGE_NEEDS)
 @on_meshes(TP2, CP2_TP2)
 def test_the_order_of_mappings_changes_nothing(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
@@ -151,7 +151,7 @@ def test_ranks_hold_one_tree_whatever_happens_on_each(adapter_type: type[CacheAd
     assert not missed, f"{examples} examples did not reach {sorted(missed)}; they reached {sorted(machine.met)}"
 
 
-@clause("RANK-1", "RANK-2", needs=(*STORAGE_NEEDS, Capability.REQUESTS))
+@clause("RANK-1", "RANK-2", needs=STORAGE_NEEDS)
 def test_a_workload_on_the_processes_of_torchrun(pytestconfig: pytest.Config) -> None:
     assert __package__ is not None, "the suite is a package"
     # Where this process finds the suite and the adapter, the ranks find them too.

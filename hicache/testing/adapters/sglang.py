@@ -559,7 +559,7 @@ class Sglang0518(Sglang0517):
 
         def start_noted() -> None:
             # SGLang forgets what a write copies when it starts it.
-            self._writes.update((one.node_ids[0], one) for one in controller.write_queue)
+            self._writes.update((number, one) for one in controller.write_queue for number in one.node_ids)
             start()
 
         controller.start_writing = start_noted

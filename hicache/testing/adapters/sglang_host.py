@@ -155,7 +155,7 @@ class SglangHostVerbs(HostVerbs):
     def host_view(self) -> HostView:
         """The host tier. Copies that are not yet acknowledged are shown as transfers."""
         nodes, arriving = list(walk(self.cache.root_node)), self._arriving()
-        pins = self._count(nodes, (lock for one in self._own_receipts() for lock in self.locked_by(one)))
+        pins = self._count(nodes, (lock for one in self.own_receipts() for lock in self.locked_by(one)))
         below = self._count(nodes, (lock for one in self.own_host_receipts() for lock in self.host_locked_by(one)))
         views = tuple([self._host_node(node, pins[id(node)], below[id(node)], arriving) for node in nodes])
         pools = {name: self.host_pools.view(name) for name in self.config.components}
@@ -181,13 +181,13 @@ class SglangHostVerbs(HostVerbs):
         self, node: Any, pins: Mapping[str, int], host_pins: Mapping[str, int], arriving: Arriving
     ) -> HostNodeView:
         held = {name: node.component_data[INDEX[name]] for name in self.config.components}
+        # SGLang also locks copies that are not yet acknowledged, which are shown as transfers.
+        there = {name: (id(node), name) not in arriving for name in held}
         return HostNodeView(
-            slots={
-                name: None if (id(node), name) in arriving else self._shown(name, data) for name, data in held.items()
-            },
-            locks={name: data.host_lock_ref for name, data in held.items()},
+            slots={name: self._shown(name, data) if there[name] else None for name, data in held.items()},
+            locks={name: data.host_lock_ref if there[name] else 0 for name, data in held.items()},
             pins=pins,
-            host_pins=host_pins,
+            host_pins={name: count if there[name] else 0 for name, count in host_pins.items()},
         )
 
     def _shown(self, name: str, data: Any) -> Slots | None:
@@ -217,7 +217,8 @@ class SglangHostVerbs(HostVerbs):
     def is_arriving(self, component: str, slots: Any) -> bool:
         """Whether these host slots of a node are the target of a copy that is not yet acknowledged."""
 
-    def _own_receipts(self) -> Iterator[Receipt]:
+    def own_receipts(self) -> Iterator[Receipt]:
+        """The locks on the device that the cache itself holds."""
         for handle, params, _ in self.ongoing_writes():
             if params is not None:
                 yield Receipt(handle, params)

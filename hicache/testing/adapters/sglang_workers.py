@@ -7,7 +7,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hicache.types import StorageKind
@@ -30,6 +30,10 @@ ANSWERS = (
     "host_mem_release_queue",
 )
 """The queues with the results of the threads for the scheduler."""
+
+
+CROSSINGS = ("_all_reduce_prefetch_groups", "_all_reduce")
+"""The methods in which a thread agrees with those of the other ranks, as the releases name them."""
 
 
 _OF_SGLANG = re.compile(r"\((prefetch|backup)_\w+_func\)$")
@@ -106,6 +110,8 @@ class StorageThreads:
     def __init__(self, controller: Any, gate: Gate) -> None:
         self.gate = gate
         self._controller = controller
+        self._crossing = set[threading.Thread]()
+        self._crossings: dict[str, list[int]] = {}
         if threading.excepthook is not _note_death:
             _others.append(threading.excepthook)
             threading.excepthook = _note_death
@@ -142,10 +148,34 @@ class StorageThreads:
         written = len(self._controller.ack_write_queue)
         return (written, *(one.qsize() for one in queues if one is not None))
 
+    def watch_ranks(self) -> None:
+        """Count from now on the collectives of the threads, in which they wait for other ranks."""
+        for name in CROSSINGS:
+            if hasattr(self._controller, name):
+                setattr(self._controller, name, self._counted(getattr(self._controller, name)))
+
+    def crossings(self) -> Mapping[str, Sequence[int]]:
+        """How many collectives each thread has entered, and has left."""
+        return {name: list(counts) for name, counts in self._crossings.items()}
+
+    def _counted(self, collective: Callable[..., None]) -> Callable[..., None]:
+        def counted(*arguments: Any, **options: Any) -> None:
+            thread = threading.current_thread()
+            counts = self._crossings.setdefault(thread.name.partition("(")[2], [0, 0])
+            counts[0] += 1
+            self._crossing.add(thread)
+            try:
+                collective(*arguments, **options)
+            finally:
+                self._crossing.discard(thread)
+                counts[1] += 1
+
+        return counted
+
     def _is_working(self, name: str) -> bool:
         waits, working = self._items(name)
-        at_gate = self.gate.waiting()
-        if any(thread not in at_gate for thread in working):
+        waiting = self.gate.waiting() | self._crossing
+        if any(thread not in waiting for thread in working):
             return True
         thread = getattr(self._controller, WORKERS[name][0], None)
         return bool(waits) and not working and thread is not None and thread.is_alive()

@@ -15,8 +15,8 @@ from torch import distributed
 from hicache.testing.ranks.calls import Call, ComparedCalls
 from hicache.testing.violation import violation
 
-ComparedCallsOf = Callable[[Sequence[int], int], ComparedCalls]
-"""Returns the compared calls of a group, given its ranks and this rank's index among them."""
+ComparedCallsOf = Callable[[str, Sequence[int], int], ComparedCalls]
+"""Returns the compared calls of a group, given its name, its ranks and this rank's index among them."""
 
 
 VERBS = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "send", "recv")
@@ -52,10 +52,17 @@ class Interposer:
             if tensor is not None and tensor.device.type != self._device.type:
                 raise violation("RANK-3", str(call), f"a tensor on {self._device}", f"one on {tensor.device}")
             ranks = distributed.get_process_group_ranks(group)
-            self._compared_calls_of(ranks, ranks.index(distributed.get_rank())).compare(call, "")
+            place = ranks.index(distributed.get_rank())
+            self._compared_calls_of(_name(group, ranks), ranks, place).compare(call, "")
             return verb(*arguments, **options)
 
         return compared
+
+
+def _name(group: Any, ranks: Sequence[int]) -> str:
+    """The name of a group. Several may have the same ranks, and torch numbers them alike on each rank."""
+    own = f"ranks {', '.join(map(str, ranks))}"
+    return own if group is None or group is distributed.group.WORLD else f"{own} of group {group.group_name}"
 
 
 def _reduction(given: Mapping[str, Any]) -> str:

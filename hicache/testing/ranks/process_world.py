@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -40,6 +41,8 @@ class ProcessWorld(RankWorld):
         self._note = note
         self._is_recorded = is_recorded
         self._by_group = dict[str, ComparedCalls]()
+        self._of_threads = set[str]()
+        self._is_interposed = False
         self._openings = 0
         self._recorder = DeviceRecorder()
         self._recorder.install()
@@ -62,7 +65,8 @@ class ProcessWorld(RankWorld):
         return {axis: RecordedGroup(opened[axis], self._by_group[axis]) for axis in axes}
 
     def interpose(self) -> None:
-        if self._is_recorded:
+        if self._is_recorded and not self._is_interposed:
+            self._is_interposed = True
             Interposer(self._compared_calls_of, self.device).install()
 
     @property
@@ -70,7 +74,8 @@ class ProcessWorld(RankWorld):
         return {name: compared_calls.calls for name, compared_calls in self._by_group.items()}
 
     def _compared_of_groups(self) -> Iterable[ComparedCalls]:
-        return list(self._by_group.values())
+        # A thread of the cache enters the collectives of its own groups when it likes.
+        return [compared for name, compared in self._by_group.items() if name not in self._of_threads]
 
     @property
     def devices(self) -> frozenset[str]:
@@ -84,11 +89,12 @@ class ProcessWorld(RankWorld):
         for compared_calls in (*self._by_group.values(), self._all_ranks):
             compared_calls.leave(how)
 
-    def _compared_calls_of(self, ranks: Sequence[int], place: int) -> ComparedCalls:
-        """The compared calls of one of torch's groups, by its ranks."""
-        name = f"ranks {', '.join(map(str, ranks))}"
+    def _compared_calls_of(self, name: str, ranks: Sequence[int], place: int) -> ComparedCalls:
+        """The compared calls of one of torch's groups, by its name."""
         if name not in self._by_group:
             self._by_group[name] = self._open(name, name, place, len(ranks))
+            if threading.current_thread() is not threading.main_thread():
+                self._of_threads.add(name)
         return self._by_group[name]
 
     def _open(self, key: str, name: str, place: int, size: int) -> ComparedCalls:
