@@ -126,18 +126,6 @@ class SglangRank(SglangAdapter):
             self.threads.gate.set_open(is_open=True)
             self._settle()
 
-    def prefetch(self, key: Any) -> Any:
-        self._settle()
-        return super().prefetch(key)
-
-    def check_prefetch(self, ticket: Any) -> int | None:
-        self._settle()
-        return super().check_prefetch(ticket)
-
-    def abort_prefetch(self, ticket: Any) -> None:
-        self._settle()
-        super().abort_prefetch(ticket)
-
     def load_back(self, handle: Handle, *, quota: int | None) -> LoadBack | None:
         before = len(self.cache.cache_controller.ack_load_queue)
         load = super().load_back(handle, quota=quota)
@@ -255,11 +243,11 @@ def group_options(own: Topology) -> Mapping[str, Any]:
     """
     mesh = mesh_of(own)
     rank = mesh.rank_of(own)
-    opened = {name: _open(groups, rank) for name, groups in _groups(mesh).items()}
+    opened = {name: _open(groups, rank) for name, groups in groups_of(mesh).items()}
     return {**opened, "pp_rank": own.pp_rank, "pp_size": own.pp_size}
 
 
-def _groups(mesh: Mesh) -> Mapping[str, list[list[int]]]:
+def groups_of(mesh: Mesh) -> Mapping[str, list[list[int]]]:
     """The ranks of each group, by SGLang's option for it."""
     stages = [
         range(first, first + mesh.ranks // mesh.pp_size) for first in range(0, mesh.ranks, mesh.ranks // mesh.pp_size)

@@ -161,7 +161,7 @@ class StorageThreads:
     def _counted(self, collective: Callable[..., None]) -> Callable[..., None]:
         def counted(*arguments: Any, **options: Any) -> None:
             thread = threading.current_thread()
-            counts = self._crossings.setdefault(thread.name.partition("(")[2], [0, 0])
+            counts = self._crossings.setdefault(thread.name.partition("(")[2].rstrip(")"), [0, 0])
             counts[0] += 1
             self._crossing.add(thread)
             try:

@@ -8,11 +8,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -23,17 +23,19 @@ from hicache.storage.base import PoolQuery
 from hicache.storage.keys import check_scope
 from hicache.testing import adapters
 from hicache.testing.adapter import Capability, load_adapter
-from hicache.testing.adapters import storage_sglang
+from hicache.testing.adapters import sglang_ranks, storage_sglang
 from hicache.testing.adapters.sglang_import import sglang_version
 from hicache.testing.adapters.sglang_pages import scope_of
 from hicache.testing.adapters.sglang_view import extra_key
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.adapters.storage_sglang import SglangStorage
 from hicache.testing.configurations import standard_configurations
+from hicache.testing.hybrid_model import TINY_MODEL, HybridModel, reshaped
 from hicache.testing.plugin.known_failures import read_known_failures
+from hicache.testing.ranks.world import Mesh
 from hicache.testing.releases import ADAPTERS as RELEASES
 from hicache.testing.storage.page_bytes import Sheet
-from hicache.types import HitPolicy, StorageKind
+from hicache.types import HitPolicy, StorageKind, TransferKind
 
 ADAPTERS = {name: release for release, name in RELEASES["sglang"].items()} | {"Sglang0523Rust": "0.5.23"}
 """Each adapter class, and the release that it needs."""
@@ -143,6 +145,8 @@ class Controller(SimpleNamespace):
     def prefetch_thread_func(self) -> None:
         while (item := self.prefetch_queue.get()) != "end":
             self._gate.enter()
+            if item == "agree":
+                self._all_reduce()
             if item == "bad":
                 raise RuntimeError("storage raises, as a test wants it")
             self.prefetch_hit_queue.put(item)
@@ -392,3 +396,67 @@ def test_the_lists_of_known_failures_can_be_read(path: Path) -> None:
 def test_there_is_a_list_for_each_release() -> None:
     names = [path.name for path in STORAGE_LISTS]
     assert names == ["hicachefile-0.5.13.toml", "hicachefile-0.5.23.toml"], f"got {names}"
+
+
+# sglang_ranks: what needs no SGLang.
+
+
+class Ack(NamedTuple):
+    """As SGLang's acknowledgement of a copy."""
+
+    start_event: object
+    finish_event: object
+    node_ids: list[int]
+
+
+def test_a_copy_ends_when_it_is_released_or_waited_for() -> None:
+    acks = sglang_ranks.Acks(TransferKind.BACKUP)
+    for number in range(3):
+        acks.append(Ack(None, None, [number, number + 1]))
+    first, second, _ = (ack.finish_event for ack in acks)
+    assert [one.parts for one in acks.pending()] == [2, 2, 2], f"three copies of two nodes each, got {acks.pending()}"
+    first.synchronize()
+    assert first.query(), "expected a copy that SGLang waited for to have ended"
+    assert not second.query(), "expected the next one to be held"
+    assert [one.ticket for one in acks.pending()] == [("backup", 2), ("backup", 3)], f"got {acks.pending()}"
+    acks.release()
+    acks.holds = False
+    acks.append(Ack(None, None, [9]))
+    assert not acks.pending(), f"expected none to be held, got {acks.pending()}"
+
+
+def test_the_groups_are_those_of_sglangs_scheduler() -> None:
+    groups = sglang_ranks.groups_of(Mesh(tp_size=2, cp_size=2, pp_size=2))
+    assert groups == {
+        "tp_cache_group": [[0, 1, 2, 3], [4, 5, 6, 7]],
+        "attn_tp_cache_group": [[0, 1], [2, 3], [4, 5], [6, 7]],
+        "attn_cp_cache_group": [[0, 2], [1, 3], [4, 6], [5, 7]],
+        "pp_cache_group": [[0, 4], [1, 5], [2, 6], [3, 7]],
+    }, f"got {groups}"
+
+
+def test_stages_and_ranks_share_the_layers_and_heads() -> None:
+    config = replace(tiny("full+swa/page16/lru"), model=reshaped(TINY_MODEL, full_layers=3, kv_heads=4))
+    mesh = Mesh(tp_size=2, cp_size=1, pp_size=2)
+    shares = [sglang_ranks.share_of(replace(config, topology=mesh.topology(rank))) for rank in range(mesh.ranks)]
+    models = [HybridModel.of(share.model) for share in shares]
+    assert [(one.full_layers, one.kv_heads) for one in models] == [(1, 2), (1, 2), (2, 2), (2, 2)], f"got {models}"
+
+
+def test_a_thread_that_waits_for_another_rank_is_idle() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def collective() -> None:
+        entered.set()
+        leave.wait(timeout=10)
+
+    with working(is_open=True) as (controller, threads):
+        controller._all_reduce = collective
+        threads.watch_ranks()
+        controller.prefetch_queue.put("agree")
+        assert entered.wait(timeout=10), "expected the thread to enter the collective"
+        threads.wait_until_idle()
+        assert list(threads.crossings().values()) == [[1, 0]], f"got {threads.crossings()}"
+        leave.set()
+        assert controller.prefetch_hit_queue.get(timeout=10) == "agree", "expected the thread to go on"
+        assert list(threads.crossings().values()) == [[1, 1]], f"got {threads.crossings()}"
