@@ -19,9 +19,10 @@ from hicache.testing.adapters.sglang import Sglang0513, Sglang0523Python, Sglang
 from hicache.testing.adapters.sglang_host import Receipt, Ticket
 from hicache.testing.adapters.sglang_import import import_from, sglang_version
 from hicache.testing.adapters.sglang_pools import arriving_slots
+from hicache.testing.adapters.sglang_storage import PrefetchTicket
 from hicache.testing.hybrid_model import HybridModel, reshaped
 from hicache.testing.ranks.world import Mesh, RankWorld, mesh_of
-from hicache.types import Handle, LoadBack, TransferKind, TransferPhase
+from hicache.types import Handle, Key, LoadBack, TransferKind, TransferPhase
 
 STATES = "the storage threads of all ranks"
 """The purpose of an exchange in which ranks tell how far their threads are."""
@@ -125,6 +126,10 @@ class SglangRank(SglangAdapter):
         if self.config.storage is not None:
             self.threads.gate.set_open(is_open=True)
             self._settle()
+
+    def prefetch(self, key: Key) -> PrefetchTicket | None:
+        self._settle()
+        return super().prefetch(key)
 
     def load_back(self, handle: Handle, *, quota: int | None) -> LoadBack | None:
         before = len(self.cache.cache_controller.ack_load_queue)
