@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -355,6 +356,35 @@ def shown(script: str) -> list[str]:
     )
     command = [sys.executable, "-c", code, str(SCRIPTS / script)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@NEEDS_VLLM
+def test_the_script_shows_blocks_of_others_that_are_stored_after_a_reset() -> None:
+    lines = shown("vllm_offload_reset.py")
+    assert lines == told_output("a request gets the blocks that left"), f"docs/findings.md shows other lines: {lines}"
+    (others, stored), own = (numbers(line) for line in lines[2:4]), numbers(lines[7])
+    assert set(others) & set(stored), f"expected blocks of the second request to be stored, got {stored}"
+    assert len(set(own)) < len(own), f"expected a block twice in a job, got {own}"
+    assert lines[8].endswith("KeyError: 5"), f"got {lines[8]!r}"
+
+
+@NEEDS_VLLM
+def test_the_script_shows_two_copies_on_the_host_of_which_one_is_removed() -> None:
+    lines = shown("vllm_simple_removed_event.py")
+    hashes = [line.split("'")[1] for line in lines if "Block" in line]
+    assert hashes[0] == hashes[1] == hashes[2], f"expected one hash, stored twice and removed once, got {lines}"
+    assert lines[-1] == "a third request finds 4 of the tokens [1, 2, 3, 4] on the host", f"got {lines[-1]!r}"
+
+
+def told_output(first: str) -> list[str]:
+    """What docs/findings.md shows as the output of a script that begins so."""
+    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    return f"{first}{page.partition(f'```{chr(10)}{first}')[2].partition(f'{chr(10)}```')[0]}".splitlines()
+
+
+def numbers(line: str) -> list[int]:
+    """The numbers in the lists of a line."""
+    return [int(one) for found in re.findall(r"\[([^]]*)\]", line) for one in found.split(",")]
 
 
 @NEEDS_VLLM
