@@ -1,7 +1,8 @@
 """vLLM 0.33.0's offloading connector stores blocks of other requests after a reset, where a model has a sliding window.
 
 It needs vLLM alone, no GPU and no model. Run it with `python docs/reproductions/vllm_offload_reset.py`.
-It prints which blocks of the device a request has, and which ones the connector stores under its name.
+It prints which blocks of the device a request has, which ones the connector stores under its name, and that no event
+tells of the reset.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ config = SimpleNamespace(
     cache_config=SimpleNamespace(
         block_size=BLOCK, enable_prefix_caching=True, cache_dtype="auto", **dict.fromkeys(absent)
     ),
-    kv_events_config=None,
+    kv_events_config=SimpleNamespace(enable_kv_cache_events=True),
     kv_transfer_config=SimpleNamespace(kv_connector_extra_config=host, engine_id="engine"),
     model_config=SimpleNamespace(
         model="model", dtype=torch.float16, max_model_len=100, use_mla=False, get_total_num_kv_heads=lambda: 1
@@ -70,7 +71,9 @@ class Engine:
     """The calls of vLLM's scheduler to its cache and to the connector."""
 
     def __init__(self) -> None:
-        self.cache = KVCacheManager(blocks, max_model_len=100, scheduler_block_size=BLOCK, hash_block_size=BLOCK)
+        self.cache = KVCacheManager(
+            blocks, max_model_len=100, scheduler_block_size=BLOCK, hash_block_size=BLOCK, enable_kv_cache_events=True
+        )
         spec = CPUOffloadingSpec(build_offloading_config(config, blocks))
         self.connector = OffloadingConnectorScheduler(spec, config, blocks)
 
@@ -110,6 +113,11 @@ class Engine:
         done = OffloadingWorkerMetadata(completed_jobs=dict.fromkeys(jobs, 1))
         self.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=done))
 
+    def show_events(self, when: str) -> None:
+        """Print the events of device and host since the last call."""
+        events = [*self.cache.take_events(), *self.connector.take_events()]
+        print(f"  {when}: {[f'{type(event).__name__} {event.medium}' for event in events]}")
+
     def show(self, name: str) -> None:
         """Print the blocks of a request; 0 is a block that has left the window."""
         full, window = self.cache.get_block_ids(name)
@@ -148,3 +156,12 @@ try:
     engine.complete(stored)
 except KeyError as error:
     print(f"  the report of the worker raises KeyError: {error}")
+
+print("no event tells that the host is empty")
+engine = Engine()
+first = engine.new_request("first", 0, 8)
+engine.complete(engine.step(first, 8))
+engine.show_events("after a store")
+engine.connector.reset_cache()
+print(f"  while the request runs, the device is reset: {engine.cache.reset_prefix_cache()}")
+engine.show_events("after the reset of the host")

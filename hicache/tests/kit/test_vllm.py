@@ -361,7 +361,8 @@ def shown(script: str) -> list[str]:
 @NEEDS_VLLM
 def test_the_script_shows_blocks_of_others_that_are_stored_after_a_reset() -> None:
     lines = shown("vllm_offload_reset.py")
-    assert lines == told_output("a request gets the blocks that left"), f"docs/findings.md shows other lines: {lines}"
+    told = [*told_output("a request gets the blocks that left"), *told_output("no event tells")]
+    assert lines == told, f"docs/findings.md shows other lines: {lines}"
     (others, stored), own = (numbers(line) for line in lines[2:4]), numbers(lines[7])
     assert set(others) & set(stored), f"expected blocks of the second request to be stored, got {stored}"
     assert len(set(own)) < len(own), f"expected a block twice in a job, got {own}"
