@@ -377,6 +377,13 @@ def test_the_script_shows_two_copies_on_the_host_of_which_one_is_removed() -> No
     assert lines[-1] == "a third request finds 4 of the tokens [1, 2, 3, 4] on the host", f"got {lines[-1]!r}"
 
 
+@NEEDS_VLLM
+def test_the_script_shows_a_request_that_waits_for_ever() -> None:
+    lines = shown("vllm_tiering_never_ends.py")
+    assert lines == told_output("the CPU has room for"), f"docs/findings.md shows other lines: {lines}"
+    assert lines[-1] == "after 1000 steps a request of 5 chunks waits on", f"got {lines[-1]!r}"
+
+
 def told_output(first: str) -> list[str]:
     """What docs/findings.md shows as the output of a script that begins so."""
     page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
