@@ -1,4 +1,4 @@
-"""vLLM 0.33.0's tiering manager never lets a request go on whose prefix is longer than the tier of the CPU.
+"""vLLM 0.33.0's tiering manager lets a request wait for ever, whose chunks evict each other from the tier of the CPU.
 
 It needs vLLM alone, no GPU and no model. Run it with `python docs/reproductions/vllm_tiering_never_ends.py`.
 It prints how many steps a request waits for the connector, and what it can load then.
@@ -59,54 +59,74 @@ config = SimpleNamespace(
     speculative_config=None,
     use_v2_model_runner=False,
 )
-cache = KVCacheManager(blocks, max_model_len=100, scheduler_block_size=BLOCK, hash_block_size=BLOCK)
-connector = OffloadingConnectorScheduler(TieringOffloadingSpec(build_offloading_config(config, blocks)), config, blocks)
 
 
-def new_request(name: str, tokens: int) -> Request:
-    """A request for so many tokens, which begins as every other one."""
-    request = Request(name, list(range(tokens)), None, PoolingParams(), block_hasher=hasher)
-    connector.on_new_request(request)
-    return request
+class Engine:
+    """The calls of vLLM's scheduler to its cache and to the connector."""
+
+    def __init__(self) -> None:
+        self.cache = KVCacheManager(blocks, max_model_len=100, scheduler_block_size=BLOCK, hash_block_size=BLOCK)
+        spec = TieringOffloadingSpec(build_offloading_config(config, blocks))
+        self.connector = OffloadingConnectorScheduler(spec, config, blocks)
+
+    def new_request(self, name: str, first: int, chunks: int) -> Request:
+        """A request for so many chunks of tokens, which count from the first."""
+        tokens = list(range(first, first + chunks * BLOCK))
+        request = Request(name, tokens, None, PoolingParams(), block_hasher=hasher)
+        self.connector.on_new_request(request)
+        return request
+
+    def compute(self, name: str, first: int, chunks: int) -> None:
+        """Compute a request chunk by chunk, and report each as stored on the CPU; the tier below stores it then."""
+        request = self.new_request(name, first, chunks)
+        self.connector.get_num_new_matched_tokens(request, 0)
+        for chunk in range(chunks):
+            output = SchedulerOutput.make_empty()
+            new = self.cache.allocate_slots(request, BLOCK)
+            if chunk == 0:
+                self.connector.update_state_after_alloc(request, self.cache.get_blocks(name), 0)
+                output.scheduled_new_reqs = [NewRequestData.from_request(request, self.cache.get_block_ids(name))]
+            else:
+                table, computed = new.get_block_ids(), request.num_computed_tokens
+                output.scheduled_cached_reqs = CachedRequestData([name], set(), [], {}, [table], [computed], [0])
+            output.num_scheduled_tokens = {name: BLOCK}
+            meta = self.connector.build_connector_meta(output)
+            request.num_computed_tokens += BLOCK
+            done = OffloadingWorkerMetadata(completed_jobs=dict.fromkeys(meta.store_jobs, 1))
+            self.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=done))
+        self.connector.build_connector_meta(SchedulerOutput.make_empty())
+
+    def ask(self, request: Request) -> None:
+        """Ask in each step what a request can load, until the answer is not to wait."""
+        for step in range(STEPS):
+            found, _ = self.connector.get_num_new_matched_tokens(request, 0)
+            self.connector.build_connector_meta(SchedulerOutput.make_empty())
+            if found is not None:
+                print(f"  {request.request_id} waits {step} steps, and can load {found // BLOCK} chunks")
+                return
+        print(f"  {request.request_id} waits {STEPS} steps, and would wait on")
+
+    def show(self) -> None:
+        """Print how many chunks the tier below has."""
+        print(f"  the tier below has {self.connector.manager.secondary_tiers[0].get_num_chunks()} chunks")
 
 
-def compute(request: Request, tokens: int) -> None:
-    """Compute tokens of a request in a step, and report that they are stored on the CPU."""
-    name, output = request.request_id, SchedulerOutput.make_empty()
-    new = cache.allocate_slots(request, tokens)
-    if request.num_computed_tokens == 0:
-        connector.update_state_after_alloc(request, cache.get_blocks(name), 0)
-        output.scheduled_new_reqs = [NewRequestData.from_request(request, cache.get_block_ids(name))]
-    else:
-        output.scheduled_cached_reqs = CachedRequestData(
-            [name], set(), [], {}, [new.get_block_ids()], [request.num_computed_tokens], [0]
-        )
-    output.num_scheduled_tokens = {name: tokens}
-    meta = connector.build_connector_meta(output)
-    request.num_computed_tokens += tokens
-    done = OffloadingWorkerMetadata(completed_jobs=dict.fromkeys(meta.store_jobs, 1))
-    connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=done))
+print(f"the CPU has room for {CPU_CHUNKS} chunks: a prefix of {CPU_CHUNKS} or of {CPU_CHUNKS + 1}")
+engine = Engine()
+engine.compute("first", 0, CPU_CHUNKS + 1)
+engine.show()
+engine.ask(engine.new_request("a request of 4 chunks", 0, CPU_CHUNKS))
+engine.ask(engine.new_request("a request of 5 chunks", 0, CPU_CHUNKS + 1))
+engine.connector.shutdown()
 
-
-def wait(request: Request) -> tuple[int, int | None]:
-    """Ask in each step what a request can load; how many steps it waits, and the answer: None if it waits on."""
-    for step in range(STEPS):
-        found, _ = connector.get_num_new_matched_tokens(request, 0)
-        connector.build_connector_meta(SchedulerOutput.make_empty())
-        if found is not None:
-            return step, found
-    return STEPS, None
-
-
-print(f"the CPU has room for {CPU_CHUNKS} chunks of {BLOCK} tokens")
-first = new_request("first", (CPU_CHUNKS + 1) * BLOCK)
-connector.get_num_new_matched_tokens(first, 0)
-for _ in range(CPU_CHUNKS + 1):
-    compute(first, BLOCK)
-connector.build_connector_meta(SchedulerOutput.make_empty())
-print(f"the tier below has {connector.manager.secondary_tiers[0].get_num_chunks()}")
-for count in (CPU_CHUNKS, CPU_CHUNKS + 1):
-    steps, answer = wait(new_request(f"of {count} chunks", count * BLOCK))
-    told = "waits on" if answer is None else f"can load {answer} tokens"
-    print(f"after {steps} steps a request of {count} chunks {told}")
-connector.shutdown()
+print("a prefix of 3 chunks, while others are stored")
+engine = Engine()
+engine.compute("first", 0, 3)
+engine.compute("second", 100, 4)
+engine.show()
+waiting = engine.new_request("a request of 3 chunks", 0, 3)
+engine.ask(waiting)
+print("  the device has no room for it, and another request stores 2 chunks")
+engine.compute("third", 200, 2)
+engine.ask(waiting)
+engine.connector.shutdown()
