@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +12,7 @@ from typing import Protocol
 from hicache.clock import Clock
 from hicache.config import Topology
 from hicache.errors import RankError
-from hicache.parallel.mesh import AXES, places, tree_ranks, world_rank
+from hicache.parallel.mesh import AXES, axis_ranks, places, tree_ranks, world_rank
 
 GRACE = 0.5
 """How much longer than the deadline a rank waits for the answers of others, as a share of the deadline."""
@@ -44,23 +46,51 @@ class RankStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective that a rank waits in. `since`: when the rank began it, in seconds by the monitor's clock."""
+    """A collective that a rank waits in. `since`: when the rank began it, in seconds by the monitor's clock.
+
+    `number`: counted in the group, from 0. `position`: counted over all groups of the rank. `count`: of its values.
+    """
 
     group: str
     number: int
     what: str
     since: float
+    position: int
+    count: int
 
     def __str__(self) -> str:
         return f"call {self.number} ({self.what})"
 
+    @property
+    def signature(self) -> int:
+        """63 bits that are the same on two ranks if they are in the same call, and differ otherwise."""
+        text = f"{self.position} {self.group} {self.number} {self.what} {self.count}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class PartedError(RuntimeError):
+    """A collective has ended, and its ranks were in different calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The call that a rank is in, and when it began it, in seconds by the clock of the rank that reads the answer."""
+    """The call that a rank is in, and when it began it, in seconds by the clock of the rank that reads the answer.
 
+    `has_parted`: whether the call has ended with PartedError.
+    """
+
+    group: str
     call: str
+    position: int
+    count: int
+    has_parted: bool
     since: float
+
+    @property
+    def what(self) -> str:
+        """The call in words, as it differs from another one."""
+        values = f"{self.count} value{'' if self.count == 1 else 's'}"
+        return f"{self.call} with {values}"
 
 
 class RankMonitor:
@@ -85,12 +115,14 @@ class RankMonitor:
         self._clock = clock
         self._pause = pause
         self._verdict: RankError | None = None
+        self._begun = 0
 
-    def begin(self, group: str, number: int, what: str) -> Call:
+    def begin(self, group: str, number: int, what: str, count: int) -> Call:
         """A call that begins now. Raises the verdict, if there is one: after one failed call all later calls fail."""
         if self._verdict is not None:
             raise _copy_of(self._verdict)
-        return Call(group, number, what, self._clock.now())
+        self._begun += 1
+        return Call(group, number, what, self._clock.now(), self._begun, count)
 
     def wait_for_all(self, call: Call) -> None:
         """Wait until every rank of the tree has reached this call. Raises TimeoutError when the wait must end."""
@@ -114,7 +146,7 @@ class RankMonitor:
         return _copy_of(self._verdict)
 
     def _agreed_verdict(self, call: Call, cause: Exception) -> RankError:
-        self._answer(call)
+        self._answer(call, has_parted=isinstance(cause, PartedError))
         limit_s = max(self._clock.now(), call.since + self._timeout_s) + GRACE * self._timeout_s
         answers = dict[int, _Answer]()
         while True:
@@ -124,25 +156,53 @@ class RankMonitor:
                 return _from_text(self._store.compare_set(VERDICT, "", own))
             self._pause(PAUSE_S)
 
-    def _answer(self, call: Call) -> None:
-        self._store.set(_alive(self._rank), f"{self._clock.now() - call.since} {call} of {call.group}")
+    def _answer(self, call: Call, *, has_parted: bool) -> None:
+        waited_s = self._clock.now() - call.since
+        answer = [call.group, str(call), call.position, call.count, has_parted, waited_s]
+        self._store.set(_alive(self._rank), json.dumps(answer))
         self._store.set(ALARM, str(self._rank))
 
     def _is_new(self, rank: int, answers: Mapping[int, _Answer]) -> bool:
         return rank not in answers and self._store.check([_alive(rank)])
 
     def _answer_of(self, rank: int) -> _Answer:
-        waited_s, call = self._store.get(_alive(rank)).decode().split(maxsplit=1)
-        return _Answer(call, self._clock.now() - float(waited_s))
+        group, call, position, count, has_parted, waited_s = json.loads(self._store.get(_alive(rank)))
+        return _Answer(group, call, position, count, has_parted, self._clock.now() - waited_s)
 
     def _own_verdict(self, call: Call, answers: Mapping[int, _Answer], cause: Exception) -> RankError:
+        different = self._different(answers)
+        if different is not None:
+            return different
         missing = self._missing(answers)
         if not missing:
-            calls = ", ".join(f"{answer.call} on world rank {rank}" for rank, answer in sorted(answers.items()))
+            calls = ", ".join(f"{one.call} of {one.group} on world rank {at}" for at, one in sorted(answers.items()))
             return RankError(f"every rank answered in time, yet these calls failed: {calls}: {cause}", call.group, ())
         ranks = tuple(self._rank_along(call.group, rank) for rank in missing)
         who = f"{_ranks(ranks)} of {call.group} did not reach {call} within {self._timeout_s:g} s"
         return RankError(f"{who} (world {_ranks(missing)})", call.group, ranks)
+
+    def _different(self, answers: Mapping[int, _Answer]) -> RankError | None:
+        """The error that names the ranks of a group that made another call than most; None if no group has parted."""
+        parted = [rank for rank in self._ranks if rank in answers and answers[rank].has_parted]
+        if not parted:
+            return None
+        group = answers[parted[0]].group
+        members = [rank for rank in self._group_of(parted[0], group) if rank in parted]
+        calls = Counter((answer.position, answer.group, answer.what) for answer in answers.values())
+        # Of two ranks the call of neither is more frequent: then the first one is taken to be right.
+        first = max(members, key=lambda rank: calls[_place(answers[rank])])
+        others = [rank for rank in members if _place(answers[rank]) != _place(answers[first])]
+        ranks = tuple(self._rank_along(group, rank) for rank in others)
+        made = "; ".join(
+            f"rank {self._rank_along(group, rank)} of {group} made {answers[rank].what} (world rank {rank})"
+            for rank in others
+        )
+        usual = f"rank {self._rank_along(group, first)} made {answers[first].what}"
+        return RankError(f"RANK-2: {made}, where {usual}", group, ranks)
+
+    def _group_of(self, rank: int, axis: str) -> tuple[int, ...]:
+        """The world ranks of the group of a rank along an axis."""
+        return next(ranks for ranks in axis_ranks(self._places[rank])[axis] if rank in ranks)
 
     def _missing(self, answers: Mapping[int, _Answer]) -> tuple[int, ...]:
         """The ranks without an answer; if all answered, those that began after the first rank's deadline."""
@@ -154,6 +214,10 @@ class RankMonitor:
         """The rank of a world rank within the group of an axis; the world rank itself for the group `world`."""
         rank: int = getattr(self._places[world], f"{group}_rank") if group in AXES else world
         return rank
+
+
+def _place(answer: _Answer) -> tuple[int, str, str]:
+    return answer.position, answer.group, answer.what
 
 
 def _alive(rank: int) -> str:

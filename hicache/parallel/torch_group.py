@@ -15,29 +15,28 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hicache.clock import WallClock
 from hicache.config import Topology
-from hicache.errors import ConfigurationError, InvariantError
+from hicache.errors import ConfigurationError, RankError
 from hicache.parallel.bounded import bounded
 from hicache.parallel.communicators import BACKENDS, Communicators
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import world_rank, world_size
-from hicache.parallel.rank_monitor import Call, RankMonitor
+from hicache.parallel.rank_monitor import Call, PartedError, RankMonitor
 
-LEAST = -(2**63)
+GREATEST = 2**63 - 1
 BLOCK = 64
 """Numbers in one collective of any rank: with tensors of unequal lengths gloo ends the process, and NCCL may hang."""
 
 POLL_S = 20e-6
 """Seconds between two checks of a GPU: about as long as a reduction of a few numbers takes."""
 
-OPERATIONS = {Reduction.MIN: distributed.ReduceOp.MIN, Reduction.MAX: distributed.ReduceOp.MAX}
-
 
 class TorchGroup:
     """A Group on a process group of torch.distributed. Numbers are sent as int64 tensors on the communicators' device.
 
-    Every verb is a reduction: in torch's own broadcast the first rank would go on while another is dead. It is one
-    collective for up to BLOCK - 2 values, and always one that tells whether all ranks have as many values. A call that
-    has not ended by the deadline of `monitor` raises RankError, and so does every later call on any group of the rank.
+    Every verb is a MIN: in torch's own broadcast the first rank would go on while another is dead, and ranks that
+    reduce by MIN and MAX at once get different results. It is one collective for up to BLOCK - 2 values, whose first
+    numbers tell whether all ranks are in the same call with as many values. A call that differs between ranks, or has
+    not ended by the deadline of `monitor`, raises RankError, and so does every later call on any group of the rank.
     """
 
     def __init__(self, name: str, communicators: Communicators, monitor: RankMonitor) -> None:
@@ -53,43 +52,46 @@ class TorchGroup:
         self._is_connected = False
 
     def reduce(self, values: Sequence[int], reduction: Reduction, purpose: str) -> list[int]:
-        return self._call(values, reduction, f"{reduction.value} {purpose}")
+        if reduction is Reduction.MIN:
+            return self._call(values, f"MIN {purpose}")
+        # The bits of a number inverted: the order of int64 numbers the other way round.
+        return [~least for least in self._call([~value for value in values], f"MAX {purpose}")]
 
     def broadcast(self, values: Sequence[int], purpose: str) -> list[int]:
-        own = values if self.rank == 0 else [LEAST] * len(values)
-        return self._call(own, Reduction.MAX, f"broadcast {purpose}")
+        return self._call(values if self.rank == 0 else [GREATEST] * len(values), f"broadcast {purpose}")
 
     def barrier(self, purpose: str) -> None:
-        self._call([0], Reduction.MIN, f"barrier {purpose}")
+        self._call([], f"barrier {purpose}")
 
-    def _call(self, values: Sequence[int], reduction: Reduction, what: str) -> list[int]:
-        call = self._monitor.begin(self.name, self._calls, what)
+    def _call(self, values: Sequence[int], what: str) -> list[int]:
+        """The least of each value over all ranks."""
+        call = self._monitor.begin(self.name, self._calls, what, len(values))
         self._calls += 1
-        sent = [len(values), -len(values), *values]
-        first, second, *reduced = self._reduced(sent[:BLOCK], reduction, call)
-        least, greatest = sorted((first, -second))
-        if least != greatest:
-            raise InvariantError(
-                f"RANK-1: the ranks of {self.name} diverged: in {what} they have {least} to {greatest} values"
-            )
+        sent = [call.signature, ~call.signature, *values]
+        least, greatest, *reduced = self._reduced(sent[:BLOCK], call)
+        if least != ~greatest:
+            raise self._failed(call, PartedError("its ranks were in different calls"))
         for begin in range(BLOCK, len(sent), BLOCK):
-            reduced += self._reduced(sent[begin : begin + BLOCK], reduction, call)
+            reduced += self._reduced(sent[begin : begin + BLOCK], call)
         return reduced[: len(values)]
 
-    def _reduced(self, values: Sequence[int], reduction: Reduction, call: Call) -> list[int]:
+    def _failed(self, call: Call, cause: Exception) -> RankError:
+        verdict = self._monitor.verdict(call, cause)
+        self._communicators.abort()
+        return verdict
+
+    def _reduced(self, values: Sequence[int], call: Call) -> list[int]:
         padded = [*values, *[0] * (BLOCK - len(values))]
         with torch.cuda.stream(self._stream):
             numbers = torch.tensor(padded, dtype=torch.int64, device=self._device)
             try:
-                self._reduce(numbers, reduction, call)
+                self._reduce(numbers, call)
             except (RuntimeError, TimeoutError) as error:
-                verdict = self._monitor.verdict(call, error)
-                self._communicators.abort()
-                raise verdict from error
+                raise self._failed(call, error) from error
             return [int(number) for number in numbers.tolist()]
 
-    def _reduce(self, numbers: torch.Tensor, reduction: Reduction, call: Call) -> None:
-        work = self._begin(numbers, reduction, call)
+    def _reduce(self, numbers: torch.Tensor, call: Call) -> None:
+        work = self._begin(numbers, call)
         if work is None:
             raise RuntimeError(f"this process is not in the group {self.name}")
         if self._stream is None:
@@ -101,13 +103,13 @@ class TorchGroup:
             work.wait()
             self._await(self._stream.query, partial(time.sleep, POLL_S), call)
 
-    def _begin(self, numbers: torch.Tensor, reduction: Reduction, call: Call) -> distributed.Work | None:
+    def _begin(self, numbers: torch.Tensor, call: Call) -> distributed.Work | None:
         group = self._communicators.group(self.name)
 
         def begin() -> distributed.Work | None:
             with torch.cuda.stream(self._stream):
                 work: distributed.Work | None = distributed.all_reduce(
-                    numbers, OPERATIONS[reduction], group=group, async_op=True
+                    numbers, distributed.ReduceOp.MIN, group=group, async_op=True
                 )
             return work
 
@@ -194,10 +196,10 @@ def open_groups(topology: Topology, store: Store, device: str | torch.device, ti
 
 def _make(communicators: Communicators, topology: Topology, monitor: RankMonitor) -> None:
     """Make the groups when every rank has come. Raises RankError when one does not."""
-    call = monitor.begin("world", 0, "opening")
+    call = monitor.begin("world", 0, "opening", 0)
     try:
         monitor.wait_for_all(call)
-        call = monitor.begin("world", 1, "connecting")
+        call = monitor.begin("world", 1, "connecting", 0)
         must_give_up = partial(monitor.must_give_up, call)
         bounded(partial(communicators.make, topology), must_give_up, monitor.poll_s, "connecting")
     except (RuntimeError, TimeoutError) as error:

@@ -18,7 +18,7 @@ from torch import distributed
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from hicache.config import Topology
-from hicache.errors import InvariantError, RankError
+from hicache.errors import RankError
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import axis_ranks, topology_of, world_rank, world_size
 from hicache.parallel.torch_group import TorchGroup, open_groups
@@ -185,9 +185,9 @@ def reduce_other_lengths(lengths: Mapping[int, int], reduction: Reduction, topol
     group = open_groups(topology, store, "cpu", 60)["tp"]
     try:
         result = group.reduce(list(range(lengths[topology.tp_rank])), reduction, "progress")
-    except InvariantError as error:
+    except RankError as error:
         return str(error)
-    raise AssertionError(f"expected an InvariantError, rank {topology.tp_rank} got {result}")
+    raise AssertionError(f"expected a RankError, rank {topology.tp_rank} got {result}")
 
 
 def be_late(topology: Topology, store: Store) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from hicache.clock import VirtualClock
 from hicache.config import Topology
 from hicache.errors import RankError
 from hicache.parallel.mesh import places, topology_of
-from hicache.parallel.rank_monitor import Call, RankMonitor
+from hicache.parallel.rank_monitor import Call, PartedError, RankMonitor
 
 DEADLINE_S = 2.0
 BOUND_S = 1.5 * DEADLINE_S + 0.1
@@ -60,11 +62,11 @@ class World:
 
     def answer(self, rank: int, group: str = "tp") -> None:
         """Let a rank that waits in a call see the alarm and answer."""
-        self.ranks[rank]._answer(Call(group, 7, "MIN progress", self.clock.now()))
+        self.ranks[rank]._answer(Call(group, 7, "MIN progress", self.clock.now(), 9, 2), has_parted=False)
 
     def fail(self, rank: int, group: str = "tp") -> RankError:
         """The verdict of a rank whose call begins now and fails at once."""
-        return self.ranks[rank].verdict(self.ranks[rank].begin(group, 7, "MIN progress"), CAUSE)
+        return self.ranks[rank].verdict(self.ranks[rank].begin(group, 7, "MIN progress", 2), CAUSE)
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_a_rank_that_calls_by_the_deadline_and_answers_after_it_is_not_named(wor
 
 
 def test_a_rank_that_fails_long_after_its_deadline_still_gives_the_others_time_to_answer(world: World) -> None:
-    call = world.ranks[2].begin("tp", 7, "MIN progress")
+    call = world.ranks[2].begin("tp", 7, "MIN progress", 2)
     world.clock.advance(10 * DEADLINE_S)
     world.at = {world.clock.now() + rank / 10: lambda rank=rank: world.answer(rank) for rank in (0, 3)}  # type: ignore[misc]
     error = world.ranks[2].verdict(call, CAUSE)
@@ -116,18 +118,18 @@ def test_after_one_failed_call_every_later_call_raises_the_same_error(world: Wor
     error = world.fail(2)
     for group in ("tp", "cp"):
         with pytest.raises(RankError) as again:
-            world.ranks[2].begin(group, 8, "MAX ended")
+            world.ranks[2].begin(group, 8, "MAX ended", 2)
         found = (str(again.value), again.value.group, again.value.ranks)
         assert found == (str(error), error.group, error.ranks), f"RANK-8: expected {error}, got {again.value}"
 
 
 def test_a_wait_ends_at_the_deadline_or_at_an_alarm(world: World) -> None:
-    call = world.ranks[0].begin("tp", 7, "MIN progress")
+    call = world.ranks[0].begin("tp", 7, "MIN progress", 2)
     world.clock.advance(0.9 * DEADLINE_S)
     assert not world.ranks[0].must_give_up(call), "RANK-8: the deadline of rank 0 has not passed, yet it gives up"
     world.clock.advance(0.1 * DEADLINE_S)
     assert world.ranks[0].must_give_up(call), "RANK-8: the deadline of rank 0 has passed, yet it waits"
-    other = world.ranks[1].begin("tp", 7, "MIN progress")
+    other = world.ranks[1].begin("tp", 7, "MIN progress", 2)
     assert not world.ranks[1].must_give_up(other), "the deadline of rank 1 has just begun, yet it gives up"
     world.fail(3)
     assert world.ranks[1].must_give_up(other), "RANK-8: there is an alarm, yet rank 1 waits"
@@ -148,11 +150,11 @@ def test_the_ranks_of_another_replica_are_not_waited_for() -> None:
 
 
 def test_a_rank_that_calls_after_the_deadline_is_named_although_it_answers(world: World) -> None:
-    call = world.ranks[2].begin("tp", 7, "MIN progress")
-    others = [world.ranks[rank].begin("tp", 7, "MIN progress") for rank in (0, 3)]
+    call = world.ranks[2].begin("tp", 7, "MIN progress", 2)
+    others = [world.ranks[rank].begin("tp", 7, "MIN progress", 2) for rank in (0, 3)]
     world.clock.advance(DEADLINE_S)
     for rank, other in zip((0, 3), others, strict=True):
-        world.ranks[rank]._answer(other)
+        world.ranks[rank]._answer(other, has_parted=False)
     world.at = {world.clock.now() + 0.1: lambda: world.answer(1)}
     errors = [world.ranks[2].verdict(call, CAUSE), world.fail(1)]
     for error in errors:
@@ -168,6 +170,53 @@ def test_when_every_rank_answers_the_error_tells_which_call_each_was_in(world: W
     assert world.clock.now() < 1, f"every rank answered within 0.3 s, the wait took {world.clock.now():.2f} s"
 
 
+PARTED = PartedError("its ranks were in different calls")
+
+
+def part(world: World, calls: Sequence[tuple[str, int, str, int]]) -> RankError:
+    """Let each rank be in one of these calls, by rank, of a group whose collective has ended; the error of rank 0.
+
+    A call is its group, its position, what it is and the number of its values.
+    """
+    made = [Call(group, 7, what, 0.0, position, count) for group, position, what, count in calls]
+    for rank, call in enumerate(made[1:], start=1):
+        world.ranks[rank]._answer(call, has_parted=call.group == made[0].group)
+    return world.ranks[0].verdict(made[0], PARTED)
+
+
+def test_a_rank_in_another_call_than_most_is_named(world: World) -> None:
+    usual, other = ("tp", 9, "MIN progress", 2), ("tp", 9, "MAX ended", 1)
+    error = part(world, [usual, usual, other, usual])
+    expected = "RANK-2: rank 2 of tp made call 7 (MAX ended) with 1 value (world rank 2), "
+    expected += "where rank 0 made call 7 (MIN progress) with 2 values"
+    assert (str(error), error.group, error.ranks) == (expected, "tp", (2,)), f"expected {expected!r}, got {error}"
+
+
+def test_of_two_ranks_the_one_in_the_call_of_the_other_ranks_is_right() -> None:
+    world = World(TP_2_CP_2, DictStore())
+    right, wrong = ("cp", 9, "MIN progress", 2), ("cp", 8, "MIN progress", 2)
+    error = part(world, [wrong, right, right, ("tp", 9, "MIN progress", 2)])
+    assert (error.group, error.ranks) == ("cp", (0,)), f"expected rank 0 of cp, one call behind, got {error}"
+
+
+def test_a_rank_that_does_not_answer_does_not_hide_one_in_another_call() -> None:
+    world = World(TP_2_CP_2, DictStore())
+    calls = [Call("tp", 7, "MIN progress", 0.0, 9, count) for count in (2, 3)]
+    world.ranks[1]._answer(calls[1], has_parted=True)
+    error = world.ranks[0].verdict(calls[0], PARTED)
+    assert "rank 1 of tp made call 7 (MIN progress) with 3 values" in str(error), f"ranks 2 and 3 are busy, got {error}"
+
+
+@pytest.mark.parametrize("field", ["group", "number", "what", "position", "count"])
+def test_calls_that_differ_in_anything_have_different_signatures(field: str) -> None:
+    call = Call("tp", 7, "MIN progress", 0.0, 9, 2)
+    changed: Any = {field: "cp" if isinstance(getattr(call, field), str) else 70}
+    other = replace(call, **changed)
+    assert call.signature != other.signature, f"{call} and {other} have the signature {call.signature}"
+    later = replace(call, since=5.0)
+    assert call.signature == later.signature, f"{call} has another signature 5 s later"
+
+
 def test_a_store_that_fails_is_reported_and_no_rank_is_named() -> None:
     world = World(TP_4, DeadStore())
     error = world.fail(2)
@@ -176,7 +225,7 @@ def test_a_store_that_fails_is_reported_and_no_rank_is_named() -> None:
 
 
 def test_the_opening_waits_until_every_rank_has_reached_it(world: World) -> None:
-    opening = Call("world", 0, "opening", 0.0)
+    opening = Call("world", 0, "opening", 0.0, 1, 0)
     arrived = []
 
     def arrive(rank: int) -> None:
@@ -192,11 +241,11 @@ def test_the_opening_waits_until_every_rank_has_reached_it(world: World) -> None
 
 def test_the_opening_does_not_wait_beyond_the_deadline_or_an_alarm(world: World) -> None:
     with pytest.raises(TimeoutError, match=r"call 0 \(opening\) has not begun"):
-        world.ranks[0].wait_for_all(Call("world", 0, "opening", 0.0))
+        world.ranks[0].wait_for_all(Call("world", 0, "opening", 0.0, 1, 0))
     assert DEADLINE_S <= world.clock.now() < BOUND_S, f"RANK-8: the first gave up after {world.clock.now():.2f} s"
     world.answer(0)
     begun_s = world.clock.now()
     with pytest.raises(TimeoutError):
-        world.ranks[1].wait_for_all(Call("world", 0, "opening", begun_s))
+        world.ranks[1].wait_for_all(Call("world", 0, "opening", begun_s, 1, 0))
     waited_s = world.clock.now() - begun_s
     assert waited_s == 0, f"RANK-8: there is an alarm, expected no wait, rank 1 waited {waited_s:.2f} s"
