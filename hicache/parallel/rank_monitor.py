@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,7 +90,7 @@ class _Answer:
     def what(self) -> str:
         """The call in words, as it differs from another one."""
         values = f"{self.count} value{'' if self.count == 1 else 's'}"
-        return f"{self.call} with {values}"
+        return f"{self.call} with {values} as collective {self.position}"
 
 
 class RankMonitor:
@@ -177,9 +177,16 @@ class RankMonitor:
         if not missing:
             calls = ", ".join(f"{one.call} of {one.group} on world rank {at}" for at, one in sorted(answers.items()))
             return RankError(f"every rank answered in time, yet these calls failed: {calls}: {cause}", call.group, ())
-        ranks = tuple(self._rank_along(call.group, rank) for rank in missing)
-        who = f"{_ranks(ranks)} of {call.group} did not reach {call} within {self._timeout_s:g} s"
-        return RankError(f"{who} (world {_ranks(missing)})", call.group, ranks)
+        first = self._first_without(missing, answers)
+        group, what = (call.group, str(call)) if first is None else (first.group, first.call)
+        ranks = tuple(self._rank_along(group, rank) for rank in missing)
+        who = f"{_ranks(ranks)} of {group} did not reach {what} within {self._timeout_s:g} s"
+        return RankError(f"{who} (world {_ranks(missing)})", group, ranks)
+
+    def _first_without(self, missing: Sequence[int], answers: Mapping[int, _Answer]) -> _Answer | None:
+        """The first call that a missing rank did not reach. Others wait in later ones for those that wait in it."""
+        waiting = [answer for rank, answer in answers.items() if set(missing) & set(self._group_of(rank, answer.group))]
+        return min(waiting, key=lambda answer: (answer.position, answer.since), default=None)
 
     def _different(self, answers: Mapping[int, _Answer]) -> RankError | None:
         """The error that names the ranks of a group that made another call than most; None if no group has parted."""
@@ -201,8 +208,9 @@ class RankMonitor:
         return RankError(f"RANK-2: {made}, where {usual}", group, ranks)
 
     def _group_of(self, rank: int, axis: str) -> tuple[int, ...]:
-        """The world ranks of the group of a rank along an axis."""
-        return next(ranks for ranks in axis_ranks(self._places[rank])[axis] if rank in ranks)
+        """The world ranks of the group of a rank along an axis; all of the tree for the group `world`."""
+        lists = axis_ranks(self._places[rank]).get(axis, (self._ranks,))
+        return next(ranks for ranks in lists if rank in ranks)
 
     def _missing(self, answers: Mapping[int, _Answer]) -> tuple[int, ...]:
         """The ranks without an answer; if all answered, those that began after the first rank's deadline."""

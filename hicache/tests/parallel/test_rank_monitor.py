@@ -143,6 +143,15 @@ def test_a_silent_rank_of_another_group_is_named_by_its_rank_along_the_axis() ->
     assert (error.group, error.ranks) == ("tp", (1,)), f"expected rank 1 of tp, got {error.ranks} of {error.group}"
 
 
+def test_the_first_call_that_a_silent_rank_did_not_reach_is_named() -> None:
+    world = World(TP_2_CP_2, DictStore())
+    world.ranks[2]._answer(Call("tp", 6, "MIN progress", 0.5, 8, 2), has_parted=False)
+    world.ranks[0]._answer(Call("tp", 5, "MIN capacities", 0.0, 7, 2), has_parted=False)
+    error = world.ranks[1].verdict(Call("cp", 6, "MIN progress", 0.0, 9, 2), CAUSE)
+    expected = "rank 1 of tp did not reach call 6 (MIN progress) within 2 s (world rank 3)"
+    assert str(error) == expected, f"RANK-8: rank 2 waits for rank 3: expected {expected!r}, got {error}"
+
+
 def test_the_ranks_of_another_replica_are_not_waited_for() -> None:
     world = World(TP_2_DP_2, DictStore())
     error = world.fail(0)
@@ -187,8 +196,8 @@ def part(world: World, calls: Sequence[tuple[str, int, str, int]]) -> RankError:
 def test_a_rank_in_another_call_than_most_is_named(world: World) -> None:
     usual, other = ("tp", 9, "MIN progress", 2), ("tp", 9, "MAX ended", 1)
     error = part(world, [usual, usual, other, usual])
-    expected = "RANK-2: rank 2 of tp made call 7 (MAX ended) with 1 value (world rank 2), "
-    expected += "where rank 0 made call 7 (MIN progress) with 2 values"
+    expected = "RANK-2: rank 2 of tp made call 7 (MAX ended) with 1 value as collective 9 (world rank 2), "
+    expected += "where rank 0 made call 7 (MIN progress) with 2 values as collective 9"
     assert (str(error), error.group, error.ranks) == (expected, "tp", (2,)), f"expected {expected!r}, got {error}"
 
 

@@ -91,7 +91,10 @@ def test_a_rank_that_reduces_another_number_of_values_is_named(
     values: tuple[int, int], reduction: Reduction, tmp_path: Path
 ) -> None:
     outcomes = run_ranks(partial(reduce_other_lengths, dict(enumerate(values)), reduction), tmp_path, TP_2)
-    made = [f"call 1 ({reduction.value} progress) with {count} value{'s' * (count != 1)}" for count in values]
+    made = [
+        f"call 1 ({reduction.value} progress) with {count} value{'s' * (count != 1)} as collective 4"
+        for count in values
+    ]
     expected = f"RANK-2: rank 1 of tp made {made[1]} (world rank 1), where rank 0 made {made[0]}"
     assert [one.value for one in outcomes] == [expected] * 2, f"expected {expected!r} on both ranks, got {outcomes}"
 
