@@ -103,8 +103,11 @@ def test_a_cache_requires_what_it_imports() -> None:
     assert listed == imported, f"pyproject.toml, dependencies: expected {imported}, found {listed}"
 
 
-TORCH_SINCE = {"abort": "2.7"}
-"""What the core calls of torch that not every release has, by the name of the method: the first release that has it."""
+TORCH_SINCE = {"abort": "2.7", "destroy_process_group": "2.8"}
+"""What the core calls of torch that does not work in every release, by its name: the first release in which it does.
+
+Before 2.8 the end of a group of gloo holds Python's lock while it waits for a thread that needs it: the process hangs.
+"""
 
 
 def test_the_oldest_torch_that_is_required_has_what_a_cache_calls() -> None:

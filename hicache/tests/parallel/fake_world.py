@@ -18,6 +18,7 @@ from hicache.config import Topology
 from hicache.parallel import communicators
 from hicache.parallel.mesh import world_rank, world_size
 from hicache.parallel.rank_monitor import RankMonitor
+from hicache.testing.ranks.interposer import VERBS
 
 BACKEND = distributed.Backend.FAKE  # fake_pg registers it
 
@@ -82,6 +83,8 @@ def fake_world(place: Topology) -> Iterator[FakeWorld]:
     distributed.init_process_group(BACKEND, store=HashStore(), rank=world_rank(place), world_size=world_size(place))
     with ExitStack() as patched:
         patched.callback(distributed.destroy_process_group)
+        for verb in VERBS:  # a world of the kit replaces them until the process ends
+            patched.callback(setattr, distributed, verb, getattr(distributed, verb))
         patched.enter_context(patch.dict(communicators.BACKENDS, {"cpu": BACKEND}))
         patched.enter_context(patch.object(RankMonitor, "wait_for_all"))
         patched.enter_context(patch.object(distributed, "new_group", world.new_group))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -321,25 +322,19 @@ def blocks(*_: Any, **__: Any) -> Any:
     raise InvariantError(f"nobody gave up on NCCL in {BLOCKED_S:g} s")
 
 
-def test_a_rank_that_dies_before_the_first_collective_is_named_by_those_that_block_in_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with fake_world(TP_2) as world:
-        monkeypatch.setattr(distributed, "all_reduce", blocks)
+def test_a_rank_that_dies_before_the_first_collective_is_named_by_those_that_block_in_it() -> None:
+    with fake_world(TP_2) as world, patch.object(distributed, "all_reduce", blocks):
         with pytest.raises(RankError, match=r"rank 0 of tp did not reach call 0 \(barrier opening\) within 0.2 s"):
             open_groups(TP_2, world.store, "cpu", 0.2)
 
 
-def test_a_rank_that_dies_while_groups_are_made_is_named_by_those_that_block_in_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with fake_world(TP_2) as world:
-        monkeypatch.setattr(distributed, "new_group", blocks)
+def test_a_rank_that_dies_while_groups_are_made_is_named_by_those_that_block_in_it() -> None:
+    with fake_world(TP_2) as world, patch.object(distributed, "new_group", blocks):
         with pytest.raises(RankError, match=r"rank 0 of world did not reach call 1 \(connecting\) within 0.2 s"):
             open_groups(TP_2, world.store, "cpu", 0.2)
 
 
-def test_a_group_that_is_made_after_all_have_given_up_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_made_after_all_have_given_up_is_destroyed() -> None:
     was_made, has_failed, before = threading.Event(), threading.Event(), set(threading.enumerate())
     with fake_world(TWO_BY_TWO_BY_TWO) as world:
 
@@ -349,8 +344,10 @@ def test_a_group_that_is_made_after_all_have_given_up_is_destroyed(monkeypatch: 
             was_made.set()
             return made
 
-        monkeypatch.setattr(distributed, "new_group", late)
-        with pytest.raises(RankError, match=r"did not reach call 1 \(connecting\)"):
+        with (
+            patch.object(distributed, "new_group", late),
+            pytest.raises(RankError, match=r"did not reach call 1 \(connecting\)"),
+        ):
             open_groups(TWO_BY_TWO_BY_TWO, world.store, "cpu", 0.2)
         has_failed.set()
         assert was_made.wait(BLOCKED_S), "the thread that was given up on did not go on"
