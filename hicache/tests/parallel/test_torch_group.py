@@ -323,15 +323,23 @@ def blocks(*_: Any, **__: Any) -> Any:
 
 
 def test_a_rank_that_dies_before_the_first_collective_is_named_by_those_that_block_in_it() -> None:
-    with fake_world(TP_2) as world, patch.object(distributed, "all_reduce", blocks):
-        with pytest.raises(RankError, match=r"rank 0 of tp did not reach call 0 \(barrier opening\) within 0.2 s"):
-            open_groups(TP_2, world.store, "cpu", 0.2)
+    expected = r"rank 0 of tp did not reach call 0 \(barrier opening\) within 0.2 s"
+    with (
+        fake_world(TP_2) as world,
+        patch.object(distributed, "all_reduce", blocks),
+        pytest.raises(RankError, match=expected),
+    ):
+        open_groups(TP_2, world.store, "cpu", 0.2)
 
 
 def test_a_rank_that_dies_while_groups_are_made_is_named_by_those_that_block_in_it() -> None:
-    with fake_world(TP_2) as world, patch.object(distributed, "new_group", blocks):
-        with pytest.raises(RankError, match=r"rank 0 of world did not reach call 1 \(connecting\) within 0.2 s"):
-            open_groups(TP_2, world.store, "cpu", 0.2)
+    expected = r"rank 0 of world did not reach call 1 \(connecting\) within 0.2 s"
+    with (
+        fake_world(TP_2) as world,
+        patch.object(distributed, "new_group", blocks),
+        pytest.raises(RankError, match=expected),
+    ):
+        open_groups(TP_2, world.store, "cpu", 0.2)
 
 
 def test_a_group_that_is_made_after_all_have_given_up_is_destroyed() -> None:
@@ -344,10 +352,8 @@ def test_a_group_that_is_made_after_all_have_given_up_is_destroyed() -> None:
             was_made.set()
             return made
 
-        with (
-            patch.object(distributed, "new_group", late),
-            pytest.raises(RankError, match=r"did not reach call 1 \(connecting\)"),
-        ):
+        refused = pytest.raises(RankError, match=r"did not reach call 1 \(connecting\)")
+        with patch.object(distributed, "new_group", late), refused:
             open_groups(TWO_BY_TWO_BY_TWO, world.store, "cpu", 0.2)
         has_failed.set()
         assert was_made.wait(BLOCKED_S), "the thread that was given up on did not go on"
