@@ -31,7 +31,7 @@ from hicache.metrics import Counters, Liveness
 from hicache.parallel.agree import ALONE, Agreement, agreed_config
 from hicache.parallel.group import Group
 from hicache.parallel.mesh import AXES
-from hicache.pools.copy import LayerOrder, PoolCopier
+from hicache.pools.copy import LayerOrder, PoolCopier, copy_method
 from hicache.pools.device import DevicePools
 from hicache.pools.host import HostPools, require_device, runtime_for
 from hicache.runtime import Runtime
@@ -144,7 +144,8 @@ def _open_host(
 ) -> tuple[HostTier, DeviceEvictor]:
     """The host tier, and the device evictor, which backs up with write_back. `opened`: closes them on failure."""
     pools, runtime = kept.pools, kept.runtime
-    copier = PoolCopier(pools, host_pools, layer_order({name: one.spec for name, one in pools.buffers.items()}))
+    order = layer_order({name: one.spec for name, one in pools.buffers.items()})
+    copier = PoolCopier(pools, host_pools, order, copy_method(kept.config.io_backend, pools.device))
     controller = HybridCacheController[Transfer](lambda kind: runtime.open_copies(kind, copier))
     opened.callback(controller.close)
     evictor = HostEvictor(tree, host_pools)

@@ -62,6 +62,22 @@ class ExecutorKind(str, Enum):
     STREAMS = "streams"
 
 
+class IoBackend(str, Enum):
+    """How bytes cross between device and host.
+
+    Kernel: one operation gathers all pages, another scatters them; on a GPU kernels read and write pinned memory.
+    Direct: each run of pages is a copy of its own; on a GPU the copy engines do it, and the multiprocessors are free.
+    """
+
+    KERNEL = "kernel"
+    DIRECT = "direct"
+
+    @classmethod
+    def of(cls, device: str) -> IoBackend:
+        """What suits a device of torch: a kernel on a CUDA device, direct copies elsewhere."""
+        return cls.KERNEL if device.startswith("cuda") else cls.DIRECT
+
+
 class Follows(str, Enum):
     """Which slots a pool has entries for: each page of a prefix, the last window of it, or the state at its end."""
 
@@ -263,7 +279,8 @@ class HostConfig:
 
     `capacity_tokens`: by component, as in CacheConfig. `layout`: of the host pools. `selective_hits`: from how many
     hits on write_through_selective backs a node up. `load_back_threshold_tokens`: a load-back of fewer FULL tokens is
-    not started; one of other components alone is.
+    not started; one of other components alone is. `io_backend`: None for `kernel` on a CUDA device and `direct` on the
+    CPU.
     """
 
     capacity_tokens: Mapping[str, int]
@@ -272,9 +289,12 @@ class HostConfig:
     selective_hits: int = 2
     load_back_threshold_tokens: int = 10
     executor: ExecutorKind = ExecutorKind.THREADED
+    io_backend: IoBackend | None = None
 
     def __post_init__(self) -> None:
         _take_choices(self, "host.", layout=Layout, write_policy=WritePolicy, executor=ExecutorKind)
+        if self.io_backend is not None:
+            _take_choices(self, "host.", io_backend=IoBackend)
         for name, least in (("selective_hits", 1), ("load_back_threshold_tokens", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -283,7 +303,8 @@ class HostConfig:
     @property
     def name(self) -> str:
         """A short name for tables and test ids, such as `write_back-page_first-stepped`."""
-        return f"{self.write_policy.value}-{self.layout.value}-{self.executor.value}"
+        crossing = "" if self.io_backend is None else f"-{self.io_backend.value}"
+        return f"{self.write_policy.value}-{self.layout.value}-{self.executor.value}{crossing}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +444,7 @@ class CacheConfig:
                 f"host.executor is streams on a CUDA device, and nowhere else: "
                 f"got {self.host.executor.value!r} on {self.device!r}"
             )
+        self._check_io_backend()
         self._check_components()
         for name in ("sliding_window_size", "mamba_chunk_size"):
             if getattr(self, name) is not None:
@@ -432,6 +454,16 @@ class CacheConfig:
             self._check_sizes("host.capacity_tokens", self.host.capacity_tokens)
         if self.model is not None:
             self._check_model(self.model)
+
+    def _check_io_backend(self) -> None:
+        """A GPU copies runs of memory. With page first a page has one for each slot in each layer."""
+        layouts = [] if self.host is None else [self.layout, self.host.layout]
+        if self.device.startswith("cuda") and self.io_backend is IoBackend.DIRECT and Layout.PAGE_FIRST in layouts:
+            raise ConfigurationError(
+                f"host.io_backend 'direct' on {self.device!r} needs pages that are one run in each layer, got layout="
+                f"{self.layout.value!r} and host.layout={layouts[1].value!r}: take 'layer_first' or "
+                "'page_first_direct', or host.io_backend 'kernel'"
+            )
 
     def _check_components(self) -> None:
         if len(set(self.components)) != len(self.components):
@@ -469,6 +501,12 @@ class CacheConfig:
                     f"page_size={self.page_size} is no multiple of tokens_per_entry={pool.tokens_per_entry} "
                     f"of pool {pool.name!r}"
                 )
+
+    @property
+    def io_backend(self) -> IoBackend:
+        """How bytes cross between device and host, as configured or as suits the device."""
+        configured = None if self.host is None else self.host.io_backend
+        return configured or IoBackend.of(self.device)
 
     @property
     def sidecars(self) -> tuple[str, ...]:

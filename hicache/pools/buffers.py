@@ -175,7 +175,7 @@ class TierPools:
     """The pools of one cache on one tier: allocators by component, buffers by pool. Each has a padding page, page 0.
 
     Inside the cache everything is counted in pages. A state is a page of one slot. Without a model there are no
-    buffers.
+    buffers. `device`: of the tensors; the CPU without any.
     """
 
     def __init__(
@@ -196,6 +196,8 @@ class TierPools:
         for pool, spec in specs.items():
             pages, page_size = self.capacity_pages(spec.owner) + 1, sizes[spec.owner] // spec.tokens_per_entry
             self.buffers[pool] = PoolBuffers(spec, pages, page_size, device, (tensors or {}).get(pool))
+        tensors_of_all = [raw for buffers in self.buffers.values() for raw in buffers.raw]
+        self.device = tensors_of_all[0].device if tensors_of_all else torch.device("cpu")
         self._page_bytes = dict.fromkeys(sizes, 0)
         for buffers in self.buffers.values():
             self._page_bytes[buffers.spec.owner] += buffers.page_size * buffers.spec.layers * buffers.spec.slot_bytes

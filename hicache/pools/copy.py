@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
-from hicache.config import Layout
+from hicache.config import IoBackend, Layout
 from hicache.errors import PoolMismatchError, SlotError
 from hicache.pools.buffers import ALL_LAYERS, PoolBuffers, TierPools
 from hicache.pools.host import seen_from
@@ -60,6 +60,29 @@ class GatheredPair(BufferPair):
                 super().copy(kind, parts, slice(layer, min(end, layer + layers_at_once)))
 
 
+class RunPair(BufferPair):
+    """A pair of which each copy is one run of memory at both ends: as many pages and layers as are one run."""
+
+    def copy(self, kind: TransferKind, addresses: Addresses, layers: slice) -> None:
+        for device, host in addresses:
+            for own, twin in _runs(self._device[device, layers], self._host[host, layers]):
+                target, source = (twin, own) if kind is TransferKind.BACKUP else (own, twin)
+                target.copy_(source, non_blocking=True)
+
+
+def _runs(device: torch.Tensor, host: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Parts of two tensors [pages, layers, page_size, elements] that are one run at both ends, as large as can be."""
+    for own, twin in _parts(device, host, 1):
+        yield from _parts(own, twin, 0)
+
+
+def _parts(device: torch.Tensor, host: torch.Tensor, axis: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    if device.is_contiguous() and host.is_contiguous():
+        yield device, host
+    else:
+        yield from zip(torch.split(device, 1, axis), torch.split(host, 1, axis), strict=True)
+
+
 class CopyMethod(Protocol):
     """How the pages of two buffers are copied."""
 
@@ -71,7 +94,7 @@ class CopyMethod(Protocol):
 
 
 class RunCopies:
-    """Copies on the CPU. Pages that follow each other at both ends are one copy, with nothing in between."""
+    """`direct` on the CPU. Pages that follow each other at both ends are one copy, with nothing in between."""
 
     def pair(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> BufferPair:
         """Arrays where the pieces are layers or pages, as numpy starts sooner; tensors where each slot is a piece."""
@@ -90,8 +113,16 @@ class RunCopies:
         return runs
 
 
+class DirectCopies(RunCopies):
+    """`direct` on a GPU: copies of runs of memory, from and to pinned memory, queued on the current stream."""
+
+    def pair(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> BufferPair:
+        """Tensors where they are."""
+        return RunPair(device.raw[buffer], host.raw[buffer])
+
+
 class KernelCopies:
-    """Copies by kernels of a GPU, which gather and scatter pages of any layout, queued on the current stream.
+    """`kernel`: gathers and scatters pages of any layout. On a GPU kernels do it, queued on the current stream.
 
     They read and write host memory where it is, so it must be pinned.
     """
@@ -115,6 +146,13 @@ class KernelCopies:
         return numbers.to(self._device, non_blocking=True)
 
 
+def copy_method(io_backend: IoBackend, device: torch.device) -> CopyMethod:
+    """How pages are copied with an I/O backend, to and from the pools of a device."""
+    if io_backend is IoBackend.KERNEL:
+        return KernelCopies(device)
+    return DirectCopies() if device.type == "cuda" else RunCopies()
+
+
 def _widened(device: torch.Tensor, host: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     # Torch counts elements: it reads wide ones at once, and wakes no threads for a few of them.
     wide = torch.int64 if device.shape[-1] % torch.int64.itemsize == 0 else torch.uint8
@@ -131,9 +169,9 @@ class PoolCopier:
 
     def __init__(self, device: TierPools, host: TierPools, order: LayerOrder, method: CopyMethod | None = None) -> None:
         self.order = order or ((),)
+        self.device = device.device
         self._tiers = device, host
-        self.device = next((buffers.raw[0].device for buffers in device.buffers.values()), torch.device("cpu"))
-        self._method = method or (KernelCopies(self.device) if self.device.type == "cuda" else RunCopies())
+        self._method = method or copy_method(IoBackend.of(self.device.type), self.device)
         self._pairs: dict[str, list[BufferPair]] = {}
         self._latest: dict[TransferKind, tuple[CopyJob, dict[str, Addresses]]] = {}
         for pool, buffers in device.buffers.items():

@@ -11,6 +11,7 @@ from hicache.config import (
     EvictionPolicy,
     ExecutorKind,
     HostConfig,
+    IoBackend,
     Layout,
     StorageConfig,
     WritePolicy,
@@ -144,6 +145,7 @@ def with_host(
     policy: WritePolicy = WritePolicy.WRITE_THROUGH,
     layout: Layout = Layout.PAGE_FIRST,
     executor: ExecutorKind = ExecutorKind.STEPPED,
+    io_backend: IoBackend | None = None,
     threshold_pages: int = 0,
 ) -> CacheConfig:
     """Add a host tier to a configuration of the device tier."""
@@ -155,6 +157,7 @@ def with_host(
         selective_hits=1,
         load_back_threshold_tokens=threshold_pages * config.page_size,
         executor=executor,
+        io_backend=io_backend,
     )
     return replace(config, host=host)
 
@@ -220,13 +223,17 @@ def _host_product() -> Iterator[CacheConfig]:
         yield with_host(_tiny(kind, 3), threshold_pages=THRESHOLD_PAGES)
         for policy in (WritePolicy.WRITE_BACK, WritePolicy.WRITE_THROUGH_SELECTIVE):
             yield with_host(_tiny(kind, 16), policy=policy)
-    mixed = replace(_tiny(ALL, 16), layout=Layout.PAGE_FIRST_DIRECT)
+    mixed, gpu = replace(_tiny(ALL, 16), layout=Layout.PAGE_FIRST_DIRECT), replace(_tiny(ALL, 16), device="cuda")
     yield with_host(mixed, layout=Layout.LAYER_FIRST)
-    yield with_host(replace(mixed, layout=Layout.PAGE_FIRST), layout=Layout.PAGE_FIRST_DIRECT)
+    by_kernel = replace(mixed, layout=Layout.PAGE_FIRST)
+    yield with_host(by_kernel, layout=Layout.PAGE_FIRST_DIRECT, io_backend=IoBackend.KERNEL)
     for kind in TIERED_KINDS:
         yield with_host(_tiny(kind, 16), executor=ExecutorKind.THREADED)
         yield with_host(replace(_tiny(kind, 16), device="cuda"), executor=ExecutorKind.STREAMS)
-    yield with_host(_tiny(ALL, 16), policy=WritePolicy.WRITE_BACK, executor=ExecutorKind.THREADED)
+    streams, direct = ExecutorKind.STREAMS, IoBackend.DIRECT
+    yield with_host(gpu, layout=Layout.PAGE_FIRST_DIRECT, executor=streams, io_backend=direct)
+    threaded, kernel = ExecutorKind.THREADED, IoBackend.KERNEL
+    yield with_host(_tiny(ALL, 16), policy=WritePolicy.WRITE_BACK, executor=threaded, io_backend=kernel)
 
 
 def _storage_product() -> Iterator[CacheConfig]:

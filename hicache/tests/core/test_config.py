@@ -21,6 +21,7 @@ from hicache.config import (
     EvictionPolicy,
     ExecutorKind,
     ExtraConfig,
+    HostConfig,
     Layout,
     StorageConfig,
     read_extra_config,
@@ -141,6 +142,41 @@ def test_a_string_that_is_no_table_is_refused(source: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         read_table(source)
     assert str(refusal.value).startswith("inline JSON: "), f"CONF-1: got {str(refusal.value)!r}"
+
+
+# IoBackend.
+
+
+def with_io_backend(io_backend: Any, device: str, layout: str = "layer_first", host: str = "page_first") -> CacheConfig:
+    """A host tier with an I/O backend, on a device, with a layout on each tier."""
+    executor = ExecutorKind.THREADED if device == "cpu" else ExecutorKind.STREAMS
+    below = HostConfig({"full": 16}, layout=host, executor=executor, io_backend=io_backend)  # type: ignore[arg-type]
+    return CacheConfig({"full": 16}, device=device, layout=layout, host=below)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "direct"), ("cuda", "kernel"), ("cuda:1", "kernel")])
+def test_bytes_cross_as_suits_the_device_or_as_configured(device: str, expected: str) -> None:
+    assert with_io_backend(None, device).io_backend == expected, f"the default on {device}"
+    for io_backend in ("direct", "kernel"):
+        config = with_io_backend(io_backend, device, host="page_first_direct")
+        assert config.io_backend == io_backend, f"{io_backend} on {device} was configured"
+        assert config.host is not None, "it has a host tier"
+        assert config.host.name.endswith(f"-{io_backend}"), f"a name says what was configured, got {config.host.name}"
+
+
+@pytest.mark.parametrize("wrong", ["kernel_ascend", "", 1, True, object()])
+def test_an_unknown_io_backend_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"host\.io_backend must be one of 'kernel', 'direct', got "):
+        with_io_backend(wrong, "cpu")
+
+
+@pytest.mark.parametrize("layouts", [("layer_first", "page_first"), ("page_first", "page_first_direct")])
+def test_a_gpu_copies_no_slot_alone(layouts: tuple[str, str]) -> None:
+    message = f"'direct' on 'cuda' needs .* got layout='{layouts[0]}' and host.layout='{layouts[1]}': take"
+    with pytest.raises(ConfigurationError, match=message):
+        with_io_backend("direct", "cuda", *layouts)
+    assert with_io_backend("direct", "cpu", *layouts).io_backend == "direct", "the CPU copies slots as well"
+    assert with_io_backend("kernel", "cuda", *layouts).io_backend == "kernel", "a kernel takes any layout"
 
 
 # StorageConfig.

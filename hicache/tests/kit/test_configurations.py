@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
-from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, Layout, WritePolicy
+from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, IoBackend, Layout, WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import (
     ALL_POLICIES,
@@ -41,7 +42,7 @@ def threshold(config: CacheConfig) -> int:
 
 def test_names_are_unique() -> None:
     names = [config.name for config in STANDARD]
-    assert len(names) == len(set(names)) == 63, f"expected 63 names, each once, got {len(names)}: {sorted(names)}"
+    assert len(names) == len(set(names)) == 64, f"expected 64 names, each once, got {len(names)}: {sorted(names)}"
     assert len(OF_STORAGE) == 13, f"13 of them have storage, got {len(OF_STORAGE)}"
     assert len(OF_DEVICE) == 27, f"27 of them have no host tier, got {len(OF_DEVICE)}"
 
@@ -137,6 +138,11 @@ def test_every_executor_runs_on_one_and_on_all_components(executor: ExecutorKind
     devices = {config.device for config in found}
     expected = {"cuda"} if executor is ExecutorKind.STREAMS else {"cpu"}
     assert devices == expected, f"{executor.value}: expected {expected}, got {devices}"
+
+
+def test_every_io_backend_runs_on_each_device() -> None:
+    found = {(config.device, config.io_backend) for config in OF_HOST}
+    assert found == set(product(("cpu", "cuda"), IoBackend)), f"expected both I/O backends on both devices, got {found}"
 
 
 def test_every_layout_lies_on_each_tier_and_against_another() -> None:

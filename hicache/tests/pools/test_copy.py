@@ -11,11 +11,21 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hicache.config import Layout
+from hicache.cache import UnifiedRadixCache
+from hicache.config import IoBackend, Layout
 from hicache.errors import PoolMismatchError, SlotError
-from hicache.pools.copy import SCRATCH_BYTES, CopyMethod, GatheredPair, KernelCopies, PoolCopier, RunCopies
+from hicache.pools.copy import (
+    SCRATCH_BYTES,
+    CopyMethod,
+    DirectCopies,
+    GatheredPair,
+    KernelCopies,
+    PoolCopier,
+    RunCopies,
+    copy_method,
+)
 from hicache.pools.device import DevicePools
-from hicache.pools.host import HostPools
+from hicache.pools.host import HostPools, runtime_for
 from hicache.stacks import layer_order, pool_specs
 from hicache.testing.hybrid_model import reshaped
 from hicache.tests.pools.two_tiers import (
@@ -36,7 +46,10 @@ from hicache.types import Pool, TransferKind
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
 DEVICE_LAYOUTS = pytest.mark.parametrize("device_layout", list(Layout))
 HOST_LAYOUTS = pytest.mark.parametrize("host_layout", list(Layout))
-METHODS = pytest.mark.parametrize("method", [RunCopies(), KernelCopies(torch.device("cpu"))], ids=["runs", "kernels"])
+CPU = torch.device("cpu")
+METHODS = pytest.mark.parametrize(
+    "method", [RunCopies(), DirectCopies(), KernelCopies(CPU)], ids=lambda one: type(one).__name__
+)
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
 
 
@@ -77,10 +90,80 @@ def test_what_left_arrives_and_nothing_else_changes(
 @DEVICE_LAYOUTS
 @HOST_LAYOUTS
 @VERBS
-def test_what_leaves_a_gpu_comes_back(dtype: str, device_layout: Layout, host_layout: Layout, copy: object) -> None:
+@pytest.mark.parametrize("io_backend", list(IoBackend))
+def test_what_leaves_a_gpu_comes_back(
+    dtype: str, device_layout: Layout, host_layout: Layout, copy: object, io_backend: IoBackend
+) -> None:
     tiers = TwoTiers(two_tier_config(device_layout, host_layout, dtype, "cuda"))
-    check_round_trip(tiers, None, copy)
+    tiers.host.pin(runtime_for("cuda"))
+    check_round_trip(tiers, copy_method(io_backend, tiers.device.device), copy)
     tiers.host.close()
+
+
+METHOD_OF: dict[tuple[str, IoBackend], type] = {
+    ("cpu", IoBackend.DIRECT): RunCopies,
+    ("cpu", IoBackend.KERNEL): KernelCopies,
+    ("cuda", IoBackend.DIRECT): DirectCopies,
+    ("cuda", IoBackend.KERNEL): KernelCopies,
+}
+
+
+@pytest.mark.parametrize(("device", "io_backend"), METHOD_OF, ids=str)
+def test_an_io_backend_names_the_method(device: str, io_backend: IoBackend) -> None:
+    found = type(copy_method(io_backend, torch.device(device)))
+    assert found is METHOD_OF[device, io_backend], f"{io_backend.value} on {device} is {found.__name__}"
+
+
+@pytest.mark.parametrize("io_backend", [None, *IoBackend])
+def test_a_cache_copies_with_the_io_backend_of_its_configuration(
+    io_backend: IoBackend | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods: list[CopyMethod] = []
+
+    class Recording(PoolCopier):
+        def __init__(self, device: Any, host: Any, order: Any, method: CopyMethod) -> None:
+            methods.append(method)
+            super().__init__(device, host, order, method)
+
+    monkeypatch.setattr("hicache.cache.PoolCopier", Recording)
+    config = two_tier_config()
+    assert config.host is not None, "it has a host tier"
+    UnifiedRadixCache.open(replace(config, host=replace(config.host, io_backend=io_backend))).close()
+    expected = METHOD_OF["cpu", io_backend or IoBackend.DIRECT]
+    assert [type(method) for method in methods] == [expected], f"{io_backend}: got {methods}"
+
+
+class Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the sizes of copies, and whether each is one run of memory at both ends."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.runs: list[bool] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten.copy_.default:
+            self.runs.append(all(tensor.is_contiguous() for tensor in args[:2]))
+        return function(*args, **(kwargs or {}))
+
+
+RUNS = {
+    (Layout.LAYER_FIRST, Layout.LAYER_FIRST): 2,
+    (Layout.PAGE_FIRST_DIRECT, Layout.PAGE_FIRST_DIRECT): 1,
+    (Layout.LAYER_FIRST, Layout.PAGE_FIRST_DIRECT): 6,
+    (Layout.PAGE_FIRST_DIRECT, Layout.LAYER_FIRST): 6,
+}
+"""Copies of three pages that follow each other, in two layers: of a layer, of all, or of a page in a layer."""
+
+
+@pytest.mark.parametrize("layouts", RUNS, ids=lambda pair: "-".join(one.value for one in pair))
+def test_each_direct_copy_is_one_run_of_memory(layouts: tuple[Layout, Layout]) -> None:
+    tiers = TwoTiers(two_tier_config(*layouts))
+    copier = tiers.copier(DirectCopies())
+    with Copied() as copied:
+        copier.copy(job_of(TransferKind.BACKUP, [{FULL: ([2, 3, 4], [5, 6, 7])}]))
+    tensors = [Pool.KV, Pool.INDEXER]
+    assert len(copied.runs) == RUNS[layouts] * len(tensors), f"as few as there are runs, got {len(copied.runs)}"
+    assert all(copied.runs), "a GPU copies other memory through scratch memory of the CPU, which is waited for"
 
 
 @METHODS
@@ -145,7 +228,7 @@ def test_more_pages_than_scratch_memory_takes_are_moved(scratch_bytes: int, monk
     numbers = list(range(1, pages + 1))
     job = job_of(TransferKind.BACKUP, [{FULL: (numbers, numbers[::-1])}])
     expected = moved(job, tiers, 1)
-    tiers.copier(KernelCopies(torch.device("cpu"))).copy(job)
+    tiers.copier(KernelCopies(CPU)).copy(job)
     assert np.array_equal(contents(tiers.host, Pool.KV), expected[Pool.KV]), f"{scratch_bytes} bytes at once"
 
 
