@@ -14,7 +14,7 @@ from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
 from hicache.storage.registry import open_backend
 from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
-from hicache.transfer.job import Copier, CopyJob, CopyWorker, StorageJob, Worker
+from hicache.transfer.job import CopyJob, CopyWorker, LayeredCopier, StorageJob, Worker
 from hicache.transfer.streams import StreamExecutor
 from hicache.types import TransferKind
 
@@ -27,7 +27,7 @@ class Runtime:
     backend that hangs stops no copy. `open_backend`: opens a scope.
     """
 
-    open_copies: Callable[[TransferKind, Copier], Executor[CopyJob]]
+    open_copies: Callable[[TransferKind, LayeredCopier], Executor[CopyJob]]
     open_storage: Callable[[str, Worker[StorageJob]], Executor[StorageJob]]
     open_backend: Callable[[str], StorageBackend]
     clock: Clock
@@ -47,8 +47,11 @@ class Runtime:
         )
 
 
-def open_copies(executor: ExecutorKind, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
-    """An executor for the copies of one direction. Raises ConfigurationError for CUDA streams without a CUDA device."""
+def open_copies(executor: ExecutorKind, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
+    """An executor for the copies of one direction. Raises ConfigurationError for CUDA streams without a CUDA device.
+
+    Nobody reads a backup layer by layer: a thread copies all layers at once, and of a load-back where that is faster.
+    """
     worker = CopyWorker(copier)
     if executor is ExecutorKind.STEPPED:
         return StepExecutor(worker)
@@ -56,7 +59,8 @@ def open_copies(executor: ExecutorKind, kind: TransferKind, copier: Copier) -> E
         if not torch.cuda.is_available():
             raise ConfigurationError("executor 'streams' needs a CUDA device, and torch finds none")
         return StreamExecutor(copier)
-    return ThreadExecutor(f"hicache-{kind.value}", worker.rest)
+    by_layers = kind is TransferKind.LOAD and copier.layers_cost_little
+    return ThreadExecutor(f"hicache-{kind.value}", worker.step if by_layers else worker.rest)
 
 
 def open_storage(

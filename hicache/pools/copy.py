@@ -29,6 +29,10 @@ SCRATCH_BYTES = 64 << 20
 """One kernel gathers pages, another scatters them: the most bytes in between, unless a page of one layer has more."""
 
 
+LAYER_PAGE_BYTES = 64 << 10
+"""From this mean size of a page in one layer on, copies layer by layer took up to a tenth longer than all at once."""
+
+
 class BufferPair:
     """One tensor of a device pool and its twin on the host: [pages, layers, page_size, elements] each, of one kind."""
 
@@ -98,7 +102,7 @@ class RunCopies:
 
     def pair(self, device: PoolBuffers, host: PoolBuffers, buffer: int) -> BufferPair:
         """Arrays where the pieces are layers or pages, as numpy starts sooner; tensors where each slot is a piece."""
-        if (device.spec.layout is Layout.PAGE_FIRST) == (host.spec.layout is Layout.PAGE_FIRST):
+        if _has_pages(device) == _has_pages(host):
             return BufferPair(device.raw[buffer].numpy(), host.raw[buffer].numpy())
         return BufferPair(*_widened(device.raw[buffer], host.raw[buffer]))
 
@@ -184,6 +188,14 @@ class PoolCopier:
         """Layers of the whole stack, of every kind."""
         return len(self.order)
 
+    @property
+    def layers_cost_little(self) -> bool:
+        """Whether the pages of a layer are large enough, and runs of memory at both ends where one end has such."""
+        device, host = ([one for one in tier.buffers.values() if one.spec.layers] for tier in self._tiers)
+        are_alike = all(_has_pages(own) == _has_pages(twin) for own, twin in zip(device, host, strict=True))
+        sizes = [one.page_size * buffer.slot_bytes for one in device for buffer in one.spec.buffers]
+        return are_alike and sum(sizes) >= LAYER_PAGE_BYTES * len(sizes)
+
     def copy_layer(self, job: CopyJob, layer: int) -> None:
         """Copy one layer of the stack, in all pools that have it. Returns when the bytes are there."""
         self.queue_layer(job, layer)
@@ -232,6 +244,11 @@ class PoolCopier:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+
+
+def _has_pages(buffers: PoolBuffers) -> bool:
+    """Whether a page is one run of memory in each layer."""
+    return buffers.spec.layout is not Layout.PAGE_FIRST
 
 
 def _check_alike(device: PoolBuffers, host: PoolBuffers) -> None:

@@ -153,9 +153,9 @@ class StepExecutor(Generic[JobT]):
 class ThreadExecutor(Generic[JobT]):
     """One thread that runs one job after the other. Only bytes move here.
 
-    The thread starts with the first job. `name`: of the thread. `run`: does some of a job. A copy is done in one run,
-    so its layers arrive together: layer by layer, scattered pages would take half as long again. The backend is called
-    batch by batch, so that a prefetch which is stopped keeps what has come. `pause`: called before each run; a test
+    The thread starts with the first job. `name`: of the thread. `run`: does some of a job: of a copy one layer, or all
+    at once, which is faster for scattered small pages. The backend is called batch by batch, so that a prefetch which
+    is stopped keeps what has come. `pause`: called before each run; a test
     delays the thread with it. A job whose run raises, whatever it raises, has ended with the parts that were done
     before; the exception is logged. `limit_s`: a run that takes longer is late, by `clock`. A wait is given up after as
     much real time in which no run has ended; what runs then is late, until it has ended.

@@ -160,6 +160,14 @@ class Copier(Protocol):
         """As `copy`, but on a GPU the copies are only queued, on the current stream."""
 
 
+class LayeredCopier(Copier, Protocol):
+    """A Copier that knows what copies of single layers cost."""
+
+    @property
+    def layers_cost_little(self) -> bool:
+        """Whether the copies of all layers, one by one, take hardly longer than one copy of all layers."""
+
+
 class CopyWorker:
     """A Worker that copies layer by layer, or all at once."""
 

@@ -44,7 +44,7 @@ from hicache.tiers.load_back import LoadBackTicket
 from hicache.tiers.prefetch import PrefetchOperation
 from hicache.tiers.storage_tier import StorageTier
 from hicache.transfer.executors import Executor, FailingWaits, StepExecutor, ThreadExecutor
-from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT, Progress, StorageJob, Worker
+from hicache.transfer.job import CopyJob, CopyWorker, JobT, LayeredCopier, Progress, StorageJob, Worker
 from hicache.tree.invariants import check_invariants
 from hicache.tree.node import FULL, Node
 from hicache.types import (
@@ -135,7 +135,7 @@ class ReferenceAdapter(CacheAdapter):
             lambda: UnifiedRadixCache.open(self._config, runtime, agreement), UnifiedRadixCache.close, "open"
         )
 
-    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+    def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         host = self._config.host
         assert host is not None, "copies are made by a cache with a host tier"
         if host.executor is ExecutorKind.STREAMS:

@@ -36,7 +36,7 @@ from hicache.tiers.prefetch import HostInsertion, PrefetchManager, PrefetchOpera
 from hicache.tiers.transfer import Transfer
 from hicache.transfer import queue
 from hicache.transfer.executors import Executor, StepExecutor
-from hicache.transfer.job import Copier, CopyJob, CopyWorker, JobT
+from hicache.transfer.job import CopyJob, CopyWorker, JobT, LayeredCopier
 from hicache.transfer.queue import TransferQueue
 from hicache.tree import hashes
 from hicache.tree.node import FULL, Node, is_any_locked
@@ -370,7 +370,7 @@ class _WaitsForNoLayer(StepExecutor[JobT]):
 class WaitsForNoLayer(ReferenceAdapter):
     """Its executor lets a reader go on whatever has arrived."""
 
-    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+    def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         opened = super()._open_copies(kind, copier)
         if isinstance(opened, StepExecutor):
             opened = self._copies[kind] = _WaitsForNoLayer(CopyWorker(copier), self._failing)

@@ -12,7 +12,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hicache.cache import UnifiedRadixCache
-from hicache.config import IoBackend, Layout
+from hicache.config import (
+    BufferShape,
+    CacheConfig,
+    Follows,
+    HostConfig,
+    IoBackend,
+    Layout,
+    ModelShape,
+    PoolShape,
+)
 from hicache.errors import PoolMismatchError, SlotError
 from hicache.pools.copy import (
     SCRATCH_BYTES,
@@ -282,6 +291,33 @@ def test_page_numbers_are_sent_from_pinned_memory_without_a_wait() -> None:
         KernelCopies(gpu).addresses([1, 2], [3, 4])
     assert calls.made == [("cpu", True)] * 2, f"a tensor made on a GPU is a copy that is waited for, got {calls.made}"
     assert calls.sent == [(gpu, True)] * 2, f"expected copies that nobody waits for, got {calls.sent}"
+
+
+def copier_of(page_size: int, slot_bytes: int, device: Layout, host: Layout) -> PoolCopier:
+    """A copier of a model with one pool of two layers."""
+    buffers = (BufferShape("kv", (slot_bytes,), "uint8"),)
+    model, sizes = ModelShape((PoolShape("kv", Follows.EVERY_PAGE, 2, buffers),)), {FULL: page_size}
+    config = CacheConfig(sizes, page_size=page_size, model=model, layout=device, host=HostConfig(sizes, layout=host))
+    specs = pool_specs(config)
+    return PoolCopier(DevicePools(config, specs), HostPools(config, specs), layer_order(specs))
+
+
+@pytest.mark.parametrize(
+    ("page_size", "slot_bytes", "device", "host", "expected"),
+    [
+        (64, 1024, Layout.LAYER_FIRST, Layout.PAGE_FIRST_DIRECT, True),
+        (64, 1024, Layout.PAGE_FIRST, Layout.PAGE_FIRST, True),
+        (1, 64 << 10, Layout.LAYER_FIRST, Layout.LAYER_FIRST, True),
+        (64, 1023, Layout.LAYER_FIRST, Layout.PAGE_FIRST_DIRECT, False),
+        (64, 1024, Layout.LAYER_FIRST, Layout.PAGE_FIRST, False),
+        (64, 1024, Layout.PAGE_FIRST, Layout.LAYER_FIRST, False),
+    ],
+)
+def test_layers_cost_little_where_pages_are_large_and_lie_alike(
+    page_size: int, slot_bytes: int, device: Layout, host: Layout, expected: bool
+) -> None:
+    copier = copier_of(page_size, slot_bytes, device, host)
+    assert copier.layers_cost_little is expected, f"pages of {page_size * slot_bytes} bytes in a layer"
 
 
 @METHODS

@@ -528,6 +528,21 @@ class GatedCopier:
     queue_layer = copy_layer
     queue = copy
     device = torch.device("cpu")
+    layers_cost_little = False
+
+
+class GatedLayers(GatedCopier):
+    """Copies layer by layer, each when its gate is open."""
+
+    layers_cost_little = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer_gates = [Event() for _ in range(GATED_LAYERS)]
+
+    def copy_layer(self, job: CopyJob, layer: int) -> None:
+        """Copy a layer once its gate is open."""
+        assert self.layer_gates[layer].wait(TIMEOUT_S), f"gate {layer} was not opened within {TIMEOUT_S} s"
 
 
 def job(number: int, kind: TransferKind, parts: int = 2) -> CopyJob:
@@ -598,6 +613,29 @@ def test_who_waits_is_woken_by_the_end(copier: GatedCopier, copies: ThreadExecut
     copier.gates[LOAD].set()
     thread.join(TIMEOUT_S)
     assert seen == [True], f"HOST-6: the reader goes on once the bytes are there, got {seen}"
+
+
+def test_a_thread_copies_a_load_layer_by_layer_where_that_costs_little() -> None:
+    copier = GatedLayers()
+    with closing(open_copies(ExecutorKind.THREADED, LOAD, copier)) as loads:
+        loads.submit(job(1, LOAD))
+        for layer, gate in enumerate(copier.layer_gates[:-1]):
+            gate.set()
+            assert loads.wait_layer(1, layer), f"HOST-6: layer {layer} may be read"
+            assert loads.progress(1) == Progress(layer + 1, (), has_ended=False), f"layers after {layer} are to come"
+        copier.layer_gates[-1].set()
+        loads.wait(1)
+        assert loads.progress(1) == WHOLE, "all layers have arrived"
+    assert not copier.copied, "nothing was copied in another way"
+
+
+def test_a_thread_copies_a_backup_at_once() -> None:
+    copier = GatedLayers()
+    open_gates(copier)
+    with closing(open_copies(ExecutorKind.THREADED, BACKUP, copier)) as backups:
+        backups.submit(job(1, BACKUP))
+        backups.wait(1)
+    assert copier.copied == [1], "nobody reads a backup layer by layer"
 
 
 def test_jobs_of_a_direction_run_in_order(copier: GatedCopier, copies: ThreadExecutor[CopyJob]) -> None:

@@ -24,7 +24,7 @@ from hicache.tiers.backup import BackupManager
 from hicache.tiers.storage_io import StorageWorker
 from hicache.tiers.transfer import Transfer
 from hicache.transfer.executors import Executor, StepExecutor, ThreadExecutor
-from hicache.transfer.job import Copier, CopyJob, CopyWorker, Move, PageBatch, Progress, StorageJob
+from hicache.transfer.job import Copier, CopyJob, CopyWorker, LayeredCopier, Move, PageBatch, Progress, StorageJob
 from hicache.transfer.queue import HybridCacheController, TransferT
 from hicache.tree.node import Node
 from hicache.types import Component, Pool, Slots, StorageKind, TransferKind, TransferPhase
@@ -134,7 +134,7 @@ class _OneBuffer(StepExecutor[CopyJob]):
 class OneBuffer(ReferenceAdapter):
     """All jobs of one direction leave their page numbers in one buffer."""
 
-    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+    def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         self._copies[kind] = _OneBuffer(copier)
         return self._copies[kind]
 
@@ -236,7 +236,7 @@ class NoFence(ReferenceAdapter):
             super().write(*write)
         self._queued.clear()
 
-    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+    def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         self._copies[kind] = _FencedBackups(kind, copier, self._retire)
         return self._copies[kind]
 
@@ -277,7 +277,7 @@ class _OneCounter(StepExecutor[CopyJob]):
 class OneCounter(ReferenceAdapter):
     """Whoever waits for a load looks at the count of the one before."""
 
-    def _open_copies(self, kind: TransferKind, copier: Copier) -> Executor[CopyJob]:
+    def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
         self._copies[kind] = _OneCounter(copier)
         return self._copies[kind]
 
