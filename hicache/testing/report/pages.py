@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from hicache.testing.contract import Clause
 from hicache.testing.report.comparison import DIFFERS, WORST_FIRST, Comparison, contract_difference, difference
 from hicache.testing.report.coverage import declared_next
+from hicache.testing.report.gpu import told_of_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import SYMBOLS, Cell, Matrix, Overview, Status
 from hicache.testing.report.run import Outcome, first_line
@@ -42,6 +43,7 @@ def render_html(view: Overview, clauses: Mapping[str, Clause], replays: Mapping[
         **_script(),
         groups=[(one.value, one, count) for one, count in view.matrix.counts.items() if count],
         headline=headline(view),
+        untried=told_of_gpu(view.record, clauses),
         families=families,
         first_columns=_first_columns(families),
         number_of={

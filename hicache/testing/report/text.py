@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
+from hicache.testing.contract import CONTRACT
 from hicache.testing.report.coverage import declared_next
+from hicache.testing.report.gpu import told_of_gpu
 from hicache.testing.report.legible import legible
 from hicache.testing.report.matrix import Cause, Group, Overview, Status
 from hicache.testing.report.run import Execution, Outcome, RunRecord, first_line
@@ -59,6 +61,7 @@ def render_markdown(view: Overview) -> str:
             "",
             f"**{headline(view)}.** {figures}, started {_plain(view.record.started)}.",
             "",
+            *([f"{untried}.", ""] if (untried := told_of_gpu(view.record, CONTRACT)) else []),
             *_failures(view.causes),
             *_sections(view),
             *_groups("Known failures", view.known_failures),

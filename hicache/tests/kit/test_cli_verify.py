@@ -45,11 +45,14 @@ class FakeStage:
     name: str
     executions: tuple[Execution, ...] | None
     problem: str | None
+    capabilities: tuple[str, ...] = ("BYTES", "SWA")
 
     def run(self, progress: Progress) -> StageResult:
         """Half of the way, and the result."""
         progress(50, 100)
-        run = None if self.executions is None else record(*self.executions)
+        run = None
+        if self.executions is not None:
+            run = replace(record(*self.executions), capabilities=self.capabilities)
         return StageResult(self.name, run, self.problem, 1.5)
 
 
@@ -86,6 +89,12 @@ def test_all_stages_end_in_one_report(tmp_path: Path) -> None:
     assert f"verified: device: no test failed\nreport: {tmp_path / 'report.html'}" in output, (
         f"the last lines name the report: {output}"
     )
+
+
+def test_what_no_test_ran_on_a_gpu_is_told_before_the_levels(tmp_path: Path) -> None:
+    lines = shown([FakeStage("conformance", (PASSED,), None, ("HOST", "RANKS"))], tmp_path).splitlines()
+    told = lines.index("No test ran on a GPU of: CUDA streams, pinned host memory, NCCL")
+    assert lines[told + 1].startswith("device: "), f"the levels follow: {lines}"
 
 
 def test_the_table_counts_each_outcome(tmp_path: Path) -> None:

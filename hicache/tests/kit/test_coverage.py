@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage, declared_next
+from hicache.testing.report.gpu import GpuPart, not_on_gpu, told_of_gpu
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.pages import render_html
 from hicache.testing.report.text import render_markdown
@@ -112,6 +114,41 @@ def test_what_only_a_gpu_can_show_is_told_and_not_required() -> None:
     assert on_gpu, "no clause of the host needs a GPU: this test shows nothing"
     assert result.of(Level.HOST).verdict is Verdict.VERIFIED, f"got {result.of(Level.HOST)}"
     assert f"({', '.join(on_gpu)} only on a GPU)" in str(result), f"got {result}"
+
+
+ON_GPU: Mapping[str, tuple[Execution, str]] = {
+    "streams": (execution("HOST-7", configuration="full/page16/lru/write_through-page_first-streams"), "CUDA streams"),
+    "direct copies on streams": (
+        execution("HOST-7", configuration="full/page16/lru/write_through-layer_first-streams-direct"),
+        "CUDA streams",
+    ),
+    "pinned memory": (execution("POOL-6"), "pinned host memory"),
+    "NCCL": (execution("RANK-1", suite="distributed_tests", configuration="nccl-tp2-timeout"), "NCCL"),
+}
+"""A test that runs one part on a GPU, and the name of that part."""
+
+ON_CPU = (execution("HOST-7"), execution("RANK-1", suite="distributed_tests", configuration="gloo-tp2"))
+
+
+@pytest.mark.parametrize(("ran", "part"), ON_GPU.values(), ids=ON_GPU)
+def test_what_no_test_ran_on_a_gpu_is_told(ran: Execution, part: str) -> None:
+    every = [name for _, name in ON_GPU.values()]
+    run = replace(record(*ON_CPU, replace(ran, outcome=Outcome.SKIPPED)), capabilities=tuple(ALL))
+    told = told_of_gpu(run, CONTRACT)
+    assert told == f"No test ran on a GPU of: {', '.join(dict.fromkeys(every))}", f"got {told!r}"
+    for page in (render_html(overview(run, CONTRACT), CONTRACT, {}), render_markdown(overview(run, CONTRACT))):
+        assert told in page, f"expected the page to say {told!r}"
+    told = told_of_gpu(replace(run, executions=(*run.executions, ran)), CONTRACT)
+    assert part not in told, f"{ran.node_id} ran {part} on a GPU, got {told!r}"
+    assert told.count(",") == 1, f"the other two parts did not run, got {told!r}"
+
+
+def test_parts_that_a_cache_does_not_have_are_not_told() -> None:
+    run = replace(record(*ON_CPU), capabilities=("HOST",))
+    assert not_on_gpu(run, CONTRACT) == (GpuPart.STREAMS, GpuPart.PINNED_MEMORY), "a cache on one rank has no NCCL"
+    assert not told_of_gpu(replace(run, capabilities=("VERBS",)), CONTRACT), "a cache on the device alone has none"
+    ran = tuple(one for one, _ in ON_GPU.values())
+    assert not told_of_gpu(replace(run, executions=ran, capabilities=tuple(ALL)), CONTRACT), "all parts ran"
 
 
 def test_what_to_declare_next_is_told_with_the_tests_that_wait_for_it() -> None:

@@ -1,0 +1,48 @@
+"""GpuPart: what only a GPU runs of a cache, and which of it a run has not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from hicache.config import ExecutorKind
+from hicache.testing.adapter import Capability
+from hicache.testing.contract import Clause
+from hicache.testing.report.run import Execution, Outcome, RunRecord
+
+
+class GpuPart(str, Enum):
+    """A part of a cache that only a GPU runs."""
+
+    STREAMS = "CUDA streams"
+    PINNED_MEMORY = "pinned host memory"
+    NCCL = "NCCL"
+
+
+_CAPABILITY_OF = {
+    GpuPart.STREAMS: Capability.HOST,
+    GpuPart.PINNED_MEMORY: Capability.HOST,
+    GpuPart.NCCL: Capability.RANKS,
+}
+
+
+def not_on_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> tuple[GpuPart, ...]:
+    """The parts that the cache has and that no test ran."""
+    run = {part for one in record.executions if one.outcome is not Outcome.SKIPPED for part in _parts_of(one, clauses)}
+    return tuple(part for part in GpuPart if _CAPABILITY_OF[part].name in record.capabilities and part not in run)
+
+
+def told_of_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> str:
+    """The same as a sentence; empty where all parts ran."""
+    parts = not_on_gpu(record, clauses)
+    return f"No test ran on a GPU of: {', '.join(part.value for part in parts)}" if parts else ""
+
+
+def _parts_of(execution: Execution, clauses: Mapping[str, Clause]) -> set[GpuPart]:
+    """The parts that a test runs. A test on NCCL has it in its id, one on streams in its configuration."""
+    shown = {
+        GpuPart.STREAMS: ExecutorKind.STREAMS.value in execution.configuration.replace("/", "-").split("-"),
+        GpuPart.PINNED_MEMORY: any(clauses[one].gpu for one in execution.clauses if one in clauses),
+        GpuPart.NCCL: "nccl" in execution.node_id.partition("[")[2].rstrip("]").split("-"),
+    }
+    return {part for part, is_shown in shown.items() if is_shown}
