@@ -7,9 +7,10 @@ import torch
 
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
+from hicache.types import COMPONENT_POOL, Handle, Pool
 
 from .answers import ask, prompt
-from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, served
+from .cache_setup import CHUNK, PAGE, CacheSetup, OpenCache, on_device, on_host, served
 from .engine.engine import Engine
 from .families import REPRESENTATIVES
 
@@ -62,6 +63,30 @@ def test_the_last_token_is_always_computed(family: str, open_cache: OpenCache) -
     assert torch.equal(first.logits[second.hits.device :], second.logits), (
         "REQ-3: expected equal logits for the same prompt"
     )
+
+
+@clause("HOST-6", "REQ-3", needs=(Capability.HOST, Capability.LAYER_WAITS))
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "deepseek_v32"])
+def test_each_layer_of_a_load_is_waited_for_and_read_while_it_runs(
+    family: str, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = served(family, torch.float32, "cpu")
+    setup = CacheSetup(model, on_host(model), open_cache)
+    whole = ask(setup.engine(CHUNK), prompt(1, 3 * CHUNK))
+    setup.clear_device()
+    waited, wait_layer = list[tuple[Pool, int]](), setup.adapter.wait_layer
+
+    def wait(ticket: Handle, pool: Pool, layer: int) -> None:
+        waited.append((pool, layer))
+        wait_layer(ticket, pool, layer)
+
+    monkeypatch.setattr(setup.adapter, "wait_layer", wait)
+    answer = ask(setup.engine(CHUNK), prompt(1, 3 * CHUNK))
+    pools = [*setup.config.sidecars, *(COMPONENT_POOL[name] for name in setup.config.components)]
+    expected = {(Pool(pool), layer) for pool in pools for layer in range(setup.adapter.layers(Pool(pool)))}
+    assert set(waited) == expected, f"HOST-6: each layer of each pool is waited for, got {sorted(set(waited))}"
+    assert len(waited) == len(expected), f"HOST-6: each is waited for once, got {waited}"
+    assert torch.equal(whole.logits[answer.hits.host :], answer.logits), "REQ-3: expected equal logits"
 
 
 # The engine manages its requests itself, so no adapter needs REQUESTS for this test.

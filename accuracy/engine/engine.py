@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ import torch
 from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.driving.scheduler import ScheduledRequest, Scheduler
-from hicache.types import SHARED, Component, Key, Namespace, Tokens
+from hicache.types import SHARED, Component, Handle, Key, Namespace, Slots, Tokens
 
 from .model_layout import ModelPools
 from .model_runner import RecordedCache
@@ -90,6 +91,8 @@ class Engine:
         self._has_states = Component.MAMBA in config.components
         self._pools = ModelPools(model.runner, model.layout, adapter)
         self._scheduler = Scheduler(adapter, config, loads_may_fail=True)
+        self._reads_early = Capability.LAYER_WAITS in adapter.capabilities
+        self._adapter = adapter
         self._prefetches = config.storage is not None and Capability.STORAGE in adapter.capabilities
 
     def begin(
@@ -106,11 +109,15 @@ class Engine:
         whole, reused = Key(tokens, namespace), Key(tokens[:reusable], namespace)
         prefetched = self._prefetch(reused) if self._prefetches else 0
         found = self._scheduler.match(reused)
-        request = self._scheduler.begin(whole, found)
+        read: list[tuple[int, RecordedCache]] = []
+        request = self._scheduler.begin(whole, found, partial(self._read_early, read) if self._reads_early else None)
         cached = request.cached_tokens
         hits = _hits(cached, min(found.host_hit_length, cached - len(found.device_indices)), prefetched)
         begun = self._admit(request, hits, found.branching_seqlen or 0)
-        if begun is None:
+        if begun is not None:
+            # Nothing of a load that failed is used.
+            begun.running = next((recorded for tokens, recorded in read if tokens == cached), None)
+        else:
             # The copy of the hit's state may be what there is no slot for: without the hit it is not needed.
             nothing = self._scheduler.match(Key(tokens[:0], namespace), chunked=True)
             begun = self._admit(self._scheduler.begin(whole, nothing), NO_HITS, 0)
@@ -149,6 +156,11 @@ class Engine:
         """End a request at any point: unlock its prefix, and free all slots that are not in the tree."""
         self._scheduler.release(generation.request)
         generation.running = None
+
+    def _read_early(self, read: list[tuple[int, RecordedCache]], slots: Slots, ticket: Handle) -> None:
+        """Read a prefix layer by layer while its load runs, each layer when it has come."""
+        if self._pools.can_read_early(slots):
+            read.append((len(slots), self._pools.restore(slots, None, partial(self._adapter.wait_layer, ticket))))
 
     def _prefetch(self, key: Key) -> int:
         """Prefetch a prompt to the end, as there is no other work to do: the number of tokens that were loaded."""

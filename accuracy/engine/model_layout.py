@@ -279,6 +279,14 @@ class Pools(Protocol):
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes: ...
 
 
+WaitLayer = Callable[[Pool, int], None]
+"""Returns when a layer of a pool may be read."""
+
+
+def wait_for_nothing(pool: Pool, layer: int) -> None:
+    """Everything may be read."""
+
+
 class ModelPools:
     """Copies the bytes of one model to and from the pools of one cache. Writes only slots that the caller owns."""
 
@@ -307,15 +315,25 @@ class ModelPools:
             if parts.states is not None:
                 self._write_rows(Pool.MAMBA, slots, parts.states.layer, parts.states.take(layer))
 
-    def restore(self, slots: Slots, state: int | None) -> RecordedCache:
-        """A cache with the tokens of these FULL slots and the state of that MAMBA slot."""
+    def can_read_early(self, slots: Slots) -> bool:
+        """Whether all of these FULL slots can be read while some are being loaded: they have a window, and no state."""
+        window = slots[max(0, len(slots) - (self._layout.window_tokens or 0)) :]
+        return not self._layout.states and (not self._has_window or bool(self._pools.partners(window).all()))
+
+    def restore(self, slots: Slots, state: int | None, wait: WaitLayer = wait_for_nothing) -> RecordedCache:
+        """A cache with the tokens of these FULL slots and the state of that MAMBA slot.
+
+        `wait`: called with each layer of each pool before it is read.
+        """
         cache, length = self._runner.new_cache(), len(slots)
         for parts, layer in zip(self._layout.layers if length else (), cache.layers, strict=bool(length)):
             if parts.attention is not None:
                 part = parts.attention
                 own_slots = self._slots_in(part.pool, slots[part.first_read(length) :])
+                wait(part.pool, part.layer)
                 part.restore(layer, self._pools.read(part.pool, own_slots, part.layer), length, self._runner.device)
             if parts.index is not None:
+                wait(Pool.INDEXER, parts.index.layer)
                 parts.index.restore(
                     layer, self._pools.read(Pool.INDEXER, slots, parts.index.layer), self._runner.device
                 )

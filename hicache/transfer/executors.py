@@ -115,10 +115,7 @@ class StepExecutor(Generic[JobT]):
     def wait(self, number: int) -> bool:
         if self._progress[number].has_ended:
             return True
-        if self._failing.left:
-            self._failing.left -= 1
-            self.fail(number, parts_done=0)
-        else:
+        if not self._fails_now(number):
             self.complete(number)
         return True
 
@@ -128,7 +125,8 @@ class StepExecutor(Generic[JobT]):
 
     def wait_layer(self, number: int, layer: int) -> bool:
         while self._progress[number].steps <= layer and not self._progress[number].has_ended:
-            self.advance(number)
+            if not self._fails_now(number):
+                self.advance(number)
         return self._progress[number].steps > layer
 
     def forget(self, number: int) -> None:
@@ -143,6 +141,14 @@ class StepExecutor(Generic[JobT]):
 
     def join(self) -> None:
         """Nothing runs by itself."""
+
+    def _fails_now(self, number: int) -> bool:
+        """Make a pending job fail if the next wait is to; whether it was."""
+        if not self._failing.left:
+            return False
+        self._failing.left -= 1
+        self.fail(number, parts_done=0)
+        return True
 
     def _pending(self, number: int) -> JobT:
         if self._progress[number].has_ended:

@@ -29,6 +29,9 @@ from hicache.types import (
     TransferPhase,
 )
 
+ReadEarly = Callable[[Slots, Handle], None]
+"""Reads the slots of a prefix, from its start to its end, while the load of a ticket runs."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -126,13 +129,14 @@ class Scheduler:
         """Find the longest cached prefix."""
         return self._call(self._adapter.match, key, chunked=chunked)
 
-    def begin(self, key: Key, found: MatchResult) -> ScheduledRequest:
+    def begin(self, key: Key, found: MatchResult, read_early: ReadEarly | None = None) -> ScheduledRequest:
         """Start a request on what a match found: lock it, and load back what only the host has.
 
+        `read_early`: called once such a load was started. What it read counts if the request has as much cached.
         Raises InvariantError when less is loaded than was reported (FLOW-10).
         """
         receipt = self._call(self._adapter.lock, found.device_anchor)
-        loaded = self._load(found)
+        loaded = self._load(found, read_early)
         if loaded is None:
             slots = found.device_indices
             return ScheduledRequest(key, slots, len(slots), found.device_anchor, receipt, state=None)
@@ -219,7 +223,7 @@ class Scheduler:
             taken = take()
         return taken
 
-    def _load(self, found: MatchResult) -> tuple[Slots, Handle] | None:
+    def _load(self, found: MatchResult, read_early: ReadEarly | None) -> tuple[Slots, Handle] | None:
         """Load back from the host past the device anchor: the slots, and the receipt of the lock on the last node."""
         if self._config.host is None or not (found.host_hit_length or any(found.component_host_hit_lengths.values())):
             return None
@@ -229,6 +233,9 @@ class Scheduler:
         self._call(self._adapter.unlock_host, pinned)
         if load is None:
             return None
+        if read_early is not None:
+            self.step()
+            read_early(np.concatenate((found.device_indices, load.indices)), load.ticket)
         self.drain()
         phase = self._adapter.load_phase(load.ticket)
         if phase is not TransferPhase.DONE:

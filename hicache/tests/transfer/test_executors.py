@@ -373,6 +373,15 @@ def test_who_waits_for_a_layer_moves_the_job_so_far(executor: StepExecutor[CopyJ
     assert executor.progress(2) == Progress(4, (), has_ended=True), "a wait for a job that has ended moves nothing"
 
 
+def test_a_wait_for_a_layer_fails_when_told(executor: StepExecutor[CopyJob], failing: FailingWaits) -> None:
+    executor.advance(2)
+    failing.left = 1
+    assert executor.wait_layer(2, 0), "who waits for what is there does not wait, and nothing fails"
+    assert not executor.wait_layer(2, 3), "HOST-6: layer 3 never comes"
+    assert executor.progress(2) == Progress(1, (), has_ended=True), "FLOW-3: the job has failed after one layer"
+    assert not failing.left, "one wait was to fail, and one did"
+
+
 def test_waits_fail_as_often_as_told(tiers: TwoTiers, executor: StepExecutor[CopyJob], failing: FailingWaits) -> None:
     before = contents(tiers.host, Pool.KV)
     executor.complete(2)

@@ -29,6 +29,7 @@ from hicache.testing.mutants.accuracy.transfers import (
     OnePageSize,
     SplitForgotten,
     TargetLayers,
+    WaitsForNoLayer,
     WindowInPart,
 )
 from hicache.testing.mutants.rows import Row
@@ -57,6 +58,14 @@ ROWS = (
         clauses=("FLOW-2", "HOST-6"),
         adapter=LateIndex,
         test=f"{HOST}[deepseek_v32-float32]",
+        told=FROM_HOST,
+    ),
+    Row(
+        slug="a-reader-waits-for-no-layer",
+        source="ours",
+        clauses=("HOST-6",),
+        adapter=WaitsForNoLayer,
+        test=f"{HOST}[qwen3-float32]",
         told=FROM_HOST,
     ),
     Row(

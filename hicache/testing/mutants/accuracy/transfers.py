@@ -139,6 +139,21 @@ class OneBuffer(ReferenceAdapter):
         return self._copies[kind]
 
 
+class _WaitsForNoLayer(StepExecutor[CopyJob]):
+    """Copies a job when it is waited for as a whole, and lets a reader of a layer go on at once."""
+
+    def wait_layer(self, number: int, layer: int) -> bool:
+        return True
+
+
+class WaitsForNoLayer(ReferenceAdapter):
+    """Lets a reader go on whatever has arrived."""
+
+    def _open_copies(self, kind: TransferKind, copier: LayeredCopier) -> Executor[CopyJob]:
+        self._copies[kind] = _WaitsForNoLayer(CopyWorker(copier))
+        return self._copies[kind]
+
+
 class _LateCopier(PoolCopier):
     """What is late of one job is copied with the next job of its direction."""
 
@@ -266,6 +281,13 @@ class _OneCounter(StepExecutor[CopyJob]):
             super().wait(number)
             self._has_counted |= self._jobs[number].kind is TransferKind.LOAD
         return True
+
+    def wait_layer(self, number: int, layer: int) -> bool:
+        if self.progress(number).has_ended:
+            return True
+        has_come = super().wait_layer(number, layer)
+        self._has_counted |= super().progress(number).has_ended
+        return has_come
 
     def forget(self, number: int) -> None:
         job = self._jobs[number]
