@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hicache.testing.cuda_model.races import Shadow, Where
-from hicache.testing.cuda_model.streams import Machine, Mark, Stream
+from hicache.testing.cuda_model.streams import Machine, Mark, ModelStream
 
 POISON = 0xAB
 """What freed memory is overwritten with."""
@@ -31,7 +31,7 @@ class Memory:
         self.start = raw.data_ptr()
         self.size_bytes = raw.numel()
         self.shadow = Shadow(machine.log, self.size_bytes, label)
-        self.users: dict[int, Stream] = {}
+        self.users: dict[int, ModelStream] = {}
         self._elements: dict[int, torch.Tensor] = {}
 
     def elements(self, width: int) -> torch.Tensor:
@@ -59,6 +59,11 @@ class Bytes:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shadow", self.memory.shadow)
+
+    @property
+    def address(self) -> int:
+        """Where the memory begins."""
+        return self.memory.start
 
     def where(self) -> Where:
         """The bytes. Which items they are is read from index tensors when the work runs."""
@@ -101,7 +106,7 @@ class MemoryMap:
 
     # The allocator of a device, and that of pinned memory.
 
-    def allocate(self, size_bytes: int, stream: Stream) -> tuple[Memory, object]:
+    def allocate(self, size_bytes: int, stream: ModelStream) -> tuple[Memory, object]:
         """Memory of a device, and what keeps it: when that is gone, later work of the stream may get the memory."""
         raw = torch.zeros(max(1, size_bytes), dtype=torch.uint8)
         piece = self.add(Memory(self._machine, raw, stream.device, f"{size_bytes} bytes on {stream.device}"))
@@ -117,7 +122,7 @@ class MemoryMap:
         weakref.finalize(lent, self._freed, piece, None).atexit = False
         return piece, torch.from_numpy(lent)[:size_bytes]
 
-    def _freed(self, piece: Memory, stream: Stream | None) -> None:
+    def _freed(self, piece: Memory, stream: ModelStream | None) -> None:
         # Torch records an event on each stream that it knows of, and reuses the memory when all have fired.
         self.remove(piece)
         after: list[Mark] = [user.mark() for user in piece.users.values()]

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hicache.testing.cuda_model.memory import Bytes, MemoryMap
 from hicache.testing.cuda_model.races import Race
-from hicache.testing.cuda_model.streams import Event, Machine, Observer, Stream
+from hicache.testing.cuda_model.streams import Machine, ModelEvent, ModelStream, Observer
 from hicache.testing.cuda_model.tensors import DeviceTensor, Operations
 
 REPLACED = (
@@ -51,8 +51,8 @@ class CudaModel:
         self.map = MemoryMap(self.machine)
         self._all = [torch.device("cuda", number) for number in range(devices)]
         self._device = 0
-        self._default: dict[int, Stream] = {}
-        self._current: dict[int, Stream] = {}
+        self._default: dict[int, ModelStream] = {}
+        self._current: dict[int, ModelStream] = {}
         self._operations = Operations(self)
         self._functions = _Functions(self._operations, self)
         self._dispatches = _Dispatches(self._operations)
@@ -87,31 +87,28 @@ class CudaModel:
         finally:
             self._device = before
 
-    def Stream(self, device: Any = None, priority: int = 0) -> Stream:  # noqa: N802
+    def Stream(self, device: Any = None, priority: int = 0) -> ModelStream:  # noqa: N802
         """A stream of its own, on the current device if none is named."""
-        owner = self.indexed(device)
-        stream = Stream(self.machine, owner, f"stream {len(self.machine.streams) + 1} of {owner}", {})
-        self.machine.streams.append(stream)
-        return stream
+        return self.machine.open_stream(self.indexed(device))
 
-    def Event(self, **settings: object) -> Event:  # noqa: N802
+    def Event(self, **settings: object) -> ModelEvent:  # noqa: N802
         """An event."""
-        return Event(self.machine)
+        return ModelEvent(self.machine)
 
-    def default_stream(self, device: Any = None) -> Stream:
+    def default_stream(self, device: Any = None) -> ModelStream:
         """The first stream of a device."""
         owner = self.indexed(device)
         if owner.index not in self._default:
             self._default[owner.index] = self.Stream(owner)
         return self._default[owner.index]
 
-    def current_stream(self, device: Any = None) -> Stream:
+    def current_stream(self, device: Any = None) -> ModelStream:
         """The stream of a device that work is queued on."""
         owner = self.indexed(device)
         return self._current.get(owner.index) or self.default_stream(owner)
 
     @contextmanager
-    def stream(self, stream: Stream | None) -> Iterator[None]:
+    def stream(self, stream: ModelStream | None) -> Iterator[None]:
         """Make a stream the current one of its device, and that the current device."""
         if stream is None:
             yield
@@ -169,7 +166,7 @@ class CudaModel:
                 setattr(torch.cuda, name, own)
 
     @property
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[ModelStream]:
         """In the order in which they were made."""
         return self.machine.streams
 
@@ -223,7 +220,7 @@ class _Machine(Machine):
         super().__init__(order, observer)
         self._model = model
 
-    def current_stream(self) -> Stream:
+    def current_stream(self) -> ModelStream:
         return self._model.current_stream()
 
 
@@ -262,6 +259,9 @@ class _Functions(TorchFunctionMode):
         # Torch asks its own build for the number of the current device, which has none.
         args = tuple([self._numbered(one) for one in args])
         kwargs = {name: self._numbered(one) for name, one in (kwargs or {}).items()}
+        if func is torch.Tensor.__setitem__ and isinstance(args[0], DeviceTensor) and isinstance(args[2], int | float):
+            # Torch would make the number a tensor of the device that it sees, which is none.
+            args = (*args[:2], torch.full((), args[2], dtype=args[0].dtype, device=args[0].device))
         if func is torch.tensor and (kwargs.get("pin_memory") or kwargs.get("device") is not None):
             own = dict(kwargs)
             is_pinned, device = own.pop("pin_memory", False), own.pop("device", None)
@@ -286,11 +286,11 @@ class _Functions(TorchFunctionMode):
         return value
 
 
-class _Dispatches(TorchDispatchMode):
+class _Dispatches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """All operations of torch."""
 
     def __init__(self, operations: Operations) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._operations = operations
 
     @classmethod

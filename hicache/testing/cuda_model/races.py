@@ -64,12 +64,12 @@ class Race:
 class RaceLog:
     """All accesses, and the races among them.
 
-    `coarse`: the launches that touch pieces of memory in no order with earlier ones, if each piece counted as one byte.
+    `coarse`: the accesses that would be in no order if each piece of memory were one byte, the earlier launch first.
     """
 
     def __init__(self) -> None:
         self.races: list[Race] = []
-        self.coarse: list[int] = []
+        self.coarse: list[tuple[Access, Access]] = []
         self._launches = count(1)
         self._accesses: dict[tuple[int, int], Access] = {}
 
@@ -97,9 +97,8 @@ class Shadow:
     def launched(self, access: Access, *, is_write: bool) -> None:
         """Check an access as if all of the memory were one byte, when it is asked for."""
         for (actor, was_write), number in self._launched.items():
-            is_pair = actor != access.actor and (is_write or was_write)
-            if is_pair and number > access.clock.get(actor, 0) and self._log.coarse[-1:] != [access.launch]:
-                self._log.coarse.append(access.launch)
+            if actor != access.actor and (is_write or was_write) and number > access.clock.get(actor, 0):
+                self._log.coarse.append((self._log.find(actor, number), access))
         self._launched[access.actor, is_write] = access.number
 
     def touch(self, access: Access, where: Where, *, is_write: bool) -> None:

@@ -28,6 +28,10 @@ class Touch(Protocol):
     def shadow(self) -> Shadow:
         """Of the memory."""
 
+    @property
+    def address(self) -> int:
+        """Where the memory begins."""
+
     def where(self) -> Where:
         """The bytes."""
 
@@ -46,7 +50,7 @@ class Mark:
         self.is_reached = True
 
 
-class Stream:
+class ModelStream:
     """Work in order. A mark in front of a piece of work holds it back until it is reached."""
 
     def __init__(self, machine: Machine, device: torch.device, name: str, clock: Clock) -> None:
@@ -56,26 +60,25 @@ class Stream:
         self.clock = clock
         self._machine = machine
         self._work: deque[tuple[Mark | None, Callable[[], object]]] = deque()
-        machine.told("stream_creation", self.cuda_stream)
 
     def __repr__(self) -> str:
         return self.name
 
     # As torch's streams.
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: ModelEvent | None = None) -> ModelEvent:
         """An event that fires after all work so far."""
-        event = event or Event(self._machine)
+        event = event or ModelEvent(self._machine)
         event.record(self)
         return event
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: ModelEvent) -> None:
         """Hold back what comes after until the event has fired. An event that was never recorded has."""
         if event.mark is not None:
             self.wait_mark(event.mark)
             self._machine.told("event_wait", event.number, self.cuda_stream)
 
-    def wait_stream(self, stream: Stream) -> None:
+    def wait_stream(self, stream: ModelStream) -> None:
         """Hold back what comes after until the other stream has done what it has so far."""
         self.wait_event(stream.record_event())
 
@@ -120,7 +123,7 @@ class Stream:
         for touches, is_write in ((read, False), (written, True)):
             for touch in touches:
                 touch.shadow.launched(access, is_write=is_write)
-        self._machine.told_launch(self, operation, read, written)
+        self._machine.told_launch(self, access, read, written)
 
         def run() -> None:
             for touches, is_write in ((read, False), (written, True)):
@@ -146,7 +149,7 @@ class Stream:
         return True
 
 
-class Event:
+class ModelEvent:
     """Fires when the stream that it was recorded on comes to it."""
 
     def __init__(self, machine: Machine) -> None:
@@ -156,7 +159,7 @@ class Event:
         self._device: torch.device | None = None
         machine.told("event_creation", self.number)
 
-    def record(self, stream: Stream | None = None) -> None:
+    def record(self, stream: ModelStream | None = None) -> None:
         """Let it fire after all work so far of a stream, the current one if none is named."""
         stream = stream or self._machine.current_stream()
         if self._device not in (None, stream.device):
@@ -165,7 +168,7 @@ class Event:
         self.mark = stream.mark()
         self._machine.told("event_record", self.number, stream.cuda_stream)
 
-    def wait(self, stream: Stream | None = None) -> None:
+    def wait(self, stream: ModelStream | None = None) -> None:
         """Let a stream wait for it, the current one if none is named."""
         (stream or self._machine.current_stream()).wait_event(self)
 
@@ -189,8 +192,8 @@ class Observer(Protocol):
     def told(self, what: str, *numbers: int) -> None:
         """Something other than a launch."""
 
-    def launched(self, stream: Stream, operation: str, reads: list[Touch], writes: list[Touch]) -> None:
-        """A launch."""
+    def launched(self, access: Access, reads: list[Touch], writes: list[Touch]) -> None:
+        """A launch on a stream."""
 
 
 class Machine:
@@ -204,8 +207,8 @@ class Machine:
         self.actors = count(HOST + 1)
         self.events = count(1)
         self.log = RaceLog()
-        self.streams: list[Stream] = []
-        self._reuses: list[Stream] = []
+        self.streams: list[ModelStream] = []
+        self._reuses: list[ModelStream] = []
         self.waits: list[str] = []
         self.clock: Clock = {}
         self._observer = observer
@@ -213,13 +216,20 @@ class Machine:
         self._pace = order.choice((1, 3, 12)) if order else 0
         self._numbers: dict[int, int] = {}
 
-    def current_stream(self) -> Stream:
+    def current_stream(self) -> ModelStream:
         """The stream that work is queued on."""
         raise NotImplementedError
 
+    def open_stream(self, device: torch.device) -> ModelStream:
+        """A stream of its own."""
+        stream = ModelStream(self, device, f"stream {len(self.streams) + 1} of {device}", {})
+        self.streams.append(stream)
+        self.told("stream_creation", stream.cuda_stream)
+        return stream
+
     def reuse(self, memory: Touch, device: torch.device, after: Iterable[Mark], poison: Callable[[], object]) -> None:
         """Freed memory is written by somebody else as soon as some marks are reached."""
-        stream = Stream(self, device, "the memory allocator", dict(self.clock))
+        stream = ModelStream(self, device, "the memory allocator", dict(self.clock))
         for mark in after:
             stream.wait_mark(mark)
         stream.launch("reuse of freed memory", poison, (), (memory,))
@@ -234,7 +244,7 @@ class Machine:
 
     # Accesses.
 
-    def access(self, stream: Stream | None, operation: str) -> Access:
+    def access(self, stream: ModelStream | None, operation: str) -> Access:
         """Note an access by work that a stream is given now, or by the host."""
         actor = stream.cuda_stream if stream else HOST
         number = self._numbers[actor] = self._numbers.get(actor, 0) + 1
@@ -295,10 +305,10 @@ class Machine:
         if self._observer is not None:
             self._observer.told(what, *numbers)
 
-    def told_launch(self, stream: Stream, operation: str, reads: list[Touch], writes: list[Touch]) -> None:
-        """Tell the observer of a launch."""
-        if self._observer is not None:
-            self._observer.launched(stream, operation, reads, writes)
+    def told_launch(self, stream: ModelStream, access: Access, reads: list[Touch], writes: list[Touch]) -> None:
+        """Tell the observer of a launch. What the allocator does is nothing that it is told."""
+        if self._observer is not None and stream in self.streams:
+            self._observer.launched(access, reads, writes)
 
 
 class Running:

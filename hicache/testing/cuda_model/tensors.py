@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import torch
 
 from hicache.testing.cuda_model.memory import Bytes, Memory, MemoryMap
-from hicache.testing.cuda_model.streams import Machine, Stream
+from hicache.testing.cuda_model.streams import Machine, ModelStream
 
 ATEN = torch.ops.aten
+NOWHERE = torch.device("meta")
 
 
 class DeviceTensor(torch.Tensor):
@@ -25,12 +26,14 @@ class DeviceTensor(torch.Tensor):
     keeper: object
     operations: Operations
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, raw: torch.Tensor, memory: Memory, keeper: object, operations: Operations) -> DeviceTensor:  # noqa: PYI034
+    def __new__(
+        cls: type[DeviceTensor], raw: torch.Tensor, memory: Memory, keeper: object, operations: Operations
+    ) -> DeviceTensor:
         made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
-            cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device="meta"
+            cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device=NOWHERE
         )
         made.raw, made.memory, made.keeper, made.operations = raw, memory, keeper, operations
         return made
@@ -39,26 +42,26 @@ class DeviceTensor(torch.Tensor):
         pass
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
         first = next(one for one in _leaves((args, kwargs)) if isinstance(one, DeviceTensor))
         return first.operations.dispatch(func, args, kwargs)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"DeviceTensor({tuple(self.shape)}, {self.dtype}, {self.device})"
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """As torch's."""
         return self.operations.device_of(self)
 
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self) -> bool:  # type: ignore[override]
         """As torch's."""
         return True
 
     @property
-    def is_meta(self) -> bool:
+    def is_meta(self) -> bool:  # type: ignore[override]
         """As torch's."""
         return False
 
@@ -66,7 +69,11 @@ class DeviceTensor(torch.Tensor):
         """As torch's."""
         return self.raw.data_ptr()
 
-    def record_stream(self, stream: Stream) -> None:  # type: ignore[override]
+    def tolist(self) -> Any:
+        """As torch's."""
+        return self.cpu().tolist()
+
+    def record_stream(self, stream: ModelStream) -> None:  # type: ignore[override]
         """As torch's."""
         self.memory.users[stream.cuda_stream] = stream
 
@@ -74,10 +81,15 @@ class DeviceTensor(torch.Tensor):
 class Devices(Protocol):
     """What operations know of the devices."""
 
-    machine: Machine
-    map: MemoryMap
+    @property
+    def machine(self) -> Machine:
+        """Their streams."""
 
-    def current_stream(self, device: Any = None) -> Stream:
+    @property
+    def map(self) -> MemoryMap:
+        """Their memory."""
+
+    def current_stream(self, device: Any = None) -> ModelStream:
         """Of a device."""
 
     def indexed(self, device: Any) -> torch.device:
@@ -107,7 +119,7 @@ class Operations:
         if func is ATEN._to_copy.default:
             return self._to(args[0], **kwargs)
         if func is ATEN.copy_.default:
-            self._transfer(args[0], args[1], non_blocking=bool(args[2]) if len(args) > 2 else bool(kwargs))
+            self._transfer(*args[:2], non_blocking=any((*args[2:], kwargs.get("non_blocking"))))
             return args[0]
         if func is ATEN._local_scalar_dense.default:
             return self._to(args[0], device="cpu").item()
@@ -117,7 +129,7 @@ class Operations:
 
     def device_of(self, tensor: DeviceTensor) -> torch.device:
         """The device of a tensor; for memory of the host, the one that reaches it."""
-        return tensor.memory.device or tensor.keeper.device  # type: ignore[attr-defined, no-any-return]
+        return tensor.memory.device or tensor.keeper.device  # type: ignore[attr-defined]
 
     def empty(self, size: Iterable[int], stride: Iterable[int], dtype: torch.dtype, device: Any) -> DeviceTensor:
         """A tensor in memory that the current stream of a device may use."""
@@ -179,28 +191,27 @@ class Operations:
     def _transfer(self, target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool) -> None:
         if isinstance(target, DeviceTensor) and isinstance(source, DeviceTensor):
             self._between_devices(target, source)
-            return
-        on_device, on_host = (target, source) if isinstance(target, DeviceTensor) else (source, target)
-        stream = self._devices.current_stream(on_device.device)
-        memory, raw = self._host_memory(on_host), _raw(on_device)
-        is_upload = on_device is target
-        if memory is not None:
-            alias = memory.view(on_host.data_ptr(), on_host.size(), on_host.stride(), on_host.dtype)
-            ends = (raw, alias) if is_upload else (alias, raw)
-            memory.users[stream.cuda_stream] = stream
-        else:
-            ends = (raw, on_host) if is_upload else (on_host, raw)
+        elif isinstance(target, DeviceTensor):
+            self._with_host(target, source, is_upload=True, non_blocking=non_blocking)
+        elif isinstance(source, DeviceTensor):
+            self._with_host(source, target, is_upload=False, non_blocking=non_blocking)
+
+    def _with_host(self, own: DeviceTensor, other: torch.Tensor, *, is_upload: bool, non_blocking: bool) -> None:
+        stream, memory = self._devices.current_stream(own.device), self._host_memory(other)
         what = f"copy {'from' if is_upload else 'to'} {'pinned' if memory else 'pageable'} memory"
-        if memory is None and non_blocking and is_upload:
+        raw, touched, of_host = own.raw, [_bytes(own)], list[Bytes]()
+        if memory is not None:
+            other = memory.view(other.data_ptr(), other.size(), other.stride(), other.dtype)
+            of_host = [Bytes(memory, other)]
+            memory.users[stream.cuda_stream] = stream
+        elif is_upload and non_blocking:
             # The driver waits for the stream, reads pageable memory, and copies from its own.
             self._wait(stream, what)
-            ends = (raw, on_host.clone())
-        touches = {id(raw): self._bytes(on_device)}
-        if memory is not None:
-            touches[id(alias)] = Bytes(memory, alias)
-        reads = [touches[id(ends[1])]] if id(ends[1]) in touches else []
-        writes = [touches[id(ends[0])]] if id(ends[0]) in touches else []
-        stream.launch(what, lambda: ends[0].copy_(ends[1]), reads, writes)
+            other = other.clone()
+        if is_upload:
+            stream.launch(what, lambda: raw.copy_(other), of_host, touched)
+        else:
+            stream.launch(what, lambda: other.copy_(raw), touched, of_host)
         if not non_blocking or (memory is None and not is_upload):
             self._wait(stream, what)
 
@@ -210,11 +221,11 @@ class Operations:
         raw, own = target.raw, source.raw
         if stream is not other:
             stream.wait_stream(other)
-        stream.launch("copy_", lambda: raw.copy_(own), [self._bytes(source)], [self._bytes(target)])
+        stream.launch("copy_", lambda: raw.copy_(own), [_bytes(source)], [_bytes(target)])
         if stream is not other:
             other.wait_stream(stream)
 
-    def _wait(self, stream: Stream, what: str) -> None:
+    def _wait(self, stream: ModelStream, what: str) -> None:
         machine = self._devices.machine
         machine.wait(stream.mark(), what)
         machine.told("stream_synchronization", stream.cuda_stream)
@@ -245,7 +256,7 @@ class Operations:
                 raw.copy_(result)
 
         reads, writes = self._touches(func, args, own)
-        self._devices.current_stream(device).launch(str(func), work, reads, writes + [self._bytes(one) for one in made])
+        self._devices.current_stream(device).launch(str(func), work, reads, writes + [_bytes(one) for one in made])
         if is_in_place:
             return own.get("out", args[0] if args else None)
         return made[0] if len(made) == 1 else tuple(made)
@@ -284,9 +295,6 @@ class Operations:
             touches[is_write].append(Bytes(memory, raw, items))
         return touches
 
-    def _bytes(self, tensor: DeviceTensor) -> Bytes:
-        return Bytes(tensor.memory, tensor.raw)
-
     # The host.
 
     def _on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -304,6 +312,10 @@ class Operations:
         if tensor.device.type != "cpu" or not tensor.numel():
             return None
         return self._devices.map.find(tensor.data_ptr())
+
+
+def _bytes(tensor: DeviceTensor) -> Bytes:
+    return Bytes(tensor.memory, tensor.raw)
 
 
 class _Mapped:

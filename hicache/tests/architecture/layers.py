@@ -79,9 +79,11 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "rich",
     ),
     "hicache.testing.model": ("hicache.types", "hicache.testing.snapshot", "hicache.testing.violation", "numpy"),
+    "hicache.testing.cuda_model": ("numpy", "torch"),
     "hicache.testing.plugin.devices": ("torch",),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     REFERENCE: (*CORE, "hicache.testing", "numpy"),
+    "hicache.testing.adapters.modelled": (*CORE, "hicache.testing", "numpy", "torch"),
     "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
     **dict.fromkeys(
         (*SGLANG, *MINI_SGLANG, "hicache.testing.adapters.vllm"), (*SHARED, "hicache.testing", "numpy", "torch")

@@ -18,7 +18,7 @@ from hicache.pools.buffers import RawBytes, TierPools
 from hicache.pools.copy import PoolCopier
 from hicache.pools.host import runtime_for
 from hicache.testing.cuda_model.model import CudaModel
-from hicache.testing.cuda_model.streams import Stream
+from hicache.testing.cuda_model.streams import ModelStream
 from hicache.tests.pools.two_tiers import (
     BACKED_UP,
     FULL,
@@ -59,17 +59,17 @@ class BrokenCopier(PoolCopier):
 class Gpu:
     """Pools on a GPU whose streams run when a test says so, or the host waits for them.
 
-    `backups`, `loads`: the executor of each direction. `compute_stream`: the stream that the model runs on. `backup_stream`,
-    `load_stream`: those of the executors.
+    `backups`, `loads`: the executor of each direction. `compute_stream`: the stream that the model runs on.
+    `backup_stream`, `load_stream`: those of the executors.
     """
 
     tiers: TwoTiers
     cuda: CudaModel
     backups: StreamExecutor
     loads: StreamExecutor
-    compute_stream: Stream
-    backup_stream: Stream
-    load_stream: Stream
+    compute_stream: ModelStream
+    backup_stream: ModelStream
+    load_stream: ModelStream
 
     @classmethod
     def on(cls, cuda: CudaModel, broken_layer: int | None = None) -> Gpu:
@@ -127,7 +127,7 @@ def whole(parts: int) -> Progress:
     return Progress(LAYERS, (1,) * parts, has_ended=True)
 
 
-def run_alone(stream: Stream) -> int:
+def run_alone(stream: ModelStream) -> int:
     """Let one stream go as far as it can, and count its steps."""
     steps = 0
     while stream.run():
