@@ -44,7 +44,7 @@ class CacheMachine(RuleBasedStateMachine):
         if store is not None:
             store.empty()
         try:
-            self.adapter = self.adapter_type(self.config)
+            self.adapter = self.class_opened(data)(self.config)
         except ConfigurationError as error:
             event(f"refused: {error}")
             reject()
@@ -57,6 +57,10 @@ class CacheMachine(RuleBasedStateMachine):
         )
         self.blocks = BlockModel(self.config) if self.driver.shows_blocks else None
         self.opened(data)
+
+    def class_opened(self, data: st.DataObject) -> type[CacheAdapter]:
+        """A hook: the class of the cache."""
+        return self.adapter_type
 
     def opened(self, data: st.DataObject) -> None:
         """A hook: the cache was opened."""

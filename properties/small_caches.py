@@ -92,7 +92,7 @@ def with_hosts(draw: st.DrawFn, devices: st.SearchStrategy[CacheConfig], executo
         load_back_threshold_tokens=draw(st.sampled_from([0, 0, 0, 2 * page])),
         executor=executor,
     )
-    return replace(config, host=host)
+    return replace(config, host=host, device="cuda" if executor is ExecutorKind.STREAMS else config.device)
 
 
 @st.composite

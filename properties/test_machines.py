@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
+from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.tags import OPERATIONS
 from hicache.types import Component, Pool
 
@@ -23,6 +24,7 @@ from .offload_machine import OffloadMachine
 from .request_machine import RequestMachine
 from .situation import Situation
 from .storage_machine import StorageMachine
+from .streams_machine import StreamsMachine
 
 NEEDS = {
     Component.FULL.value: frozenset[Capability](),
@@ -44,6 +46,11 @@ OF_REQUESTS = [*COMBINATIONS, (("full", "swa", "mamba"), ())]
 """All combinations; and all components without a sidecar, for caches of blocks that have none."""
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda")),
+]
+
 SHORT = 8
 """Steps of a short run over two tiers. Most defects need no more, and shrinking a long run takes minutes."""
 
@@ -137,6 +144,23 @@ def test_any_order_of_verbs_while_threads_move_bytes(
 ) -> None:
     """The same with threads that move the bytes, so that a test does not decide when a transfer ends."""
     record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.THREADED))
+
+
+@pytest.mark.parametrize("is_modelled", [True, pytest.param(False, marks=GPU)], ids=["model", "gpu"])
+@clause(*ON_TWO_TIERS, "POOL-6", needs=(*LOOKING, Capability.HOST))
+@COMBINED
+def test_any_order_of_verbs_while_streams_move_bytes(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    is_modelled: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The same with CUDA streams: on a GPU, and on a model that runs them in any order and finds each race."""
+    if is_modelled and adapter_type.on_model(0) is None:
+        pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
+    bound = {"met": Counter[Situation](), "is_modelled": is_modelled}
+    record_property(OPERATIONS, search(StreamsMachine, adapter_type, components, sidecars, share=20, **bound))
 
 
 @clause(
