@@ -24,7 +24,7 @@ from .offload_machine import OffloadMachine
 from .request_machine import RequestMachine
 from .situation import Situation
 from .storage_machine import StorageMachine
-from .streams_machine import StreamsMachine
+from .streams_machine import HostStreamsMachine, StorageStreamsMachine
 
 NEEDS = {
     Component.FULL.value: frozenset[Capability](),
@@ -46,10 +46,8 @@ OF_REQUESTS = [*COMBINATIONS, (("full", "swa", "mamba"), ())]
 """All combinations; and all components without a sidecar, for caches of blocks that have none."""
 
 LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
-GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda")),
-]
+GPU = [pytest.mark.gpu, pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda"))]
+ON_STREAMS = pytest.mark.parametrize("is_modelled", [True, pytest.param(False, marks=GPU)], ids=["model", "gpu"])
 
 SHORT = 8
 """Steps of a short run over two tiers. Most defects need no more, and shrinking a long run takes minutes."""
@@ -63,6 +61,12 @@ def require(capabilities: frozenset[Capability], adapter_type: type[CacheAdapter
     if lacking:
         reasons = ", ".join(sorted(f"{capability.name}: {capability.value}" for capability in lacking))
         pytest.skip(f"{adapter_type.__name__} does not declare {reasons}")
+
+
+def require_streams(adapter_type: type[CacheAdapter], is_modelled: bool) -> None:
+    """Skip the test on a model unless the adapter runs on one."""
+    if is_modelled and adapter_type.on_model(0) is None:
+        pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
 
 
 def search(
@@ -146,7 +150,7 @@ def test_any_order_of_verbs_while_threads_move_bytes(
     record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.THREADED))
 
 
-@pytest.mark.parametrize("is_modelled", [True, pytest.param(False, marks=GPU)], ids=["model", "gpu"])
+@ON_STREAMS
 @clause(*ON_TWO_TIERS, "POOL-6", needs=(*LOOKING, Capability.HOST))
 @COMBINED
 def test_any_order_of_verbs_while_streams_move_bytes(
@@ -157,10 +161,26 @@ def test_any_order_of_verbs_while_streams_move_bytes(
     record_property: Callable[[str, object], None],
 ) -> None:
     """The same with CUDA streams: on a GPU, and on a model that runs them in any order and finds each race."""
-    if is_modelled and adapter_type.on_model(0) is None:
-        pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
+    require_streams(adapter_type, is_modelled)
     bound = {"met": Counter[Situation](), "is_modelled": is_modelled}
-    record_property(OPERATIONS, search(StreamsMachine, adapter_type, components, sidecars, share=20, **bound))
+    record_property(OPERATIONS, search(HostStreamsMachine, adapter_type, components, sidecars, share=20, **bound))
+
+
+@ON_STREAMS
+@clause("MATCH-1", "FETCH-1", "FETCH-4", "FLOW-12", needs=(*LOOKING, Capability.HOST, Capability.STORAGE))
+@pytest.mark.parametrize(("components", "sidecars"), COMBINATIONS[-1:], ids=["all"])
+def test_any_order_of_verbs_and_answers_of_storage_while_streams_move_bytes(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    is_modelled: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Storage reads and writes the pages of the host that streams copy, each after the other."""
+    require_streams(adapter_type, is_modelled)
+    require(frozenset({Capability.STEPPED_STORAGE}), adapter_type)
+    bound = {"met": Counter[Situation](), "is_modelled": is_modelled}
+    record_property(OPERATIONS, search(StorageStreamsMachine, adapter_type, components, sidecars, share=20, **bound))
 
 
 @clause(

@@ -1,0 +1,223 @@
+"""Runs the state machines on every combination of components that the adapter supports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from hicache.config import ExecutorKind
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.contract import clause
+from hicache.testing.plugin.devices import missing_device
+from hicache.testing.plugin.tags import OPERATIONS
+from hicache.types import Component, Pool
+
+from .device_machine import DeviceMachine
+from .host_machine import HostMachine
+from .loading_machine import LoadingMachine
+from .machine import CacheMachine
+from .offload_machine import OffloadMachine
+from .request_machine import RequestMachine
+from .situation import Situation
+from .storage_machine import StorageMachine
+from .streams_machine import StreamsMachine
+
+NEEDS = {
+    Component.FULL.value: frozenset[Capability](),
+    Component.SWA.value: frozenset({Capability.SWA}),
+    Component.MAMBA.value: frozenset({Capability.MAMBA}),
+    Pool.INDEXER.value: frozenset({Capability.INDEXER}),
+}
+COMBINATIONS = [
+    (("full",), ()),
+    (("full",), ("indexer",)),
+    (("full", "swa"), ()),
+    (("full", "mamba"), ()),
+    (("full", "swa", "mamba"), ("indexer",)),
+]
+COMBINED = pytest.mark.parametrize(
+    ("components", "sidecars"), COMBINATIONS, ids=["+".join(names + extra) for names, extra in COMBINATIONS]
+)
+OF_REQUESTS = [*COMBINATIONS, (("full", "swa", "mamba"), ())]
+"""All combinations; and all components without a sidecar, for caches of blocks that have none."""
+
+LOOKING = (Capability.SNAPSHOT, Capability.SIZES, Capability.BYTES)
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(missing_device("cuda")), reason=missing_device("cuda")),
+]
+
+SHORT = 8
+"""Steps of a short run over two tiers. Most defects need no more, and shrinking a long run takes minutes."""
+
+ON_TWO_TIERS = ("MATCH-1", "MATCH-5", "MATCH-12", "LOCK-7", "HOST-4", "HOST-5", "HOST-7", "FLOW-4", "FLOW-5", "FLOW-10")
+
+
+def require(capabilities: frozenset[Capability], adapter_type: type[CacheAdapter]) -> None:
+    """Skip the test unless the adapter declares these capabilities."""
+    lacking = capabilities - adapter_type.capabilities
+    if lacking:
+        reasons = ", ".join(sorted(f"{capability.name}: {capability.value}" for capability in lacking))
+        pytest.skip(f"{adapter_type.__name__} does not declare {reasons}")
+
+
+def search(
+    machine: type[CacheMachine],
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    share: int = 1,
+    lengths: Sequence[int] = (),
+    **more: object,
+) -> int:
+    """Let Hypothesis search for a sequence of steps that breaks a law; returns the number of verbs called.
+
+    `share`: divides the number of examples of the profile. `lengths`: steps of shorter runs that come first, each
+    with as many examples. `more`: further class attributes of the machine.
+    """
+    require(frozenset().union(*(NEEDS[name] for name in components + sidecars)), adapter_type)
+    bound = {"adapter_type": adapter_type, "components": components, "sidecars": sidecars, "operations": []} | more
+    opened: type[CacheMachine] = type(machine.__name__, (machine,), bound)
+    examples, steps = max(5, settings().max_examples // share), settings().stateful_step_count
+    for longest in (*lengths, steps):
+        run_state_machine_as_test(opened, settings=settings(max_examples=examples, stateful_step_count=longest))
+    return sum(opened.operations)
+
+
+@clause(
+    *("POOL-1", "POOL-2", "POOL-3", "MATCH-1", "INS-1", "INS-4", "INS-5", "INS-7", "LOCK-2", "LOCK-4", "LOCK-5"),
+    *("EVICT-1", "EVICT-2", "EVICT-5", "EVICT-6", "EVICT-9"),
+    needs=LOOKING,
+)
+@COMBINED
+def test_any_order_of_verbs(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In any order of verbs the cache agrees with the oracle and keeps every law."""
+    record_property(OPERATIONS, search(DeviceMachine, adapter_type, components, sidecars))
+
+
+@clause("POOL-1", "REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", needs=(*LOOKING, Capability.REQUESTS), verbs=False)
+@pytest.mark.parametrize(
+    ("components", "sidecars"), OF_REQUESTS, ids=["+".join(names + extra) for names, extra in OF_REQUESTS]
+)
+def test_any_mix_of_requests(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In any order of requests each reads its own bytes, and in the end nothing is held."""
+    record_property(OPERATIONS, search(RequestMachine, adapter_type, components, sidecars))
+
+
+@clause(
+    *ON_TWO_TIERS,
+    *("EVICT-7", "EVICT-8", "HOST-3", "HOST-6", "FLOW-1", "FLOW-2", "FLOW-3", "FLOW-6", "FLOW-7", "FLOW-8"),
+    needs=(*LOOKING, Capability.HOST, Capability.STEPPED, Capability.EVENTS),
+)
+@COMBINED
+def test_any_order_of_verbs_and_transfers(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In any order of verbs and of transfers that move, end or fail, both tiers agree with the oracle."""
+    record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.STEPPED))
+
+
+@clause(*ON_TWO_TIERS, needs=(*LOOKING, Capability.HOST))
+@COMBINED
+def test_any_order_of_verbs_while_threads_move_bytes(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The same with threads that move the bytes, so that a test does not decide when a transfer ends."""
+    record_property(OPERATIONS, _on_two_tiers(adapter_type, components, sidecars, ExecutorKind.THREADED))
+
+
+@pytest.mark.parametrize("is_modelled", [True, pytest.param(False, marks=GPU)], ids=["model", "gpu"])
+@clause(*ON_TWO_TIERS, "POOL-6", needs=(*LOOKING, Capability.HOST))
+@COMBINED
+def test_any_order_of_verbs_while_streams_move_bytes(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    is_modelled: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The same with CUDA streams: on a GPU, and on a model that runs them in any order and finds each race."""
+    if is_modelled and adapter_type.on_model(0) is None:
+        pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
+    bound = {"met": Counter[Situation](), "is_modelled": is_modelled}
+    record_property(OPERATIONS, search(StreamsMachine, adapter_type, components, sidecars, share=1, **bound))
+
+
+@clause(
+    *("REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", "HOST-5", "FLOW-4", "FLOW-7", "FLOW-10"),
+    needs=(*LOOKING, Capability.REQUESTS, Capability.HOST, Capability.STEPPED, Capability.EVENTS),
+)
+@COMBINED
+def test_any_mix_of_requests_that_load(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Requests that wait for loads resume with them, resume without them, or abort; in the end nothing is held."""
+    stepped, met = ExecutorKind.STEPPED, Counter[Situation]()
+    operations = search(LoadingMachine, adapter_type, components, sidecars, share=5, executor=stepped, met=met)
+    record_property(OPERATIONS, operations)
+
+
+@clause(
+    *("REQ-2", "REQ-3", "POOL-1", "MATCH-1", "LOCK-2", "FLOW-1", "FLOW-2", "FLOW-3", "FLOW-4", "FLOW-7", "FLOW-10"),
+    needs=(*LOOKING, Capability.REQUESTS, Capability.TABLES, Capability.HOST, Capability.STEPPED),
+    verbs=False,
+)
+def test_any_mix_of_requests_and_transfers(
+    adapter_type: type[CacheAdapter], record_property: Callable[[str, object], None]
+) -> None:
+    """Beside the device: requests store and retrieve while transfers move, end and fail; in the end nothing is held."""
+    record_property(OPERATIONS, search(OffloadMachine, adapter_type, (Component.FULL.value,), ()))
+
+
+@pytest.mark.parametrize("executor", [ExecutorKind.STEPPED, ExecutorKind.THREADED], ids=["stepped", "threaded"])
+@clause(
+    *("MATCH-1", "FETCH-1", "FETCH-4", "FETCH-6", "FETCH-8", "FETCH-9", "FLOW-9", "FLOW-12", "EVICT-9", "POOL-1"),
+    "STORE-3",
+    needs=(*LOOKING, Capability.HOST, Capability.STORAGE),
+)
+@COMBINED
+def test_any_order_of_verbs_and_answers_of_storage(
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    executor: ExecutorKind,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In any order of verbs, faults and answers of storage a prefetch brings exactly what was stored."""
+    if executor is ExecutorKind.STEPPED:
+        require(frozenset({Capability.STEPPED_STORAGE}), adapter_type)
+    host_executor = executor if Capability.STEPPED in adapter_type.capabilities else ExecutorKind.THREADED
+    bound = {"executor": host_executor, "storage_executor": executor, "met": Counter[Situation]()}
+    machine = type(StorageMachine.__name__, (StorageMachine,), bound)
+    record_property(OPERATIONS, search(machine, adapter_type, components, sidecars, share=5))
+
+
+def _on_two_tiers(
+    adapter_type: type[CacheAdapter], components: tuple[str, ...], sidecars: tuple[str, ...], executor: ExecutorKind
+) -> int:
+    # Both tiers are compared after each step, and the cache starts with prompts: fewer examples suffice.
+    lengths, met = (SHORT,), Counter[Situation]()
+    return search(HostMachine, adapter_type, components, sidecars, share=5, lengths=lengths, executor=executor, met=met)
