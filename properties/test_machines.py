@@ -152,7 +152,7 @@ def test_any_order_of_verbs_while_threads_move_bytes(
 
 @ON_STREAMS
 @clause(*ON_TWO_TIERS, "POOL-6", needs=(*LOOKING, Capability.HOST))
-@COMBINED
+@pytest.mark.parametrize(("components", "sidecars"), [COMBINATIONS[0], COMBINATIONS[-1]], ids=["full", "all"])
 def test_any_order_of_verbs_while_streams_move_bytes(
     adapter_type: type[CacheAdapter],
     components: tuple[str, ...],
