@@ -5,35 +5,20 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hicache.pools.buffers import RawBytes, TierPools
-from hicache.pools.copy import PoolCopier
-from hicache.pools.host import runtime_for
+from hicache.pools.buffers import RawBytes
 from hicache.testing.cuda_model.model import CudaModel
 from hicache.testing.cuda_model.streams import ModelStream
-from hicache.tests.pools.two_tiers import (
-    BACKED_UP,
-    FULL,
-    LOADED,
-    TwoTiers,
-    job_of,
-    moved,
-    two_tier_config,
-)
-from hicache.transfer.job import NOT_STARTED, CopyJob, Progress
-from hicache.transfer.streams import StreamExecutor
+from hicache.tests.pools.two_tiers import BACKED_UP, FULL, LOADED, job_of, moved
+from hicache.tests.transfer.gpu import OF_CACHE, Gpu, contents
+from hicache.tests.transfer.stream_schedule import StreamSchedule
+from hicache.transfer.job import NOT_STARTED, Progress
 from hicache.types import Pool, TransferKind
-
-OF_CACHE = torch.device("cuda", 1)
-"""The device of the cache. The current device is another one."""
 
 LAYERS = 6
 BACKUP = job_of(TransferKind.BACKUP, BACKED_UP, 1)
@@ -44,80 +29,11 @@ BESIDE = job_of(TransferKind.LOAD, [{FULL: ([5], [9])}], 3)
 FAILED = Progress(0, (), has_ended=True)
 
 
-class BrokenCopier(PoolCopier):
-    """A layer of a job that cannot be queued."""
-
-    broken: tuple[int, int] | None = None
-
-    def queue_layer(self, job: CopyJob, layer: int) -> None:
-        if (job.number, layer) == self.broken:
-            raise RuntimeError(f"no memory to queue layer {layer}")
-        super().queue_layer(job, layer)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gpu:
-    """Pools on a GPU whose streams run when a test says so, or the host waits for them.
-
-    `backups`, `loads`: the executor of each direction. `compute_stream`: the stream that the model runs on.
-    `backup_stream`, `load_stream`: those of the executors.
-    """
-
-    tiers: TwoTiers
-    cuda: CudaModel
-    backups: StreamExecutor
-    loads: StreamExecutor
-    compute_stream: ModelStream
-    backup_stream: ModelStream
-    load_stream: ModelStream
-
-    @classmethod
-    def on(cls, cuda: CudaModel, broken_layer: int | None = None) -> Gpu:
-        """On a model that is installed. `broken_layer`: a layer of LOAD that cannot be queued."""
-        tiers = TwoTiers(two_tier_config(device=str(OF_CACHE)))
-        tiers.host.pin(runtime_for(str(OF_CACHE)))
-        copier = BrokenCopier(tiers.device, tiers.host, tiers.order)
-        copier.broken = None if broken_layer is None else (LOAD.number, broken_layer)
-        torch.cuda.synchronize(OF_CACHE)
-        cuda.waits.clear()
-        return cls(tiers, cuda, StreamExecutor(copier), StreamExecutor(copier), *cuda.streams)
-
-    def compute(self, seed: int, job: CopyJob) -> None:
-        """Launch kernels that write random bytes to the device pages of a job."""
-        random = np.random.default_rng(seed)
-        for buffers in self.tiers.device.buffers.values():
-            moves = [part[buffers.spec.owner] for part in job.parts if buffers.spec.owner in part]
-            pages = (torch.from_numpy(np.concatenate([move.device for move in moves])),)
-            for raw in buffers.raw:
-                data = torch.from_numpy(random.integers(0, 256, (len(pages[0]), *raw.shape[1:]), dtype=np.uint8))
-                self.cuda.kernel(
-                    "fill", partial(torch.Tensor.index_put_, in_memory(raw), pages, data), (), [(raw, pages)]
-                )
-
-    def close(self) -> None:
-        """Let everything run, and end the use of the host's memory."""
-        self.backups.close()
-        self.loads.close()
-        self.tiers.host.close()
-        self.cuda.require_no_races()
-
-
-def in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """What is in memory at this moment, whatever streams have still to do."""
-    return getattr(tensor, "raw", tensor)
-
-
-def contents(pools: TierPools, pool: str) -> RawBytes:
-    """All bytes of a pool at this moment, uint8 [pages, layers, bytes of a page in a layer]."""
-    raws = [in_memory(raw).numpy() for raw in pools.buffers[pool].raw]
-    return np.concatenate(raws, axis=3).reshape(*raws[0].shape[:2], -1)
-
-
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
     """A GPU. `request.param`: a layer of LOAD that cannot be queued."""
     with CudaModel().installed() as cuda:
-        opened = Gpu.on(cuda, getattr(request, "param", None))
+        opened = Gpu.on(cuda, (LOAD.number, request.param) if hasattr(request, "param") else None)
         yield opened
         opened.close()
 
@@ -274,3 +190,15 @@ def test_backups_are_right_in_any_order_that_streams_allow(order: int) -> None:
                 assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of backup {number}"
         gpu.loads.wait(24)
         gpu.close()
+
+
+@given(order=st.integers(0, 999))
+@settings(max_examples=10)
+def test_a_schedule_of_a_cache_has_no_race_in_any_order(order: int) -> None:
+    with CudaModel(random.Random(order)).installed() as cuda:
+        gpu = Gpu.on(cuda)
+        schedule = StreamSchedule(gpu)
+        for _ in range(3):
+            schedule.round()
+        gpu.close()
+    assert not schedule.wrong, f"HOST-7: {schedule.wrong}"
