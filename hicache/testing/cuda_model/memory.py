@@ -30,7 +30,7 @@ class Memory:
         self.device = device
         self.start = raw.data_ptr()
         self.size_bytes = raw.numel()
-        self.shadow = Shadow(machine.log, self.size_bytes, label)
+        self.shadow = Shadow(machine.log, self.start, self.size_bytes, label)
         self.users: dict[int, ModelStream] = {}
         self._elements: dict[int, torch.Tensor] = {}
 
@@ -59,11 +59,6 @@ class Bytes:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shadow", self.memory.shadow)
-
-    @property
-    def address(self) -> int:
-        """Where the memory begins."""
-        return self.memory.start
 
     def where(self) -> Where:
         """The bytes. Which items they are is read from index tensors when the work runs."""

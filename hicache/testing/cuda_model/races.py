@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -27,14 +26,13 @@ def join(clock: Clock, other: Clock) -> None:
 class Access:
     """One operation of one actor: a stream, the host, or the allocator.
 
-    `number`: counts those of the actor. `clock`: what has happened before. `launch`: counts those of all actors, in the
-    order in which the host asked for them. `place`: where in the source it did.
+    `number`: counts those of the actor. `clock`: what has happened before. `place`: where in the source the host asked
+    for it.
     """
 
     actor: int
     number: int
     clock: Clock
-    launch: int
     operation: str
     on: str
     place: str
@@ -47,13 +45,18 @@ class Access:
 class Race:
     """Two accesses that are in no order, in the order in which they happened to run.
 
-    `touched`: the bytes that both touch, from the first to the end of the last.
+    `address`: of the memory. `touched`: the bytes of it that both touch, from the first to the end of the last.
     """
 
     memory: str
+    address: int
     touched: tuple[int, int]
     first: tuple[str, Access]
     second: tuple[str, Access]
+
+    def covers(self, address: int) -> bool:
+        """Whether an address is among the bytes, or between them."""
+        return self.touched[0] <= address - self.address < self.touched[1]
 
     def __str__(self) -> str:
         (did, first), (does, second) = self.first, self.second
@@ -62,20 +65,15 @@ class Race:
 
 
 class RaceLog:
-    """All accesses, and the races among them.
-
-    `coarse`: the accesses that would be in no order if each piece of memory were one byte, the earlier launch first.
-    """
+    """All accesses, and the races among them."""
 
     def __init__(self) -> None:
         self.races: list[Race] = []
-        self.coarse: list[tuple[Access, Access]] = []
-        self._launches = count(1)
         self._accesses: dict[tuple[int, int], Access] = {}
 
     def access(self, actor: int, number: int, clock: Clock, operation: str, on: str, place: str) -> Access:
         """Note an access."""
-        made = Access(actor, number, dict(clock), next(self._launches), operation, on, place)
+        made = Access(actor, number, dict(clock), operation, on, place)
         self._accesses[actor, number] = made
         return made
 
@@ -87,19 +85,12 @@ class RaceLog:
 class Shadow:
     """For each byte of a piece of memory, the latest read and the latest write of each actor."""
 
-    def __init__(self, log: RaceLog, size_bytes: int, label: str) -> None:
+    def __init__(self, log: RaceLog, address: int, size_bytes: int, label: str) -> None:
+        self.address = address
         self.label = label
         self._log = log
         self._size_bytes = size_bytes
         self._latest: dict[tuple[int, bool], npt.NDArray[np.int64]] = {}
-        self._launched: dict[tuple[int, bool], int] = {}
-
-    def launched(self, access: Access, *, is_write: bool) -> None:
-        """Check an access as if all of the memory were one byte, when it is asked for."""
-        for (actor, was_write), number in self._launched.items():
-            if actor != access.actor and (is_write or was_write) and number > access.clock.get(actor, 0):
-                self._log.coarse.append((self._log.find(actor, number), access))
-        self._launched[access.actor, is_write] = access.number
 
     def touch(self, access: Access, where: Where, *, is_write: bool) -> None:
         """Check an access against all that ran before, when it runs."""
@@ -121,4 +112,4 @@ class Shadow:
         ends = (int(touched.min()), int(touched.max()) + 1)
         (one, was_write), (other, is_write) = first, second
         did, does = ("written" if was_write else "read"), ("written" if is_write else "read")
-        self._log.races.append(Race(self.label, ends, (did, one), (does, other)))
+        self._log.races.append(Race(self.label, self.address, ends, (did, one), (does, other)))

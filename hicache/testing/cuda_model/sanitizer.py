@@ -1,34 +1,72 @@
-"""Sanitizer: the engine of torch's own sanitizer for CUDA, told what a model is asked for, as a second opinion."""
+"""Sanitizer: the engine of torch's own sanitizer for CUDA, told what a model was asked for, as a second opinion."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 from torch.cuda._sanitizer import EventHandler, SynchronizationError
 
-from hicache.testing.cuda_model.races import Access
-from hicache.testing.cuda_model.streams import Touch
+from hicache.testing.cuda_model.races import Access, Race, Where
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """A launch, and the bytes that it turned out to touch when it ran, by address."""
+
+    access: Access
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
 
 
 class Sanitizer:
-    """What the engine finds, while it is the observer of a model.
+    """The observer of a model. Afterwards it tells torch's engine all that the host asked for, in that order.
 
-    It knows whole pieces of memory, not bytes; streams, not the host; and no allocator. `found`: its errors, with the
-    launch that each came with.
+    The engine counts whole tensors: by itself it would call two streams that write to different pages of a pool a race.
+    So it is told of each byte as if it were a tensor. It knows streams and events, but neither accesses of the host nor
+    the allocator, and of an event that the host has seen only what it is told: that the host waited for it.
     """
 
     def __init__(self) -> None:
-        self.found: list[tuple[Access, SynchronizationError]] = []
-        self._engine = EventHandler()
+        self._asked: list[Launch | tuple[str, tuple[int, ...]]] = []
+        self._launches: dict[Access, Launch] = {}
 
     def told(self, what: str, *numbers: int) -> None:
         """Something other than a launch."""
-        getattr(self._engine, f"_handle_{what}")(*numbers)
+        if not what.startswith("memory"):
+            self._asked.append((what, numbers))
 
-    def launched(self, access: Access, reads: list[Touch], writes: list[Touch]) -> None:
+    def launched(self, access: Access) -> None:
         """A launch on a stream."""
-        written = {touch.address for touch in writes}
-        read = {touch.address for touch in reads} - written
+        self._launches[access] = Launch(access)
+        self._asked.append(self._launches[access])
+
+    def touched(self, access: Access, address: int, where: Where, *, is_write: bool) -> None:
+        """A launch runs, and reads or writes some bytes of the memory at an address."""
+        launch = self._launches.get(access)
+        if launch is not None:
+            found = range(where.start, where.stop) if isinstance(where, slice) else where.tolist()
+            (launch.writes if is_write else launch.reads).update(address + byte for byte in found)
+
+    def found(self) -> dict[int, SynchronizationError]:
+        """The engine's first error for each byte."""
+        engine, errors = EventHandler(), dict[int, SynchronizationError]()
         names: defaultdict[int, list[str]] = defaultdict(list)
-        errors = self._engine._handle_kernel_launch(access.actor, read, written, set(), access.operation, names)
-        self.found += [(access, error) for error in errors]
+        for asked in self._asked:
+            if isinstance(asked, Launch):
+                access, written, read = asked.access, asked.writes, asked.reads - asked.writes
+                for error in engine._handle_kernel_launch(access.actor, read, written, set(), access.operation, names):
+                    errors.setdefault(error.data_ptr, error)  # type: ignore[attr-defined]
+            else:
+                getattr(engine, f"_handle_{asked[0]}")(*asked[1])
+        return errors
+
+    def agrees(self, races: list[Race]) -> bool:
+        """Whether the engine finds errors in the same pieces of memory, among the races of streams that it knows."""
+        of_streams = [race for race in races if self._knows(race.first[1]) and self._knows(race.second[1])]
+        found = self.found()
+        is_explained = all(any(race.covers(byte) for race in of_streams) for byte in found)
+        return is_explained and all(any(race.covers(byte) for byte in found) for race in of_streams)
+
+    def _knows(self, access: Access) -> bool:
+        return access in self._launches

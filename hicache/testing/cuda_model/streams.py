@@ -28,10 +28,6 @@ class Touch(Protocol):
     def shadow(self) -> Shadow:
         """Of the memory."""
 
-    @property
-    def address(self) -> int:
-        """Where the memory begins."""
-
     def where(self) -> Where:
         """The bytes."""
 
@@ -118,17 +114,15 @@ class ModelStream:
         self, operation: str, work: Callable[[], object], reads: Iterable[Touch], writes: Iterable[Touch]
     ) -> Access:
         """Queue work that reads and writes some bytes."""
-        read, written = list(reads), list(writes)
-        access = self._machine.access(self, operation)
-        for touches, is_write in ((read, False), (written, True)):
-            for touch in touches:
-                touch.shadow.launched(access, is_write=is_write)
-        self._machine.told_launch(self, access, read, written)
+        machine, touches = self._machine, [(touch, False) for touch in reads] + [(touch, True) for touch in writes]
+        access = machine.access(self, operation)
+        machine.told_launch(self, access)
 
         def run() -> None:
-            for touches, is_write in ((read, False), (written, True)):
-                for touch in touches:
-                    touch.shadow.touch(access, touch.where(), is_write=is_write)
+            for touch, is_write in touches:
+                where = touch.where()
+                touch.shadow.touch(access, where, is_write=is_write)
+                machine.told_touch(access, touch.shadow.address, where, is_write=is_write)
             work()
 
         self._work.append((None, run))
@@ -192,8 +186,11 @@ class Observer(Protocol):
     def told(self, what: str, *numbers: int) -> None:
         """Something other than a launch."""
 
-    def launched(self, access: Access, reads: list[Touch], writes: list[Touch]) -> None:
+    def launched(self, access: Access) -> None:
         """A launch on a stream."""
+
+    def touched(self, access: Access, address: int, where: Where, *, is_write: bool) -> None:
+        """A launch runs, and reads or writes some bytes of the memory at an address."""
 
 
 class Machine:
@@ -258,7 +255,6 @@ class Machine:
     def host_touches(self, operation: str, touch: Touch, *, is_write: bool) -> None:
         """The host reads or writes some bytes now."""
         access = self.access(None, operation)
-        touch.shadow.launched(access, is_write=is_write)
         touch.shadow.touch(access, touch.where(), is_write=is_write)
 
     # Time.
@@ -305,10 +301,15 @@ class Machine:
         if self._observer is not None:
             self._observer.told(what, *numbers)
 
-    def told_launch(self, stream: ModelStream, access: Access, reads: list[Touch], writes: list[Touch]) -> None:
+    def told_launch(self, stream: ModelStream, access: Access) -> None:
         """Tell the observer of a launch. What the allocator does is nothing that it is told."""
         if self._observer is not None and stream in self.streams:
-            self._observer.launched(access, reads, writes)
+            self._observer.launched(access)
+
+    def told_touch(self, access: Access, address: int, where: Where, *, is_write: bool) -> None:
+        """Tell the observer what a launch touches."""
+        if self._observer is not None:
+            self._observer.touched(access, address, where, is_write=is_write)
 
 
 class Running:
