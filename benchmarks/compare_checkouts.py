@@ -30,11 +30,11 @@ import numpy as np
 
 from hicache.config import CacheConfig
 from hicache.testing import configurations
-from hicache.testing.adapter import CacheAdapter, Capability, load_adapter
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.types import SHARED, Component, Handle, Key, Slots, Tokens
 
-ADAPTER = "hicache.testing.adapters.reference:ReferenceAdapter"
 
 FULL, SWA, MAMBA = (component.value for component in Component)
 
@@ -81,7 +81,7 @@ class FilledCache:
 
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
-        self.cache: CacheAdapter = load_adapter(ADAPTER)(config)
+        self.cache: CacheAdapter = ReferenceAdapter(config)
         self._random = np.random.default_rng(0)
         base = self.random_tokens(PROMPT_PAGES)
         self.base = Key(base, SHARED)
@@ -409,7 +409,7 @@ def take_sample(filled: FilledCache, verb: Verb) -> Sample:
 
 def serve() -> None:
     """Answer each line of the standard input, a verb and a configuration, with a sample."""
-    print_line(inspect.getfile(load_adapter(ADAPTER)))
+    print_line(inspect.getfile(ReferenceAdapter))
     # What was imported is not looked at by any collection.
     gc.freeze()
     opened, filled = "", None

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hicache.config import CacheConfig, EvictionPolicy, Layout, Topology
-from hicache.testing.adapter import load_adapter
 from hicache.testing.hybrid_model import HybridModel
+from hicache.testing.load import load_adapter
 from hicache.types import Key, Namespace
 
 

@@ -10,8 +10,8 @@ import os
 from dataclasses import replace
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import load_adapter
 from hicache.testing.hybrid_model import TINY_MODEL, reshaped
+from hicache.testing.load import load_adapter
 from hicache.testing.plugin.options import DEFAULT_ADAPTER
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.process_world import join_torchrun

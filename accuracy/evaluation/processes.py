@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hicache.testing.adapter import load_adapter
+from hicache.testing.load import load_adapter
 from hicache.testing.ranks.launch import Launch
 from hicache.testing.ranks.world import Mesh, RankWorld
 from hicache.types import Pool, Tier

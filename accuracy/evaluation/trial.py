@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from hicache.testing.adapter import load_adapter
+from hicache.testing.load import load_adapter
 from hicache.types import Component, Tier
 
 from ..answers import GATES

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from hicache.storage.secrets import redacted
-from hicache.testing.adapter import CacheAdapter, load_adapter
+from hicache.testing.adapter import CacheAdapter
+from hicache.testing.load import load_adapter
 
 REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
 

@@ -43,6 +43,7 @@ REQUIRE_HELP = "Level that must be verified as a whole, or nothing; may be given
 ONLY_HELP = f"Stage to run; may be given several times: {', '.join(STAGES)}."
 KEYWORD_HELP = "Run the tests that match, as in pytest; the id of a clause selects its tests."
 JOBS_HELP = "Processes that run the tests of a stage. Default: one for each core, half as many more for ranks."
+DEVICE_HELP = "Torch device to open the cache on, such as cuda or cuda:1. Default: the device of each configuration."
 TIMEOUT_HELP = "End a stage that takes longer, as a failure."
 
 _OF_CACHE = ("replay", "conformance", "properties")
@@ -96,6 +97,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     stops: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
     timeout: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help=TIMEOUT_HELP)] = None,
+    device: Annotated[str | None, typer.Option(help=DEVICE_HELP)] = None,
 ) -> None:
     """Verify a cache: run the suites on it, the shortest first, and write one report.
 
@@ -120,6 +122,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     """
     known = listed_failures(known_failures)
     _check_selection(only or (), keyword)
+    adapter = adapter if device is None else f"{adapter}@{device}"
     cache, console = describe(adapter), Console()
     limit_s = inf if timeout is None else timeout
     before, warning = _baseline(baseline, adapter, cache)
@@ -140,7 +143,7 @@ def _chosen(
     verification: Verification, cache: Described, only: Sequence[str] | None, console: Console
 ) -> tuple[list[Stage], tuple[str, ...]]:
     """The stages to run, and the names of those that the user leaves out. Says why each other one is not run."""
-    omitted = left_out(cache, quick=verification.quick)
+    omitted = left_out(cache, quick=verification.quick, device=verification.adapter.partition("@")[2])
     narrowed = _narrowed(set(STAGES) - omitted.keys(), only, verification.keyword)
     for name, reason in (omitted | narrowed).items():
         say(console, f"not run: {name}: {reason}")
@@ -186,8 +189,11 @@ def all_stages(verification: Verification) -> list[Stage]:
     return [ReplayStage(verification), *suites]
 
 
-def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
-    """The suites that are not run, each with the reason: a capability, a library, or the time that it takes."""
+def left_out(cache: Described, *, quick: bool, device: str) -> dict[str, str]:
+    """The suites that are not run, each with the reason: a capability, a library, or the time that it takes.
+
+    `device`: that the caches are opened on; empty for the one of each configuration.
+    """
     from hicache.testing.replay.configuration import can_replay
 
     reasons = {}
@@ -205,6 +211,9 @@ def left_out(cache: Described, *, quick: bool) -> dict[str, str]:
         )
     elif unsupported := unsupported_transformers():
         reasons["accuracy"] = unsupported
+    for name in ("distributed_tests", "accuracy"):
+        if device:
+            reasons.setdefault(name, f"chooses its devices itself, also {device}; run without --device")
     return reasons
 
 

@@ -524,32 +524,3 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
 
     def sanity_check(self) -> None:
         """The cache's own consistency check, if it has one; raises on an error. Called after the laws of the kit."""
-
-
-def load_adapter(path: str) -> type[CacheAdapter]:
-    """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when it is not an adapter.
-
-    An adapter that was written for another version of the interface, that declares no door, or that shows blocks and no
-    tables of requests, is a ValueError too.
-    """
-    import importlib
-
-    module, separator, name = path.partition(":")
-    if not separator or not module or not name:
-        raise ValueError(f"adapter {path!r} is not of the form package.module:Class")
-    found: Any = getattr(importlib.import_module(module), name, None)
-    if not (isinstance(found, type) and issubclass(found, CacheAdapter)):
-        raise ValueError(f"adapter {path!r}: {name} is {found!r}, not a CacheAdapter class")
-    if found.interface != INTERFACE_VERSION:
-        raise ValueError(
-            f"adapter {path!r} was written for interface {found.interface}, this hicache has interface "
-            f"{INTERFACE_VERSION}: see the section on versions in docs/adapters.md"
-        )
-    if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
-        raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")
-    shows = found.capabilities & {Capability.SNAPSHOT, Capability.TABLES}
-    if found.profile != "tree" and shows == {Capability.SNAPSHOT}:
-        raise ValueError(
-            f"adapter {path!r} declares SNAPSHOT with the profile {found.profile}: its laws need TABLES as well"
-        )
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
+from inspect import getattr_static
 from typing import Any, ClassVar
 
 import numpy as np
@@ -140,6 +141,6 @@ QUIET = frozenset(
 """What needs no installed model, or installs it."""
 
 for _name in [name for name in dir(ModelledReference) if not name.startswith("_") and name not in QUIET]:
-    _verb = getattr(ModelledReference, _name)
-    if callable(_verb) and not isinstance(vars(CacheAdapter).get(_name), classmethod):
+    _verb = getattr_static(ModelledReference, _name)
+    if callable(_verb):
         setattr(ModelledReference, _name, _on_model(_verb))

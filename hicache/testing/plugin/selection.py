@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hicache.config import CacheConfig, ExecutorKind
-from hicache.testing.adapter import CacheAdapter, Capability, load_adapter
+from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import (
     OF_NAME,
     USUAL_LAYOUTS,
@@ -21,6 +21,7 @@ from hicache.testing.configurations import (
 )
 from hicache.testing.contract import CONTRACT, Checks
 from hicache.testing.geometry import geometry_of
+from hicache.testing.load import load_adapter
 from hicache.testing.plugin.options import ADAPTER, QUICK, adapter_path
 
 OF_CONFIGURATIONS = frozenset(

@@ -25,6 +25,7 @@ from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
+from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.known_failures import KnownFailure
 from hicache.testing.replay import HostOutcome, ReplayOutcome, ReplaySettings, StorageOutcome, replay_sample, samples
 from hicache.testing.report import Execution, Outcome, read_run, write_run
@@ -521,10 +522,22 @@ def test_a_known_failure_of_a_clause_covers_the_replay(monkeypatch: pytest.Monke
 
 def test_a_cache_that_shows_no_tables_of_its_requests_is_not_replayed() -> None:
     cache = describe(f"{BlockCacheAdapter.__module__}:{BlockCacheAdapter.__name__}")
-    assert "replay" not in left_out(cache, quick=True), "a cache of blocks is replayed by requests"
-    told = left_out(replace(cache, capabilities=("REQUESTS",)), quick=True)
+    assert "replay" not in left_out(cache, quick=True, device=""), "a cache of blocks is replayed by requests"
+    told = left_out(replace(cache, capabilities=("REQUESTS",)), quick=True, device="")
     assert told.get("replay") == "BlockCacheAdapter does not declare VERBS", f"expected it to be said: {told}"
-    assert "replay" not in left_out(describe(FLAT_CACHE), quick=True), "a cache of verbs is replayed"
+    assert "replay" not in left_out(describe(FLAT_CACHE), quick=True, device=""), "a cache of verbs is replayed"
+
+
+@pytest.mark.skipif(not missing_device("cuda"), reason="this machine has a GPU")
+def test_a_device_that_is_missing_is_a_wrong_use(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["verify", "--device", "cuda", "--report", str(tmp_path)])
+    assert result.exit_code == 2, f"expected 2, got {result.exit_code}: {result.output}"
+    assert "torch finds no CUDA" in result.output, f"expected the reason, got {result.output}"
+
+
+def test_suites_that_choose_their_devices_are_not_run_on_one() -> None:
+    told = left_out(describe(REFERENCE), quick=False, device="cuda")
+    assert told.keys() == {"distributed_tests", "accuracy"}, f"got {told}"
 
 
 def test_the_version_is_shown() -> None:

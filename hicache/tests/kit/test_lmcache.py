@@ -22,10 +22,11 @@ import pytest
 from hicache.config import ExecutorKind
 from hicache.errors import ConfigurationError
 from hicache.storage.base import StorageBackend
-from hicache.testing.adapter import Capability, load_adapter
+from hicache.testing.adapter import Capability
 from hicache.testing.adapters import lmcache_cpu, storage_lmcache
 from hicache.testing.adapters.storage_lmcache import LmcacheFiles, LmcacheRedis, lmcache_version
 from hicache.testing.adapters.storage_lmcache_l2 import LmcacheL2Files
+from hicache.testing.load import load_adapter
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
 from hicache.types import SHARED, Key, Namespace

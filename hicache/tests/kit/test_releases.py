@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hicache.testing import releases
-from hicache.testing.adapter import load_adapter
+from hicache.testing.load import load_adapter
 from hicache.testing.report import Execution, Outcome, RunRecord, write_run
 from hicache.tests.kit.suite_runs import execution, record
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from hicache.cli.app import app
 from hicache.config import EvictionPolicy, ExecutorKind, Layout, WritePolicy
-from hicache.testing.adapter import load_adapter
 from hicache.testing.adapters.offload import OffloadCacheAdapter
+from hicache.testing.load import load_adapter
 from hicache.testing.replay import (
     HostSettings,
     ReplayOutcome,

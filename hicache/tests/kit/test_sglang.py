@@ -22,7 +22,7 @@ from hicache.errors import ConfigurationError
 from hicache.storage.base import PoolQuery
 from hicache.storage.keys import check_scope
 from hicache.testing import adapters
-from hicache.testing.adapter import Capability, load_adapter
+from hicache.testing.adapter import Capability
 from hicache.testing.adapters import sglang_ranks, storage_sglang
 from hicache.testing.adapters.sglang_import import sglang_version
 from hicache.testing.adapters.sglang_pages import scope_of
@@ -31,6 +31,7 @@ from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQu
 from hicache.testing.adapters.storage_sglang import SglangStorage
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.hybrid_model import TINY_MODEL, HybridModel, reshaped
+from hicache.testing.load import load_adapter
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.releases import ADAPTERS as RELEASES

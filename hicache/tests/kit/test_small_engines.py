@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import Capability, load_adapter
+from hicache.testing.adapter import Capability
 from hicache.testing.adapters import mini_sglang_import, nano_vllm
 from hicache.testing.adapters.checkout import checkout
 from hicache.testing.adapters.engine_calls import VARIABLE, EngineCalls
 from hicache.testing.configurations import standard_configurations
+from hicache.testing.load import load_adapter
 
 ROOT = Path(__file__).parents[3]
 

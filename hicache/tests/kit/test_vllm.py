@@ -17,10 +17,11 @@ import pytest
 
 from hicache.config import ExecutorKind
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import Capability, load_adapter
+from hicache.testing.adapter import Capability
 from hicache.testing.adapters import vllm, vllm_connector, vllm_offload, vllm_simple_offload
 from hicache.testing.adapters.storage_vllm import Rank, VllmFileSystemTier, _block, _rank
 from hicache.testing.adapters.vllm_import import prepare_vllm, vllm_version
+from hicache.testing.load import load_adapter
 from hicache.testing.plugin.known_failures import read_known_failures
 from hicache.testing.storage.page_bytes import Sheet
 from hicache.types import SHARED, Key, Pool, TransferKind

@@ -1,0 +1,74 @@
+"""load_adapter: the adapter that a user names, also on a device such as `cuda` or `cuda:1`."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+from hicache.config import CacheConfig, ExecutorKind
+from hicache.testing.adapter import INTERFACE_VERSION, CacheAdapter, Capability
+from hicache.testing.plugin.devices import missing_device
+
+OF_THREADS = frozenset({Capability.STEPPED, Capability.STEPPED_STORAGE, Capability.HELD})
+"""What an adapter declares for copies by threads alone: on a GPU streams copy, and no test steps or holds them."""
+
+
+def load_adapter(path: str) -> type[CacheAdapter]:
+    """Import `package.module:Class`. Raises ValueError or ImportError, naming the path, when it is not an adapter.
+
+    With `@` and a device behind it, such as `package.module:Class@cuda`, its caches are opened on that device, which
+    this machine must have. An adapter that was written for another version of the interface, that declares no door, or
+    that shows blocks and no tables of requests, is a ValueError too.
+    """
+    place, _, device = path.partition("@")
+    module, separator, name = place.partition(":")
+    if not separator or not module or not name:
+        raise ValueError(f"adapter {path!r} is not of the form package.module:Class")
+    found: Any = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, CacheAdapter)):
+        raise ValueError(f"adapter {path!r}: {name} is {found!r}, not a CacheAdapter class")
+    if found.interface != INTERFACE_VERSION:
+        raise ValueError(
+            f"adapter {path!r} was written for interface {found.interface}, this hicache has interface "
+            f"{INTERFACE_VERSION}: see the section on versions in docs/adapters.md"
+        )
+    if not found.capabilities & {Capability.VERBS, Capability.REQUESTS}:
+        raise ValueError(f"adapter {path!r} declares neither VERBS nor REQUESTS: no test can drive its cache")
+    shows = found.capabilities & {Capability.SNAPSHOT, Capability.TABLES}
+    if found.profile != "tree" and shows == {Capability.SNAPSHOT}:
+        raise ValueError(
+            f"adapter {path!r} declares SNAPSHOT with the profile {found.profile}: its laws need TABLES as well"
+        )
+    return on_device(found, device) if device else found
+
+
+def on_device(adapter: type[CacheAdapter], device: str) -> type[CacheAdapter]:
+    """The adapter on a device. Each configuration is moved there when it is opened; the suites choose it as before.
+
+    Raises ValueError for a device that this machine lacks.
+    """
+    if missing := missing_device(device):
+        raise ValueError(f"{adapter.__name__} on {device}: {missing}")
+    opened = adapter.__init__
+
+    def open_there(self: CacheAdapter, config: CacheConfig, *others: Any, **named: Any) -> None:
+        opened(self, moved(config, device), *others, **named)
+
+    names = {"__module__": adapter.__module__, "__qualname__": adapter.__qualname__, "__doc__": adapter.__doc__}
+    capabilities = adapter.capabilities - (OF_THREADS if _is_gpu(device) else frozenset())
+    return type(adapter.__name__, (adapter,), {"__init__": open_there, "capabilities": capabilities} | names)
+
+
+def moved(config: CacheConfig, device: str) -> CacheConfig:
+    """The configuration on another device: on a GPU the host tier copies on streams, and on a CPU on threads."""
+    host = config.host
+    if host is not None and _is_gpu(device):
+        host = replace(host, executor=ExecutorKind.STREAMS)
+    elif host is not None and host.executor is ExecutorKind.STREAMS:
+        host = replace(host, executor=ExecutorKind.THREADED)
+    return replace(config, device=device, host=host)
+
+
+def _is_gpu(device: str) -> bool:
+    return device.partition(":")[0] != "cpu"

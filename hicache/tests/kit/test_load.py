@@ -1,0 +1,50 @@
+"""load_adapter with a device: each configuration is opened there, or the device is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hicache.testing import load
+from hicache.testing.adapter import Capability
+from hicache.testing.adapters.modelled import ModelledReference
+from hicache.testing.configurations import standard_configurations
+from hicache.testing.load import load_adapter, moved
+from hicache.testing.plugin.devices import missing_device
+
+REFERENCE = "hicache.testing.adapters.reference:ReferenceAdapter"
+MODELLED = f"{ModelledReference.__module__}:{ModelledReference.__name__}"
+
+CONFIGURATIONS = {config.name: config for config in standard_configurations(ModelledReference.capabilities)}
+THREADED = CONFIGURATIONS["full/page16/lru/write_through-page_first-threaded"]
+STREAMS = CONFIGURATIONS["full/page16/lru/write_through-page_first-streams"]
+
+
+@pytest.mark.skipif(not missing_device("cuda"), reason="this machine has a GPU")
+def test_a_device_that_is_missing_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"ReferenceAdapter on cuda: torch finds no CUDA device for 'cuda'"):
+        load_adapter(f"{REFERENCE}@cuda")
+
+
+def test_a_configuration_is_opened_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "missing_device", lambda _: "")
+    found = load_adapter(f"{MODELLED}@cuda:1")
+    lost = ModelledReference.capabilities - found.capabilities
+    assert lost == {Capability.STEPPED, Capability.STEPPED_STORAGE, Capability.HELD}, f"got {lost}"
+    assert (found.__module__, found.__qualname__) == (ModelledReference.__module__, ModelledReference.__qualname__)
+    cache = found(THREADED)
+    assert {str(stream.device) for stream in cache.cuda.streams} == {"cuda:1"}, f"got {cache.cuda.streams}"
+    cache.close()
+
+
+def test_on_a_gpu_streams_copy_and_on_a_cpu_threads() -> None:
+    pairs = {"cuda:1": (THREADED, STREAMS), "cpu": (STREAMS, THREADED)}
+    for device, (given, wanted) in pairs.items():
+        expected, got = replace(wanted, device=device), moved(given, device)
+        assert got == expected, f"expected {expected}, got {got}"
+
+
+def test_the_cpu_takes_no_capability() -> None:
+    found = load_adapter(f"{REFERENCE}@cpu")
+    assert found.capabilities == load_adapter(REFERENCE).capabilities, f"got {found.capabilities}"
