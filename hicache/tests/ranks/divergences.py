@@ -215,6 +215,25 @@ def interposed(world: RankWorld, divergence: str) -> list[str]:
     return [f"{call} of {call.count}" for calls in world.calls.values() for call in calls]
 
 
+def interposed_in_a_thread(world: RankWorld) -> list[int]:
+    """Two groups of the same ranks. A thread enters the second one, on the last rank only after all have compared."""
+    world.interpose()
+    ranks = list(range(world.topology.tp_size))
+    first, second = (distributed.new_group(ranks) for _ in range(2))
+    distributed.all_reduce(torch.ones(1), group=first)
+    thread = threading.Thread(target=lambda: distributed.all_reduce(torch.ones(1), group=second))
+    is_last = world.rank == len(ranks) - 1
+    if not is_last:
+        thread.start()
+        while len(world.calls) < 2:
+            time.sleep(0.01)
+    world.gather("between", "")
+    if is_last:
+        thread.start()
+    thread.join()
+    return [len(calls) for calls in world.calls.values()]
+
+
 def catches_its_own(world: RankWorld) -> None:
     """Every rank expects and suppresses a RankError."""
     with suppress(RankError):

@@ -223,6 +223,11 @@ def test_direct_calls_of_torch_distributed_are_recorded_too(launch: Launch) -> N
     assert results == [expected] * 2, f"RANK-2: expected {expected} on both ranks, got {results}"
 
 
+def test_a_thread_may_be_in_a_collective_of_its_own_group_while_ranks_compare(launch: Launch) -> None:
+    results = launch.values(divergences.interposed_in_a_thread)
+    assert results == [[1, 1]] * 2, f"RANK-2: expected one call in each of two groups on both ranks, got {results}"
+
+
 @pytest.mark.parametrize(
     ("divergence", "expected"),
     [
