@@ -43,6 +43,8 @@ def require_all_evictable(driver: Driver, when: str) -> None:
     # With write_back the host may be full of what one call copied there, so that the rest goes with the next call.
     while driver.evict(FULL, driver.config.capacity_tokens[FULL]).victims:
         continue
+    # What was copied there is then stored.
+    driver.drain()
     evict_host(driver)
     left = nodes(driver).keys()
     assert not left, f"FLOW-7: {when}: nothing is locked: expected an empty tree after eviction, got {left}"
