@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +23,9 @@ POLLS_PER_DEADLINE = 8
 MAX_POLL_S = 0.25
 PAUSE_S = 0.01
 """Seconds between two checks for the answers of other ranks."""
+
+RECENT = 16
+"""Of so many last calls a rank tells the others, when they find out which of them made another call."""
 
 ALARM, VERDICT = "alarm", "verdict"
 """Keys of the store. The alarm says that a call has failed on some rank; the verdict is the error that all raise."""
@@ -62,10 +65,15 @@ class Call:
         return f"call {self.number} ({self.what})"
 
     @property
+    def details(self) -> str:
+        """The call in words, which are the same on two ranks if they are in the same call, and differ otherwise."""
+        values = f"{self.count} value{'' if self.count == 1 else 's'}"
+        return f"{self} of {self.group} with {values} as collective {self.position}"
+
+    @property
     def signature(self) -> int:
-        """63 bits that are the same on two ranks if they are in the same call, and differ otherwise."""
-        text = f"{self.position} {self.group} {self.number} {self.what} {self.count}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+        """63 bits of a digest of the details."""
+        return int.from_bytes(hashlib.sha256(self.details.encode()).digest()[:8], "big") >> 1
 
 
 class PartedError(RuntimeError):
@@ -76,21 +84,20 @@ class PartedError(RuntimeError):
 class _Answer:
     """The call that a rank is in, and when it began it, in seconds by the clock of the rank that reads the answer.
 
-    `has_parted`: whether the call has ended with PartedError.
+    `has_parted`: whether the call has ended with PartedError. `recent`: the details of the last calls, this one last.
     """
 
     group: str
     call: str
     position: int
-    count: int
+    recent: Sequence[str]
     has_parted: bool
     since: float
 
     @property
-    def what(self) -> str:
-        """The call in words, as it differs from another one."""
-        values = f"{self.count} value{'' if self.count == 1 else 's'}"
-        return f"{self.call} with {values} as collective {self.position}"
+    def details(self) -> str:
+        """The call in words."""
+        return self.recent[-1]
 
 
 class RankMonitor:
@@ -116,13 +123,16 @@ class RankMonitor:
         self._pause = pause
         self._verdict: RankError | None = None
         self._begun = 0
+        self._recent = deque[Call](maxlen=RECENT)
 
     def begin(self, group: str, number: int, what: str, count: int) -> Call:
         """A call that begins now. Raises the verdict, if there is one: after one failed call all later calls fail."""
         if self._verdict is not None:
             raise _copy_of(self._verdict)
         self._begun += 1
-        return Call(group, number, what, self._clock.now(), self._begun, count)
+        call = Call(group, number, what, self._clock.now(), self._begun, count)
+        self._recent.append(call)
+        return call
 
     def wait_for_all(self, call: Call) -> None:
         """Wait until every rank of the tree has reached this call. Raises TimeoutError when the wait must end."""
@@ -158,7 +168,8 @@ class RankMonitor:
 
     def _answer(self, call: Call, *, has_parted: bool) -> None:
         waited_s = self._clock.now() - call.since
-        answer = [call.group, str(call), call.position, call.count, has_parted, waited_s]
+        recent = [*(one.details for one in self._recent if one != call), call.details]
+        answer = [call.group, str(call), call.position, recent, has_parted, waited_s]
         self._store.set(_alive(self._rank), json.dumps(answer))
         self._store.set(ALARM, str(self._rank))
 
@@ -166,8 +177,8 @@ class RankMonitor:
         return rank not in answers and self._store.check([_alive(rank)])
 
     def _answer_of(self, rank: int) -> _Answer:
-        group, call, position, count, has_parted, waited_s = json.loads(self._store.get(_alive(rank)))
-        return _Answer(group, call, position, count, has_parted, self._clock.now() - waited_s)
+        group, call, position, recent, has_parted, waited_s = json.loads(self._store.get(_alive(rank)))
+        return _Answer(group, call, position, recent, has_parted, self._clock.now() - waited_s)
 
     def _own_verdict(self, call: Call, answers: Mapping[int, _Answer], cause: Exception) -> RankError:
         different = self._different(answers)
@@ -195,17 +206,18 @@ class RankMonitor:
             return None
         group = answers[parted[0]].group
         members = [rank for rank in self._group_of(parted[0], group) if rank in parted]
-        calls = Counter((answer.position, answer.group, answer.what) for answer in answers.values())
-        # Of two ranks the call of neither is more frequent: then the first one is taken to be right.
-        first = max(members, key=lambda rank: calls[_place(answers[rank])])
-        others = [rank for rank in members if _place(answers[rank]) != _place(answers[first])]
+        done = Counter(details for answer in answers.values() for details in answer.recent)
+        most = max(done[answers[rank].details] for rank in members)
+        usual = {answers[rank].details for rank in members if done[answers[rank].details] == most}
+        # Where as many ranks made one call as another, nobody can tell which is right: all are named.
+        others = [rank for rank in members if len(usual) > 1 or answers[rank].details not in usual]
         ranks = tuple(self._rank_along(group, rank) for rank in others)
         made = "; ".join(
-            f"rank {self._rank_along(group, rank)} of {group} made {answers[rank].what} (world rank {rank})"
-            for rank in others
+            f"rank {along} made {answers[rank].details} (world rank {rank})"
+            for along, rank in zip(ranks, others, strict=True)
         )
-        usual = f"rank {self._rank_along(group, first)} made {answers[first].what}"
-        return RankError(f"RANK-2: {made}, where {usual}", group, ranks)
+        where = "" if len(usual) > 1 else f", where the others made {next(iter(usual))}"
+        return RankError(f"RANK-2: {made}{where}", group, ranks)
 
     def _group_of(self, rank: int, axis: str) -> tuple[int, ...]:
         """The world ranks of the group of a rank along an axis; all of the tree for the group `world`."""
@@ -222,10 +234,6 @@ class RankMonitor:
         """The rank of a world rank within the group of an axis; the world rank itself for the group `world`."""
         rank: int = getattr(self._places[world], f"{group}_rank") if group in AXES else world
         return rank
-
-
-def _place(answer: _Answer) -> tuple[int, str, str]:
-    return answer.position, answer.group, answer.what
 
 
 def _alive(rank: int) -> str:

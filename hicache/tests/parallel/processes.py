@@ -61,13 +61,16 @@ def refusal_of(call: Callable[[], object]) -> Refusal:
     raise AssertionError(f"expected a RankError, the call returned {result!r}")
 
 
-def run_ranks(body: Body, folder: Path, mesh: Topology, backend: str = "gloo") -> list[Outcome]:
+def run_ranks(
+    body: Body, folder: Path, mesh: Topology, backend: str = "gloo", environment: Mapping[str, str] | None = None
+) -> list[Outcome]:
     """Run `body` on every rank of the mesh at once, in a process group. Raises AssertionError when a rank hangs."""
     pipes, processes = [], []
     for rank in range(world_size(mesh)):
         ours, theirs = CONTEXT.Pipe(duplex=False)
         process = CONTEXT.Process(
-            target=_run_rank, args=(body, folder / "store", place_in(mesh, rank), backend, theirs)
+            target=_run_rank,
+            args=(body, folder / "store", place_in(mesh, rank), backend, environment or {}, theirs),
         )
         process.start()
         theirs.close()
@@ -96,8 +99,10 @@ def _received(pipe: Connection) -> Any:
         return None
 
 
-def _run_rank(body: Body, path: Path, topology: Topology, backend: str, pipe: Connection) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+def _run_rank(
+    body: Body, path: Path, topology: Topology, backend: str, environment: Mapping[str, str], pipe: Connection
+) -> None:
+    os.environ.update(environment, GLOO_SOCKET_IFNAME="lo")
     size, rank = world_size(topology), world_rank(topology)
     store = FileStore(str(path), size)
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)

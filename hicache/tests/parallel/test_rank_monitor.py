@@ -196,8 +196,8 @@ def part(world: World, calls: Sequence[tuple[str, int, str, int]]) -> RankError:
 def test_a_rank_in_another_call_than_most_is_named(world: World) -> None:
     usual, other = ("tp", 9, "MIN progress", 2), ("tp", 9, "MAX ended", 1)
     error = part(world, [usual, usual, other, usual])
-    expected = "RANK-2: rank 2 of tp made call 7 (MAX ended) with 1 value as collective 9 (world rank 2), "
-    expected += "where rank 0 made call 7 (MIN progress) with 2 values as collective 9"
+    expected = "RANK-2: rank 2 made call 7 (MAX ended) of tp with 1 value as collective 9 (world rank 2), "
+    expected += "where the others made call 7 (MIN progress) of tp with 2 values as collective 9"
     assert (str(error), error.group, error.ranks) == (expected, "tp", (2,)), f"expected {expected!r}, got {error}"
 
 
@@ -208,12 +208,30 @@ def test_of_two_ranks_the_one_in_the_call_of_the_other_ranks_is_right() -> None:
     assert (error.group, error.ranks) == ("cp", (0,)), f"expected rank 0 of cp, one call behind, got {error}"
 
 
+def test_a_call_that_other_ranks_have_made_before_is_right() -> None:
+    world = World(TP_2_CP_2, DictStore())
+    for rank in (2, 3):
+        world.ranks[rank].begin("tp", 7, "MIN progress", 2)
+        world.ranks[rank]._answer(world.ranks[rank].begin("cp", 7, "MIN progress", 2), has_parted=False)
+    right = Call("tp", 7, "MIN progress", 0.0, 1, 2)
+    world.ranks[1]._answer(right, has_parted=True)
+    error = world.ranks[0].verdict(replace(right, what="MAX progress"), PARTED)
+    assert error.ranks == (0,), f"ranks 2 and 3 have made the call of rank 1: expected rank 0 to be named, got {error}"
+
+
+def test_of_two_ranks_in_different_calls_both_are_named() -> None:
+    world = World(topology_of(0, tp_size=2, cp_size=1, pp_size=1, dp_size=1), DictStore())
+    error = part(world, [("tp", 9, "MIN progress", 2), ("tp", 9, "MAX ended", 1)])
+    assert error.ranks == (0, 1), f"nobody can tell which of two is right: expected both, got {error}"
+
+
 def test_a_rank_that_does_not_answer_does_not_hide_one_in_another_call() -> None:
     world = World(TP_2_CP_2, DictStore())
     calls = [Call("tp", 7, "MIN progress", 0.0, 9, count) for count in (2, 3)]
     world.ranks[1]._answer(calls[1], has_parted=True)
     error = world.ranks[0].verdict(calls[0], PARTED)
-    assert "rank 1 of tp made call 7 (MIN progress) with 3 values" in str(error), f"ranks 2 and 3 are busy, got {error}"
+    made = "rank 1 made call 7 (MIN progress) of tp with 3 values"
+    assert made in str(error), f"ranks 2 and 3 are busy, expected {made!r} in {error}"
 
 
 @pytest.mark.parametrize("field", ["group", "number", "what", "position", "count"])

@@ -87,15 +87,13 @@ def test_a_rank_that_is_late_within_the_deadline_is_waited_for(tmp_path: Path) -
 
 @pytest.mark.parametrize("reduction", Reduction)
 @pytest.mark.parametrize("values", [(2, 3), (0, 1), (10, 1000)], ids=str)
-def test_a_rank_that_reduces_another_number_of_values_is_named(
+def test_two_ranks_that_reduce_other_numbers_of_values_are_told_what_each_did(
     values: tuple[int, int], reduction: Reduction, tmp_path: Path
 ) -> None:
     outcomes = run_ranks(partial(reduce_other_lengths, dict(enumerate(values)), reduction), tmp_path, TP_2)
-    made = [
-        f"call 1 ({reduction.value} progress) with {count} value{'s' * (count != 1)} as collective 4"
-        for count in values
-    ]
-    expected = f"RANK-2: rank 1 of tp made {made[1]} (world rank 1), where rank 0 made {made[0]}"
+    call = f"call 1 ({reduction.value} progress) of tp"
+    made = [f"{call} with {count} value{'s' * (count != 1)} as collective 4" for count in values]
+    expected = f"RANK-2: rank 0 made {made[0]} (world rank 0); rank 1 made {made[1]} (world rank 1)"
     assert [one.value for one in outcomes] == [expected] * 2, f"expected {expected!r} on both ranks, got {outcomes}"
 
 
