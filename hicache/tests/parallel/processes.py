@@ -64,13 +64,15 @@ def refusal_of(call: Callable[[], object]) -> Refusal:
 def run_ranks(
     body: Body, folder: Path, mesh: Topology, backend: str = "gloo", environment: Mapping[str, str] | None = None
 ) -> list[Outcome]:
-    """Run `body` on every rank of the mesh at once, in a process group. Raises AssertionError when a rank hangs."""
+    """Run `body` on every rank of the mesh at once, in a process group. Raises AssertionError when a rank hangs.
+
+    `environment`: variables of the processes. One that has them ends at once after its body, where torch may wait.
+    """
     pipes, processes = [], []
     for rank in range(world_size(mesh)):
         ours, theirs = CONTEXT.Pipe(duplex=False)
         process = CONTEXT.Process(
-            target=_run_rank,
-            args=(body, folder / "store", place_in(mesh, rank), backend, environment or {}, theirs),
+            target=_run_rank, args=(body, folder / "store", place_in(mesh, rank), backend, environment or {}, theirs)
         )
         process.start()
         theirs.close()
@@ -107,6 +109,8 @@ def _run_rank(
     store = FileStore(str(path), size)
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     pipe.send(body(topology, store))
+    if environment:
+        os._exit(0)
 
 
 def place_in(mesh: Topology, rank: int) -> Topology:
