@@ -35,7 +35,7 @@ import torch
 
 from hicache.config import CacheConfig
 from hicache.errors import ConfigurationError
-from hicache.testing.adapter import Admission
+from hicache.testing.adapter import Admission, Capability
 from hicache.testing.adapters.offload import ChunkCacheAdapter, Request, chunk_config
 from hicache.testing.adapters.vllm_import import CONNECTOR, import_from, prepare_vllm
 from hicache.testing.adapters.vllm_offload import OFFLOAD, ManagerChunks
@@ -309,9 +309,13 @@ class OffloadingConnectorCache(ConnectorCache):
             "cpu_bytes_to_use": config.host_tokens // config.chunk_tokens * spec.BLOCK_SIZE_ALIGNMENT,
         }
         opened = spec(build(self.config_of_vllm, self.config_of_blocks))
+        self.primary = self._open_tiers(opened)
         self.connector = scheduler(opened, self.config_of_vllm, self.config_of_blocks)
-        self.manager = self.connector.manager
-        self._kept = ManagerChunks(self.manager, "lru")
+        self._kept = ManagerChunks(self.primary, "lru")
+
+    def _open_tiers(self, spec: Any) -> Any:
+        """Open what a specification manages; returns the manager of host memory."""
+        return spec.get_manager()
 
     # Read-only.
 
@@ -335,8 +339,12 @@ class OffloadingConnectorCache(ConnectorCache):
     def _found(self, request: Any) -> int:
         limit: int = request.num_tokens
         while (found := self.connector.get_num_new_matched_tokens(request, 0, limit)[0]) is None:
-            limit -= self.config.chunk_tokens
+            limit = self._less(limit)
         return int(found)
+
+    def _less(self, limit: int) -> int:
+        """The next smaller limit of what a request may load, at the end of a chunk."""
+        return (limit - 1) // self.config.chunk_tokens * self.config.chunk_tokens
 
     def _jobs(self, meta: Any) -> Iterator[Job]:
         for number, job in meta.load_jobs.items():
@@ -360,7 +368,7 @@ class OffloadingConnectorCache(ConnectorCache):
         failed = [keys[place] for place, part in zip(transfer.places, transfer.parts, strict=True) if part.has_failed]
         if failed:
             context = vars(self.connector)["_req_status"][job.req_id].req_context
-            self.manager.complete_store(failed, context, success=False)
+            self.primary.complete_store(failed, context, success=False)
             job.keys.difference_update(failed)
 
 
@@ -373,8 +381,8 @@ class VllmConnector0330(ChunkCacheAdapter):
     def _open(self, config: CacheConfig, opened: OffloadCacheConfig) -> ConnectorCache:
         if (found := prepare_vllm()) != self.version:
             raise ImportError(f"{type(self).__name__} drives vllm {self.version}, installed is {found}")
-        if config.storage is not None:
-            raise ConfigurationError(f"{config.name}: vLLM's connector of host memory has no storage")
+        if (config.storage is not None) is not (Capability.STORAGE in self.capabilities):
+            raise ConfigurationError(f"{config.name}: expected a storage exactly where the adapter declares one")
         engine = Blocks(self.device.blocks, self.device.size, self._geometry.lookahead)
         return self._connector(config, opened, engine)
 

@@ -18,7 +18,7 @@ import pytest
 from hicache.config import ExecutorKind
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
-from hicache.testing.adapters import vllm, vllm_connector, vllm_offload, vllm_simple_offload
+from hicache.testing.adapters import vllm, vllm_connector, vllm_offload, vllm_simple_offload, vllm_tiering
 from hicache.testing.adapters.storage_vllm import Rank, VllmFileSystemTier, _block, _rank
 from hicache.testing.adapters.vllm_import import prepare_vllm, vllm_version
 from hicache.testing.load import load_adapter
@@ -168,7 +168,11 @@ def connected(adapter: type[vllm_connector.VllmConnector0330]) -> vllm_connector
     return adapter(next(one for one in listed if one.host is not None and one.host.executor is ExecutorKind.STEPPED))
 
 
-CONNECTORS = [vllm_connector.VllmConnector0330, vllm_simple_offload.VllmSimpleOffload0330]
+CONNECTORS = [
+    vllm_connector.VllmConnector0330,
+    vllm_simple_offload.VllmSimpleOffload0330,
+    vllm_tiering.VllmTiering0330,
+]
 
 
 @pytest.mark.parametrize("adapter", CONNECTORS)
@@ -232,6 +236,31 @@ def test_a_request_that_ends_while_it_loads_keeps_its_blocks(adapter: type[vllm_
     assert cache.sizes()["full"].free == 40, f"two of twelve blocks are kept, got {cache.sizes()}"
     cache.drain()
     assert cache.sizes()["full"].free == 48, f"all blocks are free, got {cache.sizes()}"
+
+
+@NEEDS_VLLM
+def test_what_left_the_host_comes_back_from_the_tier_below() -> None:
+    cache = connected(vllm_tiering.VllmTiering0330)
+    for chunk in range(1, 13):
+        computed(cache, chunk)
+        cache.drain()
+    views = cache.cache.chunks()
+    below = [one for one in views if one.slots is None]
+    assert (len(views), len(below)) == (12, 4), f"eight of twelve chunks are on the host, got {views}"
+    assert all(one.is_stored for one in views), "the tier below has each chunk"
+    again = cache.admit(prompt(1))
+    assert again is not None, "the engine has room"
+    assert again.loading, "the chunk was moved to the host, and is being loaded"
+    cache.drain()
+    assert (cache.read(Pool.KV, again.table, 0) == 1).all(), "the first request wrote ones"
+
+
+@NEEDS_VLLM
+def test_the_tiering_manager_is_vllms_own_and_no_stub() -> None:
+    manager = connected(vllm_tiering.VllmTiering0330).cache.connector.manager
+    assert type(manager).__module__ == "vllm.v1.kv_offload.tiering.manager", f"got {type(manager).__module__}"
+    [tier] = manager.secondary_tiers
+    assert type(tier).__mro__[1].__module__ == "vllm.v1.kv_offload.tiering.base", f"got {type(tier).__mro__}"
 
 
 @NEEDS_VLLM
