@@ -33,6 +33,7 @@ SGLANG = (
     *(f"hicache.testing.adapters.sglang_{name}" for name in ("host", "pools", "ranks", "view", "workers")),
 )
 MINI_SGLANG = ("hicache.testing.adapters.mini_sglang", "hicache.testing.adapters.mini_sglang_import")
+VLLM = ("hicache.testing.adapters.vllm", "hicache.testing.adapters.vllm_connector")
 
 MODELS = ("torch", "transformers", "tokenizers", "lm_eval", "datasets", "safetensors")
 """What runs models, and is asked for by the accuracy suite alone."""
@@ -85,9 +86,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     REFERENCE: (*CORE, "hicache.testing", "numpy"),
     "hicache.testing.adapters.modelled": (*CORE, "hicache.testing", "numpy", "torch"),
     "hicache.testing.mutants": (*CORE, "hicache.testing", "numpy", "torch"),
-    **dict.fromkeys(
-        (*SGLANG, *MINI_SGLANG, "hicache.testing.adapters.vllm"), (*SHARED, "hicache.testing", "numpy", "torch")
-    ),
+    **dict.fromkeys((*SGLANG, *MINI_SGLANG, *VLLM), (*SHARED, "hicache.testing", "numpy", "torch")),
     **dict.fromkeys(
         tuple(
             f"hicache.testing.adapters.{name}"
