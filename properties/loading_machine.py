@@ -7,10 +7,10 @@ from functools import partial
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
-from hicache.testing.adapter import Admission
+from hicache.testing.adapter import Admission, Capability
 from hicache.testing.model import ExpectedMatch
 from hicache.testing.snapshot import Snapshot
-from hicache.types import Component, Key, Namespace, Tier
+from hicache.types import Component, Key, Namespace, Pool, Tier
 
 from .loads import loads_of
 from .request_machine import CHUNK, DECODED, REQUEST_TAIL, RequestVerbs
@@ -90,6 +90,8 @@ class LoadingMachine(TierMachine, RequestVerbs):
         number = pick(list(self.anchors), place)
         if number is None:
             return
+        if place % 2 and Capability.REQUEST_LAYERS in self.adapter_type.capabilities:
+            self._compute_early(number)
         admission = self.driver.resume(self.handles[number])
         self.sync()
         if admission is not None:
@@ -156,6 +158,14 @@ class LoadingMachine(TierMachine, RequestVerbs):
         self.require_nothing_held()
 
     # Internal.
+
+    def _compute_early(self, number: int) -> None:
+        """Compute a request while it loads, from all layers of its prefix, if it can read them by now."""
+        request, pools = self.handles[number], [*self.driver.contents.prefix_pools]
+        pools += [Pool.MAMBA] if Component.MAMBA in self.driver.config.components else []
+        last = {pool: self.adapter.layers(pool) - 1 for pool in pools if self.adapter.layers(pool)}
+        if all(self.driver.wait_request_layer(request, pool, layer) for pool, layer in last.items()):
+            self.driver.compute_early(request)
 
     def _went_on(self, number: int, admission: Admission) -> None:
         expected, least = self.computed[number], self.anchors.pop(number)

@@ -184,7 +184,7 @@ def test_any_order_of_verbs_and_answers_of_storage_while_streams_move_bytes(
 
 
 @clause(
-    *("REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", "HOST-5", "FLOW-4", "FLOW-7", "FLOW-10"),
+    *("REQ-1", "REQ-2", "REQ-3", "REQ-4", "REQ-5", "REQ-7", "HOST-5", "FLOW-4", "FLOW-7", "FLOW-10"),
     needs=(*LOOKING, Capability.REQUESTS, Capability.HOST, Capability.STEPPED, Capability.EVENTS),
 )
 @COMBINED
