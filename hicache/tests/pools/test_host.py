@@ -17,6 +17,7 @@ from hicache.errors import ConfigurationError, PinningError, SlotError
 from hicache.pools.host import HostPools, runtime_for
 from hicache.runtime import Runtime
 from hicache.stacks import pool_specs
+from hicache.testing.cuda_model.model import CudaModel
 from hicache.tests.pools.two_tiers import (
     FULL,
     HOST_PAGES,
@@ -176,6 +177,15 @@ def test_a_kernel_does_not_fail_with_the_error_of_a_refused_registration() -> No
         HostPools.pin(copy(pools), runtime)
     assert torch.ones(1, device="cuda").item() == 1, "POOL-6: a kernel after the refusal"
     pools.close()
+
+
+def test_a_refusal_is_told_where_torch_hides_the_runtime() -> None:
+    with CudaModel().installed():
+        pools, runtime = HostPools(CONFIG, pool_specs(CONFIG)), runtime_for("cuda")
+        pools.pin(runtime)
+        with pytest.raises(PinningError, match="failed with CUDA error 712: already registered"):
+            HostPools.pin(copy(pools), runtime)
+        pools.close()
 
 
 @pytest.mark.parametrize("failing", ["open_copies", "open_storage", "open_backend"])
