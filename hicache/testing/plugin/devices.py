@@ -16,6 +16,13 @@ def missing_device(device: str) -> str:
     return "" if torch.cuda.is_available() else f"torch finds no CUDA device for {device!r} on this machine"
 
 
+def gpu_names() -> str:
+    """The CUDA devices that torch finds, by name; empty without one."""
+    import torch
+
+    return ", ".join(dict.fromkeys(torch.cuda.get_device_name(number) for number in range(gpu_count())))
+
+
 @cache
 def gpu_count() -> int:
     """The number of CUDA devices that torch finds."""

@@ -28,6 +28,7 @@ from hicache.testing.plugin.backends import backends_of, contract_of
 from hicache.testing.plugin.baseline import Baseline, read_baseline
 from hicache.testing.plugin.causes import CRASHED as DIED
 from hicache.testing.plugin.causes import FLAKY, OUTDATED, causes_of, members, read_causes, to_property
+from hicache.testing.plugin.devices import gpu_names
 from hicache.testing.plugin.evidence import evidence
 from hicache.testing.plugin.hooks import KNOWN_FAILURE
 from hicache.testing.plugin.known_failures import KnownFailure, narrower, read_known_failures
@@ -60,6 +61,7 @@ from hicache.testing.plugin.versions import VERSIONS
 from hicache.testing.plugin.workers import Workers
 from hicache.testing.ranks.world import Mesh
 from hicache.testing.report import leaving_out, write_report, write_run
+from hicache.testing.report.gpu import GPU, NO_GPU, parts_run
 from hicache.testing.report.run import (
     NO_EVIDENCE,
     NO_PROFILE,
@@ -468,7 +470,7 @@ def record_of(
         versions=VERSIONS,
         implementation=implementation,
         started=started.isoformat(timespec="seconds"),
-        environment=_environment(config),
+        environment={**_environment(config), GPU: (parts_run(executions, CONTRACT) and gpu_names()) or NO_GPU},
         profile=profile,
         capabilities=capabilities,
         executions=tuple(executions),

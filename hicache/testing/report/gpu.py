@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from hicache.config import ExecutorKind
@@ -26,9 +26,19 @@ _CAPABILITY_OF = {
 }
 
 
+GPU, NO_GPU = "gpu", "none"
+"""The name in the environment of a run for the GPUs that it had, and what stands there without one."""
+
+
+def parts_run(executions: Iterable[Execution], clauses: Mapping[str, Clause]) -> set[GpuPart]:
+    """The parts that tests ran: on a GPU, or on a model of CUDA."""
+    return {part for one in executions if one.outcome is not Outcome.SKIPPED for part in _parts_of(one, clauses)}
+
+
 def not_on_gpu(record: RunRecord, clauses: Mapping[str, Clause]) -> tuple[GpuPart, ...]:
-    """The parts that the cache has and that no test ran."""
-    run = {part for one in record.executions if one.outcome is not Outcome.SKIPPED for part in _parts_of(one, clauses)}
+    """The parts that the cache has and that no test ran on a GPU."""
+    has_gpu = record.environment.get(GPU, NO_GPU) != NO_GPU
+    run = parts_run(record.executions, clauses) if has_gpu else set[GpuPart]()
     return tuple(part for part in GpuPart if _CAPABILITY_OF[part].name in record.capabilities and part not in run)
 
 

@@ -12,7 +12,7 @@ from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
 from hicache.testing.report.coverage import LEVEL_OF_TIER, Coverage, Verdict, coverage, declared_next
-from hicache.testing.report.gpu import GpuPart, not_on_gpu, told_of_gpu
+from hicache.testing.report.gpu import GPU, NO_GPU, GpuPart, not_on_gpu, told_of_gpu
 from hicache.testing.report.matrix import overview
 from hicache.testing.report.pages import render_html
 from hicache.testing.report.text import render_markdown
@@ -133,7 +133,8 @@ ON_CPU = (execution("HOST-7"), execution("RANK-1", suite="distributed_tests", co
 @pytest.mark.parametrize(("ran", "part"), ON_GPU.values(), ids=ON_GPU)
 def test_what_no_test_ran_on_a_gpu_is_told(ran: Execution, part: str) -> None:
     every = [name for _, name in ON_GPU.values()]
-    run = replace(record(*ON_CPU, replace(ran, outcome=Outcome.SKIPPED)), capabilities=tuple(ALL))
+    gpu = {GPU: "a GPU of some kind"}
+    run = replace(record(*ON_CPU, replace(ran, outcome=Outcome.SKIPPED)), capabilities=tuple(ALL), environment=gpu)
     told = told_of_gpu(run, CONTRACT)
     assert told == f"No test ran on a GPU of: {', '.join(dict.fromkeys(every))}", f"got {told!r}"
     for page in (render_html(overview(run, CONTRACT), CONTRACT, {}), render_markdown(overview(run, CONTRACT))):
@@ -143,12 +144,20 @@ def test_what_no_test_ran_on_a_gpu_is_told(ran: Execution, part: str) -> None:
     assert told.count(",") == 1, f"the other two parts did not run, got {told!r}"
 
 
+def test_what_ran_on_a_model_of_cuda_did_not_run_on_a_gpu() -> None:
+    ran = tuple(one for one, _ in ON_GPU.values())
+    for environment in ({GPU: NO_GPU}, {"python": "3.10.1"}):
+        run = replace(record(*ran), capabilities=tuple(ALL), environment=environment)
+        assert not_on_gpu(run, CONTRACT) == tuple(GpuPart), f"expected all parts in the environment {environment}"
+
+
 def test_parts_that_a_cache_does_not_have_are_not_told() -> None:
     run = replace(record(*ON_CPU), capabilities=("HOST",))
     assert not_on_gpu(run, CONTRACT) == (GpuPart.STREAMS, GpuPart.PINNED_MEMORY), "a cache on one rank has no NCCL"
     assert not told_of_gpu(replace(run, capabilities=("VERBS",)), CONTRACT), "a cache on the device alone has none"
     ran = tuple(one for one, _ in ON_GPU.values())
-    assert not told_of_gpu(replace(run, executions=ran, capabilities=tuple(ALL)), CONTRACT), "all parts ran"
+    run = replace(run, executions=ran, capabilities=tuple(ALL), environment={GPU: "some", "python": "3.10.1"})
+    assert not told_of_gpu(run, CONTRACT), "all parts ran"
 
 
 def test_what_to_declare_next_is_told_with_the_tests_that_wait_for_it() -> None:
