@@ -101,6 +101,7 @@ QUICK = frozenset(
 
 ON_MODEL = frozenset(
     {
+        "full+swa+mamba+indexer/page16/lru/write_through-page_first_direct-streams-direct",
         "full/page16/lru/write_through-page_first-streams",
         "full/page16/lru/write_through-page_first-streams/ScriptedStorage-wait_complete-threaded",
     }

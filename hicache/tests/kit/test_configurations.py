@@ -11,6 +11,7 @@ from hicache.config import CacheConfig, EvictionPolicy, ExecutorKind, IoBackend,
 from hicache.testing.adapter import Capability
 from hicache.testing.configurations import (
     ALL_POLICIES,
+    ON_MODEL,
     QUICK,
     USUAL_LAYOUTS,
     needs_of,
@@ -143,6 +144,8 @@ def test_every_executor_runs_on_one_and_on_all_components(executor: ExecutorKind
 def test_every_io_backend_runs_on_each_device() -> None:
     found = {(config.device, config.io_backend) for config in OF_HOST}
     assert found == set(product(("cpu", "cuda"), IoBackend)), f"expected both I/O backends on both devices, got {found}"
+    modelled = {config.io_backend for config in STANDARD if config.name in ON_MODEL}
+    assert modelled == set(IoBackend), f"expected both I/O backends on the model of CUDA, got {modelled}"
 
 
 def test_every_layout_lies_on_each_tier_and_against_another() -> None:
