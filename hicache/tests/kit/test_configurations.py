@@ -43,8 +43,8 @@ def threshold(config: CacheConfig) -> int:
 
 def test_names_are_unique() -> None:
     names = [config.name for config in STANDARD]
-    assert len(names) == len(set(names)) == 64, f"expected 64 names, each once, got {len(names)}: {sorted(names)}"
-    assert len(OF_STORAGE) == 13, f"13 of them have storage, got {len(OF_STORAGE)}"
+    assert len(names) == len(set(names)) == 68, f"expected 68 names, each once, got {len(names)}: {sorted(names)}"
+    assert len(OF_STORAGE) == 17, f"17 of them have storage, got {len(OF_STORAGE)}"
     assert len(OF_DEVICE) == 27, f"27 of them have no host tier, got {len(OF_DEVICE)}"
 
 
