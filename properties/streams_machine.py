@@ -1,4 +1,4 @@
-"""The machines of two tiers and of three over CUDA streams, on a GPU or on a model of one, which runs them in any order."""
+"""Machines of two tiers and of three over CUDA streams: of a GPU, or of a model that runs them in any order."""
 
 from __future__ import annotations
 

@@ -162,8 +162,11 @@ def test_any_order_of_verbs_while_streams_move_bytes(
 ) -> None:
     """The same with CUDA streams: on a GPU, and on a model that runs them in any order and finds each race."""
     require_streams(adapter_type, is_modelled)
-    bound = {"met": Counter[Situation](), "is_modelled": is_modelled}
-    record_property(OPERATIONS, search(HostStreamsMachine, adapter_type, components, sidecars, share=20, **bound))
+    met = Counter[Situation]()
+    operations = search(
+        HostStreamsMachine, adapter_type, components, sidecars, share=20, met=met, is_modelled=is_modelled
+    )
+    record_property(OPERATIONS, operations)
 
 
 @ON_STREAMS
@@ -179,8 +182,11 @@ def test_any_order_of_verbs_and_answers_of_storage_while_streams_move_bytes(
     """Storage reads and writes the pages of the host that streams copy, each after the other."""
     require_streams(adapter_type, is_modelled)
     require(frozenset({Capability.STEPPED_STORAGE}), adapter_type)
-    bound = {"met": Counter[Situation](), "is_modelled": is_modelled}
-    record_property(OPERATIONS, search(StorageStreamsMachine, adapter_type, components, sidecars, share=20, **bound))
+    met = Counter[Situation]()
+    operations = search(
+        StorageStreamsMachine, adapter_type, components, sidecars, share=20, met=met, is_modelled=is_modelled
+    )
+    record_property(OPERATIONS, operations)
 
 
 @clause(

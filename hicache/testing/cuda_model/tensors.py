@@ -29,7 +29,7 @@ class DeviceTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(
+    def __new__(  # noqa: PYI034 - 3.10 has no Self
         cls: type[DeviceTensor], raw: torch.Tensor, memory: Memory, keeper: object, operations: Operations
     ) -> DeviceTensor:
         made: DeviceTensor = torch.Tensor._make_wrapper_subclass(

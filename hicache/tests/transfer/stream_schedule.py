@@ -150,7 +150,7 @@ class StreamSchedule:
 
 
 def _layers_of(pools: TierPools, job: CopyJob) -> Iterator[tuple[tuple[str, int, int], torch.Tensor, torch.Tensor]]:
-    """Each layer of each buffer that a job copies: its name, its bytes [pages, page_size, slot_bytes], and the pages."""
+    """Each layer of each buffer that a job copies: its name, its bytes [pages, page_size, slot_bytes], the pages."""
     (part,) = job.parts
     for pool, buffers in pools.buffers.items():
         move = part[buffers.spec.owner]

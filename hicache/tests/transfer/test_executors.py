@@ -79,7 +79,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def open_one(request: pytest.FixtureRequest, device: str) -> Iterator[Open]:
-    """Opens executors of one kind, and closes them when the test ends."""
+    """Opens executors of one kind, and closes them when the test ends, before their `device` goes."""
+    assert device, "there is one"
     opened: list[Executor[CopyJob]] = []
 
     def open_and_remember(tiers: TwoTiers) -> Executor[CopyJob]:
