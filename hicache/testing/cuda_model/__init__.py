@@ -1,1 +1,1 @@
-"""A model of CUDA on the CPU. Work runs in any order that CUDA allows, and each access is checked against the others."""
+"""A model of CUDA on the CPU. Work runs in any order that CUDA allows; each access is checked against the others."""
