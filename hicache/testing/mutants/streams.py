@@ -205,8 +205,8 @@ class SideStreamNotAwaited(StreamExecutor):
     """Copies every other layer of a load on a second stream, and does not wait for it at the end of the job.
 
     On a GPU the load has ended, and its pages are the tree's, while the second stream still copies: who finds them
-    reads layers that are not there. Layers of their own have the right events. In LMCache#2916 page numbers came on one
-    stream and were used on another.
+    reads layers that are not there. Who waits for a layer gets it. In LMCache#2916 page numbers came on one stream and
+    were used on another.
     """
 
     def __init__(self, copier: Copier, cuda: Any = torch.cuda) -> None:
