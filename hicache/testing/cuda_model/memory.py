@@ -30,7 +30,7 @@ class Memory:
         self.device = device
         self.start = raw.data_ptr()
         self.size_bytes = raw.numel()
-        self.shadow = Shadow(machine.log, self.start, self.size_bytes, label)
+        self.shadow = Shadow(machine.log, self.size_bytes, label)
         self.users: dict[int, ModelStream] = {}
         self._elements: dict[int, torch.Tensor] = {}
 
@@ -90,14 +90,12 @@ class MemoryMap:
         place = bisect_right(self._starts, piece.start)
         self._starts.insert(place, piece.start)
         self._pieces.insert(place, piece)
-        self._machine.told("memory_allocation", piece.start)
         return piece
 
     def remove(self, piece: Memory) -> None:
         """Forget a piece."""
         place = self._pieces.index(piece)
         del self._starts[place], self._pieces[place]
-        self._machine.told("memory_deallocation", piece.start)
 
     # The allocator of a device, and that of pinned memory.
 

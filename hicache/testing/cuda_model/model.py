@@ -43,11 +43,19 @@ class CudaModel:
     operations of torch on pinned memory, and by what a test declares with `host_touches`.
 
     `order`: chooses how far which stream goes, whenever the host asks something. Without it work runs when a test says
-    so (`run`, `Stream.run`), or when the host waits for it. `observer`: a second opinion.
+    so (`run`, `Stream.run`), or when the host waits for it. `launch_blocking`: as with CUDA_LAUNCH_BLOCKING=1.
+    `observer`: a second opinion.
     """
 
-    def __init__(self, order: random.Random | None = None, devices: int = 2, observer: Observer | None = None) -> None:
-        self.machine = _Machine(self, order, observer)
+    def __init__(
+        self,
+        order: random.Random | None = None,
+        devices: int = 2,
+        observer: Observer | None = None,
+        *,
+        launch_blocking: bool = False,
+    ) -> None:
+        self.machine = _Machine(self, order, observer, launch_blocking=launch_blocking)
         self.map = MemoryMap(self.machine)
         self._all = [torch.device("cuda", number) for number in range(devices)]
         self._device = 0
@@ -216,8 +224,10 @@ def _bytes(tensor: torch.Tensor, items: Items) -> Bytes:
 class _Machine(Machine):
     """The streams of a model."""
 
-    def __init__(self, model: CudaModel, order: random.Random | None, observer: Observer | None) -> None:
-        super().__init__(order, observer)
+    def __init__(
+        self, model: CudaModel, order: random.Random | None, observer: Observer | None, *, launch_blocking: bool
+    ) -> None:
+        super().__init__(order, observer, launch_blocking=launch_blocking)
         self._model = model
 
     def current_stream(self) -> ModelStream:

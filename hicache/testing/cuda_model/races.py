@@ -45,7 +45,7 @@ class Access:
 class Race:
     """Two accesses that are in no order, in the order in which they happened to run.
 
-    `address`: of the memory. `touched`: the bytes of it that both touch, from the first to the end of the last.
+    `address`: of the memory, in a space in which none is used twice. `touched`: the bytes of it that both touch, from the first to the end of the last.
     """
 
     memory: str
@@ -70,12 +70,18 @@ class RaceLog:
     def __init__(self) -> None:
         self.races: list[Race] = []
         self._accesses: dict[tuple[int, int], Access] = {}
+        self._end = 0
 
     def access(self, actor: int, number: int, clock: Clock, operation: str, on: str, place: str) -> Access:
         """Note an access."""
         made = Access(actor, number, dict(clock), operation, on, place)
         self._accesses[actor, number] = made
         return made
+
+    def place(self, size_bytes: int) -> int:
+        """An address that no other memory has, or had before it was freed."""
+        self._end += size_bytes
+        return self._end - size_bytes
 
     def find(self, actor: int, number: int) -> Access:
         """An access that was noted."""
@@ -85,8 +91,8 @@ class RaceLog:
 class Shadow:
     """For each byte of a piece of memory, the latest read and the latest write of each actor."""
 
-    def __init__(self, log: RaceLog, address: int, size_bytes: int, label: str) -> None:
-        self.address = address
+    def __init__(self, log: RaceLog, size_bytes: int, label: str) -> None:
+        self.address = log.place(size_bytes)
         self.label = label
         self._log = log
         self._size_bytes = size_bytes

@@ -23,7 +23,7 @@ class Sanitizer:
     """The observer of a model. Afterwards it tells torch's engine all that the host asked for, in that order.
 
     The engine counts whole tensors: by itself it would call two streams that write to different pages of a pool a race.
-    So it is told of each byte as if it were a tensor. It knows streams and events, but neither accesses of the host nor
+    So it is told of bytes as if they were tensors. It knows streams and events, but neither accesses of the host nor
     the allocator, and of an event that the host has seen only what it is told: that the host waited for it.
     """
 
@@ -33,8 +33,7 @@ class Sanitizer:
 
     def told(self, what: str, *numbers: int) -> None:
         """Something other than a launch."""
-        if not what.startswith("memory"):
-            self._asked.append((what, numbers))
+        self._asked.append((what, numbers))
 
     def launched(self, access: Access) -> None:
         """A launch on a stream."""
@@ -52,17 +51,31 @@ class Sanitizer:
         """The engine's first error for each byte."""
         engine, errors = EventHandler(), dict[int, SynchronizationError]()
         names: defaultdict[int, list[str]] = defaultdict(list)
+        alike = self._alike()
         for asked in self._asked:
             if isinstance(asked, Launch):
-                access, written, read = asked.access, asked.writes, asked.reads - asked.writes
+                access, written = asked.access, asked.writes & alike.keys()
+                read = (asked.reads & alike.keys()) - written
                 for error in engine._handle_kernel_launch(access.actor, read, written, set(), access.operation, names):
                     errors.setdefault(error.data_ptr, error)  # type: ignore[attr-defined]
             else:
                 getattr(engine, f"_handle_{asked[0]}")(*asked[1])
-        return errors
+        return {byte: error for first, error in errors.items() for byte in alike[first]}
+
+    def _alike(self) -> dict[int, list[int]]:
+        """Bytes that the same launches touch, in the same way: by the first of them, which the engine is told of."""
+        touched: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
+        for number, launch in enumerate(self._launches.values()):
+            for is_write, bytes_of in ((False, launch.reads), (True, launch.writes)):
+                for byte in bytes_of:
+                    touched[byte].append((number, is_write))
+        groups: defaultdict[tuple[tuple[int, bool], ...], list[int]] = defaultdict(list)
+        for byte, launches in touched.items():
+            groups[tuple(launches)].append(byte)
+        return {group[0]: group for group in groups.values()}
 
     def agrees(self, races: list[Race]) -> bool:
-        """Whether the engine finds errors in the same pieces of memory, among the races of streams that it knows."""
+        """Whether the engine finds errors in the same bytes, among the races of streams, which it knows."""
         of_streams = [race for race in races if self._knows(race.first[1]) and self._knows(race.second[1])]
         found = self.found()
         is_explained = all(any(race.covers(byte) for race in of_streams) for byte in found)

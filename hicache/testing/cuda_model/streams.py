@@ -112,7 +112,7 @@ class ModelStream:
 
     def launch(
         self, operation: str, work: Callable[[], object], reads: Iterable[Touch], writes: Iterable[Touch]
-    ) -> Access:
+    ) -> None:
         """Queue work that reads and writes some bytes."""
         machine, touches = self._machine, [(touch, False) for touch in reads] + [(touch, True) for touch in writes]
         access = machine.access(self, operation)
@@ -120,13 +120,16 @@ class ModelStream:
 
         def run() -> None:
             for touch, is_write in touches:
-                where = touch.where()
+                try:
+                    where = touch.where()
+                except IndexError as error:
+                    raise RuntimeError(f"CUDA error: device-side assert triggered in {access}: {error}") from error
                 touch.shadow.touch(access, where, is_write=is_write)
                 machine.told_touch(access, touch.shadow.address, where, is_write=is_write)
             work()
 
         self._work.append((None, run))
-        return access
+        machine.asked(self)
 
     def run(self) -> bool:
         """Do one piece of work, marks and waits that are over included. False when there is none that may run."""
@@ -197,10 +200,13 @@ class Machine:
     """The streams of all devices, and the host that asks for their work.
 
     `order`: chooses which stream goes on, and how far, whenever the host asks something; without it work runs only when
-    a test says so, or the host waits for it. `waits`: where the host waited for a stream that had work to do.
+    a test says so, or the host waits for it. `launch_blocking`: as CUDA_LAUNCH_BLOCKING=1, so that all runs in the order
+    in which it is asked for. `waits`: where the host waited for a stream that had work to do.
     """
 
-    def __init__(self, order: random.Random | None = None, observer: Observer | None = None) -> None:
+    def __init__(
+        self, order: random.Random | None = None, observer: Observer | None = None, *, launch_blocking: bool = False
+    ) -> None:
         self.actors = count(HOST + 1)
         self.events = count(1)
         self.log = RaceLog()
@@ -209,6 +215,7 @@ class Machine:
         self.waits: list[str] = []
         self.clock: Clock = {}
         self._observer = observer
+        self._launch_blocking = launch_blocking
         self._order = order
         self._pace = order.choice((1, 3, 12)) if order else 0
         self._numbers: dict[int, int] = {}
@@ -288,6 +295,14 @@ class Machine:
             if not self.run():
                 raise RuntimeError(f"{why} never returns: no stream can go on")
         join(self.clock, mark.clock)
+
+    def asked(self, stream: ModelStream) -> None:
+        """Work was given to a stream. With CUDA_LAUNCH_BLOCKING the host waits for it."""
+        if self._launch_blocking and stream in self.streams:
+            mark = stream.mark()
+            while not mark.is_reached and self.run():
+                pass
+            join(self.clock, mark.clock)
 
     def drain(self) -> None:
         """Run all that may run."""

@@ -339,6 +339,7 @@ INDEXING: dict[Any, Callable[[Any], tuple[Any, ...]]] = {
     ATEN.index_put_.default: lambda args: _items(args[1]),
     ATEN._index_put_impl_.default: lambda args: _items(args[1]),
     ATEN.index_select.default: _along,
+    ATEN.index_select.out: _along,
     ATEN.index_copy_.default: _along,
 }
 """Operations that touch some items of their first argument."""

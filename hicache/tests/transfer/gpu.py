@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hicache.pools.buffers import RawBytes, TierPools
-from hicache.pools.copy import PoolCopier
+from hicache.pools.copy import KernelCopies, PoolCopier
 from hicache.pools.host import runtime_for
 from hicache.testing.cuda_model.model import CudaModel
 from hicache.testing.cuda_model.streams import ModelStream
@@ -49,15 +49,22 @@ class Gpu:
     load_stream: ModelStream
 
     @classmethod
-    def on(cls, cuda: CudaModel, broken: tuple[int, int] | None = None) -> Gpu:
+    def on(
+        cls,
+        cuda: CudaModel,
+        executor: type[StreamExecutor] = StreamExecutor,
+        copies: type[KernelCopies] = KernelCopies,
+        broken: tuple[int, int] | None = None,
+    ) -> Gpu:
         """On a model that is installed. `broken`: a job, and the layer of it that cannot be queued."""
         tiers = TwoTiers(two_tier_config(device=str(OF_CACHE)))
         tiers.host.pin(runtime_for(str(OF_CACHE)))
-        copier = BrokenCopier(tiers.device, tiers.host, tiers.order)
+        copier = BrokenCopier(tiers.device, tiers.host, tiers.order, copies(OF_CACHE))
         copier.broken = broken
         torch.cuda.synchronize(OF_CACHE)
         cuda.waits.clear()
-        return cls(tiers, cuda, StreamExecutor(copier), StreamExecutor(copier), *cuda.streams)
+        backups, loads = executor(copier), executor(copier)
+        return cls(tiers, cuda, backups, loads, cuda.current_stream(OF_CACHE), backups._stream, loads._stream)
 
     def compute(self, seed: int, job: CopyJob) -> None:
         """Launch kernels that write random bytes to the device pages of a job."""
@@ -72,11 +79,10 @@ class Gpu:
                 )
 
     def close(self) -> None:
-        """Let everything run, and end the use of the host's memory."""
+        """As a cache: end the executors, and give back the host's memory."""
         self.backups.close()
         self.loads.close()
         self.tiers.host.close()
-        self.cuda.require_no_races()
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:

@@ -44,11 +44,12 @@ class StreamSchedule:
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     numbers: list[int] = field(default_factory=lambda: [0])
 
-    def round(self) -> None:
+    def round(self, *, by_layers: bool) -> None:
         """Two back-ups of what is being computed, and two loads into pages that are still read.
 
-        Each load is read layer by layer. What has been copied is used at once: the host reads its pages, the model
-        computes in those of the device, and storage writes into the pages that were loaded from.
+        `by_layers`: each load is read layer by layer as it arrives; otherwise when the job has ended. What has been
+        copied is used at once: the host reads its pages, the model computes in those of the device, and storage writes
+        into the pages that were loaded from.
         """
         gpu = self.gpu
         backups = [self._job(TransferKind.BACKUP, pages) for pages in BACKUPS]
@@ -61,17 +62,26 @@ class StreamSchedule:
         read_before = [self._read(job) for job in loads]
         for job in loads:
             gpu.loads.submit(job)
-        read_after = [self._read_by_layers(job) for job in loads]
+        read_after = [self._read_by_layers(job) for job in loads] if by_layers else []
         for job, rows in zip(backups, computed, strict=True):
             self._end(gpu.backups, job)
             self._expect(f"on the host after back-up {job.number}", self._on_host(job), rows)
             self._compute(job)
         for job in loads:
             self._end(gpu.loads, job)
+            read_after += [] if by_layers else [self._read(job)]
         gpu.compute_stream.synchronize()
         for place, job in enumerate(loads):
             self._expect(f"before load {job.number}", read_before[place], overwritten[place])
-            self._expect(f"after load {job.number}, layer by layer", read_after[place], stored[place])
+            self._expect(f"after load {job.number}", read_after[place], stored[place])
+
+    def interrupt(self) -> None:
+        """The cache is closed while a back-up and a load are under way."""
+        backup, load = self._job(TransferKind.BACKUP, BACKUPS[0]), self._job(TransferKind.LOAD, LOADS[0])
+        self._compute(backup)
+        self.gpu.backups.submit(backup)
+        self.gpu.loads.submit(load)
+        self.gpu.close()
 
     def _job(self, kind: TransferKind, pages: Pages) -> CopyJob:
         self.numbers[0] += 1

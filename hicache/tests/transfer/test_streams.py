@@ -33,9 +33,10 @@ FAILED = Progress(0, (), has_ended=True)
 def gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
     """A GPU. `request.param`: a layer of LOAD that cannot be queued."""
     with CudaModel().installed() as cuda:
-        opened = Gpu.on(cuda, (LOAD.number, request.param) if hasattr(request, "param") else None)
+        opened = Gpu.on(cuda, broken=(LOAD.number, request.param) if hasattr(request, "param") else None)
         yield opened
         opened.close()
+        cuda.require_no_races()
 
 
 def whole(parts: int) -> Progress:
@@ -190,6 +191,7 @@ def test_backups_are_right_in_any_order_that_streams_allow(order: int) -> None:
                 assert np.array_equal(contents(gpu.tiers.host, pool), own), f"HOST-7: {pool} of backup {number}"
         gpu.loads.wait(24)
         gpu.close()
+    cuda.require_no_races()
 
 
 @given(order=st.integers(0, 999))
@@ -198,7 +200,8 @@ def test_a_schedule_of_a_cache_has_no_race_in_any_order(order: int) -> None:
     with CudaModel(random.Random(order)).installed() as cuda:
         gpu = Gpu.on(cuda)
         schedule = StreamSchedule(gpu)
-        for _ in range(3):
-            schedule.round()
-        gpu.close()
+        for by_layers in (True, False, True):
+            schedule.round(by_layers=by_layers)
+        schedule.interrupt()
+    cuda.require_no_races()
     assert not schedule.wrong, f"HOST-7: {schedule.wrong}"
