@@ -106,8 +106,9 @@ class RankMonitor:
     The rank whose call fails sets the alarm in the store. A rank that waits in any call checks the alarm every `poll_s`
     seconds, and its call fails too. Each of these ranks writes that it is alive. It then waits for the others until the
     deadline of its own call has passed, and half of the deadline longer: a rank that reaches its call by the deadline
-    sees the alarm within that time. Ranks without an answer are missing. The first rank that knows them writes the
-    verdict, the error that every rank raises; a missing rank that was only too late raises it as well.
+    sees the alarm within that time. Ranks without an answer are missing. The rank that gave the first alarm writes the
+    verdict, the error that every rank raises, and any other one if it does not in that time; a missing rank that was
+    only too late raises it as well.
     """
 
     def __init__(
@@ -158,10 +159,13 @@ class RankMonitor:
     def _agreed_verdict(self, call: Call, cause: Exception) -> RankError:
         self._answer(call, has_parted=isinstance(cause, PartedError))
         limit_s = max(self._clock.now(), call.since + self._timeout_s) + GRACE * self._timeout_s
+        # The first to give an alarm reads each answer when it comes. A late rank does not know how old they are.
+        may_judge = isinstance(cause, PartedError) or self._store.get(ALARM).decode() == str(self._rank)
         answers = dict[int, _Answer]()
         while True:
             answers |= {rank: self._answer_of(rank) for rank in self._ranks if self._is_new(rank, answers)}
-            if len(answers) == len(self._ranks) or self._store.check([VERDICT]) or self._clock.now() >= limit_s:
+            is_known = len(answers) == len(self._ranks) and may_judge
+            if is_known or self._store.check([VERDICT]) or self._clock.now() >= limit_s:
                 own = _to_text(self._own_verdict(call, answers, cause))
                 return _from_text(self._store.compare_set(VERDICT, "", own))
             self._pause(PAUSE_S)
@@ -171,7 +175,7 @@ class RankMonitor:
         recent = [*(one.details for one in self._recent if one != call), call.details]
         answer = [call.group, str(call), call.position, recent, has_parted, waited_s]
         self._store.set(_alive(self._rank), json.dumps(answer))
-        self._store.set(ALARM, str(self._rank))
+        self._store.compare_set(ALARM, "", str(self._rank))
 
     def _is_new(self, rank: int, answers: Mapping[int, _Answer]) -> bool:
         return rank not in answers and self._store.check([_alive(rank)])

@@ -26,7 +26,7 @@ from hicache.parallel.torch_group import open_groups
 from hicache.tests.divergence.injected import Case, Leaving, PlannedCall, Verb
 from hicache.tests.parallel.processes import Outcome, run_ranks
 
-DEADLINE_S = 4.0
+DEADLINE_S = 6.0
 DEAD_EXIT_CODE = 7
 ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": "1000"}
 """How many collectives the flight recorder keeps."""
@@ -89,8 +89,9 @@ def _on_torch(case: Case, record: Path | None, topology: Topology, store: Store)
 
     def dump() -> None:
         if record is not None:
-            trace = _dump_fr_trace(True, False, False)
-            (record / f"rank{world_rank(topology)}").write_bytes(trace)
+            draft = record / f"draft{world_rank(topology)}"
+            draft.write_bytes(_dump_fr_trace(True, False, False))
+            draft.rename(record / f"rank{world_rank(topology)}")  # gloo may end the process while it writes
 
     def make(call: PlannedCall) -> None:
         work = _begin(groups[call.axis], call)

@@ -170,6 +170,19 @@ def test_a_rank_that_calls_after_the_deadline_is_named_although_it_answers(world
         assert error.ranks == (1,), f"RANK-8: rank 1 called after the deadline and before the verdict, got {error}"
 
 
+def test_a_late_rank_does_not_judge_before_those_that_waited_for_it(world: World) -> None:
+    calls = [world.ranks[rank].begin("tp", 7, "MIN progress", 2) for rank in (0, 2, 3)]
+    world.clock.advance(DEADLINE_S)
+    for rank, call in zip((0, 2, 3), calls, strict=True):
+        world.ranks[rank]._answer(call, has_parted=False)
+    world.clock.advance(0.2 * DEADLINE_S)
+    first = list[RankError]()
+    world.at = {world.clock.now() + 0.1: lambda: first.append(world.ranks[0].verdict(calls[0], CAUSE))}
+    error = world.fail(1)
+    assert first, "rank 1 does not know when the others answered, and gave its verdict before rank 0"
+    assert error.ranks == (1,), f"RANK-8: rank 1 called after the deadline of the others, got {error}"
+
+
 def test_when_every_rank_answers_the_error_tells_which_call_each_was_in(world: World) -> None:
     world.at = {0.1: lambda: world.answer(0), 0.2: lambda: world.answer(1, "cp"), 0.3: lambda: world.answer(3)}
     error = world.fail(2)
