@@ -13,6 +13,7 @@ from hicache.config import (
     EvictionPolicy,
     ExecutorKind,
     HostConfig,
+    IoBackend,
     Layout,
     StorageConfig,
     WritePolicy,
@@ -40,6 +41,7 @@ def two_tier_config(
     host_layout: Layout = Layout.PAGE_FIRST,
     dtype: str = "float32",
     device: str = "cpu",
+    io_backend: IoBackend | None = None,
 ) -> CacheConfig:
     """FULL, SWA and MAMBA, with an indexer."""
     return CacheConfig(
@@ -62,6 +64,7 @@ def two_tier_config(
             selective_hits=1,
             load_back_threshold_tokens=0,
             executor=ExecutorKind.STREAMS if device.startswith("cuda") else ExecutorKind.STEPPED,
+            io_backend=io_backend,
         ),
     )
 
