@@ -104,9 +104,9 @@ class SglangRank(SglangAdapter):
     # Verbs. All ranks call these at the same time.
 
     def step(self) -> None:
-        self._settle()
+        self._wait_for_all_ranks()
         super().step()
-        self._settle()
+        self._wait_for_all_ranks()
 
     def drain(self) -> None:
         if self.config.host is None:
@@ -125,10 +125,10 @@ class SglangRank(SglangAdapter):
     def release_all(self) -> None:
         if self.config.storage is not None:
             self.threads.gate.set_open(is_open=True)
-            self._settle()
+            self._wait_for_all_ranks()
 
     def prefetch(self, key: Key) -> PrefetchTicket | None:
-        self._settle()
+        self._wait_for_all_ranks()
         return super().prefetch(key)
 
     def load_back(self, handle: Handle, *, quota: int | None) -> LoadBack | None:
@@ -198,7 +198,7 @@ class SglangRank(SglangAdapter):
             own += [*self.threads.answers(), len(self.cache.ongoing_prefetch), len(self.cache.ongoing_backup)]
         return json.dumps(self._gather(json.dumps(own)))
 
-    def _settle(self) -> None:
+    def _wait_for_all_ranks(self) -> None:
         """Wait until no storage thread of any rank can go on: each is idle, waits at its gate, or for another rank."""
         if self.config.storage is None:
             return
