@@ -35,7 +35,6 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.types import SHARED, Component, Handle, Key, Slots, Tokens
 
-
 FULL, SWA, MAMBA = (component.value for component in Component)
 
 TIERS = ("device", "host", "storage")

@@ -49,7 +49,10 @@ class LayoutPair:
 
 
 class PromptTransfer:
-    """Backs up and loads back one prompt, which fills the cache. `conformance` checks the bytes, this does not."""
+    """Backs up and loads back one prompt, which fills the cache. `conformance` checks the bytes, this does not.
+
+    `size_bytes`: of its keys and values.
+    """
 
     def __init__(self, cache: CacheAdapter, pages: int, model: ModelShape) -> None:
         self.cache = cache
@@ -58,8 +61,8 @@ class PromptTransfer:
         self._key: Key | None = None
         self._handle: Handle = None
         (kv,) = model.pools[0].buffers
-        page_bytes = PAGE_SIZE * model.pools[0].layers * prod(kv.shape) * FLOAT_BYTES
-        self._source, self._target = [np.ones(pages * page_bytes, dtype=np.uint8) for _ in range(2)]
+        self.size_bytes = pages * PAGE_SIZE * model.pools[0].layers * prod(kv.shape) * FLOAT_BYTES
+        self._source, self._target = [np.ones(self.size_bytes, dtype=np.uint8) for _ in range(2)]
         self._fill()
 
     def scatter(self) -> None:
@@ -108,7 +111,10 @@ class PromptTransfer:
 
     def load(self) -> None:
         """Load the prompt back, from the start to the claim."""
-        loading = self.begin_load()
+        self.finish_load(self.begin_load())
+
+    def finish_load(self, loading: LoadBack) -> None:
+        """Wait for a load-back, and claim it."""
         self.cache.drain()
         self.cache.claim(loading.ticket)
 

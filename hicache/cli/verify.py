@@ -122,15 +122,11 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
     """
     known = listed_failures(known_failures)
     _check_selection(only or (), keyword)
-    adapter = adapter if device is None else f"{adapter}@{device}"
-    cache, console = describe(adapter), Console()
-    limit_s = inf if timeout is None else timeout
+    adapter += f"@{device}" if device else ""
+    cache, console, limit_s = describe(adapter), Console(), inf if timeout is None else timeout
     before, warning = _baseline(baseline, adapter, cache)
-    verification = Verification(
-        *(adapter, not full, report, known_failures, keyword, stops, jobs, limit_s, baseline),
-        profile=cache.profile,
-        capabilities=cache.capabilities,
-    )
+    settings = (adapter, not full, report, known_failures, keyword, stops, jobs, limit_s, baseline)
+    verification = Verification(*settings, profile=cache.profile, capabilities=cache.capabilities)
     if warning:
         say(console, warning, style="yellow")
     stages, narrowed = _chosen(verification, cache, only, console)

@@ -45,7 +45,8 @@ class Access:
 class Race:
     """Two accesses that are in no order, in the order in which they happened to run.
 
-    `address`: of the memory, in a space in which none is used twice. `touched`: the bytes of it that both touch, from the first to the end of the last.
+    `address`: of the memory, in a space in which none is used twice. `touched`: the bytes of it that both touch, from
+    the first to the end of the last.
     """
 
     memory: str

@@ -200,8 +200,8 @@ class Machine:
     """The streams of all devices, and the host that asks for their work.
 
     `order`: chooses which stream goes on, and how far, whenever the host asks something; without it work runs only when
-    a test says so, or the host waits for it. `launch_blocking`: as CUDA_LAUNCH_BLOCKING=1, so that all runs in the order
-    in which it is asked for. `waits`: where the host waited for a stream that had work to do.
+    a test says so, or the host waits for it. `launch_blocking`: as CUDA_LAUNCH_BLOCKING=1, so that all runs in order
+    as it is asked for. `waits`: where the host waited for a stream that had work to do.
     """
 
     def __init__(

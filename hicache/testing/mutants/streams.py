@@ -229,8 +229,8 @@ class FirstLayerForAll(StreamExecutor):
     did not wait for the layer, in sglang#36743 who copied a state of all layers did not wait for the last.
     """
 
-    def wait_layer(self, number: int, layer: int) -> None:
-        super().wait_layer(number, 0)
+    def wait_layer(self, number: int, layer: int) -> bool:
+        return super().wait_layer(number, 0)
 
 
 class ClosesAtOnce(StreamExecutor):

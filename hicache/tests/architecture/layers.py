@@ -110,6 +110,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "distributed_tests.test_collectives": (*SHARED, "hicache.testing", "distributed_tests", "pytest", "torch"),
     "accuracy": (*SHARED, "hicache.testing", "numpy", "pytest", *MODELS),
     "benchmarks": (*SHARED, "hicache.storage", "hicache.testing", "numpy", "pytest", "pytest_benchmark"),
+    "benchmarks.test_gpu_transfers": (*SHARED, "hicache.testing", "benchmarks", "pytest", "torch"),
 }
 """What each layer may import besides itself and the standard library. The longest name that fits a module counts."""
 

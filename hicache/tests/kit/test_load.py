@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_a_configuration_is_opened_on_the_device(monkeypatch: pytest.MonkeyPatch
     lost = ModelledReference.capabilities - found.capabilities
     assert lost == {Capability.STEPPED, Capability.STEPPED_STORAGE, Capability.HELD}, f"got {lost}"
     assert (found.__module__, found.__qualname__) == (ModelledReference.__module__, ModelledReference.__qualname__)
-    cache = found(THREADED)
+    cache: Any = found(THREADED)
     assert {str(stream.device) for stream in cache.cuda.streams} == {"cuda:1"}, f"got {cache.cuda.streams}"
     cache.close()
 

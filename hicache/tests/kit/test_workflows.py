@@ -77,7 +77,7 @@ def tox_arguments() -> Iterator[tuple[str, str]]:
 
 
 def test_the_workflows_are_found() -> None:
-    assert NAMES == ["ci.yml", "nightly.yml", "release.yml", "tox.yml", "verify.yml"], f"got {NAMES}"
+    assert NAMES == ["ci.yml", "gpu.yml", "nightly.yml", "release.yml", "tox.yml", "verify.yml"], f"got {NAMES}"
     counts = len(list(steps())), len(list(uses())), len(list(tox_arguments()))
     assert min(counts) > 10, f"expected more than ten steps, calls and runs of tox, got {counts}"
 

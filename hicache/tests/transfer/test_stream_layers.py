@@ -29,7 +29,7 @@ def cuda() -> Iterator[CudaModel]:
 @pytest.mark.parametrize("broken", [None, 0, 3])
 def test_layers_may_be_read_of_a_job_that_was_queued_as_a_whole(cuda: CudaModel, broken: int | None) -> None:
     load = job_of(TransferKind.LOAD, LOADED, 2)
-    gpu = Gpu.on(cuda, None if broken is None else (load.number, broken))
+    gpu = Gpu.on(cuda, broken=None if broken is None else (load.number, broken))
     gpu.loads.submit(load)
     may_read = [gpu.loads.wait_layer(load.number, layer) for layer in range(len(gpu.tiers.order))]
     assert set(may_read) == {broken is None}, f"HOST-6: layer {broken} was not queued, got {may_read}"
