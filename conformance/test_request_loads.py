@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from hicache.config import ExecutorKind
+from hicache.config import ExecutorKind, WritePolicy
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
@@ -240,7 +240,7 @@ def test_a_request_reads_each_layer_that_it_waited_for(driver: Driver) -> None:
     require_all_evictable(driver, "aborted after it had read all layers")
 
 
-@clause("REQ-7", "HOST-6", needs=EARLY)
+@clause("REQ-7", "HOST-6", needs=EARLY, write_policies=[WritePolicy.WRITE_THROUGH])
 def test_a_request_reads_nothing_of_a_load_that_has_not_started(driver: Driver) -> None:
     admission = admit_waiting(driver)
     for pool in stack(driver):
