@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from hicache.parallel.mesh import world_size
 from hicache.tests.divergence import ranks
 from hicache.tests.divergence.injected import CHANGES, KINDS, Case, draw
-from hicache.tests.divergence.opinions import Agreement, Opinion, detail, ours, recorder
+from hicache.tests.divergence.opinions import Agreement, detail, ours
 
 SMALL = ("tp3", "tp2-cp2")
 
@@ -50,12 +49,11 @@ def test_where_no_rank_diverges_none_is_named(tmp_path: Path) -> None:
     assert ended == expected, f"RANK-2: no rank diverges: expected {expected}, got {ended}"
 
 
-@pytest.mark.parametrize("second", [detail, recorder], ids=["DETAIL", "flight-recorder"])
-def test_the_checks_of_torch_agree_where_the_sizes_differ(
-    second: Callable[[Case, Path], Opinion], tmp_path: Path
-) -> None:
+def test_the_check_of_torch_agrees_where_the_sizes_differ(tmp_path: Path) -> None:
+    # The flight recorder is asked at night alone: gloo ends a process here, and what the recorder then has of the other
+    # ranks depends on who comes first.
     case = next(
         case for seed in range(1000) if (case := draw(seed)).kind == "passes more values" and case.mesh == "tp3"
     )
-    opinion = second(case, tmp_path)
+    opinion = detail(case, tmp_path)
     assert opinion.of(case) is Agreement.ALL, f"{case}: expected rank {case.rank} and its call, got {opinion}"
