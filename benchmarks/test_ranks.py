@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -93,18 +94,20 @@ def reduction_times(
     world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig, rounds: int
 ) -> tuple[list[float], list[float]]:
     """The seconds of one packed reduction, and of one reduction for each number, alternating in the cache's group."""
-    group = _open_groups(world, adapter_type, config)["tp"]
     numbers = list(range(NUMBERS))
     packed_s, separate_s = list[float](), list[float]()
-    for _ in range(rounds):
-        packed_s.append(_seconds(lambda: group.reduce(numbers, Reduction.MIN, "packed")))
-        separate_s.append(_seconds(lambda: [group.reduce([number], Reduction.MIN, "separate") for number in numbers]))
-    group.barrier("end")
+    with _opened_groups(world, adapter_type, config) as groups:
+        group = groups["tp"]
+        for _ in range(rounds):
+            packed_s.append(_seconds(lambda: group.reduce(numbers, Reduction.MIN, "packed")))
+            separate_s.append(_seconds(lambda: [group.reduce([one], Reduction.MIN, "separate") for one in numbers]))
+        group.barrier("end")
     return packed_s, separate_s
 
 
-def _open_groups(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Groups:
-    """The groups that the cache opens."""
+@contextmanager
+def _opened_groups(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> Iterator[Groups]:
+    """The groups that the cache opens, until it is closed."""
     opened: dict[str, Group] = {}
     inner = world.groups
 
@@ -113,8 +116,8 @@ def _open_groups(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
         return opened
 
     world.groups = record  # type: ignore[method-assign]
-    adapter_type.on_rank(replace(config, topology=world.topology), world).close()
-    return opened
+    with closing(adapter_type.on_rank(replace(config, topology=world.topology), world)):
+        yield opened
 
 
 def _seconds(call: Callable[[], object]) -> float:
