@@ -63,12 +63,6 @@ def require(capabilities: frozenset[Capability], adapter_type: type[CacheAdapter
         pytest.skip(f"{adapter_type.__name__} does not declare {reasons}")
 
 
-def require_streams(adapter_type: type[CacheAdapter], is_modelled: bool) -> None:
-    """Skip the test on a model unless the adapter runs on one."""
-    if is_modelled and adapter_type.on_model(0) is None:
-        pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
-
-
 def search(
     machine: type[CacheMachine],
     adapter_type: type[CacheAdapter],
@@ -161,12 +155,7 @@ def test_any_order_of_verbs_while_streams_move_bytes(
     record_property: Callable[[str, object], None],
 ) -> None:
     """The same with CUDA streams: on a GPU, and on a model that runs them in any order and finds each race."""
-    require_streams(adapter_type, is_modelled)
-    met = Counter[Situation]()
-    operations = search(
-        HostStreamsMachine, adapter_type, components, sidecars, share=20, met=met, is_modelled=is_modelled
-    )
-    record_property(OPERATIONS, operations)
+    record_property(OPERATIONS, _on_streams(HostStreamsMachine, adapter_type, components, sidecars, is_modelled))
 
 
 @ON_STREAMS
@@ -180,13 +169,8 @@ def test_any_order_of_verbs_and_answers_of_storage_while_streams_move_bytes(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Storage reads and writes the pages of the host that streams copy, each after the other."""
-    require_streams(adapter_type, is_modelled)
     require(frozenset({Capability.STEPPED_STORAGE}), adapter_type)
-    met = Counter[Situation]()
-    operations = search(
-        StorageStreamsMachine, adapter_type, components, sidecars, share=20, met=met, is_modelled=is_modelled
-    )
-    record_property(OPERATIONS, operations)
+    record_property(OPERATIONS, _on_streams(StorageStreamsMachine, adapter_type, components, sidecars, is_modelled))
 
 
 @clause(
@@ -239,6 +223,20 @@ def test_any_order_of_verbs_and_answers_of_storage(
     bound = {"executor": host_executor, "storage_executor": executor, "met": Counter[Situation]()}
     machine = type(StorageMachine.__name__, (StorageMachine,), bound)
     record_property(OPERATIONS, search(machine, adapter_type, components, sidecars, share=5))
+
+
+def _on_streams(
+    machine: type[CacheMachine],
+    adapter_type: type[CacheAdapter],
+    components: tuple[str, ...],
+    sidecars: tuple[str, ...],
+    is_modelled: bool,
+) -> int:
+    """Search on a GPU, or on a model of one; skips the test if the adapter does not run on a model."""
+    if is_modelled and adapter_type.on_model(0) is None:
+        pytest.skip(f"{adapter_type.__name__} does not run on a model of CUDA")
+    met = Counter[Situation]()
+    return search(machine, adapter_type, components, sidecars, share=20, met=met, is_modelled=is_modelled)
 
 
 def _on_two_tiers(

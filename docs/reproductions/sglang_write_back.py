@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from sglang.srt.runtime_context import get_context, get_parallel
 
 PAGE, TOKENS = 16, 16 * 8
 PROMPT = array("q", range(4 * PAGE))
+PATIENCE_S = 60
 
 OPTIONS = {
     "hicache_io_backend": "direct",
@@ -103,8 +105,12 @@ class Server:
     def evict(self, pages: int) -> None:
         """Evict pages from the device, and let storage have what moved to the host."""
         self.cache.evict(EvictParams(num_tokens=pages * PAGE))
-        end_s = time.monotonic() + 60
-        while self.cache.ongoing_backup and time.monotonic() < end_s:
+        self._wait_until(lambda: not self.cache.ongoing_backup)
+
+    def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not is_done():
+            assert time.monotonic() < end_s, f"storage has not ended within {PATIENCE_S} s"
             self.cache.check_hicache_events()
             time.sleep(0.05)
 
@@ -117,10 +123,7 @@ class Server:
         request = CacheRequestHandle("request", 0)
         last = self.cache.get_last_hash_value(node)
         self.cache.prefetch_from_storage(request, node, PROMPT[start:], last, None, PROMPT[:start])
-        end_s = time.monotonic() + 60
-        while not self.cache.check_prefetch_progress(request) and time.monotonic() < end_s:
-            self.cache.check_hicache_events()
-            time.sleep(0.05)
+        self._wait_until(lambda: self.cache.check_prefetch_progress(request))
         return (
             f"{self.cache.pop_prefetch_loaded_tokens(request) // PAGE} of {(len(PROMPT) - start) // PAGE} pages loaded"
         )

@@ -76,7 +76,7 @@ class Call:
         return int.from_bytes(hashlib.sha256(self.details.encode()).digest()[:8], "big") >> 1
 
 
-class PartedError(RuntimeError):
+class DivergedError(RuntimeError):
     """A collective has ended, and its ranks were in different calls."""
 
 
@@ -84,14 +84,15 @@ class PartedError(RuntimeError):
 class _Answer:
     """The call that a rank is in, and when it began it, in seconds by the clock of the rank that reads the answer.
 
-    `has_parted`: whether the call has ended with PartedError. `recent`: the details of the last calls, this one last.
+    `has_diverged`: whether the call has ended with DivergedError. `recent`: the details of the last calls, this one as
+    the last.
     """
 
     group: str
     call: str
     position: int
     recent: Sequence[str]
-    has_parted: bool
+    has_diverged: bool
     since: float
 
     @property
@@ -157,23 +158,23 @@ class RankMonitor:
         return _copy_of(self._verdict)
 
     def _agreed_verdict(self, call: Call, cause: Exception) -> RankError:
-        self._answer(call, has_parted=isinstance(cause, PartedError))
+        self._answer(call, has_diverged=isinstance(cause, DivergedError))
         limit_s = max(self._clock.now(), call.since + self._timeout_s) + GRACE * self._timeout_s
         # The first to give an alarm reads each answer when it comes. A late rank does not know how old they are.
-        may_judge = isinstance(cause, PartedError) or self._store.get(ALARM).decode() == str(self._rank)
+        may_decide = isinstance(cause, DivergedError) or self._store.get(ALARM).decode() == str(self._rank)
         answers = dict[int, _Answer]()
         while True:
             answers |= {rank: self._answer_of(rank) for rank in self._ranks if self._is_new(rank, answers)}
-            is_known = len(answers) == len(self._ranks) and may_judge
+            is_known = len(answers) == len(self._ranks) and may_decide
             if is_known or self._store.check([VERDICT]) or self._clock.now() >= limit_s:
                 own = _to_text(self._own_verdict(call, answers, cause))
                 return _from_text(self._store.compare_set(VERDICT, "", own))
             self._pause(PAUSE_S)
 
-    def _answer(self, call: Call, *, has_parted: bool) -> None:
+    def _answer(self, call: Call, *, has_diverged: bool) -> None:
         waited_s = self._clock.now() - call.since
         recent = [*(one.details for one in self._recent if one != call), call.details]
-        answer = [call.group, str(call), call.position, recent, has_parted, waited_s]
+        answer = [call.group, str(call), call.position, recent, has_diverged, waited_s]
         self._store.set(_alive(self._rank), json.dumps(answer))
         self._store.compare_set(ALARM, "", str(self._rank))
 
@@ -181,8 +182,8 @@ class RankMonitor:
         return rank not in answers and self._store.check([_alive(rank)])
 
     def _answer_of(self, rank: int) -> _Answer:
-        group, call, position, recent, has_parted, waited_s = json.loads(self._store.get(_alive(rank)))
-        return _Answer(group, call, position, recent, has_parted, self._clock.now() - waited_s)
+        group, call, position, recent, has_diverged, waited_s = json.loads(self._store.get(_alive(rank)))
+        return _Answer(group, call, position, recent, has_diverged, self._clock.now() - waited_s)
 
     def _own_verdict(self, call: Call, answers: Mapping[int, _Answer], cause: Exception) -> RankError:
         different = self._different(answers)
@@ -204,12 +205,12 @@ class RankMonitor:
         return min(waiting, key=lambda answer: (answer.position, answer.since), default=None)
 
     def _different(self, answers: Mapping[int, _Answer]) -> RankError | None:
-        """The error that names the ranks of a group that made another call than most; None if no group has parted."""
-        parted = [rank for rank in self._ranks if rank in answers and answers[rank].has_parted]
-        if not parted:
+        """The error that names the ranks of a group that made another call than most; None if no group has diverged."""
+        diverged = [rank for rank in self._ranks if rank in answers and answers[rank].has_diverged]
+        if not diverged:
             return None
-        group = answers[parted[0]].group
-        members = [rank for rank in self._group_of(parted[0], group) if rank in parted]
+        group = answers[diverged[0]].group
+        members = [rank for rank in self._group_of(diverged[0], group) if rank in diverged]
         done = Counter(details for answer in answers.values() for details in answer.recent)
         most = max(done[answers[rank].details] for rank in members)
         usual = {answers[rank].details for rank in members if done[answers[rank].details] == most}

@@ -20,7 +20,7 @@ from hicache.parallel.bounded import bounded
 from hicache.parallel.communicators import BACKENDS, Communicators
 from hicache.parallel.group import Reduction
 from hicache.parallel.mesh import world_rank, world_size
-from hicache.parallel.rank_monitor import Call, PartedError, RankMonitor
+from hicache.parallel.rank_monitor import Call, DivergedError, RankMonitor
 
 GREATEST = 2**63 - 1
 BLOCK = 64
@@ -70,7 +70,7 @@ class TorchGroup:
         sent = [call.signature, ~call.signature, *values]
         least, greatest, *reduced = self._reduced(sent[:BLOCK], call)
         if least != ~greatest:
-            raise self._failed(call, PartedError("its ranks were in different calls"))
+            raise self._failed(call, DivergedError("its ranks were in different calls"))
         for begin in range(BLOCK, len(sent), BLOCK):
             reduced += self._reduced(sent[begin : begin + BLOCK], call)
         return reduced[: len(values)]

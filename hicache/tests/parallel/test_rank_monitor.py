@@ -12,7 +12,7 @@ from hicache.clock import VirtualClock
 from hicache.config import Topology
 from hicache.errors import RankError
 from hicache.parallel.mesh import places, topology_of
-from hicache.parallel.rank_monitor import Call, PartedError, RankMonitor
+from hicache.parallel.rank_monitor import Call, DivergedError, RankMonitor
 
 DEADLINE_S = 2.0
 BOUND_S = 1.5 * DEADLINE_S + 0.1
@@ -62,7 +62,7 @@ class World:
 
     def answer(self, rank: int, group: str = "tp") -> None:
         """Let a rank that waits in a call see the alarm and answer."""
-        self.ranks[rank]._answer(Call(group, 7, "MIN progress", self.clock.now(), 9, 2), has_parted=False)
+        self.ranks[rank]._answer(Call(group, 7, "MIN progress", self.clock.now(), 9, 2), has_diverged=False)
 
     def fail(self, rank: int, group: str = "tp") -> RankError:
         """The verdict of a rank whose call begins now and fails at once."""
@@ -145,8 +145,8 @@ def test_a_silent_rank_of_another_group_is_named_by_its_rank_along_the_axis() ->
 
 def test_the_first_call_that_a_silent_rank_did_not_reach_is_named() -> None:
     world = World(TP_2_CP_2, DictStore())
-    world.ranks[2]._answer(Call("tp", 6, "MIN progress", 0.5, 8, 2), has_parted=False)
-    world.ranks[0]._answer(Call("tp", 5, "MIN capacities", 0.0, 7, 2), has_parted=False)
+    world.ranks[2]._answer(Call("tp", 6, "MIN progress", 0.5, 8, 2), has_diverged=False)
+    world.ranks[0]._answer(Call("tp", 5, "MIN capacities", 0.0, 7, 2), has_diverged=False)
     error = world.ranks[1].verdict(Call("cp", 6, "MIN progress", 0.0, 9, 2), CAUSE)
     expected = "rank 1 of tp did not reach call 6 (MIN progress) within 2 s (world rank 3)"
     assert str(error) == expected, f"RANK-8: rank 2 waits for rank 3: expected {expected!r}, got {error}"
@@ -163,7 +163,7 @@ def test_a_rank_that_calls_after_the_deadline_is_named_although_it_answers(world
     others = [world.ranks[rank].begin("tp", 7, "MIN progress", 2) for rank in (0, 3)]
     world.clock.advance(DEADLINE_S)
     for rank, other in zip((0, 3), others, strict=True):
-        world.ranks[rank]._answer(other, has_parted=False)
+        world.ranks[rank]._answer(other, has_diverged=False)
     world.at = {world.clock.now() + 0.1: lambda: world.answer(1)}
     errors = [world.ranks[2].verdict(call, CAUSE), world.fail(1)]
     for error in errors:
@@ -174,7 +174,7 @@ def test_a_late_rank_does_not_judge_before_those_that_waited_for_it(world: World
     calls = [world.ranks[rank].begin("tp", 7, "MIN progress", 2) for rank in (0, 2, 3)]
     world.clock.advance(DEADLINE_S)
     for rank, call in zip((0, 2, 3), calls, strict=True):
-        world.ranks[rank]._answer(call, has_parted=False)
+        world.ranks[rank]._answer(call, has_diverged=False)
     world.clock.advance(0.2 * DEADLINE_S)
     first = list[RankError]()
     world.at = {world.clock.now() + 0.1: lambda: first.append(world.ranks[0].verdict(calls[0], CAUSE))}
@@ -192,7 +192,7 @@ def test_when_every_rank_answers_the_error_tells_which_call_each_was_in(world: W
     assert world.clock.now() < 1, f"every rank answered within 0.3 s, the wait took {world.clock.now():.2f} s"
 
 
-PARTED = PartedError("its ranks were in different calls")
+DIVERGED = DivergedError("its ranks were in different calls")
 
 
 def part(world: World, calls: Sequence[tuple[str, int, str, int]]) -> RankError:
@@ -202,8 +202,8 @@ def part(world: World, calls: Sequence[tuple[str, int, str, int]]) -> RankError:
     """
     made = [Call(group, 7, what, 0.0, position, count) for group, position, what, count in calls]
     for rank, call in enumerate(made[1:], start=1):
-        world.ranks[rank]._answer(call, has_parted=call.group == made[0].group)
-    return world.ranks[0].verdict(made[0], PARTED)
+        world.ranks[rank]._answer(call, has_diverged=call.group == made[0].group)
+    return world.ranks[0].verdict(made[0], DIVERGED)
 
 
 def test_a_rank_in_another_call_than_most_is_named(world: World) -> None:
@@ -225,10 +225,10 @@ def test_a_call_that_other_ranks_have_made_before_is_right() -> None:
     world = World(TP_2_CP_2, DictStore())
     for rank in (2, 3):
         world.ranks[rank].begin("tp", 7, "MIN progress", 2)
-        world.ranks[rank]._answer(world.ranks[rank].begin("cp", 7, "MIN progress", 2), has_parted=False)
+        world.ranks[rank]._answer(world.ranks[rank].begin("cp", 7, "MIN progress", 2), has_diverged=False)
     right = Call("tp", 7, "MIN progress", 0.0, 1, 2)
-    world.ranks[1]._answer(right, has_parted=True)
-    error = world.ranks[0].verdict(replace(right, what="MAX progress"), PARTED)
+    world.ranks[1]._answer(right, has_diverged=True)
+    error = world.ranks[0].verdict(replace(right, what="MAX progress"), DIVERGED)
     assert error.ranks == (0,), f"ranks 2 and 3 have made the call of rank 1: expected rank 0 to be named, got {error}"
 
 
@@ -241,8 +241,8 @@ def test_of_two_ranks_in_different_calls_both_are_named() -> None:
 def test_a_rank_that_does_not_answer_does_not_hide_one_in_another_call() -> None:
     world = World(TP_2_CP_2, DictStore())
     calls = [Call("tp", 7, "MIN progress", 0.0, 9, count) for count in (2, 3)]
-    world.ranks[1]._answer(calls[1], has_parted=True)
-    error = world.ranks[0].verdict(calls[0], PARTED)
+    world.ranks[1]._answer(calls[1], has_diverged=True)
+    error = world.ranks[0].verdict(calls[0], DIVERGED)
     made = "rank 1 made call 7 (MIN progress) of tp with 3 values"
     assert made in str(error), f"ranks 2 and 3 are busy, expected {made!r} in {error}"
 
