@@ -9,6 +9,7 @@ import traceback
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 
 from hicache.cli.command import adapter_class
@@ -35,7 +36,7 @@ class ReplayStage:
         """The name in tables and progress bars."""
         return "replay"
 
-    def run(self, progress: Progress) -> StageResult:
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
         """Start this module as a program, and read its `run.json`."""
         verification = self.verification
         # The report includes every replay*.svg of its folder, so those of an earlier replay are removed, and the pages.
@@ -44,7 +45,7 @@ class ReplayStage:
         lists = [str(path or "") for path in (verification.known_failures, verification.baseline)]
         command = program(__name__, verification.adapter, str(verification.directory), *lists)
         log = verification.directory / self.name / "replay.log"
-        return run_process(self.name, command, log, progress, verification)
+        return run_process(self.name, command, log, progress, interrupt, verification)
 
 
 @dataclass(frozen=True, slots=True)

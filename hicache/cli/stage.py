@@ -8,14 +8,14 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
 from queue import Empty, Queue
 from tempfile import TemporaryDirectory
-from threading import Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
 from time import perf_counter
 from typing import Protocol, TextIO
 
@@ -53,6 +53,9 @@ _GRACE_S = 60.0
 _POLL_S = 0.5
 _MAX_QUEUED = 1000
 _THREADS = "OMP_NUM_THREADS"
+
+MOSTLY_WAITS = "distributed_tests"
+"""The stage that leaves cores free: its tests wait for a rank that does not answer in time."""
 
 LEFT_BEHIND = "a thread or a process that it left running"
 
@@ -137,8 +140,8 @@ class Stage(Protocol):
     def name(self) -> str:
         """The name in tables and progress bars."""
 
-    def run(self, progress: Progress) -> StageResult:
-        """Run the stage to its end."""
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+        """Run the stage to its end. Another thread sets `interrupt` to end it with what it has, as Ctrl-C does."""
 
 
 def part_of(progress: Progress, number: int, parts: int) -> Progress:
@@ -154,11 +157,11 @@ class SuiteStage:
     verification: Verification
     arguments: tuple[str, ...]
 
-    def run(self, progress: Progress) -> StageResult:
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
         """Run pytest, write its output to `pytest.log`, and read its `run.json`."""
         directory = self.verification.directory / self.name
         command = self._command(directory)
-        return run_process(self.name, command, directory / "pytest.log", progress, self.verification)
+        return run_process(self.name, command, directory / "pytest.log", progress, interrupt, self.verification)
 
     def _command(self, directory: Path) -> list[str]:
         verification = self.verification
@@ -183,15 +186,15 @@ class SuiteStage:
         ]
 
     def _workers(self) -> str:
-        """How many processes run the tests. Tests of ranks mostly wait, for a rank that does not answer in time."""
+        """How many processes run the tests."""
         if self.verification.jobs is not None:
             return str(self.verification.jobs)
         cores = os.cpu_count() or 1
-        return str(cores + (cores + 1) // 2) if self.name == "distributed_tests" else "auto"
+        return str(cores + (cores + 1) // 2) if self.name == MOSTLY_WAITS else "auto"
 
 
 def run_process(
-    name: str, command: list[str], log: Path, progress: Progress, verification: Verification
+    name: str, command: list[str], log: Path, progress: Progress, interrupt: Event, verification: Verification
 ) -> StageResult:
     """Run a process that writes `run.json` into a folder, and its output to a log there, and watch it.
 
@@ -203,7 +206,7 @@ def run_process(
     run_file = log.parent / "run.json"
     # The file of an earlier run must not be taken for that of this run.
     run_file.unlink(missing_ok=True)
-    ending = follow(command, log, run_file, progress, verification.timeout_s)
+    ending = follow(command, log, run_file, progress, interrupt, verification.timeout_s)
     is_whole = run_file.exists()
     record = read_run(run_file) if is_whole else _nothing(verification, started)
     if ending == INTERRUPTED or (is_whole and _explains(record, ending, verification)):
@@ -256,12 +259,14 @@ def suite_folder(name: str) -> Path:
     return package.parent / name if _checkout_settings().is_file() else package / "suites" / name
 
 
-def follow(command: list[str], log: Path, run_file: Path, progress: Progress, limit_s: float = inf) -> str:
+def follow(
+    command: list[str], log: Path, run_file: Path, progress: Progress, interrupt: Event, limit_s: float = inf
+) -> str:
     """Run a process, copy its output to a file, and report its percentages and failures.
 
     Returns `code N` with its exit code, INTERRUPTED, or why it was killed. `run_file`: the process writes it as its
-    last act, and has to end soon after. After `limit_s` seconds it is asked to end with what it has. Its temporary
-    files are removed when it has ended, however it ends.
+    last act, and has to end soon after. After Ctrl-C, once `interrupt` is set, or after `limit_s` seconds it is asked
+    to end with what it has. Its temporary files are removed when it has ended, however it ends.
     """
     with ExitStack() as stack:
         stack.enter_context(terminable())
@@ -270,17 +275,19 @@ def follow(command: list[str], log: Path, run_file: Path, progress: Progress, li
         copy = stack.enter_context(log.open("w", encoding="utf-8"))
         process = stack.enter_context(closing(WatchedProcess(command, temporary)))
         try:
-            ending = _ending(process, copy, run_file, progress, limit_s)
+            ending = _ending(process, copy, run_file, progress, interrupt, limit_s)
         except KeyboardInterrupt:
             _end(process, copy)
             return INTERRUPTED
         return WENT_ON if process.went_on() else ending
 
 
-def _ending(process: WatchedProcess, copy: TextIO, run_file: Path, progress: Progress, limit_s: float) -> str:
+def _ending(
+    process: WatchedProcess, copy: TextIO, run_file: Path, progress: Progress, interrupt: Event, limit_s: float
+) -> str:
     failures = 0
     try:
-        for line in bounded(process.lines(_MAX_SILENCE_S, run_file, limit_s), _MAX_OUTPUT):
+        for line in bounded(process.lines(_MAX_SILENCE_S, run_file, interrupt, limit_s), _MAX_OUTPUT):
             copy.write(redacted(line))
             failures += _FAILURE.search(line) is not None
             if found := _PERCENT.search(line):
@@ -322,32 +329,33 @@ class WatchedProcess:
         environment = {_THREADS: "1"} | {name: value for name, value in os.environ.items() if name not in ignored}
         self._forked = Path(temporary) / "forked"
         environment |= {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary), FORKED: str(self._forked), **SAFE_PATH}
-        with interruptible():
-            self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                env=environment,
-                start_new_session=True,
-            )
+        self._process = subprocess.Popen(  # noqa: S603 - the command is made by this package
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        )
         # Bounded, so that a process that prints without end waits, and does not fill the memory.
         self._queue: Queue[str | None] = Queue(_MAX_QUEUED)
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def lines(self, silence_s: float, run_file: Path, limit_s: float = inf) -> Iterator[str]:
+    def lines(self, silence_s: float, run_file: Path, interrupt: Event, limit_s: float = inf) -> Iterator[str]:
         """Yield each line of output until the stream ends.
 
-        Raises TimeoutError if no line comes for `silence_s` seconds, or if the stream goes on after the process has
-        ended or has written its run: a thread keeps it alive, or a process that it started holds the stream. Raises
-        StageTimeoutError after `limit_s` seconds.
+        Raises KeyboardInterrupt once `interrupt` is set. Raises TimeoutError if no line comes for `silence_s` seconds,
+        or if the stream goes on after the process has ended or has written its run: a thread keeps it alive, or a
+        process that it started holds the stream. Raises StageTimeoutError after `limit_s` seconds.
         """
         waited, begin = 0.0, perf_counter()
         while True:
+            if interrupt.is_set():
+                raise KeyboardInterrupt
             if perf_counter() - begin > limit_s:
                 # What has written its run is at its end.
                 is_ending = self._process.poll() is not None or run_file.exists()
@@ -432,27 +440,17 @@ def _explains(record: RunRecord, ending: str, verification: Verification) -> boo
     }.get(ending, False)
 
 
-def interruptible() -> AbstractContextManager[None]:
-    """Let a process that is started here end at SIGINT, also where a shell lets its background jobs ignore it."""
-    return _as_interrupt(signal.SIGINT, signal.SIG_IGN)
-
-
-def terminable() -> AbstractContextManager[None]:
-    """Take SIGTERM as Ctrl-C, so that the process which runs here is ended too. A handler that is set stays."""
-    return _as_interrupt(signal.SIGTERM, signal.SIG_DFL)
-
-
 @contextmanager
-def _as_interrupt(number: signal.Signals, replaced: signal.Handlers) -> Iterator[None]:
-    """Let a signal raise KeyboardInterrupt meanwhile, if its handler is the one to be replaced."""
-    is_replaced = current_thread() is main_thread() and signal.getsignal(number) is replaced
+def terminable() -> Iterator[None]:
+    """Take SIGTERM as Ctrl-C, so that the processes which run here are ended too. A handler that is set stays."""
+    is_replaced = current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_replaced:
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
         if is_replaced:
-            signal.signal(number, replaced)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _checkout_settings() -> Path:

@@ -16,7 +16,7 @@ from rich.console import Console
 from hicache.cli.accuracy import missing_libraries
 from hicache.cli.command import REFERENCE, say
 from hicache.cli.described import Described, describe
-from hicache.cli.stage import INTERRUPTED, Stage, SuiteStage, Verification, failed_stages
+from hicache.cli.stage import Stage, SuiteStage, Verification, failed_stages
 from hicache.errors import ConfigurationError
 from hicache.testing.adapter import Capability
 from hicache.testing.levels import NOTHING, Level
@@ -231,11 +231,11 @@ def verify(
     narrowing: Narrowing = Narrowing(),
     expected: Expected = Expected(),
 ) -> int:
-    """Run the stages one after the other, write one report of all of them, and show the results.
+    """Run the stages, write one report of all of them, and show the results.
 
     Returns the exit code. `require`: the levels that must be verified.
     """
-    from hicache.cli.verify_view import run_with_progress, show_results, show_verdict
+    from hicache.cli.verify_view import is_interrupted, run_with_progress, show_results, show_verdict
     from hicache.testing.contract import CONTRACT
     from hicache.testing.report import leaving_out, merge_runs, write_report
     from hicache.testing.report.coverage import coverage
@@ -260,6 +260,6 @@ def verify(
     show_verdict(failed, found, missed, console)
     if records:
         say(console, f"report: {page}")
-    if any(result.problem == INTERRUPTED for result in results):
+    if is_interrupted(results):
         return 130
     return 1 if failed else 3 if missed else 0

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import Annotated
 
@@ -206,7 +207,7 @@ class SeededStage:
     verification: StorageVerification
     run_one: Callable[[BackendSubject, Path, range, Progress], Finding]
 
-    def run(self, progress: Progress) -> StageResult:
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
         """Run each backend to the end, or up to its first failure."""
         begin, subjects = perf_counter(), self.verification.subjects
         executions, environment = [], {}
@@ -308,7 +309,7 @@ class ThroughputStage:
         """The name in tables and progress bars."""
         return "throughput"
 
-    def run(self, progress: Progress) -> StageResult:
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
         """Measure each page size on each backend."""
         begin, environment, problem = perf_counter(), {}, None
         wanted = [(subject, size) for subject in self.verification.subjects for size in PAGE_SIZES]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from threading import Event
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hicache.cli.command import say
-from hicache.cli.stage import INTERRUPTED, Stage, StageResult
+from hicache.cli.stage import INTERRUPTED, MOSTLY_WAITS, Stage, StageResult, terminable
 from hicache.testing.contract import CONTRACT
 from hicache.testing.levels import Level
 from hicache.testing.report import Execution, Outcome
@@ -37,31 +40,64 @@ FIGURES = ("faults of", "kills of", "throughput of")
 def run_with_progress(stages: Sequence[Stage], console: Console, *, stops: bool = False) -> list[StageResult]:
     """Run each stage with its own progress bar, and print a line with its verdict as it ends.
 
-    Ctrl-C ends the stage that runs, and no other is started. `stops`: nor is one after a stage that failed.
+    They run one after the other, but the one that mostly waits beside them. Ctrl-C ends the stages that run, and no
+    other is started. `stops`: nor is one after a stage that failed, and none runs beside another.
     """
     failures = TextColumn("{task.fields[failures]}", style="red")
     columns = (
         *(TextColumn("{task.description:<17}"), BarColumn(), TaskProgressColumn(), failures),
         *(TextColumn("time left"), TimeRemainingColumn()),
     )
+    beside = [stage for stage in stages if stage.name == MOSTLY_WAITS and not stops]
     results: list[StageResult] = []
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        for stage in stages:
-            results.append(_run(stage, bars))
-            say(bars.console, _line(results[-1]), style="red" if results[-1].failed else None)
-            if results[-1].problem == INTERRUPTED or (stops and results[-1].failed):
-                break
-    return results
+    interrupt = Event()
+    # No thread is left when this ends: a stage ends soon after it was interrupted.
+    with (
+        Progress(*columns, console=console, disable=not console.is_terminal) as bars,
+        terminable(),
+        ThreadPoolExecutor() as threads,
+    ):
+        run = partial(_run, bars=bars, interrupt=interrupt)
+        running = [threads.submit(run, stage) for stage in beside]
+        try:
+            _run_in_turn([stage for stage in stages if stage not in beside], run, results, stops=stops)
+            if not is_interrupted(results):
+                wait(running)
+        except KeyboardInterrupt:
+            # It came while only the stage beside the others ran.
+            if all(one.done() for one in running):
+                raise
+        finally:
+            interrupt.set()
+        results += [one.result() for one in running]
+    order = [stage.name for stage in stages]
+    return sorted(results, key=lambda result: order.index(result.name))
 
 
-def _run(stage: Stage, bars: Progress) -> StageResult:
+def is_interrupted(results: Iterable[StageResult]) -> bool:
+    """Whether Ctrl-C or SIGTERM ended a stage."""
+    return any(result.problem == INTERRUPTED for result in results)
+
+
+def _run_in_turn(
+    stages: Iterable[Stage], run: Callable[[Stage], StageResult], results: list[StageResult], *, stops: bool
+) -> None:
+    """Append each result, up to that of a stage that was interrupted, or with `stops` of one that failed."""
+    for stage in stages:
+        results.append(run(stage))
+        if is_interrupted(results) or (stops and results[-1].failed):
+            return
+
+
+def _run(stage: Stage, bars: Progress, interrupt: Event) -> StageResult:
     bar = bars.add_task(stage.name, total=None, failures="")
 
     def update(done: int, total: int, failures: int = 0) -> None:
         bars.update(bar, completed=done, total=total, failures=f"{failures} failed" if failures else "")
 
-    result = stage.run(update)
+    result = stage.run(update, interrupt)
     bars.remove_task(bar)
+    say(bars.console, _line(result), style="red" if result.failed else None)
     return result
 
 

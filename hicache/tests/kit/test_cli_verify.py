@@ -7,8 +7,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier, Event
+from typing import ClassVar
 
 import pytest
 from rich.console import Console
@@ -21,6 +24,7 @@ from hicache.cli.described import describe
 from hicache.cli.replay_stage import Replays, ReplayStage
 from hicache.cli.stage import INTERRUPTED, Progress, StageResult, SuiteStage, Verification, follow, suite_folder
 from hicache.cli.verify import STAGES, left_out, verify
+from hicache.cli.verify_view import run_with_progress
 from hicache.testing.adapters.blocks import BlockCacheAdapter
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
@@ -48,7 +52,7 @@ class FakeStage:
     problem: str | None
     capabilities: tuple[str, ...] = ("BYTES", "SWA")
 
-    def run(self, progress: Progress) -> StageResult:
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
         """Half of the way, and the result."""
         progress(50, 100)
         run = None
@@ -57,7 +61,7 @@ class FakeStage:
         return StageResult(self.name, run, self.problem, 1.5)
 
 
-def shown(stages: list[FakeStage], directory: Path) -> str:
+def shown(stages: Sequence[FakeStage], directory: Path) -> str:
     """What a verification prints."""
     output = io.StringIO()
     verify(stages, directory, Console(file=output, width=100), [Level.DEVICE])
@@ -217,9 +221,9 @@ def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
     begun: list[str] = []
 
     class RecordedStage(FakeStage):
-        def run(self, progress: Progress) -> StageResult:
+        def run(self, progress: Progress, interrupt: Event) -> StageResult:
             begun.append(self.name)
-            return super().run(progress)
+            return super().run(progress, interrupt)
 
     def stage(name: str, *_: object) -> FakeStage:
         return RecordedStage(name, (execution(*OF_DEVICE, suite=name),), None)
@@ -230,9 +234,61 @@ def test_what_a_cache_declares_and_the_machine_has_is_run_and_the_rest_is_told(
     ended, output = run_app("--report", str(tmp_path), *options)
     assert ended == 0, f"expected 0, got {ended}: {output}"
     expected = ["replay", "conformance", "properties", "distributed_tests", *accuracy]
-    assert begun == expected, f"the reference declares ranks and bytes: expected {expected}, got {begun}"
+    assert sorted(begun) == sorted(expected), f"the reference has ranks and bytes: expected {expected}, got {begun}"
     told = [line.removeprefix("not run: ") for line in output.splitlines() if line.startswith("not run: ")]
     assert told == ([f"accuracy: {reason}"] if reason else []), f"expected {reason!r}, got {told}"
+
+
+class MeetingStage(FakeStage):
+    """Ends when as many stages run at a time as `meeting` waits for."""
+
+    meeting: ClassVar[Barrier]
+
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+        """Wait for the others."""
+        self.meeting.wait(60.0)
+        return super().run(progress, interrupt)
+
+
+def test_the_stage_of_ranks_runs_beside_the_others(tmp_path: Path) -> None:
+    MeetingStage.meeting = Barrier(2)
+    names = ("properties", "distributed_tests")
+    stages = [MeetingStage(name, (execution(*OF_DEVICE, suite=name),), None) for name in names]
+    output = shown(stages, tmp_path)
+    table = output[output.index("suite") :]
+    assert table.index("properties") < table.index("distribut"), f"expected the order of the stages:\n{output}"
+
+
+class InterruptedStage(FakeStage):
+    """Is interrupted once the stage beside it runs."""
+
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+        """Wait for the other one, and say that Ctrl-C ended it."""
+        MeetingStage.meeting.wait(60.0)
+        return super().run(progress, interrupt)
+
+
+class EndlessStage(FakeStage):
+    """Runs until it is interrupted."""
+
+    def run(self, progress: Progress, interrupt: Event) -> StageResult:
+        """Wait for the interrupt."""
+        MeetingStage.meeting.wait(60.0)
+        is_set = interrupt.wait(60.0)
+        return replace(super().run(progress, interrupt), problem=INTERRUPTED if is_set else "not interrupted")
+
+
+def test_an_interrupt_ends_the_stage_beside_as_well(tmp_path: Path) -> None:
+    MeetingStage.meeting = Barrier(2)
+    stages = [InterruptedStage("properties", (PASSED,), INTERRUPTED), EndlessStage("distributed_tests", (), None)]
+    output = shown(stages, tmp_path)
+    assert "distributed_tests: interrupted" in output, f"expected it to be ended:\n{output}"
+
+
+def test_a_run_that_stops_at_the_first_failure_starts_no_stage_of_ranks_after_it() -> None:
+    stages = [FakeStage("properties", (FAILED,), None), FakeStage("distributed_tests", (PASSED,), None)]
+    results = run_with_progress(stages, Console(file=io.StringIO()), stops=True)
+    assert [one.name for one in results] == ["properties"], f"expected no other stage, got {results}"
 
 
 def test_what_a_cache_does_not_declare_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -265,7 +321,9 @@ def python(program: str) -> list[str]:
 def test_a_process_is_followed_and_logged(tmp_path: Path) -> None:
     seen: list[tuple[int, ...]] = []
     program = "print('[gw0] [  5%] FAILED a'); print('no share'); print('[gw1] [100%] PASSED b')"
-    ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", lambda *counts: seen.append(counts))
+    ending = follow(
+        python(program), tmp_path / "log", tmp_path / "run.json", lambda *counts: seen.append(counts), Event()
+    )
     assert ending == "code 0", f"the process ended well, got {ending}"
     assert seen == [(5, 100, 1), (100, 100, 1)], f"expected 5 % and 100 %, and one failure, got {seen}"
     assert len((tmp_path / "log").read_text().splitlines()) == 3, "all lines are in the log"
@@ -279,14 +337,13 @@ def test_torch_has_one_thread_in_a_process_unless_the_environment_says_more(
     if given is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     log = tmp_path / "log"
-    follow(python("import os; print(os.environ['OMP_NUM_THREADS'])"), log, tmp_path / "run.json", ignore)
+    follow(python("import os; print(os.environ['OMP_NUM_THREADS'])"), log, tmp_path / "run.json", ignore, Event())
     assert log.read_text() == f"{threads}\n", f"expected {threads}, got {log.read_text()!r}"
 
 
 def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
-    ending = follow(
-        python("import sys; print('a line'); sys.exit('the cause')"), tmp_path / "log", tmp_path / "run.json", ignore
-    )
+    program = "import sys; print('a line'); sys.exit('the cause')"
+    ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore, Event())
     assert ending == "code 1", f"expected code 1, got {ending}"
     assert set((tmp_path / "log").read_text().splitlines()) == {"a line", "the cause"}, "both streams are in the log"
 
@@ -294,7 +351,7 @@ def test_what_a_process_says_of_its_errors_is_logged(tmp_path: Path) -> None:
 def test_a_process_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 1.0)
     program = "import threading; print('begun', flush=True); threading.Event().wait()"
-    ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore)
+    ending = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore, Event())
     assert ending == "no output for 1 s", f"a process that never ends has to be ended, got {ending}"
 
 
@@ -326,7 +383,7 @@ def test_no_temporary_file_of_a_process_stays(
         monkeypatch.setenv(name, str(shared))
     monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 5.0)
     program = f"folder = {str(tmp_path)!r}\n{LITTER}\n{last}"
-    ended = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore)
+    ended = follow(python(program), tmp_path / "log", tmp_path / "run.json", ignore, Event())
     assert ended == ending, f"expected {ending}, got {ended}: {(tmp_path / 'log').read_text()}"
     asked = set((tmp_path / "asked").read_text().split())
     assert len(asked) == 1, f"expected one folder, by each of its names, got {asked}"
@@ -347,7 +404,7 @@ def run_suite(monkeypatch: pytest.MonkeyPatch, directory: Path, ending: str, *ex
         return ending
 
     monkeypatch.setattr(stage_module, "follow", report)
-    return SuiteStage("conformance", Verification(FLAT_CACHE, True, directory, None), ()).run(ignore)
+    return SuiteStage("conformance", Verification(FLAT_CACHE, True, directory, None), ()).run(ignore, Event())
 
 
 def test_a_suite_ends_with_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -458,7 +515,7 @@ def test_the_picture_of_an_earlier_replay_is_gone(monkeypatch: pytest.MonkeyPatc
     for picture in pictures:
         picture.touch()
     monkeypatch.setattr("hicache.cli.replay_stage.run_process", lambda *_: None)
-    ReplayStage(Verification(FLAT_CACHE, False, tmp_path / "some where", None)).run(ignore)
+    ReplayStage(Verification(FLAT_CACHE, False, tmp_path / "some where", None)).run(ignore, Event())
     assert not any(picture.exists() for picture in pictures), "a replay that ended early has no picture"
 
 

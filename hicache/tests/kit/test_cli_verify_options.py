@@ -7,11 +7,13 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from rich.console import Console
 
 from hicache.cli import stage as stage_module
+from hicache.cli.program import INTERRUPTIBLE
 from hicache.cli.stage import SuiteStage, Verification, follow
 from hicache.cli.verify import STAGES, STAGES_OF, Narrowing, all_stages, verify
 from hicache.testing.contract import CONTRACT
@@ -35,7 +37,7 @@ def pytest_words(monkeypatch: pytest.MonkeyPatch, directory: Path, verification:
         return "code 4"
 
     monkeypatch.setattr(stage_module, "follow", run)
-    SuiteStage("conformance", replace(verification, directory=directory), ()).run(ignore)
+    SuiteStage("conformance", replace(verification, directory=directory), ()).run(ignore, Event())
     return commands[0]
 
 
@@ -160,7 +162,7 @@ def test_what_explains_an_ending(
 
     monkeypatch.setattr(stage_module, "follow", run)
     verification = replace(PLAIN, directory=tmp_path, **changes)  # type: ignore[arg-type]
-    result = SuiteStage("conformance", verification, ()).run(ignore)
+    result = SuiteStage("conformance", verification, ()).run(ignore, Event())
     assert (result.problem is not None) is is_problem, f"{ending} with {changes} and {outcomes}: got {result.problem}"
 
 
@@ -185,7 +187,7 @@ except KeyboardInterrupt:
     open({str(run_file)!r}, "w").write("what there is")
 """
     # Far more than a busy machine needs to start the program.
-    ending = follow(python(program), tmp_path / "log", run_file, ignore, 5.0)
+    ending = follow(python(f"{INTERRUPTIBLE}\n{program}"), tmp_path / "log", run_file, ignore, Event(), 5.0)
     assert ending == "more than 5 s, the limit of --timeout", f"expected the limit, got {ending}"
     assert run_file.read_text() == "what there is", "the process was asked to end"
 

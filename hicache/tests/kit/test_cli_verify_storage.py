@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 
 import pytest
 from typer.testing import CliRunner
@@ -74,7 +75,7 @@ def test_speeds_stand_in_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_the_suites_are_told_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: dict[str, tuple[str, ...]] = {}
 
-    def run(stage: SuiteStage, _: Progress) -> StageResult:
+    def run(stage: SuiteStage, _: Progress, __: Event) -> StageResult:
         told[stage.name] = stage.arguments
         return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
 
@@ -91,7 +92,7 @@ def test_the_suites_are_told_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_file_of_options_is_no_file_of_words_for_pytest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[tuple[str, ...]] = []
 
-    def run(stage: SuiteStage, _: Progress) -> StageResult:
+    def run(stage: SuiteStage, _: Progress, __: Event) -> StageResult:
         told.append(stage.arguments)
         return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
 
@@ -108,7 +109,7 @@ def test_a_file_of_options_is_no_file_of_words_for_pytest(monkeypatch: pytest.Mo
 def test_the_suites_are_told_what_is_known_to_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: dict[str, Path | None] = {}
 
-    def run(stage: SuiteStage, _: Progress) -> StageResult:
+    def run(stage: SuiteStage, _: Progress, __: Event) -> StageResult:
         told[stage.name] = stage.verification.known_failures
         return StageResult(stage.name, record(execution("STORE-2", suite=stage.name)), None, 1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -68,7 +69,7 @@ def verification(adapter: type, directory: Path) -> Verification:
 def run_suite(adapter: type, directory: Path) -> StageResult:
     """The suite with few tests, in a worker."""
     stage = SuiteStage(SUITE, verification(adapter, directory), ONE_WORKER)
-    return stage.run(lambda *_: None)
+    return stage.run(lambda *_: None, Event())
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -121,14 +122,14 @@ def test_a_suite_ends_whatever_happens(adapter: type[FlatCache], tmp_path: Path)
 def test_a_replay_names_its_end(monkeypatch: pytest.MonkeyPatch, adapter: type, told: str, tmp_path: Path) -> None:
     if adapter is Hangs:
         monkeypatch.setattr(stage_module, "_MAX_SILENCE_S", 10.0)
-    result = ReplayStage(verification(adapter, tmp_path)).run(lambda *_: None)
+    result = ReplayStage(verification(adapter, tmp_path)).run(lambda *_: None, Event())
     assert result.problem is not None, f"expected a problem, got {result}"
     assert told in result.problem, f"expected {told!r}, got {result.problem}"
     assert result.failed, "expected the stage to fail"
 
 
 def test_what_an_adapter_prints_cannot_reach_the_terminal(tmp_path: Path) -> None:
-    result = ReplayStage(verification(Forges, tmp_path)).run(lambda *_: None)
+    result = ReplayStage(verification(Forges, tmp_path)).run(lambda *_: None, Event())
     assert result.record is not None, f"an exception is a finding of the replay: {result.problem}"
     assert result.failed, "the forged line says verified, but the replay failed"
     assert "\x1b" not in (result.problem or ""), f"escape codes must not reach the terminal: {result.problem!r}"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_no_log_of_a_suite_shows_a_secret(tmp_path: Path) -> None:
     file = options_file(tmp_path, secret, watched=str(watched))
     given = ("--hicache-backend", LEAKING, f"--hicache-backend-config=@{file}")
     verification = Verification(REFERENCE, True, reports, None, keyword="STORE-4", jobs=1)
-    result = SuiteStage("conformance/storage", verification, given).run(lambda *_: None)
+    result = SuiteStage("conformance/storage", verification, given).run(lambda *_: None, Event())
     assert result.count(Outcome.FAILED), f"it raises in each get, got {result}"
     nothing = subprocess.CompletedProcess[str]((), 1, repr(result), "")
     written = {f"conformance/storage/{name}" for name in ("pytest.log", "run.json")}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 
+from hicache.cli.program import program
 from hicache.config import read_table
 from hicache.tests.misbehaviour import adapters
 from hicache.tests.misbehaviour.adapters import KINDS, MISBEHAVED
@@ -92,7 +92,7 @@ def cells(stage: str) -> Iterator[Cell]:
 def command(cell: Cell, folder: Path) -> list[str]:
     """The command that verifies a cell and writes its report into `folder`."""
     return [
-        *(sys.executable, "-m", "hicache", "verify", "--require", "nothing", "--only", cell.stage, "--jobs", "1"),
+        *program("hicache", "verify", "--require", "nothing", "--only", cell.stage, "--jobs", "1"),
         *("--adapter", f"{adapters.__name__}:{cell.kind}_in_{cell.verb}", "--report", str(folder)),
         *(("-k", cell.keyword) if cell.keyword else ()),
         *(("--full",) if cell.stage == "accuracy" else ()),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from hicache.cli.stage import interruptible
 from hicache.testing.report import read_run
 from hicache.tests.misbehaviour.cells import LIMIT_S, STAGES, Cell, cells, command, environment
 
@@ -29,7 +28,7 @@ def _ended_by(number: signal.Signals, stage: str, tmp_path: Path) -> tuple[int, 
     """The exit code and the output of a verification that gets a signal while the cache hangs in a verb."""
     cell: Cell = next(one for one in cells(stage) if (one.kind, one.verb) == ("hang", VERB))
     sign, output = tmp_path / "hangs", tmp_path / "output"
-    with output.open("w") as written, interruptible():
+    with output.open("w") as written:
         process = subprocess.Popen(
             command(cell, tmp_path / "report"),
             env=environment(sign),
