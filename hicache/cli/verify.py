@@ -101,12 +101,12 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter is one option
 ) -> None:
     """Verify a cache: run the suites on it, the shortest first, and write one report.
 
-    Runs few configurations and few examples, in two to four minutes on two cores; with --full, everything.
+    Runs few configurations and few examples, in two or three minutes on two cores; with --full, everything.
 
     With VERBS, replays a generated trace. Always runs the conformance suite (the contract, clause by clause) and the
-    properties (random operations). With RANKS, also runs the suite for several ranks, one process for each. With BYTES
-    and --full, also runs the accuracy suite (answers of language models), unless its libraries are not installed.
-    Prints the suites that it does not run, with the reason.
+    properties (random operations). With RANKS, also runs the suite for several ranks, one process for each, beside the
+    others. With BYTES and --full, also runs the accuracy suite (answers of language models), unless its libraries are
+    not installed. Prints the suites that it does not run, with the reason.
 
     A level is verified if each of its clauses that applies to the cache was checked, and none was found broken. A run
     that --only, -k or -x narrows verifies no level of which it left something out.
