@@ -374,11 +374,11 @@ def test_every_field_is_validated(kept: Metadata, operation: str, fields: object
 
 
 @clause("SEC-4")
-@pytest.mark.parametrize("body", WRONG_BODIES.values(), ids=WRONG_BODIES)
-def test_a_body_that_cannot_be_read_is_refused(kept: Metadata, body: bytes) -> None:
-    status, content = kept.post("/0/exists", body)
-    assert 400 <= status < 500, f"SEC-4: a body of {body[:20]!r}: expected 4xx, got {status} {content}"
-    assert content["detail"], f"SEC-4: the answer says what is wrong, got {content}"
+def test_a_body_that_cannot_be_read_is_refused(kept: Metadata) -> None:
+    for name, body in WRONG_BODIES.items():
+        status, content = kept.post("/0/exists", body)
+        assert 400 <= status < 500, f"SEC-4: {name}: expected 4xx, got {status} {content}"
+        assert content["detail"], f"SEC-4: {name}: the answer says what is wrong, got {content}"
     require_unchanged(kept)
 
 
@@ -395,10 +395,10 @@ def test_a_request_that_cannot_be_read_is_refused(kept: Metadata, request_bytes:
 
 
 @clause("SEC-4")
-@pytest.mark.parametrize("path", WRONG_PATHS)
-def test_an_unknown_path_is_refused(kept: Metadata, path: str) -> None:
-    status, content = kept.post(path, b'{"keys":["a"]}')
-    assert 400 <= status < 500, f"SEC-4: {path}: expected 4xx, got {status} {content}"
+def test_an_unknown_path_is_refused(kept: Metadata) -> None:
+    for path in WRONG_PATHS:
+        status, content = kept.post(path, b'{"keys":["a"]}')
+        assert 400 <= status < 500, f"SEC-4: {path}: expected 4xx, got {status} {content}"
     require_unchanged(kept)
 
 

@@ -1,4 +1,4 @@
-"""STORE-12, FLOW-13: the cache of the run over the backend, behind a wrapper that lies, dies or hangs."""
+"""STORE-12, STORE-15, FLOW-13: the cache of the run over the backend, and behind a wrapper that lies, dies or hangs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from hicache.config import ExecutorKind
+from hicache.config import CacheConfig, ExecutorKind, StorageConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.hybrid_model import reshaped
+from hicache.testing.storage.faults import files_of
 from hicache.testing.storage.misbehaving import BACKEND, GUARD_S, Lie, Script, script
 from hicache.testing.storage.room import require_room
 from hicache.testing.storage.subject import Place
@@ -21,7 +23,13 @@ from hicache.testing.storage.subject import Place
 NAME = "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped"
 """The standard configuration that is opened over the backend. A page is smaller than those of the other tests."""
 
+HYBRID = NAME.replace("full/", "full+mamba/", 1)
+"""The one for a model with states."""
+
 PROMPT = (1, 2, 3, 4)
+
+STATE_ELEMENTS = 1 << 14
+"""Of float32 in each of two layers: a state of 128 KiB, beside pages of KV of 1 KiB."""
 
 LIMIT_S = 3600.0
 """How long a call may take. The test moves the clock."""
@@ -46,11 +54,16 @@ NEEDS = frozenset(
 )
 
 
+def require(adapter_type: type[CacheAdapter], needs: frozenset[Capability]) -> None:
+    """Skip the test that runs if the adapter does not declare all of these."""
+    if lacks := sorted(one.name for one in needs - adapter_type.capabilities):
+        pytest.skip(f"{adapter_type.__name__} does not declare {', '.join(lacks)}")
+
+
 @pytest.fixture
 def cached(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[tuple[Driver, Script]]:
     """A cache over the backend that has stored the prompt and holds nothing of it, and the script of its wrapper."""
-    if lacks := sorted(one.name for one in NEEDS - adapter_type.capabilities):
-        pytest.skip(f"{adapter_type.__name__} does not declare {', '.join(lacks)}")
+    require(adapter_type, NEEDS)
     require_room(place, len(PROMPT))
     with over_a_script(place, adapter_type) as (driver, told):
         driver.put(driver.key(driver.prompt(PROMPT)))
@@ -59,15 +72,21 @@ def cached(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[tuple[Dri
         yield driver, told
 
 
+def configuration(name: str) -> tuple[CacheConfig, StorageConfig]:
+    """The standard configuration of this name, and that of its storage."""
+    config = next(one for one in standard_configurations(frozenset(Capability)) if one.name == name)
+    assert config.storage is not None, f"{name} has storage"
+    return config, config.storage
+
+
 @contextmanager
 def over_a_script(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[tuple[Driver, Script]]:
     """A driver of a cache over the wrapped backend."""
-    config = next(one for one in standard_configurations(frozenset(Capability)) if one.name == NAME)
-    assert config.storage is not None, f"{NAME} has storage"
+    config, storage = configuration(NAME)
     with script() as (name, told):
         options = {"inner": place.subject.name, "inner_options": place.options, "script": name}
         storage = replace(
-            config.storage,
+            storage,
             backend=BACKEND,
             model=place.name,
             options=options,
@@ -83,6 +102,18 @@ def over_a_script(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[tu
             finally:
                 # Before the cache is closed: a cache that waits for ever would do so there.
                 told.behave()
+
+
+@contextmanager
+def over_the_backend(place: Place, adapter_type: type[CacheAdapter]) -> Iterator[Driver]:
+    """A driver of a cache over the backend, for a model with a state that is much larger than a page of KV."""
+    config, storage = configuration(HYBRID)
+    storage = replace(storage, backend=place.subject.name, model=place.name, options=place.options)
+    config = replace(config, storage=storage, model=reshaped(config.model, state_elements=STATE_ELEMENTS))
+    with closing(adapter_type(config)) as adapter:
+        driver = Driver(adapter, config)
+        yield driver
+        driver.check()
 
 
 def prefetch(driver: Driver) -> int:
@@ -151,3 +182,23 @@ def test_a_cache_goes_on_without_a_backend_that_hangs(cached: tuple[Driver, Scri
         assert driver.attach_storage(), "FLOW-13: the backend has answered: expected it to be attached again"
     came = prefetch(driver)
     assert came == len(PROMPT), f"FLOW-13: the backend answers again: expected {len(PROMPT)} pages, {came} came"
+
+
+@clause("STORE-15")
+@pytest.mark.usefixtures("metadata")
+def test_the_pages_of_a_hybrid_take_the_room_that_each_pool_needs(
+    place: Place, adapter_type: type[CacheAdapter]
+) -> None:
+    require(adapter_type, NEEDS | {Capability.MAMBA})
+    with over_the_backend(place, adapter_type) as driver:
+        driver.put(driver.key(driver.prompt(PROMPT)))
+        driver.drain()
+        driver.reset()
+        # A page has a header, and begins at a block of the disk.
+        state, page = STATE_ELEMENTS * 4 * 2 + 4096, 2 * 4096
+        length, most = sum(path.stat().st_size for path in files_of(place.directory)), state + (len(PROMPT) + 1) * page
+        assert state < length <= most, (
+            f"STORE-15: {len(PROMPT)} pages of KV and a state: expected {state} to {most} bytes of files, got {length}"
+        )
+        came = prefetch(driver)
+    assert came == len(PROMPT), f"STORE-15: expected {len(PROMPT)} pages and the state from storage, {came} came"

@@ -167,6 +167,10 @@ class HostPools(TierPools):
         """The raw bytes at the slots of one pool, uint8 [len(slots), slot_bytes]."""
         return self.buffers[pool].read(slots, layer)
 
+    def page_bytes(self) -> dict[str, int]:
+        """The bytes of one page by pool, over all its layers."""
+        return {pool: sum(piece.nbytes for piece in buffers.pieces(1)) for pool, buffers in self.buffers.items()}
+
     def regions(self) -> list[memoryview]:
         """All memory of all pools: what pages come from and go to."""
         return [buffers.memory(number) for buffers in self.buffers.values() for number in range(len(buffers.raw))]

@@ -101,6 +101,13 @@ class StorageBackend(ABC):
     def close(self) -> None:
         """Release files and memory; stored objects remain. A second call has no effect."""
 
+    def register_pools(self, page_bytes: Mapping[str, int]) -> None:
+        """Announce the pools of a cache: the bytes of a page, by the first segment of the keys of each pool.
+
+        Called once, before all other verbs; not called by who uses a backend without a cache. Raises ConfigurationError
+        for a pool that the options of the backend do not allow.
+        """
+
     def register(self, regions: Sequence[memoryview]) -> None:
         """Announce the memory regions of all targets and sources. Called once, before the first get or set."""
 
@@ -110,15 +117,20 @@ class StorageBackend(ABC):
         `keys`: the key of each page; a usable prefix has objects for all its pages. A backend that can answer faster
         may override this method. Raises ValueError if the number of keys in a query differs.
         """
-        for query in queries:
-            if len(query.keys) != len(keys):
-                raise ValueError(f"expected {len(keys)} keys of a pool, one for each page, got {len(query.keys)}")
+        check_queries(keys, queries)
         present = _only_true(self.has(keys), len(keys))
         whole = present.index(False) if False in present else len(present)
         wants = [
             (_only_true(self.has(query.keys[:whole]), whole), query.policy, query.trailing_pages) for query in queries
         ]
         return usable_pages(whole, wants)
+
+
+def check_queries(keys: Sequence[str], queries: Sequence[PoolQuery]) -> None:
+    """Raise ValueError unless each pool has a key for each page."""
+    for query in queries:
+        if len(query.keys) != len(keys):
+            raise ValueError(f"expected {len(keys)} keys of a pool, one for each page, got {len(query.keys)}")
 
 
 def _only_true(answers: Sequence[bool], count: int) -> list[bool]:

@@ -1,4 +1,4 @@
-"""StorageKeys: the scope of a cache in storage, the keys of its pages, and the grammar of both."""
+"""StorageKeys: the scope of a cache in storage, the keys of its pages, their grammar; Shard: whose a key is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from hicache.config import CacheConfig, Follows, ModelShape, PoolShape, Topology
 from hicache.errors import KeyFormError
@@ -46,6 +48,32 @@ def check_keys(keys: Sequence[str]) -> None:
         _checked.update(map(check_key, keys))
 
 
+_RANKS = re.compile(r"(.+)\.tp(?:all|(\d{1,3})of(\d{1,3}))\.cp(\d{1,3})of(\d{1,3})\.pp(\d{1,3})of(\d{1,3})")
+
+
+class Shard(NamedTuple):
+    """The pool that a key is of, and the number of the rank that writes it: tensor before context before pipeline."""
+
+    pool: str
+    rank: int
+
+    @classmethod
+    def of_key(cls, key: str) -> Shard:
+        """The shard of a key that `StorageKeys` made; for any other key `kv` of rank 0."""
+        return _shard_named(key.partition("/")[0])
+
+
+@lru_cache(1 << 10)
+def _shard_named(name: str) -> Shard:
+    found = _RANKS.fullmatch(name)
+    if found is None:
+        return Shard(Pool.KV.value, 0)
+    pool, *numbers = found.groups()
+    tp_rank, tp_size, cp_rank, cp_size, pp_rank, _ = (int(number) if number else 0 for number in numbers)
+    # All tensor-parallel ranks share the pages of "tpall", and the first one writes them.
+    return Shard(pool, tp_rank + max(tp_size, 1) * (cp_rank + cp_size * pp_rank))
+
+
 @dataclass(frozen=True, slots=True)
 class StorageKeys:
     """The names of one cache's pages in storage.
@@ -82,8 +110,12 @@ class StorageKeys:
 
     def of_pages(self, pool: str, hashes: Iterable[str]) -> list[str]:
         """The key of each page of a pool, by the hash of its prefix."""
-        shard = f"{pool.value if isinstance(pool, Pool) else pool!s}.{self.shards[pool]}/"
+        shard = f"{self.shard_of(pool)}/"
         return [shard + page_hash for page_hash in hashes]
+
+    def shard_of(self, pool: str) -> str:
+        """The first segment of the keys of a pool."""
+        return f"{pool.value if isinstance(pool, Pool) else pool!s}.{self.shards[pool]}"
 
 
 def _shard(ranks: Topology, *, is_shared: bool) -> str:

@@ -51,6 +51,15 @@ class Options:
         """A positive integer, or None if the option is missing."""
         return None if self._given.get(name) is None else self.count(name)
 
+    def counts(self, name: str) -> int | Mapping[str, int]:
+        """A positive integer, or a table of them. The option is required."""
+        value = self._given.get(name)
+        if not isinstance(value, Mapping):
+            return self.count(name)
+        given = {f"{name}.{key}": one for key, one in value.items()}
+        table = Options(self._backend, given, given)
+        return {key: table.count(f"{name}.{key}") for key in value}
+
     def flag(self, name: str, default: bool) -> bool:
         """A bool."""
         value = self._given.get(name, default)

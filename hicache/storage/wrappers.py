@@ -51,6 +51,9 @@ class StorageWrapper(StorageBackend):
     def close(self) -> None:
         self.inner.close()
 
+    def register_pools(self, page_bytes: Mapping[str, int]) -> None:
+        self.inner.register_pools(page_bytes)
+
     def register(self, regions: Sequence[memoryview]) -> None:
         self.inner.register(regions)
 

@@ -86,6 +86,10 @@ class StorageRequests:
                 batches += self._batches(pool, hashes[len(hashes) - len(pages[name]) :], pages[name])
         return self._job(StorageKind.STORE, tuple(batches), before)
 
+    def page_bytes(self) -> dict[str, int]:
+        """The bytes of a page, by the first segment of the keys of each pool."""
+        return {self.keys.shard_of(pool): size for pool, size in self._pools.page_bytes().items()}
+
     def bytes_of(self, pages: Mapping[str, Slots]) -> int:
         """How many bytes some host pages are, by component, over all layers and pools."""
         return self._pools.bytes_of(pages)
@@ -146,12 +150,13 @@ class StorageWorker:
         """How many calls of backends raised, or gave what is no answer."""
         return sum(self._errors.values())
 
-    def prepared(self, backend: StorageBackend) -> StorageBackend:
-        """Register the host pools' memory with a backend.
+    def prepared(self, backend: StorageBackend, page_bytes: Mapping[str, int]) -> StorageBackend:
+        """Register the host pools with a backend: the size of their pages, and their memory.
 
-        Raises what the backend raises when it cannot register the memory. The backend is then closed.
+        Raises what the backend raises when it cannot register them. The backend is then closed.
         """
         try:
+            backend.register_pools(page_bytes)
             backend.register(self._pools.regions())
         except Exception:
             self._call("close", backend.close, is_closed)

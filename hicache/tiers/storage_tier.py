@@ -74,7 +74,7 @@ class StorageTier:
         return bool(self._call("clear", self.worker.clear))
 
     def _opened(self) -> StorageBackend:
-        return self.worker.prepared(self.open_backend(self.requests.keys.scope))
+        return self.worker.prepared(self.open_backend(self.requests.keys.scope), self.requests.page_bytes())
 
     def _call(self, verb: str, act: Callable[[], bool | None]) -> bool | None:
         try:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hicache.errors import ConfigurationError
-from hicache.storage.base import Pieces
+from hicache.storage.base import Pieces, PoolQuery, check_queries, usable_pages
 from hicache.storage.hf3fs.access import checked_token, read_token
 from hicache.storage.hf3fs.catalogue import MAX_NAMESPACE_PAGES
-from hicache.storage.hf3fs.client import MetadataClient, MetadataError
-from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
+from hicache.storage.hf3fs.client import MetadataClient
+from hicache.storage.hf3fs.metadata import Asked, MetadataError, Namespace, PageMetadata, Reserved, Written
 from hicache.storage.hf3fs.pages import MAX_KEYS
+from hicache.storage.hf3fs.pool_files import PoolFile, PoolFiles
+from hicache.storage.keys import Shard
 from hicache.storage.paged import Answer, PagedStorage
 from hicache.storage.registry import Options
+from hicache.types import Pool
+
+T = TypeVar("T")
 
 OPTIONS = ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s", "token")
 
@@ -27,9 +33,11 @@ MAX_PAGE_BYTES = 1 << 36
 class Hf3fsStorage(PagedStorage):
     """Stores pages in `root/scope`, a folder of 3FS or of any file system, for the processes of all machines.
 
-    Pages are reserved at the service, written, and confirmed. 3FS is used through the file system, not through its
-    user-space ring (usrbio). Options: `root`, the folder, a different one for each service; `page_bytes`, the size of
-    the largest page; `capacity_pages`, above which the least recently used pages are evicted; `metadata_url`, of
+    Each pool of each rank has a namespace and a file, with slots for pages of its size: pages of one pool take no room
+    of another, and evict none of it. Pages are reserved at the service, written, and confirmed. 3FS is used through the
+    file system, not through its user-space ring (usrbio). Options: `root`, the folder, a different one for each
+    service; `capacity_pages`, of each pool, or a table by pool: above it the least recently used pages of the pool are
+    evicted; `page_bytes`, the size of the largest page of a pool that no cache announces; `metadata_url`, of
     `hicache serve-metadata`; `timeout_s`, for a request and for its whole answer (default 5); `token`, that of
     the service (default: the variable HICACHE_METADATA_TOKEN, or none).
     """
@@ -39,28 +47,66 @@ class Hf3fsStorage(PagedStorage):
     def __init__(self, scope: str, options: Mapping[str, Any]) -> None:
         super().__init__(scope)
         parsed = Options("hf3fs", options, OPTIONS, self.SECRET_OPTIONS)
-        num_pages, slot_bytes = _size(parsed)
-        self._num_pages = num_pages
-        self._page_bytes = parsed.count("page_bytes")
+        capacity_pages, page_bytes = _capacity(parsed), parsed.optional_count("page_bytes")
+        if page_bytes is not None and page_bytes > MAX_PAGE_BYTES:
+            parsed.refuse("page_bytes", page_bytes, f"at most {MAX_PAGE_BYTES}")
         timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
-        # A scope may itself end with a dot and digits: only the last digits are the slot size.
-        self._metadata = MetadataClient(
-            parsed.text("metadata_url"), f"{scope}.{slot_bytes}", num_pages, timeout_s, _token(parsed)
-        )
-        self._file = _opened(parsed.text("root"), scope, num_pages, slot_bytes)
+        self._root = parsed.text("root")
+        self._metadata: PageMetadata = MetadataClient(parsed.text("metadata_url"), timeout_s, _token(parsed))
+        self._files = PoolFiles(Path(self._root).absolute() / scope, scope, capacity_pages, page_bytes)
+        self._open({} if page_bytes is None else {Shard(Pool.KV.value, 0): page_bytes})
+
+    def register_pools(self, page_bytes: Mapping[str, int]) -> None:
+        self._open({Shard.of_key(segment): size for segment, size in page_bytes.items()})
+
+    def exists(self, keys: Sequence[str], queries: Sequence[PoolQuery], prefix_keys: Sequence[str]) -> int:
+        check_queries(keys, queries)
+        answers = iter(self.has([*keys, *chain.from_iterable(query.keys for query in queries)]))
+        present, *others = (list(islice(answers, len(keys))) for _ in range(1 + len(queries)))
+        whole = present.index(False) if False in present else len(present)
+        wants = zip(others, queries, strict=True)
+        return usable_pages(whole, [(there[:whole], query.policy, query.trailing_pages) for there, query in wants])
+
+    def _open(self, page_bytes: Mapping[Shard, int]) -> None:
+        """Open the files and the namespaces of pools. Raises ConfigurationError; everything is closed then."""
         try:
-            self._metadata.initialise()
+            self._metadata.initialise(self._opened(page_bytes))
         except MetadataError as error:
             self.failed(error)
         except BaseException:
             self._release()
             raise
 
+    def _opened(self, page_bytes: Mapping[Shard, int]) -> list[Namespace]:
+        folder = self._files.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if folder.is_symlink():
+                raise ConfigurationError(f"{folder} is a link: the pages of a scope must be in its own folder")
+            return self._files.announce(page_bytes)
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(
+                f"storage option 'root': got {self._root!r}, which cannot be used: {error}"
+            ) from error
+
     def _present(self, keys: Sequence[str]) -> list[bool]:
-        return self._metadata.exist(keys) if keys else []
+        return self._answered(self._metadata.exist, keys, False)
+
+    def _answered(
+        self, ask: Callable[[Asked], Mapping[Namespace, list[T]]], keys: Sequence[str], otherwise: T
+    ) -> list[T]:
+        """An answer for each key, from one exchange for all pools. `otherwise`: for keys of a pool without a file."""
+        answers, of_files = [otherwise] * len(keys), self._files.by_file(keys)
+        found = ask(_asked(of_files, keys))
+        for file, numbers in of_files.items():
+            for number, answer in zip(numbers, found[file.space], strict=True):
+                answers[number] = answer
+        return answers
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
-        pages = self._metadata.find(keys) if keys else []
+        pages = self._answered(self._metadata.find, keys, None)
         answers = [self._read_one(*each) for each in zip(keys, pages, targets, strict=True)]
         damaged = [number for number, answer in enumerate(answers) if answer.is_damage]
         if damaged:
@@ -68,10 +114,11 @@ class Hf3fsStorage(PagedStorage):
         return answers
 
     def _read_one(self, key: str, page: int | None, pieces: Pieces) -> Answer:
-        if page is None:
+        found = None if page is None else self._files.of(Shard.of_key(key))
+        if page is None or found is None:
             return Answer.ABSENT
         try:
-            return self._file.read(key, page, pieces)
+            return found.file.read(key, page, pieces)
         except OSError as error:
             return self.failed(error)
 
@@ -79,107 +126,120 @@ class Hf3fsStorage(PagedStorage):
         self, damaged: Sequence[int], keys: Sequence[str], pages: Sequence[int | None], answers: list[Answer]
     ) -> None:
         """Look up damaged pages again: a page that has another key now is absent, one with the same key is removed."""
-        now = self._metadata.find([keys[number] for number in damaged])
+        now = self._answered(self._metadata.find, [keys[number] for number in damaged], None)
         lost = [number for number, page in zip(damaged, now, strict=True) if page == pages[number]]
         for number in set(damaged).difference(lost):
             answers[number] = Answer.ABSENT
-        if lost:
-            self._metadata.remove([keys[number] for number in lost])
+        lost_keys = [keys[number] for number in lost]
+        self._metadata.remove(_asked(self._files.by_file(lost_keys), lost_keys))
 
     def _write(self, keys: Sequence[str], sources: Sequence[Pieces]) -> list[Answer]:
-        answers = [Answer.PRESENT if self._file.holds(pieces) else Answer.FULL for pieces in sources]
-        fitting = [number for number, answer in enumerate(answers) if answer is Answer.PRESENT]
-        # A batch of more pages than there are would evict its own.
-        for number in fitting[self._num_pages :]:
-            answers[number] = Answer.FULL
-        for begin in range(0, min(len(fitting), self._num_pages), MAX_KEYS):
-            self._write_some(fitting[begin : min(begin + MAX_KEYS, self._num_pages)], keys, sources, answers)
+        answers, first = [Answer.FULL] * len(keys), {key: number for number, key in reversed(list(enumerate(keys)))}
+        fitting = list[tuple[PoolFile, int]]()
+        for found, numbers in self._files.by_file(keys).items():
+            held = [one for one in numbers if first[keys[one]] == one and found.file.holds(sources[one])]
+            # A batch of more pages than there are would evict its own.
+            fitting += [(found, number) for number in held[: found.space.num_pages]]
+        for begin in range(0, len(fitting), MAX_KEYS):
+            some: dict[PoolFile, list[int]] = {}
+            for found, number in fitting[begin : begin + MAX_KEYS]:
+                some.setdefault(found, []).append(number)
+            self._write_some(some, keys, sources, answers)
+        for number, key in enumerate(keys):
+            if first[key] != number:
+                is_done = answers[first[key]] is Answer.DONE
+                answers[number] = Answer.PRESENT if is_done else answers[first[key]]
         return answers
 
     def _write_some(
-        self, numbers: Sequence[int], keys: Sequence[str], sources: Sequence[Pieces], answers: list[Answer]
-    ) -> None:
-        """Reserve, write and confirm the pages of these numbers of a batch."""
-        found = self._metadata.reserve([keys[number] for number in numbers])
-        self.tally.removed(found.evicted)
-        mine, again = dict[int, int](), list[tuple[int, int]]()
-        for number, (is_there, page) in zip(numbers, found.indices, strict=True):
-            if page is None:
-                answers[number] = Answer.FULL
-            elif not is_there and (first := mine.setdefault(page, number)) != number:
-                again.append((first, number))
-        if mine:
-            self._write_reserved(mine, found.reservation, keys, sources, answers)
-        for first, number in again:
-            # A key that occurs twice; otherwise the service gave one page to two keys, and the first one has it.
-            is_done = keys[first] == keys[number] and answers[first] is Answer.DONE
-            answers[number] = Answer.PRESENT if is_done else Answer.ERROR
-
-    def _write_reserved(
         self,
-        mine: Mapping[int, int],
-        reservation: str | None,
+        some: Mapping[PoolFile, Sequence[int]],
         keys: Sequence[str],
         sources: Sequence[Pieces],
         answers: list[Answer],
     ) -> None:
-        """Write reserved pages, each for one page of the batch; confirm those that were written, release the others."""
-        written, released = list[tuple[str, int]](), dict.fromkeys(mine)
+        """Reserve pages of all pools in one exchange, write them, and confirm them in one more."""
+        found = self._metadata.reserve(_asked(some, keys))
+        self.tally.removed(sum(one.evicted for one in found.values()))
+        reserved = {file: _own_pages(numbers, found[file.space], answers) for file, numbers in some.items()}
+        written: dict[PoolFile, list[tuple[str, int]]] = {file: [] for file, own in reserved.items() if own}
         try:
-            for page, number in mine.items():
-                answers[number] = self._write_one(keys[number], page, sources[number])
-                if answers[number] is Answer.DONE:
-                    written.append((keys[number], page))
-                    del released[page]
+            for file, done in written.items():
+                for page, number in reserved[file].items():
+                    answers[number] = self._write_one(file, keys[number], page, sources[number])
+                    if answers[number] is Answer.DONE:
+                        done.append((keys[number], page))
         finally:
-            refused = self._metadata.confirm(written, released, reservation)
-        for page in refused.intersection(mine):
-            answers[mine[page]] = Answer.ERROR
+            refused = self._confirm(reserved, written, found)
+        for file, pages in refused.items():
+            for page in pages.intersection(reserved[file]):
+                answers[reserved[file][page]] = Answer.ERROR
 
-    def _write_one(self, key: str, page: int, pieces: Pieces) -> Answer:
+    def _confirm(
+        self,
+        reserved: Mapping[PoolFile, Mapping[int, int]],
+        written: Mapping[PoolFile, Sequence[tuple[str, int]]],
+        found: Mapping[Namespace, Reserved],
+    ) -> dict[PoolFile, set[int]]:
+        """Confirm the pages that were written, and release the others. Returns those that are refused."""
+        told = {
+            file.space: Written(
+                done, set(reserved[file]).difference(page for _, page in done), found[file.space].reservation
+            )
+            for file, done in written.items()
+        }
+        refused = self._metadata.confirm(told)
+        return {file: refused[file.space] for file in written}
+
+    def _write_one(self, found: PoolFile, key: str, page: int, pieces: Pieces) -> Answer:
         try:
-            self._file.write(key, page, pieces)
+            found.file.write(key, page, pieces)
         except OSError as error:
             return self.failed(error)
         return Answer.DONE
 
     def _remove_all(self) -> bool:
-        self._metadata.clear()
+        self._metadata.clear(list(self._files.stored()))
         return True
 
     def _holdings(self) -> tuple[int, int]:
-        """The bytes assume the largest page for each object: the service does not record sizes."""
-        objects = self._metadata.confirmed()
-        return objects, objects * self._page_bytes
+        """The bytes assume the largest page of its pool for each object: the service does not record sizes."""
+        stored = self._files.stored()
+        objects = self._metadata.confirmed(list(stored))
+        return sum(objects), sum(count * size for count, size in zip(objects, stored.values(), strict=True))
 
     def _release(self) -> None:
         self._metadata.close()
-        self._file.close()
+        self._files.close()
 
 
-def _size(parsed: Options) -> tuple[int, int]:
-    """The number of pages, and the bytes of the slot of one."""
-    num_pages, page_bytes = parsed.count("capacity_pages"), parsed.count("page_bytes")
-    if num_pages > MAX_NAMESPACE_PAGES:
-        parsed.refuse("capacity_pages", num_pages, f"at most {MAX_NAMESPACE_PAGES}")
-    if page_bytes > MAX_PAGE_BYTES:
-        parsed.refuse("page_bytes", page_bytes, f"at most {MAX_PAGE_BYTES}")
-    return num_pages, slot_bytes_of(page_bytes)
+def _asked(of_files: Mapping[PoolFile, Sequence[int]], keys: Sequence[str]) -> Asked:
+    """The keys of each namespace, of which only the numbers are given."""
+    return {file.space: [keys[number] for number in numbers] for file, numbers in of_files.items()}
+
+
+def _own_pages(numbers: Sequence[int], found: Reserved, answers: list[Answer]) -> dict[int, int]:
+    """The pages that are to be written, with the number of the key of each. The others have an answer already."""
+    own: dict[int, int] = {}
+    for number, (is_there, page) in zip(numbers, found.indices, strict=True):
+        if page is None:
+            answers[number] = Answer.FULL
+        elif is_there:
+            answers[number] = Answer.PRESENT
+        elif own.setdefault(page, number) != number:
+            # The service gave one page to two keys, and the first one has it.
+            answers[number] = Answer.ERROR
+    return own
+
+
+def _capacity(parsed: Options) -> int | Mapping[str, int]:
+    found = parsed.counts("capacity_pages")
+    for num_pages in (found,) if isinstance(found, int) else found.values():
+        if num_pages > MAX_NAMESPACE_PAGES:
+            parsed.refuse("capacity_pages", found, f"at most {MAX_NAMESPACE_PAGES} of a pool")
+    return found
 
 
 def _token(parsed: Options) -> str | None:
     token = parsed.optional_text("token")
     return read_token(None) if token is None else checked_token(token, "storage option 'token'")
-
-
-def _opened(root: str, scope: str, num_pages: int, slot_bytes: int) -> PageFile:
-    folder = Path(root).absolute() / scope
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder.is_symlink():
-            raise ConfigurationError(f"{folder} is a link: the pages of a scope must be in its own folder")
-        return PageFile(folder / f"pages-{slot_bytes}", scope, num_pages, slot_bytes)
-    except (OSError, ValueError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        raise ConfigurationError(f"storage option 'root': got {root!r}, which cannot be used: {error}") from error

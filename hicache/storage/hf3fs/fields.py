@@ -35,16 +35,20 @@ def read_rank(text: str) -> int:
 
 
 class Fields:
-    """The body of a request. Raises RefusalError unless it is a JSON object; properties raise it for invalid fields."""
+    """The fields of a request. Raises RefusalError unless they are an object; properties raise it for invalid ones."""
 
-    def __init__(self, body: bytes) -> None:
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise RefusalError(400, f"the body is no JSON: {error}") from error
+    def __init__(self, found: Any) -> None:
         if not isinstance(found, dict):
             _refuse("the body", found, "an object")
         self._found: dict[str, Any] = found
+
+    @classmethod
+    def of_body(cls, body: bytes) -> Fields:
+        """The fields of the body of a request. Raises RefusalError unless it is a JSON object."""
+        try:
+            return cls(json.loads(body))
+        except (ValueError, RecursionError) as error:
+            raise RefusalError(400, f"the body is no JSON: {error}") from error
 
     @property
     def namespace(self) -> str:
@@ -103,6 +107,16 @@ class Fields:
         if found is not None and not (isinstance(found, str) and _RESERVATION.fullmatch(found)):
             _refuse("reservation", found, "the id of a reservation")
         return found
+
+    @property
+    def requests(self) -> list[tuple[str, Fields]]:
+        """The requests of a batch: the path and the fields of each. They have at most MAX_KEYS keys together."""
+        pairs = [_pair("requests", pair) for pair in self._list("requests", None)]
+        requests = [(_key("requests", path), Fields(found)) for path, found in pairs]
+        total = sum(len(one) for _, found in pairs for one in found.values() if isinstance(one, list))
+        if total > MAX_KEYS:
+            raise RefusalError(413, f"requests: got {total} keys and pages, expected at most {MAX_KEYS} in a batch")
+        return requests
 
     def _list(self, name: str, default: list[Any] | None) -> list[Any]:
         found = self._found.get(name, default)

@@ -25,17 +25,17 @@ def slot_bytes_of(page_bytes_limit: int) -> int:
 
 
 class PageFile:
-    """`num_pages` slots of `slot_bytes`. Raises OSError when the file cannot be opened.
+    """`num_pages` slots for pages of at most `page_bytes`. Raises OSError when the file cannot be opened.
 
     Slots are not locked, and another process may write one at any time: the checksum, which includes the key, shows
     whether a page was read completely. The service assigns the last page first, so the last page has the first slot,
     and the file grows with its contents.
     """
 
-    def __init__(self, path: Path, scope: str, num_pages: int, slot_bytes: int) -> None:
+    def __init__(self, path: Path, scope: str, num_pages: int, page_bytes: int) -> None:
         self._scope = scope
         self._num_pages = num_pages
-        self._slot_bytes = slot_bytes
+        self._slot_bytes = slot_bytes_of(page_bytes)
         # A pipe would be waited for.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         if not S_ISREG(os.fstat(self._file).st_mode):

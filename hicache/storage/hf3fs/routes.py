@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hicache.storage.hf3fs.catalogue import Catalogue, NamespaceSizeError, UnknownNamespaceError, new_reservation
 from hicache.storage.hf3fs.fields import Fields, RefusalError, read_rank
+from hicache.storage.hf3fs.metadata import BATCH
 
 LOG = logging.getLogger(__name__)
 
@@ -28,7 +29,19 @@ Route = Callable[[Catalogue, str, Fields], Reply]
 def reply(catalogue: Catalogue, path: str, body: bytes) -> Reply:
     """The answer to one request: 4xx for an invalid request, 503 for a change that cannot be stored."""
     try:
-        return _served(catalogue, path, body)
+        fields = Fields.of_body(body)
+        requests = fields.requests if path == BATCH else None
+    except RefusalError as refusal:
+        return Reply(refusal.status, {"detail": str(refusal)})
+    if requests is None:
+        return _reply(catalogue, path, fields)
+    replies = [_reply(catalogue, *one) for one in requests]
+    return Reply(200, {"replies": [[one.status, one.content or {}] for one in replies]})
+
+
+def _reply(catalogue: Catalogue, path: str, fields: Fields) -> Reply:
+    try:
+        return _served(catalogue, path, fields)
     except RefusalError as refusal:
         return Reply(refusal.status, {"detail": str(refusal)})
     except NamespaceSizeError as error:
@@ -38,12 +51,12 @@ def reply(catalogue: Catalogue, path: str, body: bytes) -> Reply:
         return Reply(503, {"detail": f"the change cannot be stored: {error}"})
 
 
-def _served(catalogue: Catalogue, path: str, body: bytes) -> Reply:
+def _served(catalogue: Catalogue, path: str, fields: Fields) -> Reply:
     empty, _, rest = path.partition("/")
     rank_text, _, operation = rest.partition("/")
     if empty or operation not in ROUTES:
         raise RefusalError(404, "Not Found")
-    rank, fields = read_rank(rank_text), Fields(body)
+    rank = read_rank(rank_text)
     namespace = fields.namespace
     try:
         return ROUTES[operation](catalogue, f"{rank}:{namespace}", fields)
@@ -123,5 +136,6 @@ ROUTES: Mapping[str, Route] = {
 }
 """By the last part of the path.
 
-The last three extend the protocol of 3FS's metadata, as do `evicted` and the id of a reservation in its answer.
+The last three extend the protocol of 3FS's metadata, as do BATCH, and `evicted` and the id of a reservation in its
+answer.
 """

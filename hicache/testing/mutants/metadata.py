@@ -1,7 +1,8 @@
-"""MUTANTS: the metadata service with one defect each, and the test of the conformance suite that finds it."""
+"""MUTANTS: the metadata service, or the backend that asks it, with one defect each, and the test that finds it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -9,14 +10,18 @@ from typing import Any
 from hicache.storage.hf3fs import fields, service
 from hicache.storage.hf3fs.access import Access
 from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.client import Content, MetadataClient
 from hicache.storage.hf3fs.fields import Fields, RefusalError
 from hicache.storage.hf3fs.journal import Journal
+from hicache.storage.hf3fs.metadata import Namespace
 from hicache.storage.hf3fs.pages import Change, Pages, Reservation
+from hicache.storage.hf3fs.pool_files import PoolFiles
+from hicache.storage.keys import Shard
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataMutant:
-    """One defect: `defect` replaces `name` of `owner`. `test`: of `conformance/storage/test_metadata.py`."""
+    """One defect: `defect` replaces `name` of `owner`. `test`: of this `file` in `conformance/storage`."""
 
     slug: str
     clause: str
@@ -24,6 +29,7 @@ class MetadataMutant:
     name: str
     defect: Any
     test: str
+    file: str = "test_metadata.py"
 
 
 def _accepts(*_: object) -> None:
@@ -52,7 +58,31 @@ def _takes_any_list(fields: Fields, name: str, default: Any) -> Any:
     return fields._found.get(name, default)  # noqa: SLF001 - the defect
 
 
+def _is_all_one_pool(_: type[Shard], key: str) -> Shard:
+    return Shard("kv", _SHARD(key).rank)
+
+
+def _is_all_one_rank(_: type[Shard], key: str) -> Shard:
+    return Shard(_SHARD(key).pool, 0)
+
+
+def _takes_the_largest_size(files: PoolFiles, page_bytes: Mapping[Shard, int]) -> list[Namespace]:
+    return _ANNOUNCE(files, dict.fromkeys(page_bytes, max(page_bytes.values(), default=0)))
+
+
+def _asks_one_by_one(
+    client: MetadataClient, operation: str, asked: Mapping[Namespace, Content], *, is_repeatable: bool = False
+) -> dict[Namespace, tuple[int, Content]]:
+    found: dict[Namespace, tuple[int, Content]] = {}
+    for space, one in asked.items():
+        found.update(_EXCHANGE(client, operation, {space: one}, is_repeatable=is_repeatable))
+    return found
+
+
+_ANNOUNCE = PoolFiles.announce
 _CHANGE = Journal.change
+_EXCHANGE = MetadataClient._exchange  # noqa: SLF001 - a defect is around it
+_SHARD = Shard.of_key
 
 MUTANTS = (
     MetadataMutant(
@@ -121,5 +151,50 @@ MUTANTS = (
         "server_bind",
         ThreadingHTTPServer.server_bind,
         "test_an_address_that_others_reach_needs_a_token",
+    ),
+    MetadataMutant(
+        "one-namespace-for-all-pools",
+        "STORE-15",
+        Shard,
+        "of_key",
+        classmethod(_is_all_one_pool),
+        "test_pages_of_one_pool_evict_none_of_another",
+        "test_pools.py",
+    ),
+    MetadataMutant(
+        "one-namespace-for-all-ranks",
+        "STORE-15",
+        Shard,
+        "of_key",
+        classmethod(_is_all_one_rank),
+        "test_pages_of_one_rank_evict_none_of_another",
+        "test_pools.py",
+    ),
+    MetadataMutant(
+        "pages-of-the-largest-size",
+        "STORE-15",
+        PoolFiles,
+        "announce",
+        _takes_the_largest_size,
+        "test_a_page_takes_the_room_of_a_page_of_its_pool",
+        "test_pools.py",
+    ),
+    MetadataMutant(
+        "states-beside-kv-take-its-size",
+        "STORE-15",
+        PoolFiles,
+        "announce",
+        _takes_the_largest_size,
+        "test_the_pages_of_a_hybrid_take_the_room_that_each_pool_needs",
+        "test_under_a_cache.py",
+    ),
+    MetadataMutant(
+        "an-exchange-for-each-pool",
+        "STORE-15",
+        MetadataClient,
+        "_exchange",
+        _asks_one_by_one,
+        "test_all_pools_are_asked_for_in_one_exchange",
+        "test_pools.py",
     ),
 )

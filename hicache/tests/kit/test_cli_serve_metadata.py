@@ -20,6 +20,9 @@ from typer.testing import CliRunner
 from hicache.cli.app import app
 from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs.client import MetadataClient
+from hicache.storage.hf3fs.metadata import Namespace, Written
+
+KV = Namespace(0, "kv", 3)
 
 COMMAND = (sys.executable, "-c", "from hicache.cli.main import main; main()", "serve-metadata", "--port", "0")
 
@@ -35,7 +38,7 @@ def serving(
         try:
             told = process.stdout.readline()
             assert told.startswith("serving the metadata of 3FS at http://127.0.0.1:"), f"SEC-4: loopback, got {told!r}"
-            client = MetadataClient(told.split()[-1], "kv", 3, 10, token)
+            client = MetadataClient(told.split()[-1], 10, token)
             yield process, client
             client.close()
         finally:
@@ -44,10 +47,10 @@ def serving(
 
 def keep(client: MetadataClient, key: str) -> int:
     """Reserve and confirm a page; which it was."""
-    found = client.reserve([key])
+    found = client.reserve({KV: [key]})[KV]
     ((_, page),) = found.indices
     assert page is not None, f"there is room for {key}"
-    client.confirm([(key, page)], [], found.reservation)
+    client.confirm({KV: Written([(key, page)], [], found.reservation)})
     return page
 
 
@@ -61,7 +64,9 @@ def test_what_was_confirmed_outlives_the_process(tmp_path: Path, end: signal.Sig
     is_written = json.loads(file.read_text()).get("0:kv", {}).get("key_to_index") == [["b", 1], ["c", 0], ["d", 2]]
     assert is_written == (end is not signal.SIGKILL), f"STORE-10: written at the end, got {file.read_text()}"
     with serving(file) as (_, client):
-        assert client.find(list("abcd")) == [None, *pages[1:]], "STORE-10: a made room for d, and is gone for good"
+        assert client.find({KV: list("abcd")}) == {KV: [None, *pages[1:]]}, (
+            "STORE-10: a made room for d, and is gone for good"
+        )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ def test_a_token_in_a_file_guards_the_service(tmp_path: Path) -> None:
     with serving(tmp_path / "metadata.json", "--token-file", str(file), token=token) as (_, client):
         keep(client, "a")
         with pytest.raises(ConfigurationError, match="401"):
-            MetadataClient(f"http://127.0.0.1:{client._port}", "kv", 3, 10).initialise()
+            MetadataClient(f"http://127.0.0.1:{client._port}", 10).initialise([KV])
 
 
 def few_descriptors() -> None:
@@ -104,7 +109,7 @@ def test_without_descriptors_it_ends_as_it_was_told_to(tmp_path: Path) -> None:
         keep(client, "a")
         for _ in range(60):
             held.enter_context(socket.create_connection(("127.0.0.1", client._port), timeout=30))
-        with closing(MetadataClient(f"http://127.0.0.1:{client._port}", "kv", 3, 10)) as another:
+        with closing(MetadataClient(f"http://127.0.0.1:{client._port}", 10)) as another:
             keep(another, "b")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, "it ends as it was told to"

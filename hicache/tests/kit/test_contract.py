@@ -22,7 +22,7 @@ CLAUSES_BY_SECTION = {
     "LOCK": 9,
     "EVICT": 12,
     "HOST": 9,
-    "STORE": 14,
+    "STORE": 15,
     "FETCH": 9,
     "RANK": 8,
     "CONF": 5,

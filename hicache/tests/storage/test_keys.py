@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hicache.config import Topology
 from hicache.errors import KeyFormError
-from hicache.storage.keys import MAX_CHARACTERS, StorageKeys, check_key, check_scope
+from hicache.storage.keys import MAX_CHARACTERS, Shard, StorageKeys, check_key, check_scope
+from hicache.testing.hybrid_model import reshaped
 from hicache.tests.pools.two_tiers import stored_config
 from hicache.types import Pool
 
@@ -74,3 +76,26 @@ def test_a_scope_is_one_segment_and_a_key_may_be_several() -> None:
     assert (check_key(longest), check_scope(longest)) == (longest, longest), "the longest there is"
     with pytest.raises(KeyFormError):
         check_scope("a/b")
+
+
+@pytest.mark.parametrize("is_mla", [False, True])
+def test_each_rank_that_writes_a_pool_has_a_number_of_its_own(is_mla: bool) -> None:
+    sizes = {"tp_size": 3, "cp_size": 2, "pp_size": 2}
+    ranks = [
+        Topology(tp_rank=tp_rank, cp_rank=cp_rank, pp_rank=pp_rank, **sizes)
+        for pp_rank in range(2)
+        for cp_rank in range(2)
+        for tp_rank in range(3)
+    ]
+    config = stored_config()
+    model = reshaped(config.model, kv_heads=3, is_mla=is_mla)
+    for pool, writers in ((Pool.KV, 4 if is_mla else 12), (Pool.MAMBA, 12)):
+        of_all = [StorageKeys.of(replace(config, model=model, topology=ranks_of)) for ranks_of in ranks]
+        shards = [Shard.of_key(keys.of_pages(pool, [LONGEST_HASH])[0]) for keys in of_all if pool in keys.written]
+        expected = [Shard(pool.value, number) for number in range(writers)]
+        assert shards == expected, f"STORE-15: expected {expected}, got {shards}"
+
+
+@pytest.mark.parametrize("key", ["a", "kv/a", "kv.tp0of1/a", "room/0", "kv.tp1000of1.cp0of1.pp0of1/a", "a.b.c/d"])
+def test_a_key_of_another_form_is_of_kv_and_rank_0(key: str) -> None:
+    assert Shard.of_key(key) == Shard("kv", 0), f"STORE-15: {key}: expected KV of rank 0, got {Shard.of_key(key)}"

@@ -14,14 +14,16 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.storage.base import Pieces
 from hicache.storage.hf3fs import backend as backend_module
-from hicache.storage.hf3fs import client as client_module
 from hicache.storage.hf3fs import fields as fields_module
+from hicache.storage.hf3fs import metadata as metadata_module
 from hicache.storage.hf3fs.access import TOKEN_VARIABLE
 from hicache.storage.hf3fs.backend import Hf3fsStorage
 from hicache.storage.hf3fs.catalogue import Catalogue
-from hicache.storage.hf3fs.client import Reserved
+from hicache.storage.hf3fs.metadata import Asked, Namespace, Reserved
 from hicache.storage.hf3fs.page_file import HEADER, slot_bytes_of
+from hicache.storage.hf3fs.pool_files import PoolFile
 from hicache.storage.hf3fs.service import MetadataService
+from hicache.storage.keys import Shard
 from hicache.tests.storage.conftest import PAGE_BYTES, SCOPE, Open, Serve, in_pieces, page, put, take
 
 OpenHere = Callable[..., Any]
@@ -41,27 +43,35 @@ def open_here(open_in: Open, service: MetadataService) -> OpenHere:
     return open_one
 
 
-def pages_file(root: Path) -> Path:
-    return root / SCOPE / f"pages-{SLOT_BYTES}"
+def pages_file(root: Path, capacity_pages: int = 4) -> Path:
+    return root / SCOPE / f"kv.rank0.{capacity_pages}x{PAGE_BYTES}"
+
+
+def own(backend: Any) -> PoolFile:
+    """The file and the namespace of keys such as `a`."""
+    found: PoolFile | None = backend._files.of(Shard("kv", 0))
+    assert found is not None, "a pool of any name has a file here"
+    return found
 
 
 def before_reading(monkeypatch: pytest.MonkeyPatch, backend: Any, act: Callable[[], object]) -> None:
     """Once, when a backend knows where an object is and is about to read it, something else happens."""
-    read = backend._file.read
+    file = own(backend).file
+    read = file.read
 
     def read_late(key: str, where: int, pieces: Pieces) -> object:
-        monkeypatch.setattr(backend._file, "read", read)
+        monkeypatch.setattr(file, "read", read)
         act()
         return read(key, where, pieces)
 
-    monkeypatch.setattr(backend._file, "read", read_late)
+    monkeypatch.setattr(file, "read", read_late)
 
 
 def test_pages_lie_one_after_the_other_in_a_file_that_grows(open_here: OpenHere, tmp_path: Path) -> None:
     backend = open_here(100)
     put(backend, a=page(1), b=page(2), c=b"")
     assert [take(backend, "a"), take(backend, "b"), take(backend, "c", 0)] == [page(1), page(2), b""], "as they were"
-    size = pages_file(tmp_path).stat().st_size
+    size = pages_file(tmp_path, 100).stat().st_size
     assert size == 2 * SLOT_BYTES + HEADER.size, f"three pages of room for a hundred, got {size} bytes"
 
 
@@ -81,8 +91,9 @@ def test_a_page_that_is_being_overwritten_is_a_miss(open_here: OpenHere, monkeyp
     put(mine, a=page(1))
 
     def overwrite_half() -> None:
-        ((_, where),) = theirs._metadata.reserve(["b"]).indices
-        theirs._file.write("b", where, [memoryview(page(2))[: PAGE_BYTES // 2]])
+        space = own(theirs).space
+        ((_, where),) = theirs._metadata.reserve({space: ["b"]})[space].indices
+        own(theirs).file.write("b", where, [memoryview(page(2))[: PAGE_BYTES // 2]])
 
     before_reading(monkeypatch, mine, overwrite_half)
     assert take(mine, "a") is None, "STORE-3: half of it is another's"
@@ -92,7 +103,7 @@ def test_a_page_that_is_being_overwritten_is_a_miss(open_here: OpenHere, monkeyp
 def test_bytes_under_another_key_are_damage(open_here: OpenHere) -> None:
     backend = open_here(1)
     put(backend, a=page(1))
-    backend._file.write("b", 0, [memoryview(page(1))])
+    own(backend).file.write("b", 0, [memoryview(page(1))])
     assert take(backend, "a") is None, "STORE-3: the same bytes were kept under another name"
     assert backend.stats().misses == {"corrupt": 1}, f"counted with its reason: {backend.stats()}"
     assert backend.has(["a"]) == [False], "PF13: what nobody can read goes"
@@ -121,7 +132,7 @@ def test_a_write_that_fails_gives_its_page_back(
     open_here: OpenHere, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     backend = open_here(2)
-    write = backend._file.write
+    write = own(backend).file.write
 
     def fail(key: str, where: int, pieces: Pieces) -> None:
         if key == "b":
@@ -129,7 +140,7 @@ def test_a_write_that_fails_gives_its_page_back(
         write(key, where, pieces)
 
     with monkeypatch.context() as broken:
-        broken.setattr(backend._file, "write", fail)
+        broken.setattr(own(backend).file, "write", fail)
         assert put(backend, a=page(1), b=page(2)) == [True, False], "STORE-4: one of them was written"
     assert backend.stats().refused == {"error": 1}, f"counted with its reason: {backend.stats()}"
     assert put(backend, c=page(3)) == [True], "STORE-4: its page is free again"
@@ -143,13 +154,13 @@ def test_a_writer_that_was_too_slow_confirms_nothing(
     url = serve(Catalogue(None, age_limit_s=0)).url
     told = {"page_bytes": PAGE_BYTES, "metadata_url": url, "capacity_pages": 1}
     mine, theirs = (open_in("hf3fs", **told) for _ in range(2))
-    write = mine._file.write
+    write = own(mine).file.write
 
     def write_late(key: str, where: int, pieces: Pieces) -> None:
         assert put(theirs, b=page(2)) == [True], "the page is given to another"
         write(key, where, pieces)
 
-    monkeypatch.setattr(mine._file, "write", write_late)
+    monkeypatch.setattr(own(mine).file, "write", write_late)
     assert put(mine, a=page(1)) == [False], "STORE-10: the page was not this writer's any more"
     assert mine.stats().refused == {"error": 1}, f"counted with its reason: {mine.stats()}"
     assert (mine.has(["a"]), take(mine, "b")) == ([False], None), "STORE-3: what it spoilt is found, and is no data"
@@ -179,11 +190,11 @@ def test_a_service_that_comes_later_with_another_capacity_is_not_used(
 ) -> None:
     service.close()
     backend, catalogue = open_here(4), Catalogue(None)
-    catalogue.initialise(f"0:{SCOPE}.{SLOT_BYTES}", 5)
+    catalogue.initialise(f"0:{SCOPE}.kv.{PAGE_BYTES}", 5)
     serve(catalogue, port=service.port)
     assert put(backend, a=page(1)) == [False], "pages of five lie elsewhere than those of four"
     assert backend.has(["a"]) == [False], "and an answer it is, though it was configured wrongly"
-    assert catalogue.usage(f"0:{SCOPE}.{SLOT_BYTES}").free == 5, "STORE-10: nothing was reserved"
+    assert catalogue.usage(f"0:{SCOPE}.kv.{PAGE_BYTES}").free == 5, "STORE-10: nothing was reserved"
 
 
 def test_a_service_that_lost_all_costs_the_pages_and_nothing_else(
@@ -223,7 +234,10 @@ def test_a_folder_that_is_a_link_is_refused(open_here: OpenHere, tmp_path: Path)
     ("options", "said"),
     [
         ({"capacity_pages": 0}, "capacity_pages"),
-        ({"page_bytes": None}, "page_bytes"),
+        ({"page_bytes": 0}, "page_bytes"),
+        ({"capacity_pages": {"kv": 0}}, r"capacity_pages\.kv"),
+        ({"capacity_pages": {"kv": 10**30}}, "capacity_pages"),
+        ({"capacity_pages": {"mamba": 4}}, "names no 'kv'"),
         ({"metadata_url": None}, "metadata_url"),
         ({"metadata_url": "127.0.0.1:1"}, "metadata_url"),
         ({"timeout_s": -1}, "timeout_s"),
@@ -321,7 +335,7 @@ def test_a_backend_that_is_refused_leaves_no_file_open(open_here: OpenHere) -> N
 def test_a_key_twice_is_there_only_if_it_was_written(open_here: OpenHere, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_here()
     with monkeypatch.context() as broken:
-        broken.setattr(backend._file, "write", no_space)
+        broken.setattr(own(backend).file, "write", no_space)
         found = backend.set(["a", "a"], [in_pieces(page(1))] * 2, ())
     assert found == [False, False], f"STORE-4: nothing was written, got {found}"
     assert backend.set(["a", "a"], [in_pieces(page(1))] * 2, ()) == [True, True], "STORE-4: now it is"
@@ -332,9 +346,9 @@ def test_two_keys_of_one_page_are_not_both_there(open_here: OpenHere, monkeypatc
     backend = open_here()
     reserve = backend._metadata.reserve
 
-    def lie(keys: list[str]) -> Reserved:
-        found: Reserved = reserve(keys)
-        return found._replace(indices=[found.indices[0]] * len(keys))
+    def lie(asked: Asked) -> dict[Namespace, Reserved]:
+        ((space, found),) = reserve(asked).items()
+        return {space: found._replace(indices=[found.indices[0]] * len(asked[space]))}
 
     monkeypatch.setattr(backend._metadata, "reserve", lie)
     found = backend.set(["a", "b"], [in_pieces(page(1)), in_pieces(page(2))], ())
@@ -345,7 +359,7 @@ def test_two_keys_of_one_page_are_not_both_there(open_here: OpenHere, monkeypatc
 def test_a_batch_of_more_keys_than_a_request_may_have_is_divided(
     open_here: OpenHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (backend_module, client_module, fields_module):
+    for module in (backend_module, metadata_module, fields_module):
         monkeypatch.setattr(module, "MAX_KEYS", 3)
     backend = open_here(8)
     keys = [f"key{number}" for number in range(10)]

@@ -13,22 +13,27 @@ import pytest
 from hicache.errors import ConfigurationError
 from hicache.storage.hf3fs import client as client_module
 from hicache.storage.hf3fs.catalogue import Catalogue
-from hicache.storage.hf3fs.client import MetadataClient, MetadataError
+from hicache.storage.hf3fs.client import MetadataClient
+from hicache.storage.hf3fs.metadata import MetadataError, Namespace, Written
 from hicache.storage.hf3fs.service import MetadataService
 from hicache.tests.storage.conftest import Serve
 
 HELD_S = 0.2
 
+KV, STATES = Namespace(0, "kv", 3), Namespace(1, "mamba", 2)
+
 VERBS: dict[str, Callable[[MetadataClient], object]] = {
-    "exist": lambda client: client.exist(["a"]),
-    "find": lambda client: client.find(["a"]),
-    "reserve": lambda client: client.reserve(["a"]),
-    "confirm": lambda client: client.confirm([("a", 0)], [], None),
-    "remove": lambda client: client.remove(["a"]),
-    "clear": lambda client: client.clear(),
-    "confirmed": lambda client: client.confirmed(),
+    "exist": lambda client: client.exist({KV: ["a"]}),
+    "find": lambda client: client.find({KV: ["a"]}),
+    "reserve": lambda client: client.reserve({KV: ["a"]}),
+    "confirm": lambda client: client.confirm({KV: Written([("a", 0)], [], None)}),
+    "remove": lambda client: client.remove({KV: ["a"]}),
+    "clear": lambda client: client.clear([KV]),
+    "confirmed": lambda client: client.confirmed([KV]),
+    "exist in two": lambda client: client.exist({KV: ["a"], STATES: ["a"]}),
+    "reserve in two": lambda client: client.reserve({KV: ["a"], STATES: ["a"]}),
 }
-REPEATED = {"exist", "find", "confirmed"}
+REPEATED = {"exist", "find", "confirmed", "exist in two"}
 """Those that change nothing."""
 
 
@@ -71,8 +76,8 @@ def http(status: int, content: object) -> bytes:
     return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def client_of(url: str, num_pages: int = 3, timeout_s: float = 5.0) -> MetadataClient:
-    return MetadataClient(url, "kv", num_pages, timeout_s)
+def client_of(url: str, timeout_s: float = 5.0) -> MetadataClient:
+    return MetadataClient(url, timeout_s)
 
 
 @pytest.fixture
@@ -82,32 +87,11 @@ def client(service: MetadataService) -> Iterator[MetadataClient]:
         yield opened
 
 
-def test_a_namespace_that_the_service_does_not_know_is_made(client: MetadataClient) -> None:
-    found = client.reserve(["a"])
-    assert found[:2] == ([(False, 2)], 0), "nobody has to initialise it"
-    assert client.confirm([("a", 2)], [1], found.reservation) == {1}, "page 1 was not reserved, which is told"
-    assert (client.exist(["a", "b"]), client.find(["b", "a"])) == ([True, False], [None, 2]), "a is there"
-    assert client.reserve(["a", "b", "c", "d"])[:2] == ([(True, 2), (False, 1), (False, 0), (False, None)], 0), "full"
-    assert client.confirmed() == 1, "one has a page"
-    client.remove(["a"])
-    assert client.find(["a"]) == [None], "a is gone"
-
-
-def test_another_number_of_pages_is_a_mistake_of_who_configured_it(
-    client: MetadataClient, service: MetadataService
-) -> None:
-    client.initialise()
-    other = client_of(service.url, num_pages=4)
-    with pytest.raises(ConfigurationError, match="exists with 3 pages, got 4"):
-        other.initialise()
-    other.close()
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_service_that_is_gone_is_an_operating_error(serve: Serve, verb: str) -> None:
     service = serve(Catalogue(None))
     with closing(client_of(service.url)) as client:
-        client.initialise()
+        client.initialise([KV])
         service.close()
         with pytest.raises(MetadataError):
             VERBS[verb](client)
@@ -118,7 +102,7 @@ def test_a_service_that_is_gone_is_an_operating_error(serve: Serve, verb: str) -
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_service_that_says_nothing_is_given_up_on(verb: str) -> None:
     with closing(Says(None)) as silent, closing(client_of(silent.url, timeout_s=HELD_S)) as client:
-        client._is_known = True
+        client._known |= {KV, STATES}
         with pytest.raises(MetadataError, match="TimeoutError"):
             VERBS[verb](client)
         assert silent.asked == 1, f"{verb} waits for {HELD_S} s, and not again: asked {silent.asked} times"
@@ -127,7 +111,7 @@ def test_a_service_that_says_nothing_is_given_up_on(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_only_what_changes_nothing_is_asked_again(verb: str) -> None:
     with closing(Says(b"")) as broken, closing(client_of(broken.url)) as client:
-        client._is_known = True
+        client._known |= {KV, STATES}
         with pytest.raises(MetadataError):
             VERBS[verb](client)
         assert broken.asked == 1 + (verb in REPEATED), f"{verb} was asked {broken.asked} times"
@@ -156,7 +140,7 @@ DRIPPED = {
 @pytest.mark.parametrize("begin", DRIPPED.values(), ids=DRIPPED)
 def test_an_answer_that_does_not_end_is_given_up(begin: bytes) -> None:
     with closing(Drips(begin)) as dripping, closing(client_of(dripping.url, timeout_s=HELD_S)) as client:
-        client._is_known = True
+        client._known |= {KV, STATES}
         asked = Thread(target=lambda: raised.append(error_of(client)), daemon=True)
         raised: list[str] = []
         asked.start()
@@ -167,7 +151,7 @@ def test_an_answer_that_does_not_end_is_given_up(begin: bytes) -> None:
 
 def error_of(client: MetadataClient) -> str:
     with pytest.raises(MetadataError) as told:
-        client.clear()
+        client.clear([KV])
     return str(told.value)
 
 
@@ -184,14 +168,20 @@ NONSENSE = {
     "half a pair": http(200, {"exists": [None], "indices": [[False]]}),
     "a failure": http(500, {"detail": "no"}),
     "a refusal": http(422, {"detail": "no"}),
+    "replies without answers": http(200, {"replies": [[200, {}]] * 2}),
+    "too few replies": http(200, {"replies": [[200, {"exists": [True], "indices": [[False, 1]]}]]}),
+    "replies without a status": http(200, {"replies": [{"exists": [True], "indices": [[False, 1]]}] * 2}),
+    "a reply that is a failure": http(
+        200, {"replies": [[200, {"exists": [True], "indices": [[False, 1]]}], [503, {"detail": "no"}]]}
+    ),
 }
 
 
 @pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
-@pytest.mark.parametrize("verb", ["exist", "find", "reserve"])
+@pytest.mark.parametrize("verb", ["exist", "find", "reserve", "exist in two", "reserve in two"])
 def test_nonsense_is_an_operating_error(verb: str, answer: bytes) -> None:
     with closing(Says(answer)) as foolish, closing(client_of(foolish.url)) as client:
-        client._is_known = True
+        client._known |= {KV, STATES}
         with pytest.raises(MetadataError):
             VERBS[verb](client)
 
@@ -199,12 +189,12 @@ def test_nonsense_is_an_operating_error(verb: str, answer: bytes) -> None:
 def test_a_connection_that_was_not_used_for_long_is_not_trusted(
     client: MetadataClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.initialise()
+    client.initialise([KV])
     ((_, first),) = client._idle
-    client.clear()
+    client.clear([KV])
     assert client._idle[0][1] is first, "one connection serves one request after the other"
     monkeypatch.setattr(client_module, "MAX_IDLE_S", 0.0)
-    client.clear()
+    client.clear([KV])
     assert client._idle[0][1] is not first, "the service may have closed it, and a reservation is not asked for twice"
 
 
@@ -222,10 +212,12 @@ TOKEN = "a-token-that-guards-nothing"  # noqa: S105 - of a service of this test
 def test_a_client_presents_its_token() -> None:
     with closing(MetadataService(Catalogue(None), token=TOKEN)) as service:
         service.start()
-        with closing(MetadataClient(service.url, "kv", 3, 5.0, TOKEN)) as client:
-            assert client.reserve(["a"])[:2] == ([(False, 2)], 0), "SEC-7: who has the token is served"
+        with closing(MetadataClient(service.url, 5.0, TOKEN)) as client:
+            assert client.reserve({KV: ["a"]})[KV].indices == [(False, 2)], "SEC-7: who has the token is served"
         for token in (None, f"{TOKEN}X"):
-            with closing(MetadataClient(service.url, "kv", 3, 5.0, token)) as client:
+            with closing(MetadataClient(service.url, 5.0, token)) as client:
                 with pytest.raises(ConfigurationError, match="401 Authorization: expected Bearer") as told:
-                    client.initialise()
+                    client.initialise([KV])
+                with pytest.raises(ConfigurationError, match="401 Authorization: expected Bearer"):
+                    client.initialise([KV, STATES])
                 assert TOKEN not in str(told.value), "SEC-7: no message shows a token"

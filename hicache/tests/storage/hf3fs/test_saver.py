@@ -14,6 +14,7 @@ from hicache.storage.hf3fs import journal as journal_module
 from hicache.storage.hf3fs import saver as saver_module
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.client import MetadataClient
+from hicache.storage.hf3fs.metadata import Namespace, Written
 from hicache.storage.hf3fs.saver import Saver
 from hicache.tests.storage.conftest import Serve
 
@@ -91,9 +92,11 @@ def test_a_service_shortens_its_journal(serve: Serve, tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(journal_module.Journal, "drop_old", drop_old)
         service = serve(catalogue)
-        with closing(MetadataClient(service.url, "kv", 8, 30.0)) as client:
+        space = Namespace(0, "kv", 8)
+        with closing(MetadataClient(service.url, 30.0)) as client:
             for number in range(40):
-                client.confirm([], [], client.reserve([f"key{number}"]).reservation)
+                reservation = client.reserve({space: [f"key{number}"]})[space].reservation
+                client.confirm({space: Written([], [], reservation)})
             assert saved.wait(HANG_S), "the file is written anew while the service serves"
-            assert client.exist(["key0"]) == [False], "and it goes on"
+            assert client.exist({space: ["key0"]}) == {space: [False]}, "and it goes on"
         service.close()
