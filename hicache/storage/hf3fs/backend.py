@@ -12,6 +12,7 @@ from hicache.storage.base import Pieces, PoolQuery, check_queries, usable_pages
 from hicache.storage.hf3fs.access import checked_token, read_token
 from hicache.storage.hf3fs.catalogue import MAX_NAMESPACE_PAGES
 from hicache.storage.hf3fs.client import MetadataClient
+from hicache.storage.hf3fs.local import LocalMetadata
 from hicache.storage.hf3fs.metadata import Asked, MetadataError, Namespace, PageMetadata, Reserved, Written
 from hicache.storage.hf3fs.pages import MAX_KEYS
 from hicache.storage.hf3fs.pool_files import PoolFile, PoolFiles
@@ -22,7 +23,7 @@ from hicache.types import Pool
 
 T = TypeVar("T")
 
-OPTIONS = ("root", "page_bytes", "capacity_pages", "metadata_url", "timeout_s", "token")
+OPTIONS = ("root", "page_bytes", "capacity_pages", "metadata_url", "metadata_file", "timeout_s", "token")
 
 MAX_TIMEOUT_S = 600
 
@@ -39,7 +40,8 @@ class Hf3fsStorage(PagedStorage):
     service; `capacity_pages`, of each pool, or a table by pool: above it the least recently used pages of the pool are
     evicted; `page_bytes`, the size of the largest page of a pool that no cache announces; `metadata_url`, of
     `hicache serve-metadata`; `timeout_s`, for a request and for its whole answer (default 5); `token`, that of
-    the service (default: the variable HICACHE_METADATA_TOKEN, or none).
+    the service (default: the variable HICACHE_METADATA_TOKEN, or none). `metadata_file`, in the place of the last
+    three: the metadata are in this process, and in that file, for pages that no other process uses.
     """
 
     SECRET_OPTIONS = ("token",)
@@ -50,9 +52,8 @@ class Hf3fsStorage(PagedStorage):
         capacity_pages, page_bytes = _capacity(parsed), parsed.optional_count("page_bytes")
         if page_bytes is not None and page_bytes > MAX_PAGE_BYTES:
             parsed.refuse("page_bytes", page_bytes, f"at most {MAX_PAGE_BYTES}")
-        timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
         self._root = parsed.text("root")
-        self._metadata: PageMetadata = MetadataClient(parsed.text("metadata_url"), timeout_s, _token(parsed))
+        self._metadata = _metadata(parsed)
         self._files = PoolFiles(Path(self._root).absolute() / scope, scope, capacity_pages, page_bytes)
         self._open({} if page_bytes is None else {Shard(Pool.KV.value, 0): page_bytes})
 
@@ -238,6 +239,16 @@ def _capacity(parsed: Options) -> int | Mapping[str, int]:
         if num_pages > MAX_NAMESPACE_PAGES:
             parsed.refuse("capacity_pages", found, f"at most {MAX_NAMESPACE_PAGES} of a pool")
     return found
+
+
+def _metadata(parsed: Options) -> PageMetadata:
+    timeout_s = parsed.number("timeout_s", 5, MAX_TIMEOUT_S) or parsed.refuse("timeout_s", 0, "more than none")
+    file, token = parsed.optional_text("metadata_file"), _token(parsed)
+    if file is None:
+        return MetadataClient(parsed.text("metadata_url"), timeout_s, token)
+    if url := parsed.optional_text("metadata_url"):
+        parsed.refuse("metadata_url", url, "nothing beside 'metadata_file'")
+    return LocalMetadata(Path(file))
 
 
 def _token(parsed: Options) -> str | None:

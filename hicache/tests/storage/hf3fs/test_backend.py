@@ -253,6 +253,10 @@ def test_a_folder_that_is_a_link_is_refused(open_here: OpenHere, tmp_path: Path)
         ({"metadata_url": "http://\ud800:1"}, "metadata_url"),
         ({"timeout_s": float("nan")}, "timeout_s"),
         ({"usrbio": True}, "usrbio"),
+        ({"metadata_file": "a"}, "nothing beside 'metadata_file'"),
+        ({"metadata_url": None, "metadata_file": ""}, "metadata_file"),
+        ({"metadata_url": None, "metadata_file": "nul\0"}, "metadata file"),
+        ({"metadata_url": None, "metadata_file": "/dev/null/a"}, "metadata file"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(open_here: OpenHere, options: dict[str, object], said: str) -> None:
