@@ -65,6 +65,10 @@ class Options:
         value = self._given.get(name, default)
         return value if isinstance(value, bool) else self.refuse(name, value, "true or false")
 
+    def optional_flag(self, name: str) -> bool | None:
+        """A bool, or None if the option is missing."""
+        return None if self._given.get(name) is None else self.flag(name, default=False)
+
     def number(self, name: str, default: float, most: float) -> float:
         """A number from 0 to `most`."""
         value = self._given.get(name, default)

@@ -12,10 +12,13 @@ from hicache.storage.base import Pieces, PoolQuery, check_queries, usable_pages
 from hicache.storage.hf3fs.access import checked_token, read_token
 from hicache.storage.hf3fs.catalogue import MAX_NAMESPACE_PAGES
 from hicache.storage.hf3fs.client import MetadataClient
+from hicache.storage.hf3fs.file_io import FileIO, PlainFile
 from hicache.storage.hf3fs.local import LocalMetadata
 from hicache.storage.hf3fs.metadata import Asked, MetadataError, Namespace, PageMetadata, Reserved, Written
+from hicache.storage.hf3fs.page_file import Page
 from hicache.storage.hf3fs.pages import MAX_KEYS
 from hicache.storage.hf3fs.pool_files import PoolFile, PoolFiles
+from hicache.storage.hf3fs.usrbio import UsrbioFile, usrbio_of
 from hicache.storage.keys import Shard
 from hicache.storage.paged import Answer, PagedStorage
 from hicache.storage.registry import Options
@@ -23,7 +26,7 @@ from hicache.types import Pool
 
 T = TypeVar("T")
 
-OPTIONS = ("root", "page_bytes", "capacity_pages", "metadata_url", "metadata_file", "timeout_s", "token")
+OPTIONS = ("root", "page_bytes", "capacity_pages", "metadata_url", "metadata_file", "timeout_s", "token", "usrbio")
 
 MAX_TIMEOUT_S = 600
 
@@ -35,13 +38,15 @@ class Hf3fsStorage(PagedStorage):
     """Stores pages in `root/scope`, a folder of 3FS or of any file system, for the processes of all machines.
 
     Each pool of each rank has a namespace and a file, with slots for pages of its size: pages of one pool take no room
-    of another, and evict none of it. Pages are reserved at the service, written, and confirmed. 3FS is used through the
-    file system, not through its user-space ring (usrbio). Options: `root`, the folder, a different one for each
-    service; `capacity_pages`, of each pool, or a table by pool: above it the least recently used pages of the pool are
-    evicted; `page_bytes`, the size of the largest page of a pool that no cache announces; `metadata_url`, of
-    `hicache serve-metadata`; `timeout_s`, for a request and for its whole answer (default 5); `token`, that of
-    the service (default: the variable HICACHE_METADATA_TOKEN, or none). `metadata_file`, in the place of the last
-    three: the metadata are in this process, and in that file, for pages that no other process uses.
+    of another, and evict none of it. Pages are reserved at the service, written, and confirmed.
+
+    Options: `root`, the folder, a different one for each service; `capacity_pages`, of each pool, or a table by pool:
+    above it the least recently used pages of the pool are evicted; `page_bytes`, the size of the largest page of a pool
+    that no cache announces; `metadata_url`, of `hicache serve-metadata`; `timeout_s`, for a request and for its whole
+    answer (default 5); `token`, that of the service (default: the variable HICACHE_METADATA_TOKEN, or none);
+    `metadata_file`, in the place of the last three: the metadata are in this process, and in that file, for pages that
+    no other process uses; `usrbio`, whether files are read and written through the user-space rings of 3FS (default:
+    where `root` is on 3FS and its library `hf3fs_py_usrbio` is installed).
     """
 
     SECRET_OPTIONS = ("token",)
@@ -52,9 +57,10 @@ class Hf3fsStorage(PagedStorage):
         capacity_pages, page_bytes = _capacity(parsed), parsed.optional_count("page_bytes")
         if page_bytes is not None and page_bytes > MAX_PAGE_BYTES:
             parsed.refuse("page_bytes", page_bytes, f"at most {MAX_PAGE_BYTES}")
-        self._root = parsed.text("root")
+        folder = _made(parsed, scope)
+        open_file = _opening(parsed, folder)
         self._metadata = _metadata(parsed)
-        self._files = PoolFiles(Path(self._root).absolute() / scope, scope, capacity_pages, page_bytes)
+        self._files = PoolFiles(folder, scope, capacity_pages, page_bytes, open_file)
         self._open({} if page_bytes is None else {Shard(Pool.KV.value, 0): page_bytes})
 
     def register_pools(self, page_bytes: Mapping[str, int]) -> None:
@@ -71,26 +77,15 @@ class Hf3fsStorage(PagedStorage):
     def _open(self, page_bytes: Mapping[Shard, int]) -> None:
         """Open the files and the namespaces of pools. Raises ConfigurationError; everything is closed then."""
         try:
-            self._metadata.initialise(self._opened(page_bytes))
+            self._metadata.initialise(self._files.announce(page_bytes))
         except MetadataError as error:
             self.failed(error)
+        except OSError as error:
+            self._release()
+            raise ConfigurationError(_unusable(self._files.folder, error)) from error
         except BaseException:
             self._release()
             raise
-
-    def _opened(self, page_bytes: Mapping[Shard, int]) -> list[Namespace]:
-        folder = self._files.folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if folder.is_symlink():
-                raise ConfigurationError(f"{folder} is a link: the pages of a scope must be in its own folder")
-            return self._files.announce(page_bytes)
-        except (OSError, ValueError) as error:
-            if isinstance(error, ConfigurationError):
-                raise
-            raise ConfigurationError(
-                f"storage option 'root': got {self._root!r}, which cannot be used: {error}"
-            ) from error
 
     def _present(self, keys: Sequence[str]) -> list[bool]:
         return self._answered(self._metadata.exist, keys, False)
@@ -108,20 +103,19 @@ class Hf3fsStorage(PagedStorage):
 
     def _read(self, keys: Sequence[str], targets: Sequence[Pieces]) -> list[Answer]:
         pages = self._answered(self._metadata.find, keys, None)
-        answers = [self._read_one(*each) for each in zip(keys, pages, targets, strict=True)]
+        answers = [Answer.ABSENT] * len(keys)
+        for found, numbers in self._files.by_file(keys).items():
+            there = [Page(keys[one], page, targets[one]) for one in numbers if (page := pages[one]) is not None]
+            told = iter(self._told(found.file.read(there)))
+            for one in numbers:
+                answers[one] = answers[one] if pages[one] is None else next(told)
         damaged = [number for number, answer in enumerate(answers) if answer.is_damage]
         if damaged:
             self._recheck(damaged, keys, pages, answers)
         return answers
 
-    def _read_one(self, key: str, page: int | None, pieces: Pieces) -> Answer:
-        found = None if page is None else self._files.of(Shard.of_key(key))
-        if page is None or found is None:
-            return Answer.ABSENT
-        try:
-            return found.file.read(key, page, pieces)
-        except OSError as error:
-            return self.failed(error)
+    def _told(self, answers: Sequence[Answer | OSError]) -> list[Answer]:
+        return [self.failed(one) if isinstance(one, OSError) else one for one in answers]
 
     def _recheck(
         self, damaged: Sequence[int], keys: Sequence[str], pages: Sequence[int | None], answers: list[Answer]
@@ -166,9 +160,11 @@ class Hf3fsStorage(PagedStorage):
         written: dict[PoolFile, list[tuple[str, int]]] = {file: [] for file, own in reserved.items() if own}
         try:
             for file, done in written.items():
-                for page, number in reserved[file].items():
-                    answers[number] = self._write_one(file, keys[number], page, sources[number])
-                    if answers[number] is Answer.DONE:
+                own = reserved[file]
+                told = file.file.write([Page(keys[one], page, sources[one]) for page, one in own.items()])
+                for (page, number), answer in zip(own.items(), self._told(told), strict=True):
+                    answers[number] = answer
+                    if answer is Answer.DONE:
                         done.append((keys[number], page))
         finally:
             refused = self._confirm(reserved, written, found)
@@ -191,13 +187,6 @@ class Hf3fsStorage(PagedStorage):
         }
         refused = self._metadata.confirm(told)
         return {file: refused[file.space] for file in written}
-
-    def _write_one(self, found: PoolFile, key: str, page: int, pieces: Pieces) -> Answer:
-        try:
-            found.file.write(key, page, pieces)
-        except OSError as error:
-            return self.failed(error)
-        return Answer.DONE
 
     def _remove_all(self) -> bool:
         self._metadata.clear(list(self._files.stored()))
@@ -239,6 +228,34 @@ def _capacity(parsed: Options) -> int | Mapping[str, int]:
         if num_pages > MAX_NAMESPACE_PAGES:
             parsed.refuse("capacity_pages", found, f"at most {MAX_NAMESPACE_PAGES} of a pool")
     return found
+
+
+def _made(parsed: Options, scope: str) -> Path:
+    """The folder of a scope, which is there now."""
+    folder = Path(parsed.text("root")).absolute() / scope
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(_unusable(folder, error)) from error
+    if folder.is_symlink():
+        raise ConfigurationError(f"{folder} is a link: the pages of a scope must be in its own folder")
+    return folder
+
+
+def _unusable(folder: Path, error: Exception) -> str:
+    return f"storage option 'root': {str(folder)!r} cannot be used: {error}"
+
+
+def _opening(parsed: Options, folder: Path) -> Callable[[Path, int], FileIO]:
+    """What opens the files of a folder: through the rings of 3FS, or plainly."""
+    is_wanted = parsed.optional_flag("usrbio")
+    found = None if is_wanted is False else usrbio_of(folder)
+    if found is not None:
+        library, mount_point = found
+        return lambda path, slot_bytes: UsrbioFile(path, slot_bytes, library, mount_point)
+    if is_wanted:
+        parsed.refuse("usrbio", True, f"false: hf3fs_py_usrbio is not installed, or {folder} is not on 3FS")
+    return lambda path, _: PlainFile(path)
 
 
 def _metadata(parsed: Options) -> PageMetadata:

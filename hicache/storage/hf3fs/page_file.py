@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from stat import S_ISREG
+from collections.abc import Sequence
 from struct import Struct
+from typing import NamedTuple
 
 from hicache.storage.base import Pieces
-from hicache.storage.page_io import checksum, identity, read_into, write_from
+from hicache.storage.hf3fs.file_io import FileIO, Move
+from hicache.storage.page_io import checksum, identity
 from hicache.storage.paged import Answer, page_bytes
 
 HEADER = Struct("<8sQQ")
@@ -24,42 +25,49 @@ def slot_bytes_of(page_bytes_limit: int) -> int:
     return -(-(HEADER.size + page_bytes_limit) // BLOCK_BYTES) * BLOCK_BYTES
 
 
+class Page(NamedTuple):
+    """A page of the file, the key that it is for, and its bytes in memory."""
+
+    key: str
+    number: int
+    pieces: Pieces
+
+
 class PageFile:
-    """`num_pages` slots for pages of at most `page_bytes`. Raises OSError when the file cannot be opened.
+    """`num_pages` slots for pages of at most `page_bytes`, in a file that this closes.
 
     Slots are not locked, and another process may write one at any time: the checksum, which includes the key, shows
     whether a page was read completely. The service assigns the last page first, so the last page has the first slot,
     and the file grows with its contents.
     """
 
-    def __init__(self, path: Path, scope: str, num_pages: int, page_bytes: int) -> None:
+    def __init__(self, file: FileIO, scope: str, num_pages: int, page_bytes: int) -> None:
+        self._file = file
         self._scope = scope
         self._num_pages = num_pages
         self._slot_bytes = slot_bytes_of(page_bytes)
-        # A pipe would be waited for.
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-        if not S_ISREG(os.fstat(self._file).st_mode):
-            os.close(self._file)
-            raise OSError(f"{path} is no file")
 
-    def read(self, key: str, page: int, pieces: Pieces) -> Answer:
-        """Read a page directly into memory and verify it there. Answers DONE or the kind of damage. Raises OSError."""
-        header = bytearray(HEADER.size)
-        found = read_into(self._file, [memoryview(header), *pieces], self._offset(page))
-        if found < HEADER.size:
-            return Answer.SHORT
-        form, length, expected = HEADER.unpack(header)
-        if form != FORMAT:
-            return Answer.CORRUPT
-        wanted = page_bytes(pieces)
-        if length != wanted or found < HEADER.size + wanted:
-            return Answer.LONG if length > wanted else Answer.SHORT
-        return Answer.DONE if checksum(pieces, identity(self._scope, key)) == expected else Answer.CORRUPT
+    def read(self, pages: Sequence[Page]) -> list[Answer | OSError]:
+        """Read pages into memory and verify them there: DONE, the kind of damage, or the error of the system."""
+        headers = [bytearray(HEADER.size) for _ in pages]
+        found = self._file.read(
+            [self._move(page, memoryview(header)) for page, header in zip(pages, headers, strict=True)]
+        )
+        return [
+            self._verified(page, header, count) if count >= 0 else _error(count)
+            for page, header, count in zip(pages, headers, found, strict=True)
+        ]
 
-    def write(self, key: str, page: int, pieces: Pieces) -> None:
-        """Write a page. Raises OSError."""
-        header = HEADER.pack(FORMAT, page_bytes(pieces), checksum(pieces, identity(self._scope, key)))
-        write_from(self._file, [memoryview(header), *pieces], self._offset(page))
+    def write(self, pages: Sequence[Page]) -> list[Answer | OSError]:
+        """Write pages: DONE, or the error of the system."""
+        headers = [
+            HEADER.pack(FORMAT, page_bytes(page.pieces), checksum(page.pieces, identity(self._scope, page.key)))
+            for page in pages
+        ]
+        found = self._file.write(
+            [self._move(page, memoryview(header)) for page, header in zip(pages, headers, strict=True)]
+        )
+        return [Answer.DONE if count >= 0 else _error(count) for count in found]
 
     def holds(self, pieces: Pieces) -> bool:
         """Whether a page fits into a slot."""
@@ -67,7 +75,23 @@ class PageFile:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._file.close()
 
-    def _offset(self, page: int) -> int:
-        return (self._num_pages - 1 - page) * self._slot_bytes
+    def _move(self, page: Page, header: memoryview) -> Move:
+        return Move((self._num_pages - 1 - page.number) * self._slot_bytes, [header, *page.pieces])
+
+    def _verified(self, page: Page, header: bytearray, found: int) -> Answer:
+        if found < HEADER.size:
+            return Answer.SHORT
+        form, length, expected = HEADER.unpack(header)
+        if form != FORMAT:
+            return Answer.CORRUPT
+        wanted = page_bytes(page.pieces)
+        if length != wanted or found < HEADER.size + wanted:
+            return Answer.LONG if length > wanted else Answer.SHORT
+        is_whole = checksum(page.pieces, identity(self._scope, page.key)) == expected
+        return Answer.DONE if is_whole else Answer.CORRUPT
+
+
+def _error(count: int) -> OSError:
+    return OSError(-count, os.strerror(-count))

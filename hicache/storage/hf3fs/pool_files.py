@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from hicache.errors import ConfigurationError
+from hicache.storage.hf3fs.file_io import FileIO
 from hicache.storage.hf3fs.metadata import Namespace
-from hicache.storage.hf3fs.page_file import PageFile
+from hicache.storage.hf3fs.page_file import PageFile, slot_bytes_of
 from hicache.storage.keys import Shard
 
 _NAME = re.compile(r"(.+)\.rank(\d+)\.(\d+)x(\d+)")
@@ -29,16 +30,22 @@ class PoolFiles:
     """The files of a scope, opened at their first use.
 
     `capacity_pages`: of each pool, or by pool. `page_bytes`: of pools that no cache has announced; None if all are
-    announced before their first use.
+    announced before their first use. `open_file`: opens a file for pages of so many bytes.
     """
 
     def __init__(
-        self, folder: Path, scope: str, capacity_pages: int | Mapping[str, int], page_bytes: int | None
+        self,
+        folder: Path,
+        scope: str,
+        capacity_pages: int | Mapping[str, int],
+        page_bytes: int | None,
+        open_file: Callable[[Path, int], FileIO],
     ) -> None:
         self.folder = folder
         self._scope = scope
         self._capacity_pages = capacity_pages
         self._page_bytes = page_bytes
+        self._open_file = open_file
         self._announced = dict[Shard, int]()
         self._files = dict[tuple[Shard, int], PoolFile]()
         self._lock = Lock()
@@ -59,7 +66,8 @@ class PoolFiles:
         with self._lock:
             if (shard, page_bytes) not in self._files:
                 name = f"{shard.pool}.rank{shard.rank}.{num_pages}x{page_bytes}"
-                file = PageFile(self.folder / name, self._scope, num_pages, page_bytes)
+                opened = self._open_file(self.folder / name, slot_bytes_of(page_bytes))
+                file = PageFile(opened, self._scope, num_pages, page_bytes)
                 self._files[shard, page_bytes] = PoolFile(self._space(shard, num_pages, page_bytes), file, page_bytes)
             return self._files[shard, page_bytes]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from errno import EIO, ENOSPC
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 
 from hicache.errors import ConfigurationError
-from hicache.storage.base import Pieces
 from hicache.storage.hf3fs import backend as backend_module
 from hicache.storage.hf3fs import fields as fields_module
 from hicache.storage.hf3fs import metadata as metadata_module
@@ -20,11 +20,13 @@ from hicache.storage.hf3fs.access import TOKEN_VARIABLE
 from hicache.storage.hf3fs.backend import Hf3fsStorage
 from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.metadata import Asked, Namespace, Reserved
-from hicache.storage.hf3fs.page_file import HEADER, slot_bytes_of
+from hicache.storage.hf3fs.page_file import HEADER, Page, slot_bytes_of
 from hicache.storage.hf3fs.pool_files import PoolFile
 from hicache.storage.hf3fs.service import MetadataService
+from hicache.storage.hf3fs.usrbio import LIBRARY
 from hicache.storage.keys import Shard
 from hicache.tests.storage.conftest import PAGE_BYTES, SCOPE, Open, Serve, in_pieces, page, put, take
+from hicache.tests.storage.hf3fs.usrbio_stand_in import UsrbioStandIn
 
 OpenHere = Callable[..., Any]
 
@@ -32,12 +34,22 @@ SLOT_BYTES = 12_288
 """Of a page of PAGE_BYTES: whole blocks of 4 KiB."""
 
 
+@pytest.fixture(params=[False, True], ids=["plain files", "stand-in of usrbio"])
+def usrbio(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bool:
+    """Whether pages go through rings: those of a stand-in, which is not the library of 3FS."""
+    stand_in = UsrbioStandIn(tmp_path)
+    if request.param:
+        monkeypatch.setitem(sys.modules, LIBRARY, stand_in)
+    return bool(request.param)
+
+
 @pytest.fixture
-def open_here(open_in: Open, service: MetadataService) -> OpenHere:
+def open_here(open_in: Open, service: MetadataService, usrbio: bool) -> OpenHere:
     """Opens one more instance of the test's scope, with room for so many pages."""
 
     def open_one(capacity_pages: int = 4, **options: object) -> Any:
-        told = {"page_bytes": PAGE_BYTES, "metadata_url": service.url, "capacity_pages": capacity_pages, **options}
+        own = {"page_bytes": PAGE_BYTES, "metadata_url": service.url, "capacity_pages": capacity_pages}
+        told = {**own, **({} if usrbio else {"usrbio": False}), **options}
         return open_in("hf3fs", **told)
 
     return open_one
@@ -59,10 +71,10 @@ def before_reading(monkeypatch: pytest.MonkeyPatch, backend: Any, act: Callable[
     file = own(backend).file
     read = file.read
 
-    def read_late(key: str, where: int, pieces: Pieces) -> object:
+    def read_late(pages: Sequence[Page]) -> object:
         monkeypatch.setattr(file, "read", read)
         act()
-        return read(key, where, pieces)
+        return read(pages)
 
     monkeypatch.setattr(file, "read", read_late)
 
@@ -93,7 +105,7 @@ def test_a_page_that_is_being_overwritten_is_a_miss(open_here: OpenHere, monkeyp
     def overwrite_half() -> None:
         space = own(theirs).space
         ((_, where),) = theirs._metadata.reserve({space: ["b"]})[space].indices
-        own(theirs).file.write("b", where, [memoryview(page(2))[: PAGE_BYTES // 2]])
+        own(theirs).file.write([Page("b", where, [memoryview(page(2))[: PAGE_BYTES // 2]])])
 
     before_reading(monkeypatch, mine, overwrite_half)
     assert take(mine, "a") is None, "STORE-3: half of it is another's"
@@ -103,7 +115,7 @@ def test_a_page_that_is_being_overwritten_is_a_miss(open_here: OpenHere, monkeyp
 def test_bytes_under_another_key_are_damage(open_here: OpenHere) -> None:
     backend = open_here(1)
     put(backend, a=page(1))
-    own(backend).file.write("b", 0, [memoryview(page(1))])
+    own(backend).file.write([Page("b", 0, [memoryview(page(1))])])
     assert take(backend, "a") is None, "STORE-3: the same bytes were kept under another name"
     assert backend.stats().misses == {"corrupt": 1}, f"counted with its reason: {backend.stats()}"
     assert backend.has(["a"]) == [False], "PF13: what nobody can read goes"
@@ -134,10 +146,9 @@ def test_a_write_that_fails_gives_its_page_back(
     backend = open_here(2)
     write = own(backend).file.write
 
-    def fail(key: str, where: int, pieces: Pieces) -> None:
-        if key == "b":
-            raise OSError(code, os.strerror(code))
-        write(key, where, pieces)
+    def fail(pages: Sequence[Page]) -> list[object]:
+        failed = OSError(code, os.strerror(code))
+        return [failed if one.key == "b" else write([one])[0] for one in pages]
 
     with monkeypatch.context() as broken:
         broken.setattr(own(backend).file, "write", fail)
@@ -156,9 +167,9 @@ def test_a_writer_that_was_too_slow_confirms_nothing(
     mine, theirs = (open_in("hf3fs", **told) for _ in range(2))
     write = own(mine).file.write
 
-    def write_late(key: str, where: int, pieces: Pieces) -> None:
+    def write_late(pages: Sequence[Page]) -> object:
         assert put(theirs, b=page(2)) == [True], "the page is given to another"
-        write(key, where, pieces)
+        return write(pages)
 
     monkeypatch.setattr(own(mine).file, "write", write_late)
     assert put(mine, a=page(1)) == [False], "STORE-10: the page was not this writer's any more"
@@ -252,7 +263,7 @@ def test_a_folder_that_is_a_link_is_refused(open_here: OpenHere, tmp_path: Path)
         ({"metadata_url": "http://a\0:1"}, "metadata_url"),
         ({"metadata_url": "http://\ud800:1"}, "metadata_url"),
         ({"timeout_s": float("nan")}, "timeout_s"),
-        ({"usrbio": True}, "usrbio"),
+        ({"usrbio": 1}, "usrbio"),
         ({"metadata_file": "a"}, "nothing beside 'metadata_file'"),
         ({"metadata_url": None, "metadata_file": ""}, "metadata_file"),
         ({"metadata_url": None, "metadata_file": "nul\0"}, "metadata file"),
@@ -339,7 +350,7 @@ def test_a_backend_that_is_refused_leaves_no_file_open(open_here: OpenHere) -> N
 def test_a_key_twice_is_there_only_if_it_was_written(open_here: OpenHere, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_here()
     with monkeypatch.context() as broken:
-        broken.setattr(own(backend).file, "write", no_space)
+        broken.setattr(os, "pwritev", no_space)
         found = backend.set(["a", "a"], [in_pieces(page(1))] * 2, ())
     assert found == [False, False], f"STORE-4: nothing was written, got {found}"
     assert backend.set(["a", "a"], [in_pieces(page(1))] * 2, ()) == [True, True], "STORE-4: now it is"
