@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hicache.storage.hf3fs import service
+from hicache.storage.hf3fs.catalogue import Catalogue
+from hicache.storage.hf3fs.routes import Reply, reply
 from hicache.testing.plugin.backends import place, pytest_generate_tests, store, writers
 from hicache.testing.plugin.fixtures import adapter_type
 from hicache.testing.storage.subject import Place
@@ -11,6 +14,19 @@ from hicache.testing.storage.subject import Place
 from .metadata import Metadata
 
 __all__ = ["adapter_type", "metadata", "place", "pytest_generate_tests", "store", "writers"]
+
+
+@pytest.fixture
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The path of each exchange with the metadata services of this process, from now on."""
+    paths: list[str] = []
+
+    def note(catalogue: Catalogue, path: str, body: bytes) -> Reply:
+        paths.append(path)
+        return reply(catalogue, path, body)
+
+    monkeypatch.setattr(service, "reply", note)
+    return paths
 
 
 @pytest.fixture

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from hicache.storage.base import PoolQuery
-from hicache.storage.hf3fs import service
-from hicache.storage.hf3fs.catalogue import Catalogue
 from hicache.storage.hf3fs.pages import MAX_KEYS
-from hicache.storage.hf3fs.routes import Reply, reply
 from hicache.testing.contract import clause
 from hicache.testing.storage.driver import StorageDriver
 from hicache.testing.storage.faults import files_of
@@ -36,19 +33,6 @@ def small(place: Place, tmp_path: Path) -> Iterator[Place]:
     """A place with room for 8 pages of each pool."""
     with closing(Place(place.subject, tmp_path, page_bytes=PAGE, capacity_bytes=ROOM * PAGE)) as opened:
         yield opened
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The path of each exchange with the metadata services of this process, from now on."""
-    paths: list[str] = []
-
-    def note(catalogue: Catalogue, path: str, body: bytes) -> Reply:
-        paths.append(path)
-        return reply(catalogue, path, body)
-
-    monkeypatch.setattr(service, "reply", note)
-    return paths
 
 
 def of_rank(keys: Sequence[str], rank: int) -> list[str]:
@@ -124,7 +108,7 @@ def test_clear_removes_the_pages_of_all_pools(small: Place) -> None:
 
 
 @clause("STORE-15")
-def test_all_pools_are_asked_for_in_one_exchange(place: Place, asked: list[str]) -> None:
+def test_all_pools_are_asked_for_in_one_exchange(place: Place, exchanges: list[str]) -> None:
     backend = place.open(place.scope("a"))
     pools = [page_keys(ROOM, pool) for pool in POOLS]
     keys = [key for pool in pools for key in pool]
@@ -133,14 +117,14 @@ def test_all_pools_are_asked_for_in_one_exchange(place: Place, asked: list[str])
     queries = [PoolQuery(pool, HitPolicy.TRAILING_PAGES, 1) for pool in pools[1:]]
     verbs = {"set": 2, "exists": 1, "get": 1}
     for verb, expected in verbs.items():
-        asked.clear()
+        exchanges.clear()
         if verb == "exists":
             pages_found = backend.exists(pools[0], queries, [])
             assert pages_found == ROOM, f"STORE-2: all pools have {ROOM} pages, got {pages_found}"
         else:
             answers = getattr(backend, verb)(keys, pages, [])
             assert all(answers), f"STORE-3: expected {verb} of {len(keys)} pages to succeed, got {answers}"
-        assert len(asked) == expected, f"STORE-15: {verb}, 4 pools: expected {expected} exchanges, got {asked}"
+        assert len(exchanges) == expected, f"STORE-15: {verb}, 4 pools: expected {expected} exchanges, got {exchanges}"
 
 
 def batch(metadata: Metadata, *requests: tuple[str, object]) -> tuple[int, object]:

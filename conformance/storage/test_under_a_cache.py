@@ -187,7 +187,7 @@ def test_a_cache_goes_on_without_a_backend_that_hangs(cached: tuple[Driver, Scri
 @clause("STORE-15")
 @pytest.mark.usefixtures("metadata")
 def test_the_pages_of_a_hybrid_take_the_room_that_each_pool_needs(
-    place: Place, adapter_type: type[CacheAdapter]
+    place: Place, adapter_type: type[CacheAdapter], exchanges: list[str]
 ) -> None:
     require(adapter_type, NEEDS | {Capability.MAMBA})
     with over_the_backend(place, adapter_type) as driver:
@@ -200,5 +200,8 @@ def test_the_pages_of_a_hybrid_take_the_room_that_each_pool_needs(
         assert state < length <= most, (
             f"STORE-15: {len(PROMPT)} pages of KV and a state: expected {state} to {most} bytes of files, got {length}"
         )
+        exchanges.clear()
         came = prefetch(driver)
     assert came == len(PROMPT), f"STORE-15: expected {len(PROMPT)} pages and the state from storage, {came} came"
+    # It asks which pages exist, and then where those of each pool are.
+    assert len(exchanges) == 1 + 2, f"STORE-15: a prefix of two pools: expected 3 exchanges, got {exchanges}"
