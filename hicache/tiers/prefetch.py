@@ -14,6 +14,7 @@ from hicache.config import CacheConfig
 from hicache.errors import ReceiptError
 from hicache.keys import RadixKey, chain_seed, hash_pages
 from hicache.parallel.agree import Agreement
+from hicache.storage.base import BATCH_PAGES
 from hicache.tiers.backup import BackupManager
 from hicache.tiers.evict import HostEvictor
 from hicache.tiers.quarantine import HeldPages, Quarantine
@@ -26,7 +27,7 @@ from hicache.tree.node import FULL, Node
 from hicache.types import NO_SLOTS, Component, EventKind, Slots, StopPolicy, StorageKind, Tier
 
 MAX_QUERIES = 4
-"""How often one prefetch asks how much storage has."""
+"""How often a prefetch asks how much storage has, for each part that it reads."""
 
 
 class PrefetchStopPolicy:
@@ -41,6 +42,11 @@ class PrefetchStopPolicy:
         self._cap_s = storage.timeout_cap_s
         self._clock = clock
         self._agreement = agreement
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether a request may go on before its prefetch has ended."""
+        return self._policy is not StopPolicy.WAIT_COMPLETE
 
     def deadline_s(self, pages: int) -> float:
         """Until when the policy `timeout` waits for a prefetch of so many pages that begins now."""
@@ -61,38 +67,43 @@ class PrefetchStopPolicy:
 class PrefetchOperation:
     """A prefix that a request waits for, and its host pages until they are a node's or free.
 
-    `key`: of all pages that are wanted. `anchor`: the best match, the last node that the tree had; it ends at page
-    `start`. `hashes`: of the pages past it. `pin`: keeps the anchor in the tree; None for the root. `deadline_s`: until
-    when the policy `timeout` waits. `length`: pages of the prefix that is tried. `job`: what storage does for it now,
-    or None. `queries`: how often it asked how much storage has. `pages`: by component, its host pages. `pages_read`: by
-    pool that a prefix needs without a gap, how many of its first pages have come. `came_tokens`: once it has ended, how
-    far the tree matches past `start`.
+    `key`: of all pages that are wanted. `begin`: the page where the best match ended at first. `anchor`: the last node
+    before what is read now. `hashes`: of the pages past it that storage may have. `pin`: keeps the anchor in the tree;
+    None for the root. `deadline_s`: until when the policy `timeout` waits. `part`: at most so many pages are read
+    before they are inserted. `length`: pages of the prefix that is tried. `job`: what storage does for it now, or None.
+    `queries`: how often it asked how much storage has, for this part. `pages`: by component, its host pages.
+    `pages_read`: by pool that a prefix needs without a gap, how many of its first pages have come. `came`: how many
+    pages past `begin` the tree has since it inserted a part. `has_ended`: what it brought is in the tree, or it brought
+    nothing.
     """
 
     key: RadixKey
+    begin: int
     anchor: Node
-    start: int
     hashes: Sequence[str]
     pin: LockReceipt | None
     deadline_s: float
-    length: int
+    part: int
+    length: int = 0
     job: StorageJob | None = None
     queries: int = 0
     pages: dict[str, Slots] = field(default_factory=dict)
     pages_read: dict[str, int] = field(default_factory=dict)
-    came_tokens: int | None = None
+    came: int = 0
+    has_ended: bool = False
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it has ended: what it brought is in the tree, or it brought nothing."""
-        return self.came_tokens is not None
+    def is_last_part(self) -> bool:
+        """Whether the part that is tried is all that is left."""
+        return self.part >= len(self.hashes)
 
 
 class PrefetchManager:
     """Prefetches of one cache. The host pages of a prefetch belong to it until they are inserted into the tree.
 
     A prefetch asks storage how long a prefix it has, takes host pages for it, reads it, and inserts it into the tree.
-    When less comes than storage said, it asks again for less.
+    When less comes than storage said, it asks again for less. A long prefix with a window or a state, whose prefetch
+    may be cut, is read in parts that each have their own: a part is at most as long as all before it together.
     """
 
     def __init__(
@@ -115,6 +126,7 @@ class PrefetchManager:
         self._page_size = tree.config.page_size
         self._threshold = max(1, -(-config.prefetch_threshold // self._page_size))
         self._limit = config.limit_tokens // self._page_size
+        self._reads_parts = bool(requests.tail_pools) and stop_policy.may_cut
         self._under_way: list[PrefetchOperation] = []
         self._awaited: set[PrefetchOperation] = set()
 
@@ -137,18 +149,18 @@ class PrefetchManager:
         if wanted + sum(len(one.hashes) for one in self._under_way if not one.has_ended) > self._limit:
             self._tree.counters.prefetches_limited += 1
             return None
-        pin = None if anchor.is_root else self._tree.locks.pin(anchor, Tier.HOST)
+        pin = self._pin(anchor)
         if not self._backups.back_up_path(anchor):
             self._unpin(pin)
             return None
         operation = PrefetchOperation(
             key=key,
+            begin=anchor.end,
             anchor=anchor,
-            start=anchor.end,
             hashes=self._hashes(key, anchor),
             pin=pin,
             deadline_s=self._stop_policy.deadline_s(wanted),
-            length=wanted,
+            part=BATCH_PAGES if self._reads_parts else wanted,
         )
         self._under_way.append(operation)
         self._awaited.add(operation)
@@ -166,15 +178,16 @@ class PrefetchManager:
                 return None
             self._tree.counters.prefetches_cut += 1
             self._insert(operation, self._usable_so_far(operation))
+            self._end(operation)
         self._awaited.remove(operation)
-        return operation.came_tokens
+        return operation.came * self._page_size
 
     def abort(self, operation: PrefetchOperation) -> None:
         """Nobody waits any more: free what has come. Raises ReceiptError when the ticket has ended."""
         self._require_awaited(operation)
         self._awaited.remove(operation)
         if not operation.has_ended:
-            self._end(operation, 0)
+            self._end(operation)
 
     def note_host_copy(self, node: Node) -> None:
         """A node got its host copy. If it is an anchor, pin the copy: until now the pin was a device lock."""
@@ -193,18 +206,18 @@ class PrefetchManager:
             if operation.has_ended:
                 self._free(operation)
             else:
-                self._end(operation, 0)
+                self._end(operation)
 
     def abandon(self, quarantine: Quarantine) -> None:
         """Storage does not answer: end everything with nothing, and hand over the pages that it may still write to."""
         for operation in self.under_way:
             if not operation.has_ended:
-                self._end(operation, 0)
+                self._end(operation)
             if operation.job is not None and operation in self._under_way:
                 self._under_way.remove(operation)
                 quarantine.hold(HeldPages(self._queue, operation.job, operation.pages, {}, None))
 
-    # The life of a prefetch: query, read, insert, end.
+    # The life of a prefetch: query, read, insert, part by part, and end.
 
     def take_over(self) -> None:
         """Go on with the prefetches whose job has ended."""
@@ -219,10 +232,12 @@ class PrefetchManager:
         if operation.has_ended:
             self._free(operation)
         elif job.kind is StorageKind.QUERY:
-            self._read(operation, sum(answers))
+            self._note_usable(operation, job, sum(answers))
         else:
             self._count(operation, job, answers)
             left = self._length_left(operation, job, answers)
+            if self._unbroken(operation) < operation.length:
+                operation.hashes = operation.hashes[:left]
             has_tails = is_complete(job, answers) or not self._requests.tail_pools
             if has_tails and self._unbroken(operation) >= left:
                 operation.length = left
@@ -231,22 +246,53 @@ class PrefetchManager:
                 self._query(operation, left)
 
     def _query(self, operation: PrefetchOperation, length: int) -> None:
-        """Ask how much of a prefix storage has. Ends the prefetch below the threshold, or after MAX_QUERIES."""
-        if length < self._threshold or operation.queries == MAX_QUERIES:
-            self._end(operation, 0)
+        """Ask how much of a prefix storage has. Gives the part up below the threshold, or after MAX_QUERIES."""
+        if self._is_too_short(operation, length) or operation.queries == MAX_QUERIES:
+            self._give_part_up(operation)
             return
         operation.queries += 1
         operation.job = self._queue.add(self._requests.query(operation.hashes[:length], operation.anchor))
+
+    def _note_usable(self, operation: PrefetchOperation, job: StorageJob, length: int) -> None:
+        """Storage can give a prefix of so many pages: of all that is wanted, or of a part."""
+        (query,) = job.parts
+        if len(query.keys) > operation.part:
+            operation.hashes = operation.hashes[:length]
+            self._begin_part(operation)
+        else:
+            self._read(operation, length)
+
+    def _begin_part(self, operation: PrefetchOperation) -> None:
+        """Read all that is left if it is no longer than a part; otherwise ask for a prefix that ends in the part."""
+        operation.queries = 0
+        if operation.is_last_part:
+            self._read(operation, len(operation.hashes))
+        else:
+            self._query(operation, operation.part)
+
+    def _give_part_up(self, operation: PrefetchOperation) -> None:
+        """No prefix that ends in this part can be had: try one that is twice as long, or end."""
+        if operation.is_last_part:
+            self._end(operation)
+        else:
+            operation.part *= 2
+            self._begin_part(operation)
+
+    def _is_too_short(self, operation: PrefetchOperation, length: int) -> bool:
+        """Whether so many more pages are none, or all together are below the threshold."""
+        return length < max(1, self._threshold - operation.came)
 
     def _read(self, operation: PrefetchOperation, length: int) -> None:
         """Take host pages for what storage has, and read it; ask for less when there is no room."""
         wanted = self._requests.wanted(length)
         self._give_back_beyond(operation, wanted)
         missing = {name: count - len(operation.pages.get(name, NO_SLOTS)) for name, count in wanted.items()}
-        if length < self._threshold:
-            self._end(operation, 0)
+        if self._is_too_short(operation, length):
+            self._give_part_up(operation)
         elif (taken := self._evictor.allocate(missing)) is None:
-            self._query(operation, self._length_with_room(length, missing[Component.FULL]))
+            # What there is no room for now is not asked for again.
+            operation.hashes = operation.hashes[: self._length_with_room(wanted, missing)]
+            self._query(operation, len(operation.hashes))
         else:
             for name, pages in taken.items():
                 operation.pages[name] = np.concatenate((operation.pages.get(name, NO_SLOTS), pages))
@@ -255,10 +301,10 @@ class PrefetchManager:
             job = self._requests.read(hashes, operation.pages, pages_read, operation.anchor)
             operation.job = self._queue.add(job)
 
-    def _length_with_room(self, length: int, missing: int) -> int:
-        """The longest prefix that there is room for; 0 when another component than FULL is short."""
-        available = self._evictor.available(Component.FULL)
-        return length - missing + available if available < missing else 0
+    def _length_with_room(self, wanted: Mapping[str, int], missing: Mapping[str, int]) -> int:
+        """The longest prefix that there is room for. One that is shorter than its window needs all pages of it."""
+        room = {name: wanted[name] - count + self._evictor.available(name) for name, count in missing.items()}
+        return min(pages for name, pages in room.items() if pages < wanted[name])
 
     def _give_back_beyond(self, operation: PrefetchOperation, wanted: Mapping[str, int]) -> None:
         """Free the pages that a shorter prefix does not need."""
@@ -272,29 +318,48 @@ class PrefetchManager:
     def _try_insert(self, operation: PrefetchOperation) -> None:
         """Insert all that was tried. While a node on the key is being backed up, the prefetch waits for that."""
         on_key = [operation.anchor, *self._tree.radix.walk(operation.key)]
-        if all(node.host[FULL].transfer is None for node in on_key):
-            self._insert(operation, operation.length)
-
-    def _insert(self, operation: PrefetchOperation, length: int) -> None:
-        """Insert so many pages of what came into the tree, and end."""
-        if not length or not self._tree.can_back_up_child(operation.anchor):
-            self._end(operation, 0)
+        if any(node.host[FULL].transfer is not None for node in on_key):
             return
-        end = (operation.start + length) * self._tree.radix.bytes_per_page
+        is_last = operation.is_last_part
+        best = self._insert(operation, operation.length)
+        if is_last or not self._move_anchor(operation, best):
+            self._end(operation)
+        else:
+            operation.part = max(BATCH_PAGES, operation.came)
+            self._begin_part(operation)
+
+    def _insert(self, operation: PrefetchOperation, length: int) -> Node:
+        """Insert so many pages of what came into the tree; returns the best match by then."""
+        if not length or not self._tree.can_back_up_child(operation.anchor):
+            return operation.anchor
+        start = operation.anchor.end
+        end = (start + length) * self._tree.radix.bytes_per_page
         key = RadixKey(operation.key.data[:end], operation.key.namespace)
-        full = operation.pages.pop(Component.FULL)
-        pages = {Component.FULL.value: full[:length], **operation.pages}
-        operation.pages = {Component.FULL: full[length:]}
+        wanted = self._requests.wanted(length)
+        pages = {name: operation.pages[name][:count] for name, count in wanted.items()}
+        operation.pages = {name: operation.pages[name][count:] for name, count in wanted.items()}
+        operation.pages_read = {}
         self._tree.counters.bytes_prefetched += self._requests.bytes_of(pages)
-        unused = HostInsertion(self._tree, key, operation.start, pages).insert_host(self._tree.tick())
+        unused = HostInsertion(self._tree, key, start, pages).insert_host(self._tree.tick())
         for name, own in unused.items():
             self._evictor.free(name, own)
-        came = self._tree.match(operation.key).best.end - operation.start
-        self._end(operation, max(0, came) * self._page_size)
+        best = self._tree.match(operation.key).best
+        operation.came = max(0, best.end - operation.begin)
+        return best
 
-    def _end(self, operation: PrefetchOperation, came_tokens: int) -> None:
-        """End with so many tokens. Pages that storage still writes to are freed when the read job has ended."""
-        operation.came_tokens = came_tokens
+    def _move_anchor(self, operation: PrefetchOperation, best: Node) -> bool:
+        """Go on from the best match; False when nothing is left, or when it cannot be backed up now."""
+        brought = best.end - operation.anchor.end
+        if not 0 < brought < len(operation.hashes):
+            return False
+        before, operation.pin = operation.pin, self._pin(best)
+        self._unpin(before)
+        operation.anchor, operation.hashes = best, operation.hashes[brought:]
+        return self._backups.back_up_path(best)
+
+    def _end(self, operation: PrefetchOperation) -> None:
+        """End with what it has brought. Pages that storage still writes to are freed when the read job has ended."""
+        operation.has_ended = True
         self._unpin(operation.pin)
         if operation.job is None or self._queue.stop(operation.job):
             self._free(operation)
@@ -338,10 +403,12 @@ class PrefetchManager:
         mine |= {pool: now.get(pool, 0) for pool in self._requests.tail_pools}
         agreed = self._stop_policy.completed(mine)
         length = min(agreed[pool] for pool in prefix_pools)
-        if not self._requests.tail_pools:
-            return length
-        has_tails = all(agreed[pool] == len(operation.pages[name]) for pool, name in self._requests.tail_pools.items())
-        return length if has_tails and length == operation.length else 0
+        for pool, name in self._requests.tail_pools.items():
+            needed = len(operation.pages[name])
+            if agreed[pool] < needed:
+                # A window that begins at the anchor holds those of all shorter prefixes.
+                length = min(length, agreed[pool]) if needed == operation.length else 0
+        return length
 
     def _hashes(self, key: RadixKey, anchor: Node) -> list[str]:
         """The hashes of the pages past the anchor, by the chain that names objects in storage."""
@@ -357,9 +424,12 @@ class PrefetchManager:
             raise ReceiptError(f"{operation!r} is no ticket of a prefetch")
         if operation not in self._awaited:
             raise ReceiptError(
-                f"the prefetch past page {operation.start} was checked or aborted before, ended by a reset, or is of "
+                f"the prefetch past page {operation.begin} was checked or aborted before, ended by a reset, or is of "
                 "another cache"
             )
+
+    def _pin(self, anchor: Node) -> LockReceipt | None:
+        return None if anchor.is_root else self._tree.locks.pin(anchor, Tier.HOST)
 
     def _unpin(self, pin: LockReceipt | None) -> None:
         if pin is not None:

@@ -407,8 +407,10 @@ class _ReportsWhatWasRead(PrefetchManager):
     def _usable_so_far(self, operation: PrefetchOperation) -> int:
         return operation.length if operation.job is None else super()._usable_so_far(operation)
 
-    def _end(self, operation: PrefetchOperation, came_tokens: int) -> None:
-        super()._end(operation, operation.length * self._page_size if came_tokens else 0)
+    def _insert(self, operation: PrefetchOperation, length: int) -> Node:
+        best = super()._insert(operation, length)
+        operation.came = operation.length if operation.came else 0
+        return best
 
 
 class ReportsWhatWasRead(OtherParts):
