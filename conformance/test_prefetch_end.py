@@ -1,4 +1,4 @@
-"""FETCH-2, FETCH-3, FETCH-8: what a prefetch pins, how long it is waited for, and what its end releases."""
+"""FETCH-2, FETCH-3, FETCH-8, FETCH-10: what a prefetch pins, how long it is waited for, and what its end releases."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from hicache.config import WritePolicy
 from hicache.testing.adapter import Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
+from hicache.testing.stored import restorable_pages
 from hicache.types import Handle, Pool, StopPolicy, StorageKind, Tier, TransferKind
 
 from .checks import refused, require_all_evictable
-from .scenario import FULL, MAMBA, SWA, evict_all, evict_host, host_config, put, tier_hits
+from .scenario import FULL, MAMBA, SWA, evict_all, evict_host, host_config, put, tier_hits, window_pages
 from .storage_scenes import (
     LONG,
     OTHER,
@@ -26,6 +27,7 @@ from .storage_scenes import (
     begin_prefetch,
     complete_job,
     long_prompt_variant,
+    object_keys,
     pending_job,
     pools,
     prefetch,
@@ -192,6 +194,15 @@ WAITING = [StopPolicy.WAIT_COMPLETE]
 BEST_EFFORT = [StopPolicy.BEST_EFFORT]
 LONG_TIME_S = 1e9
 
+BATCH_PAGES = 128
+"""The most pages that storage is asked for at a time."""
+
+STATE_PAGES = 20
+"""So many pages lie between two states of the long prompt."""
+
+MAX_BATCHES = 40
+"""More answers of storage than the long prompt needs."""
+
 
 @clause("FETCH-3", stop_policies=WAITING)
 def test_wait_complete_waits_until_all_pages_are_read(driver: Driver) -> None:
@@ -334,6 +345,51 @@ def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Dr
         tokens = driver.check_prefetch(ticket)
         assert tokens == expected, f"FETCH-6: after {done} of {batches} batches {expected} tokens, got {tokens}"
         driver.drain()
+
+
+# FETCH-10: a cut keeps the longest prefix of which everything has come.
+
+
+@clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+def test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come(driver: Driver) -> None:
+    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
+        long.check_every = 0
+        put_in_storage_alone(long, *(LONG[:end] for end in range(STATE_PAGES, len(LONG) + 1, STATE_PAGES)))
+        batches, came = 0, 0
+        while came < len(LONG):
+            long.reset()
+            came, kv_read = require_kept_when_cut(long, batches)
+            assert came >= (kv_read - BATCH_PAGES) // 2, (
+                f"FETCH-10: cut after {batches} batches, when {kv_read} pages of KV had come: expected at least half of "
+                f"those past the first {BATCH_PAGES} to stay, got {came} pages"
+            )
+            batches += 1
+            assert batches < MAX_BATCHES, f"FETCH-10: {MAX_BATCHES} batches were read: expected all pages, got {came}"
+
+
+def require_kept_when_cut(driver: Driver, batches: int) -> tuple[int, int]:
+    """Cut a prefetch of the long prompt after so many answers of storage: it keeps what can be used of what was read.
+
+    Returns how many pages came, and how many pages of KV were read.
+    """
+    earlier = len(store(driver).calls)
+    ticket = begin_prefetch(driver, LONG)
+    for _ in range(batches):
+        driver.step()
+        for one in driver.pending(*StorageKind):
+            driver.advance(one.ticket)
+    were_read = {key for call in store(driver).calls[earlier:] if call.verb == "get" for key in call.keys}
+    read = {pool: [key in were_read for key in object_keys(driver, pool, LONG)] for pool in pools(driver)}
+    expected, came = restorable_pages(read, window_pages(driver.config)), prefetched_pages(driver, ticket)
+    assert came == expected, (
+        f"FETCH-10: cut after {batches} batches, of {expected} pages everything has come: got {came}"
+    )
+    found = tier_hits(driver, LONG)
+    assert found == (0, came), f"FETCH-4: {came} pages came: expected {(0, came)} from a match, got {found}"
+    driver.drain()
+    held = slots_held_by_prefetches(driver)
+    assert not held, f"FETCH-8: the prefetch was cut, and nothing is read: expected no slots to be held, got {held}"
+    return came, sum(read[Pool.KV])
 
 
 # FETCH-8: however and whenever a prefetch ends, it releases every slot, lock and token of the limit.

@@ -102,8 +102,8 @@ class PrefetchManager:
     """Prefetches of one cache. The host pages of a prefetch belong to it until they are inserted into the tree.
 
     A prefetch asks storage how long a prefix it has, takes host pages for it, reads it, and inserts it into the tree.
-    When less comes than storage said, it asks again for less. A long prefix with a window or a state, whose prefetch
-    may be cut, is read in parts that each have their own: a part is at most as long as all before it together.
+    When less comes than storage said, it asks again for less. Other pools are read after KV, so that a prefetch which may
+    be cut reads a long prefix in parts, each with its own window and state: a part is as long as all before it at most.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PrefetchManager:
         self._page_size = tree.config.page_size
         self._threshold = max(1, -(-config.prefetch_threshold // self._page_size))
         self._limit = config.limit_tokens // self._page_size
-        self._reads_parts = bool(requests.tail_pools) and stop_policy.may_cut
+        self._reads_parts = stop_policy.may_cut and len(requests.prefix_pools) + len(requests.tail_pools) > 1
         self._under_way: list[PrefetchOperation] = []
         self._awaited: set[PrefetchOperation] = set()
 

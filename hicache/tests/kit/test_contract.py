@@ -23,7 +23,7 @@ CLAUSES_BY_SECTION = {
     "EVICT": 12,
     "HOST": 9,
     "STORE": 15,
-    "FETCH": 9,
+    "FETCH": 10,
     "RANK": 8,
     "CONF": 5,
     "REQ": 7,
