@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -46,19 +47,25 @@ def configuration(
 
 def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
     """The same with FULL alone, and with room for so many pages on both tiers and in one prefetch."""
+    model = reshaped(config.model, index_dim=0)
+    return with_room(config, (Component.FULL.value,), page_size, pages, model=model, sliding_window_size=None)
+
+
+def with_room(
+    config: CacheConfig, components: tuple[str, ...], page_size: int, pages: int, **changes: Any
+) -> CacheConfig:
+    """The same with these components, with pages of this size, and with room for so many."""
     assert config.host is not None, f"{config.name} has a host tier"
-    full = Component.FULL.value
-    room = {full: pages * page_size}
+    room = dict.fromkeys(components, pages * page_size)
     return replace(
         config,
-        components=(full,),
-        model=reshaped(config.model, index_dim=0),
+        components=components,
         page_size=page_size,
-        sliding_window_size=None,
-        mamba_chunk_size=None,
+        mamba_chunk_size=page_size if Component.MAMBA in components else None,
         capacity_tokens=room,
         host=replace(config.host, capacity_tokens=room),
-        storage=config.storage and replace(config.storage, limit_tokens=room[full]),
+        storage=config.storage and replace(config.storage, limit_tokens=pages * page_size),
+        **changes,
     )
 
 

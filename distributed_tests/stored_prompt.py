@@ -110,10 +110,10 @@ def taken_on_host(driver: RankDriver) -> dict[str, int]:
     return {name: count for name, count in taken.items() if count}
 
 
-def brought(driver: RankDriver, ticket: Handle) -> int:
+def brought(driver: RankDriver, ticket: Handle, pages: Sequence[int] = PROMPT) -> int:
     """The number of pages that an ended prefetch brought. They are loaded, and their bytes are compared."""
     tokens = driver.check_prefetch(ticket)
     assert tokens is not None, "FETCH-3: nothing is under way: expected the prefetch to have ended, got None"
-    reached = len(driver.load(prompt_key(driver)).device_indices)
+    reached = len(driver.load(prompt_key(driver, pages)).device_indices)
     assert reached == tokens, f"FETCH-4: expected a request to find the {tokens} prefetched tokens, got {reached}"
     return tokens // driver.config.page_size

@@ -16,8 +16,8 @@ from hicache.testing.ranks.world import RankWorld, mesh_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import Component, Pool, StopPolicy, StorageKind
 
-from .configurations import ALL_MESHES, CP2_TP2, PP2_TP2, TP2, configuration, full_alone, on_meshes
-from .rank_actions import STORAGE_NEEDS, catch_up
+from .configurations import ALL_MESHES, CP2_TP2, PP2_TP2, TP2, configuration, full_alone, on_meshes, with_room
+from .rank_actions import STORAGE_NEEDS, catch_up, elements_on_host
 from .stored_prompt import (
     PROMPT,
     Presence,
@@ -40,6 +40,10 @@ LONG = tuple(range(1, 301))
 """A prompt whose pages are read in three batches."""
 
 BATCH_PAGES = 128
+
+STATE_PAGES = 20
+"""So many pages lie between two states of the long prompt."""
+
 LATE_S = 1000.0
 """Longer than the timeout of any prefetch."""
 
@@ -51,6 +55,9 @@ Fetched = tuple[str, int, Presence, int]
 
 Incomplete = tuple[str, int, dict[str, int]]
 """The loss, pages that came, and host slots that are taken afterwards."""
+
+Cut = tuple[int, Presence, int, int]
+"""Pages that came, what this rank has read, pages of a window, and host slots still held."""
 
 Left = tuple[str, dict[str, int], int]
 """The way of the abort, host slots that are taken after a drain, and pages that another prefetch brought."""
@@ -225,6 +232,36 @@ def cuts_batches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cac
     return found
 
 
+def cuts_parts(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Cut]:
+    """For each rank that has read a whole part, when the others have read a batch of it: what was read, and kept."""
+    driver = RankDriver(adapter_type, config, world)
+    driver.check_every = 0
+    for end in range(STATE_PAGES, len(LONG) + 1, STATE_PAGES):
+        driver.put(prompt_key(driver, LONG[:end]))
+        driver.drain()
+    driver.reset()
+    found = []
+    for ahead in range(mesh_of(world.topology).ranks):
+        earlier, ticket = len(store(driver).calls), begin(driver, LONG)
+        while not driver.pending(StorageKind.PREFETCH) or not elements_on_host(driver):
+            driver.let_end(*StorageKind)
+            driver.step()
+        advance_batches(driver, 1 << 10 if driver.rank == ahead else 1)
+        calls = store(driver).calls[earlier:]
+        were_read = {key for call in calls if call.verb == "get" for key in call.keys}
+        names = {pool: driver.storage_keys(pool, prompt_key(driver, LONG)) for pool in pools(driver)}
+        came = brought(driver, ticket, LONG)
+        driver.compare("check")
+        driver.drain()
+        held = sum(slots_held_by_prefetches(driver).values())
+        read = {pool: [name in were_read for name in own] for pool, own in names.items()}
+        found.append((came, read, window_pages(driver), held))
+        driver.check()
+        driver.reset()
+    driver.end()
+    return found
+
+
 def cuts_sidecars(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[tuple[int, int]]:
     """For each rank that lacks the last pool when the others have all: pages that came, host slots still held."""
     driver = RankDriver(adapter_type, config, world)
@@ -291,6 +328,21 @@ def test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool(
     config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
     found = launch.values(cuts_sidecars, adapter_type, config)
     require_kept(found, [(0, 0)] * launch.mesh.ranks, "each rank in turn lacked the last pool")
+
+
+@clause("FETCH-10", "FETCH-7", "RANK-1", needs=STORAGE_NEEDS)
+@on_meshes(TP2, PP2_TP2)
+def test_a_cut_prefetch_keeps_the_parts_that_all_ranks_have(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
+    config = configuration(adapter_type, stop_policy=StopPolicy.BEST_EFFORT)
+    config = with_room(config, config.components, page_size=1, pages=len(LONG) + 20)
+    for ahead, case in enumerate(zip(*launch.values(cuts_parts, adapter_type, config), strict=True)):
+        expected = restorable_pages(on_all([read for _, read, _, _ in case]), case[0][2])
+        assert expected, "FETCH-10: a part was inserted before the cut: expected more than 0 pages to have been read"
+        kept = [(came, held) for came, _, _, held in case]
+        assert kept == [(expected, 0)] * len(case), (
+            f"FETCH-10: rank {ahead} was ahead, and every rank has read all of {expected} pages: expected them to come, "
+            f"and no host slots to be left over, on every rank; by rank {kept}"
+        )
 
 
 def aborts_queries(driver: RankDriver, ahead: int) -> None:
