@@ -367,6 +367,17 @@ def test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come(driver: D
             assert batches < MAX_BATCHES, f"FETCH-10: {MAX_BATCHES} batches were read: expected all pages, got {came}"
 
 
+@clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, components=(MAMBA,), page_sizes=[16])
+def test_a_prefetch_that_may_be_cut_reaches_the_only_state_of_a_long_prompt(driver: Driver) -> None:
+    with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
+        long.check_every = 0
+        put_in_storage_alone(long, LONG)
+        came = prefetch(long, LONG)
+        assert came == len(LONG), f"FETCH-10: the only state is after {len(LONG)} pages: expected all, got {came}"
+        reads = [key for call in store(long).calls if call.verb == "get" for key in call.keys]
+        assert len(reads) == len(set(reads)), f"FETCH-4: of {len(reads)} objects read some were read twice"
+
+
 def require_kept_when_cut(driver: Driver, batches: int) -> tuple[int, int]:
     """Cut a prefetch of the long prompt after so many answers of storage: it keeps what can be used of what was read.
 

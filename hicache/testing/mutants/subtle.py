@@ -41,7 +41,7 @@ from hicache.transfer.queue import TransferQueue
 from hicache.tree import hashes
 from hicache.tree.node import FULL, Node, is_any_locked
 from hicache.tree.radix import RadixTree
-from hicache.types import SHARED, Key, Namespace, Slots, TransferKind
+from hicache.types import SHARED, Component, Key, Namespace, Slots, TransferKind
 
 
 class OtherCalls(ReferenceAdapter):
@@ -419,6 +419,31 @@ class ReportsWhatWasRead(OtherParts):
     parts = ((hicache.cache, "PrefetchManager", _ReportsWhatWasRead),)
 
 
+class _ReadsAllFirst(PrefetchManager):
+    def _begin_part(self, operation: PrefetchOperation) -> None:
+        operation.part = max(operation.part, len(operation.hashes))
+        super()._begin_part(operation)
+
+
+class ReadsAllFirst(OtherParts):
+    """Reads all pages of KV of a long prompt before its windows and states, of which a cut leaves nothing."""
+
+    parts = ((hicache.cache, "PrefetchManager", _ReadsAllFirst),)
+
+
+class _ShortensFullAlone(PrefetchManager):
+    def _length_with_room(self, wanted: Mapping[str, int], missing: Mapping[str, int]) -> int:
+        if self._evictor.available(Component.FULL) >= missing[Component.FULL]:
+            return 0
+        return super()._length_with_room(wanted, missing)
+
+
+class ShortensFullAlone(OtherParts):
+    """Prefetches nothing when the host has too little room for a window."""
+
+    parts = ((hicache.cache, "PrefetchManager", _ShortensFullAlone),)
+
+
 class _EndsAtOnce(TransferQueue[JobT]):
     def end(self, job: JobT) -> None:
         if not self.stop(job):
@@ -636,6 +661,22 @@ ROWS = (
         adapter=ReportsWhatWasRead,
         test=f"{PREFETCH}test_a_prefetch_past_an_insert_that_is_being_backed_up_reports_what_is_found",
         told="FLOW-10",
+    ),
+    Row(
+        slug="kv-of-the-whole-prompt-first",
+        source="ours",
+        clauses=("FETCH-10",),
+        adapter=ReadsAllFirst,
+        test="test_prefetch_end.py::test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come",
+        told="FETCH-10",
+    ),
+    Row(
+        slug="no-room-for-a-window",
+        source="ours",
+        clauses=("FETCH-1",),
+        adapter=ShortensFullAlone,
+        test=f"{PREFETCH}test_without_room_for_a_window_a_prefetch_brings_a_prefix_that_is_shorter_than_it",
+        told="FETCH-1",
     ),
     Row(
         slug="a-copy-after-a-reset",
