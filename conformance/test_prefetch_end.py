@@ -360,8 +360,8 @@ def test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come(driver: D
             long.reset()
             came, kv_read = require_kept_when_cut(long, batches)
             assert came >= (kv_read - BATCH_PAGES) // 2, (
-                f"FETCH-10: cut after {batches} batches, when {kv_read} pages of KV had come: expected at least half of "
-                f"those past the first {BATCH_PAGES} to stay, got {came} pages"
+                f"FETCH-10: cut after {batches} batches, when {kv_read} pages of KV had come: expected at least half "
+                f"of those past the first {BATCH_PAGES} to stay, got {came} pages"
             )
             batches += 1
             assert batches < MAX_BATCHES, f"FETCH-10: {MAX_BATCHES} batches were read: expected all pages, got {came}"

@@ -240,7 +240,7 @@ def cuts_parts(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
         driver.put(prompt_key(driver, LONG[:end]))
         driver.drain()
     driver.reset()
-    found = []
+    found: list[Cut] = []
     for ahead in range(mesh_of(world.topology).ranks):
         earlier, ticket = len(store(driver).calls), begin(driver, LONG)
         while not driver.pending(StorageKind.PREFETCH) or not elements_on_host(driver):
@@ -254,7 +254,7 @@ def cuts_parts(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
         driver.compare("check")
         driver.drain()
         held = sum(slots_held_by_prefetches(driver).values())
-        read = {pool: [name in were_read for name in own] for pool, own in names.items()}
+        read: Presence = {pool: [name in were_read for name in own] for pool, own in names.items()}
         found.append((came, read, window_pages(driver), held))
         driver.check()
         driver.reset()
@@ -340,8 +340,8 @@ def test_a_cut_prefetch_keeps_the_parts_that_all_ranks_have(launch: Launch, adap
         assert expected, "FETCH-10: a part was inserted before the cut: expected more than 0 pages to have been read"
         kept = [(came, held) for came, _, _, held in case]
         assert kept == [(expected, 0)] * len(case), (
-            f"FETCH-10: rank {ahead} was ahead, and every rank has read all of {expected} pages: expected them to come, "
-            f"and no host slots to be left over, on every rank; by rank {kept}"
+            f"FETCH-10: rank {ahead} was ahead, and every rank has read all of {expected} pages: expected them to "
+            f"come, and no host slots to be left over, on every rank; by rank {kept}"
         )
 
 

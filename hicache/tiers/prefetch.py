@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 
 import numpy as np
 
@@ -68,13 +69,13 @@ class PrefetchOperation:
     """A prefix that a request waits for, and its host pages until they are a node's or free.
 
     `key`: of all pages that are wanted. `begin`: the page where the best match ended at first. `anchor`: the last node
-    before what is read now. `hashes`: of the pages past it that storage may have. `pin`: keeps the anchor in the tree;
-    None for the root. `deadline_s`: until when the policy `timeout` waits. `part`: at most so many pages are read
-    before they are inserted. `length`: pages of the prefix that is tried. `job`: what storage does for it now, or None.
-    `queries`: how often it asked how much storage has, for this part. `pages`: by component, its host pages.
-    `pages_read`: by pool that a prefix needs without a gap, how many of its first pages have come. `came`: how many
-    pages past `begin` the tree has since it inserted a part. `has_ended`: what it brought is in the tree, or it brought
-    nothing.
+    before what is read now. `hashes`: of the pages past it. `pin`: keeps the anchor in the tree; None for the root.
+    `deadline_s`: until when the policy `timeout` waits. `ends`: where the part that is read now ends, and those after
+    it, in pages past `begin`; none before storage has answered. `length`: pages of the prefix that is tried. `job`:
+    what storage does for it now, or None. `queries`: how often it asked again how much storage has of this part.
+    `pages`: by component, its host pages. `pages_read`: by pool that a prefix needs without a gap, how many of its
+    first pages have come. `came`: how many pages past `begin` the tree has since it inserted a part. `has_ended`: what
+    it brought is in the tree, or it brought nothing.
     """
 
     key: RadixKey
@@ -83,7 +84,7 @@ class PrefetchOperation:
     hashes: Sequence[str]
     pin: LockReceipt | None
     deadline_s: float
-    part: int
+    ends: Sequence[int] = ()
     length: int = 0
     job: StorageJob | None = None
     queries: int = 0
@@ -92,18 +93,13 @@ class PrefetchOperation:
     came: int = 0
     has_ended: bool = False
 
-    @property
-    def is_last_part(self) -> bool:
-        """Whether the part that is tried is all that is left."""
-        return self.part >= len(self.hashes)
-
 
 class PrefetchManager:
     """Prefetches of one cache. The host pages of a prefetch belong to it until they are inserted into the tree.
 
     A prefetch asks storage how long a prefix it has, takes host pages for it, reads it, and inserts it into the tree.
-    When less comes than storage said, it asks again for less. Other pools are read after KV, so that a prefetch which may
-    be cut reads a long prefix in parts, each with its own window and state: a part is as long as all before it at most.
+    When less comes than storage said, it asks again for less. Other pools are read after KV, so that a prefetch which
+    may be cut reads a long prefix in parts, each with its own window and state.
     """
 
     def __init__(
@@ -160,11 +156,10 @@ class PrefetchManager:
             hashes=self._hashes(key, anchor),
             pin=pin,
             deadline_s=self._stop_policy.deadline_s(wanted),
-            part=BATCH_PAGES if self._reads_parts else wanted,
         )
         self._under_way.append(operation)
         self._awaited.add(operation)
-        self._query(operation, wanted)
+        operation.job = self._queue.add(self._requests.query(operation.hashes, self._part_ends(wanted), anchor))
         return operation
 
     def check(self, operation: PrefetchOperation) -> int | None:
@@ -232,12 +227,12 @@ class PrefetchManager:
         if operation.has_ended:
             self._free(operation)
         elif job.kind is StorageKind.QUERY:
-            self._note_usable(operation, job, sum(answers))
+            self._note_usable(operation, answers)
         else:
             self._count(operation, job, answers)
             left = self._length_left(operation, job, answers)
             if self._unbroken(operation) < operation.length:
-                operation.hashes = operation.hashes[:left]
+                operation.ends = operation.ends[:1]
             has_tails = is_complete(job, answers) or not self._requests.tail_pools
             if has_tails and self._unbroken(operation) >= left:
                 operation.length = left
@@ -245,38 +240,35 @@ class PrefetchManager:
             else:
                 self._query(operation, left)
 
+    def _part_ends(self, wanted: int) -> tuple[int, ...]:
+        """The longest lengths at which parts may end: each part is at most as long as all before it."""
+        doubled = (BATCH_PAGES << times for times in count()) if self._reads_parts else iter(())
+        return (*takewhile(lambda end: end < wanted, doubled), wanted)
+
+    def _note_usable(self, operation: PrefetchOperation, answers: Answers) -> None:
+        """Storage has said where parts can end, or how much of a part it has."""
+        if operation.ends:
+            self._read(operation, sum(answers))
+        else:
+            self._begin_part(operation, [end for end in sorted(set(answers)) if end >= self._threshold])
+
+    def _begin_part(self, operation: PrefetchOperation, ends: Sequence[int]) -> None:
+        """Read the first of these parts that the tree does not have; end after the last one."""
+        operation.ends = [end for end in ends if end > operation.came]
+        operation.queries = 0
+        if operation.ends:
+            self._read(operation, operation.ends[0] - operation.came)
+        else:
+            self._end(operation)
+
     def _query(self, operation: PrefetchOperation, length: int) -> None:
-        """Ask how much of a prefix storage has. Gives the part up below the threshold, or after MAX_QUERIES."""
+        """Ask how much of a part storage has. Goes on with the next one below the threshold, or after MAX_QUERIES."""
         if self._is_too_short(operation, length) or operation.queries == MAX_QUERIES:
-            self._give_part_up(operation)
+            self._begin_part(operation, operation.ends[1:])
             return
         operation.queries += 1
-        operation.job = self._queue.add(self._requests.query(operation.hashes[:length], operation.anchor))
-
-    def _note_usable(self, operation: PrefetchOperation, job: StorageJob, length: int) -> None:
-        """Storage can give a prefix of so many pages: of all that is wanted, or of a part."""
-        (query,) = job.parts
-        if len(query.keys) > operation.part:
-            operation.hashes = operation.hashes[:length]
-            self._begin_part(operation)
-        else:
-            self._read(operation, length)
-
-    def _begin_part(self, operation: PrefetchOperation) -> None:
-        """Read all that is left if it is no longer than a part; otherwise ask for a prefix that ends in the part."""
-        operation.queries = 0
-        if operation.is_last_part:
-            self._read(operation, len(operation.hashes))
-        else:
-            self._query(operation, operation.part)
-
-    def _give_part_up(self, operation: PrefetchOperation) -> None:
-        """No prefix that ends in this part can be had: try one that is twice as long, or end."""
-        if operation.is_last_part:
-            self._end(operation)
-        else:
-            operation.part *= 2
-            self._begin_part(operation)
+        hashes = operation.hashes[:length]
+        operation.job = self._queue.add(self._requests.query(hashes, (length,), operation.anchor))
 
     def _is_too_short(self, operation: PrefetchOperation, length: int) -> bool:
         """Whether so many more pages are none, or all together are below the threshold."""
@@ -288,11 +280,10 @@ class PrefetchManager:
         self._give_back_beyond(operation, wanted)
         missing = {name: count - len(operation.pages.get(name, NO_SLOTS)) for name, count in wanted.items()}
         if self._is_too_short(operation, length):
-            self._give_part_up(operation)
+            self._begin_part(operation, operation.ends[1:])
         elif (taken := self._evictor.allocate(missing)) is None:
-            # What there is no room for now is not asked for again.
-            operation.hashes = operation.hashes[: self._length_with_room(wanted, missing)]
-            self._query(operation, len(operation.hashes))
+            operation.ends = operation.ends[:1]
+            self._query(operation, self._length_with_room(wanted, missing))
         else:
             for name, pages in taken.items():
                 operation.pages[name] = np.concatenate((operation.pages.get(name, NO_SLOTS), pages))
@@ -320,13 +311,11 @@ class PrefetchManager:
         on_key = [operation.anchor, *self._tree.radix.walk(operation.key)]
         if any(node.host[FULL].transfer is not None for node in on_key):
             return
-        is_last = operation.is_last_part
         best = self._insert(operation, operation.length)
-        if is_last or not self._move_anchor(operation, best):
-            self._end(operation)
+        if len(operation.ends) > 1 and self._move_anchor(operation, best):
+            self._begin_part(operation, operation.ends[1:])
         else:
-            operation.part = max(BATCH_PAGES, operation.came)
-            self._begin_part(operation)
+            self._end(operation)
 
     def _insert(self, operation: PrefetchOperation, length: int) -> Node:
         """Insert so many pages of what came into the tree; returns the best match by then."""

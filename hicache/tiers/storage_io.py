@@ -47,8 +47,15 @@ class StorageRequests:
         self._passes_prefix = config.storage.hicache_storage_pass_prefix_keys
         self._numbers = numbers
 
-    def query(self, hashes: Sequence[str], before: Node) -> StorageJob:
-        """Ask how long a prefix with these page hashes can be used, past the node `before`."""
+    def query(self, hashes: Sequence[str], lengths: Sequence[int], before: Node) -> StorageJob:
+        """Ask how long a prefix can be used, past the node `before`: of the first pages of each of these lengths.
+
+        `hashes`: of at least as many pages as the longest has.
+        """
+        parts = tuple([self._prefix_query(hashes[:length]) for length in lengths])
+        return self._job(StorageKind.QUERY, parts, before)
+
+    def _prefix_query(self, hashes: Sequence[str]) -> PrefixQuery:
         pools = [
             PoolQuery(self.keys.of_pages(pool, hashes), HitPolicy.ALL_PAGES, 0)
             for pool in self.prefix_pools
@@ -59,8 +66,7 @@ class StorageRequests:
             for name, pages in self.tail_pages.items()
             for pool in self._pools.pools_of(name)
         ]
-        query = PrefixQuery(tuple(self.keys.of_pages(Pool.KV, hashes)), tuple(pools))
-        return self._job(StorageKind.QUERY, (query,), before)
+        return PrefixQuery(tuple(self.keys.of_pages(Pool.KV, hashes)), tuple(pools))
 
     def read(
         self, hashes: Sequence[str], pages: Mapping[str, Slots], pages_read: Mapping[str, int], before: Node
@@ -190,7 +196,9 @@ class StorageWorker:
         return bool(self._call("clear", self._backend.clear, is_cleared))
 
     def step(self, job: StorageJob, done: Progress) -> Progress:
-        """Do the next part of a job."""
+        """Do the next part of a job. A query is one question, however many lengths it is about."""
+        if job.kind is StorageKind.QUERY:
+            return Progress(1, tuple([self._answer(job, part) for part in job.parts]), has_ended=True)
         part = len(done.answers)
         answer = self._answer(job, job.parts[part])
         has_ended = part + 1 == len(job.parts) or not job.is_whole(part, answer)

@@ -59,6 +59,7 @@ from hicache.types import (
     Pool,
     Sizes,
     Slots,
+    StorageKind,
     Tier,
     Tokens,
     TransferKind,
@@ -396,7 +397,8 @@ class ReferenceAdapter(CacheAdapter):
     def _shown(self, job: CopyJob | StorageJob, progress: Progress) -> Pending:
         if isinstance(job, CopyJob):
             return Pending(job.number, job.kind, len(job.parts), self._host.layers, progress.steps)
-        return Pending(job.number, job.kind, 1, len(job.parts), progress.steps)
+        units = 1 if job.kind is StorageKind.QUERY else len(job.parts)
+        return Pending(job.number, job.kind, 1, units, progress.steps)
 
     def _stepped(self) -> list[tuple[CopyJob | StorageJob, StepExecutor[Any]]]:
         """The jobs that have not ended, by number, which is the order in which the cache made them."""

@@ -420,9 +420,8 @@ class ReportsWhatWasRead(OtherParts):
 
 
 class _ReadsAllFirst(PrefetchManager):
-    def _begin_part(self, operation: PrefetchOperation) -> None:
-        operation.part = max(operation.part, len(operation.hashes))
-        super()._begin_part(operation)
+    def _part_ends(self, wanted: int) -> tuple[int, ...]:
+        return (wanted,)
 
 
 class ReadsAllFirst(OtherParts):

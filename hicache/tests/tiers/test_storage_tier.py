@@ -57,7 +57,7 @@ def hash_of(key: str) -> str:
 
 
 def test_a_query_names_what_each_pool_needs() -> None:
-    job = requests().query(HASHES[:2], ROOT)
+    job = requests().query(HASHES[:2], (2,), ROOT)
     (query,) = job.parts
     assert job.kind is StorageKind.QUERY, f"a job that queries, got {job.kind}"
     assert isinstance(query, PrefixQuery), f"a query is its only part, got {query}"
@@ -113,7 +113,7 @@ def test_the_backend_is_told_of_the_prefix_only_when_it_is_asked_for() -> None:
     for passes_prefix, expected in ((False, []), (True, [digest.hex()])):
         made = requests(passes_prefix=passes_prefix)
         hashes = HASHES[:1]
-        jobs = [made.query(hashes, node), made.read(hashes, pages, {}, node), made.write(hashes, pages, node)]
+        jobs = [made.query(hashes, (1,), node), made.read(hashes, pages, {}, node), made.write(hashes, pages, node)]
         for job in jobs:
             told = [hash_of(key) for key in job.prefix_keys]
             assert told == expected, f"CONF-3, FETCH-9: {job.kind.value} names the KV objects before, got {told}"
@@ -121,8 +121,14 @@ def test_the_backend_is_told_of_the_prefix_only_when_it_is_asked_for() -> None:
 
 def test_each_job_has_a_number_of_its_own() -> None:
     made, pages = requests(), {FULL: np.arange(1), SWA: np.arange(1), MAMBA: np.arange(1)}
-    jobs = [made.query(HASHES[:1], ROOT), made.write(HASHES[:1], pages, ROOT), made.query(HASHES[:1], ROOT)]
+    jobs = [made.query(HASHES[:1], (1,), ROOT), made.write(HASHES[:1], pages, ROOT), made.query(HASHES[:1], (1,), ROOT)]
     assert [job.number for job in jobs] == [1, 2, 3], "reads and writes are numbered together, in order"
+
+
+def test_a_query_asks_for_each_length() -> None:
+    job = requests().query(HASHES, (1, 2), ROOT)
+    asked = [[hash_of(key) for key in part.keys] for part in job.parts]
+    assert asked == [HASHES[:1], HASHES[:2]], f"FETCH-10: expected a part for one page and one for two, got {asked}"
 
 
 # StorageWorker.
