@@ -15,7 +15,7 @@ from hicache.testing.stored import restorable_pages
 from hicache.types import Handle, Pool, StopPolicy, StorageKind, Tier, TransferKind
 
 from .checks import refused, require_all_evictable
-from .scenario import FULL, MAMBA, SWA, evict_all, evict_host, host_config, put, tier_hits, window_pages
+from .scenario import FULL, MAMBA, SWA, evict_all, evict_host, has, host_config, put, tier_hits, window_pages
 from .storage_scenes import (
     LONG,
     OTHER,
@@ -35,10 +35,11 @@ from .storage_scenes import (
     put_in_storage_alone,
     slots_held_by_prefetches,
     storage_config,
+    storage_variant,
     store,
 )
 from .transfers import pending_transfer
-from .tree_view import free_host_slots, host_slots, nodes, pins, prefixes
+from .tree_view import Pages, free_host_slots, host_slots, nodes, pins, prefixes
 
 # FETCH-2: the anchor of a prefetch is pinned until the prefetch has ended.
 
@@ -190,6 +191,7 @@ def read_past_a_device_anchor(driver: Driver) -> Handle:
 
 NOT_BEST_EFFORT = [StopPolicy.WAIT_COMPLETE, StopPolicy.TIMEOUT]
 TIMEOUT = [StopPolicy.TIMEOUT]
+THROUGH = [WritePolicy.WRITE_THROUGH]
 WAITING = [StopPolicy.WAIT_COMPLETE]
 BEST_EFFORT = [StopPolicy.BEST_EFFORT]
 LONG_TIME_S = 1e9
@@ -198,10 +200,10 @@ BATCH_PAGES = 128
 """The most pages that storage is asked for at a time."""
 
 STATE_PAGES = 20
-"""So many pages lie between two states of the long prompt."""
+"""So many pages lie between two states of a long prompt."""
 
 MAX_BATCHES = 40
-"""More answers of storage than the long prompt needs."""
+"""More answers of storage than a long prompt needs."""
 
 
 @clause("FETCH-3", stop_policies=WAITING)
@@ -350,21 +352,42 @@ def test_a_cut_prefetch_with_a_window_or_a_state_keeps_all_or_nothing(driver: Dr
 # FETCH-10: a cut keeps the longest prefix of which everything has come.
 
 
-@clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, page_sizes=[16], write_policies=[WritePolicy.WRITE_THROUGH])
+@clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, page_sizes=[16], write_policies=THROUGH, stop_policies=WAITING)
 def test_a_cut_prefetch_keeps_the_longest_prefix_of_which_all_has_come(driver: Driver) -> None:
     with long_prompt_variant(driver, StopPolicy.BEST_EFFORT) as long:
-        long.check_every = 0
-        put_in_storage_alone(long, *(LONG[:end] for end in range(STATE_PAGES, len(LONG) + 1, STATE_PAGES)))
-        batches, came = 0, 0
-        while came < len(LONG):
-            long.reset()
-            came, kv_read = require_kept_when_cut(long, batches)
-            assert came >= (kv_read - BATCH_PAGES) // 2, (
-                f"FETCH-10: cut after {batches} batches, when {kv_read} pages of KV had come: expected at least half "
-                f"of those past the first {BATCH_PAGES} to stay, got {came} pages"
-            )
-            batches += 1
-            assert batches < MAX_BATCHES, f"FETCH-10: {MAX_BATCHES} batches were read: expected all pages, got {came}"
+        cut_after_each_batch(long, LONG)
+
+
+@clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, components=(SWA,), page_sizes=[16], write_policies=THROUGH)
+def test_a_cut_prefetch_keeps_what_has_come_of_a_window_of_several_batches(driver: Driver) -> None:
+    prompt = tuple(range(1, 4 * BATCH_PAGES + 1))
+    tokens = dict.fromkeys(driver.config.components, len(prompt))
+    with storage_variant(
+        driver,
+        page_size=1,
+        mamba_chunk_size=1 if has(driver, MAMBA) else None,
+        sliding_window_size=3 * BATCH_PAGES,
+        capacity_tokens=tokens,
+        host={"capacity_tokens": tokens},
+        storage={"limit_tokens": len(prompt), "stop_policy": StopPolicy.BEST_EFFORT},
+    ) as wide:
+        cut_after_each_batch(wide, prompt)
+
+
+def cut_after_each_batch(driver: Driver, prompt: Pages) -> None:
+    """Cut a prefetch of a long prompt after each answer of storage: at least half of the KV that was read is kept."""
+    driver.check_every = 0
+    put_in_storage_alone(driver, *(prompt[:end] for end in range(STATE_PAGES, len(prompt), STATE_PAGES)), prompt)
+    batches, came = 0, 0
+    while came < len(prompt):
+        driver.reset()
+        came, kv_read = require_kept_when_cut(driver, prompt, batches)
+        assert came >= (kv_read - BATCH_PAGES) // 2, (
+            f"FETCH-10: cut after {batches} batches, when {kv_read} pages of KV had come: expected at least half of "
+            f"those past the first {BATCH_PAGES} to stay, got {came} pages"
+        )
+        batches += 1
+        assert batches < MAX_BATCHES, f"FETCH-10: {MAX_BATCHES} batches were read: expected all pages, got {came}"
 
 
 @clause("FETCH-10", "FETCH-6", needs=STEPPED_STORAGE, components=(MAMBA,), page_sizes=[16])
@@ -378,24 +401,24 @@ def test_a_prefetch_that_may_be_cut_reaches_the_only_state_of_a_long_prompt(driv
         assert len(reads) == len(set(reads)), f"FETCH-4: of {len(reads)} objects read some were read twice"
 
 
-def require_kept_when_cut(driver: Driver, batches: int) -> tuple[int, int]:
-    """Cut a prefetch of the long prompt after so many answers of storage: it keeps what can be used of what was read.
+def require_kept_when_cut(driver: Driver, prompt: Pages, batches: int) -> tuple[int, int]:
+    """Cut a prefetch after so many answers of storage: it keeps what can be used of what was read.
 
     Returns how many pages came, and how many pages of KV were read.
     """
     earlier = len(store(driver).calls)
-    ticket = begin_prefetch(driver, LONG)
+    ticket = begin_prefetch(driver, prompt)
     for _ in range(batches):
         driver.step()
         for one in driver.pending(*StorageKind):
             driver.advance(one.ticket)
     were_read = {key for call in store(driver).calls[earlier:] if call.verb == "get" for key in call.keys}
-    read = {pool: [key in were_read for key in object_keys(driver, pool, LONG)] for pool in pools(driver)}
+    read = {pool: [key in were_read for key in object_keys(driver, pool, prompt)] for pool in pools(driver)}
     expected, came = restorable_pages(read, window_pages(driver.config)), prefetched_pages(driver, ticket)
     assert came == expected, (
         f"FETCH-10: cut after {batches} batches, of {expected} pages everything has come: got {came}"
     )
-    found = tier_hits(driver, LONG)
+    found = tier_hits(driver, prompt)
     assert found == (0, came), f"FETCH-4: {came} pages came: expected {(0, came)} from a match, got {found}"
     driver.drain()
     held = slots_held_by_prefetches(driver)
