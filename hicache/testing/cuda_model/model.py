@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -64,8 +66,6 @@ class CudaModel:
         self._operations = Operations(self)
         self._functions = _Functions(self._operations, self)
         self._dispatches = _Dispatches(self._operations)
-        self._own = {name: getattr(self, name) for name in REPLACED}
-        self._is_installed = False
 
     # As torch.cuda has it.
 
@@ -157,21 +157,20 @@ class CudaModel:
 
     @contextmanager
     def installed(self) -> Iterator[CudaModel]:
-        """Let torch.cuda be this model, and tensors be on its devices. May be nested."""
-        if self._is_installed:
+        """Let torch.cuda be this model for this thread, and tensors be on its devices. May be nested.
+
+        Ranks that are threads have a model each. One model is used by one thread at a time.
+        """
+        before = _INSTALLED.model
+        if before is self:
             yield self
             return
-        before = {name: getattr(torch.cuda, name) for name in REPLACED}
-        for name, own in self._own.items():
-            setattr(torch.cuda, name, own)
-        self._is_installed = True
+        _INSTALLED.model = self
         try:
-            with self._functions, self._dispatches:
+            with _REPLACEMENT, self._functions, self._dispatches:
                 yield self
         finally:
-            self._is_installed = False
-            for name, own in before.items():
-                setattr(torch.cuda, name, own)
+            _INSTALLED.model = before
 
     @property
     def streams(self) -> list[ModelStream]:
@@ -214,6 +213,47 @@ class CudaModel:
         if self.races:
             shown = [f"{len(self.races)} pairs of accesses in no order:", *map(str, self.races[:MAX_SHOWN])]
             raise AssertionError("\n".join(shown))
+
+
+class _Installed(threading.local):
+    """What torch.cuda is for this thread: a model, or itself."""
+
+    model: CudaModel | None = None
+
+
+_INSTALLED = _Installed()
+
+
+class _Replacement:
+    """Functions in the place of those of torch.cuda, as long as any thread has a model. Each asks that of its caller."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._own: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._own = {name: getattr(torch.cuda, name) for name in REPLACED}
+                for name, own in self._own.items():
+                    setattr(torch.cuda, name, partial(_asked, name, own))
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                for name, own in self._own.items():
+                    setattr(torch.cuda, name, own)
+
+
+_REPLACEMENT = _Replacement()
+
+
+def _asked(name: str, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    model = _INSTALLED.model
+    return (own if model is None else getattr(model, name))(*args, **kwargs)
 
 
 def _bytes(tensor: torch.Tensor, items: Items) -> Bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import combinations
+from threading import Barrier, Thread
 from typing import Any, TypeAlias
 
 import pytest
@@ -348,3 +349,43 @@ def test_the_model_finds_a_race_where_two_accesses_are_in_no_order(program: list
     expected = oracle.races()
     assert bool(cuda.races) == bool(expected), f"expected {expected}, got {list(map(str, cuda.races))}"
     assert sanitizer.agrees(cuda.races), f"torch's engine finds {sanitizer.found()}, the model {cuda.races}"
+
+
+# Threads.
+
+
+def test_each_thread_has_its_own_model() -> None:
+    met, found = Barrier(2, timeout=5.0), dict[str, int]()
+
+    def use(name: str, devices: int) -> None:
+        with CudaModel(devices=devices).installed():
+            met.wait()
+            found[name] = torch.cuda.device_count()
+            on_device(4).fill_(7)
+            met.wait()
+
+    threads = [Thread(target=use, args=one) for one in (("one", 1), ("other", 3))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"one": 1, "other": 3}, f"expected each thread to see the devices of its model, got {found}"
+
+
+def test_a_thread_without_a_model_has_torchs_own() -> None:
+    before, found = torch.cuda.device_count(), list[int]()
+    with CudaModel(devices=before + 1).installed():
+        thread = Thread(target=lambda: found.append(torch.cuda.device_count()))
+        thread.start()
+        thread.join()
+        found.append(torch.cuda.device_count())
+    assert found == [before, before + 1], f"expected torch's own devices and then those of the model, got {found}"
+
+
+def test_torch_is_itself_again_when_the_last_thread_has_left() -> None:
+    before, inner = torch.cuda.device_count, CudaModel(devices=3)
+    with CudaModel(devices=1).installed():
+        with inner.installed(), inner.installed():
+            assert torch.cuda.device_count() == 3, "the inner model"
+        assert torch.cuda.device_count() == 1, "the outer one again"
+    assert torch.cuda.device_count is before, "and then torch's own"
