@@ -225,7 +225,7 @@ _INSTALLED = _Installed()
 
 
 class _Replacement:
-    """Functions in the place of those of torch.cuda, as long as any thread has a model. Each asks that of its caller."""
+    """What stands in torch.cuda as long as any thread has a model: it asks the model of the thread that calls it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, ExecutorKind
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.driving.driver import Driver
 from hicache.testing.ranks.digest import digest_of, tree_differences
@@ -63,9 +63,13 @@ class RankDriver(Driver):
 
 
 def config_on(config: CacheConfig, world: RankWorld) -> CacheConfig:
-    """The configuration that one rank opens: with its topology, its device, and a scripted store of its own."""
+    """The configuration that one rank opens: with its topology, its device, and a scripted store of its own.
+
+    A cache whose copies a test or a thread moves is on the CPU, whatever device its collectives are on.
+    """
     on_rank = replace(config, topology=world.topology)
-    if world.device != "cpu":
+    may_be_there = config.host is None or config.host.executor is ExecutorKind.STREAMS
+    if world.device != "cpu" and may_be_there:
         on_rank = replace(on_rank, device=world.device)
     if store_of(config) is None or config.storage is None:
         return on_rank

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
-from hicache.config import CacheConfig
+from hicache.config import CacheConfig, ExecutorKind
 from hicache.errors import InvariantError, RankError
 from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.configurations import standard_configurations
 from hicache.testing.ranks.digest import digest_of, tree_differences
 from hicache.testing.ranks.driver import RankDriver, config_on
-from hicache.testing.ranks.world import Mesh, Team
+from hicache.testing.ranks.world import Mesh, RankWorld, Team
 from hicache.testing.snapshot import FetchView, HostNodeView, HostView, NodeView, PoolView, Snapshot, StorageView
 from hicache.testing.snapshot import TransferView as Transfer
 from hicache.testing.storage.scripted import store_of
 from hicache.types import SHARED, Namespace, Slots, StorageKind, TransferKind
 
 NAME = "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped"
+
+STREAMS = next(
+    one
+    for one in standard_configurations(ReferenceAdapter.capabilities)
+    if one.host is not None and one.host.executor is ExecutorKind.STREAMS and one.storage is None
+)
 
 Act = Callable[[RankDriver], object]
 
@@ -48,6 +56,20 @@ def drivers(team: Team, config: CacheConfig) -> Iterator[list[RankDriver]]:
     yield opened
     for driver in opened:
         driver.adapter.close()
+
+
+ON_GPU = cast(RankWorld, SimpleNamespace(device="cuda:1", topology=Mesh(1, 2, 1).topology(1), rank=1))
+"""One of two ranks that NCCL connects."""
+
+
+def test_a_cache_whose_copies_a_test_moves_stays_on_the_cpu(config: CacheConfig) -> None:
+    opened = config_on(config, ON_GPU)
+    assert opened.device == "cpu", f"NCCL takes the tensors of collectives, and no copies: got {opened.device}"
+
+
+def test_a_cache_on_streams_is_on_the_gpu_of_its_rank() -> None:
+    opened = config_on(STREAMS, ON_GPU)
+    assert opened.device == "cuda:1", f"expected the device of the rank, got {opened.device}"
 
 
 def put(driver: RankDriver) -> None:
