@@ -11,6 +11,7 @@ import pytest
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.adapter import CacheAdapter
 from hicache.testing.hybrid_model import reshaped
+from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.selection import configurations_of
 from hicache.testing.ranks.world import Mesh
 from hicache.types import Component, StopPolicy
@@ -43,6 +44,24 @@ def configuration(
         pytest.skip(f"{adapter_type.__name__} serves no {write_policy.value} with {stop_policy} that a test can move")
     richest = max(fitting, key=lambda config: (len(config.components), len(config.sidecars), config.page_size))
     return replace(richest, model=reshaped(richest.model, **RANKED))
+
+
+def on_streams(config: CacheConfig) -> CacheConfig:
+    """The same with copies on CUDA streams, on the GPU of the rank or on a model of one."""
+    assert config.host is not None, f"{config.name} has a host tier"
+    return replace(config, device="cuda", host=replace(config.host, executor=ExecutorKind.STREAMS))
+
+
+def class_on_streams(adapter_type: type[CacheAdapter], order: int) -> type[CacheAdapter]:
+    """The class of a cache on CUDA streams: on a model where torch finds no GPU. Skips the test if there is neither.
+
+    `order`: the seed of the order in which the streams of a model go on.
+    """
+    missing = missing_device("cuda")
+    opened = adapter_type.on_model(order) if missing else adapter_type
+    if opened is None:
+        pytest.skip(f"{missing}, and {adapter_type.__name__} does not run on a model of CUDA")
+    return opened
 
 
 def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:

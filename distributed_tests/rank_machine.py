@@ -19,7 +19,7 @@ from hicache.testing.ranks.world import Mesh, Team
 from hicache.testing.storage.scripted import Faults
 from hicache.types import Component, Handle, StopPolicy, StorageKind, Tier
 
-from .configurations import configuration
+from .configurations import class_on_streams, configuration, on_streams
 from .rank_actions import advance_jobs, evict_both_tiers, evict_on, own_store, require_empty
 from .stored_prompt import prompt_key
 
@@ -63,6 +63,9 @@ class RankFault(str, Enum):
     NOTHING = "all faults end"
 
 
+ORDER = st.integers(0, 9999)
+"""The seed of the order in which the streams of a model go on."""
+
 MOVES = st.lists(st.tuples(PLACE, PLACE, st.sampled_from([*Move, Move.COMPLETE])), min_size=1, max_size=6)
 
 
@@ -83,9 +86,8 @@ RANK_VARIANT = st.builds(RankVariant, less=st.sampled_from([0, 0, 1]), is_turned
 
 
 @st.composite
-def small_caches(draw: st.DrawFn, adapter_type: type[CacheAdapter], ranks: int) -> list[CacheConfig]:
+def small_caches(draw: st.DrawFn, config: CacheConfig, ranks: int) -> list[CacheConfig]:
     """A configuration for each rank; they differ in their capacities, and in the order of their mappings."""
-    config = configuration(adapter_type)
     assert config.host is not None, f"{config.name} has a host tier"
     assert config.storage is not None, f"{config.name} has storage"
     names = config.components
@@ -126,14 +128,22 @@ class RankMachine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def open(self, data: st.DataObject) -> None:
         """Open an empty cache on each rank."""
-        configs = data.draw(small_caches(self.adapter_type, self.mesh.ranks))
+        configs, classes = data.draw(small_caches(self.config(), self.mesh.ranks)), self.classes(data)
         note(f"configuration: {configs}")
         self.loading: list[Sequence[Handle]] = []
         self.fetching: list[tuple[Sequence[Handle], Sequence[int]]] = []
         self.team = Team(self.mesh, TIMEOUT_S)
         for config, world in zip(configs, self.team.worlds, strict=True):
             own_store(config_on(config, world)).empty()
-        self.drivers = self.team.each(lambda rank: RankDriver(self.adapter_type, configs[rank], self.team.worlds[rank]))
+        self.drivers = self.team.each(lambda rank: RankDriver(classes[rank], configs[rank], self.team.worlds[rank]))
+
+    def config(self) -> CacheConfig:
+        """A hook: the configuration whose capacities and policies are drawn."""
+        return configuration(self.adapter_type)
+
+    def classes(self, data: st.DataObject) -> Sequence[type[CacheAdapter]]:
+        """A hook: the class of the cache of each rank."""
+        return [self.adapter_type] * self.mesh.ranks
 
     @rule(pages=PAGES)
     def ask(self, pages: list[int]) -> None:
@@ -225,10 +235,7 @@ class RankMachine(RuleBasedStateMachine):
         names = self.drivers[0].config.components
         name = names[component % len(names)]
         if failing < self.mesh.ranks:
-            self._fails(failing)
-            # A failure that is armed may meet any later transfer of this rank, also one that its own driver waits for.
-            self.drivers[failing].failures += 1
-            self.drivers[failing].adapter.fail_waits(1)
+            self.arm_failure(failing)
         tokens = pages * (1 if name == Component.MAMBA else self.drivers[0].config.page_size)
         self._same("evict", self._each(lambda driver: evict_on(driver, tier, name, tokens)))
 
@@ -247,6 +254,13 @@ class RankMachine(RuleBasedStateMachine):
             store.objects.pop(names[page % len(names)])
         elif names and trouble is RankFault.LOST:
             store.corrupt([names[page % len(names)]])
+
+    def arm_failure(self, rank: int) -> None:
+        """A hook: the next transfer fails that an eviction waits for on this rank."""
+        self._fails(rank)
+        # A failure that is armed may meet any later transfer of this rank, also one that its own driver waits for.
+        self.drivers[rank].failures += 1
+        self.drivers[rank].adapter.fail_waits(1)
 
     def teardown(self) -> None:
         """Release what is held, and close the caches."""
@@ -319,3 +333,18 @@ class RankMachine(RuleBasedStateMachine):
         else:
             self._fails(driver.rank)
             driver.fail(one.ticket, one.parts - 1)
+
+
+class RankStreamsMachine(RankMachine):
+    """The same with copies on CUDA streams, on a model in another drawn order on each rank. Storage is stepped."""
+
+    def config(self) -> CacheConfig:
+        return on_streams(super().config())
+
+    def classes(self, data: st.DataObject) -> Sequence[type[CacheAdapter]]:
+        ranks = self.mesh.ranks
+        orders = data.draw(st.lists(ORDER, min_size=ranks, max_size=ranks), label="order of streams by rank")
+        return [class_on_streams(self.adapter_type, order) for order in orders]
+
+    def arm_failure(self, rank: int) -> None:
+        """What a stream was given runs to its end."""

@@ -13,6 +13,7 @@ import torch
 
 from hicache.config import CacheConfig, ExecutorKind
 from hicache.parallel.group import Group
+from hicache.parallel.mesh import world_rank
 from hicache.pools.buffers import PoolBuffers
 from hicache.testing.adapter import CacheAdapter, PageBytes
 from hicache.testing.adapters.reference import ReferenceAdapter
@@ -25,13 +26,13 @@ from hicache.types import Pool, Slots, StorageKind
 class ModelledReference(ReferenceAdapter):
     """Each verb runs with torch.cuda replaced by a model, and raises when the model has found a race.
 
-    `order`: the seed of the order in which streams go on.
+    `order`: the seed of the order in which streams go on. Each rank has another order.
     """
 
     order: ClassVar[int] = 0
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
-        self.cuda = CudaModel(random.Random(self.order))
+        self.cuda = CudaModel(random.Random(self.order + world_rank(config.topology)))
         with self.cuda.installed():
             super().__init__(config, groups)
 
@@ -48,6 +49,9 @@ class ModelledReference(ReferenceAdapter):
     def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
         # The model's kernel. The pool's own writes from pageable memory, and so waits for most of what it did.
         buffers, items = self._items(self.cache.pools.buffers[pool], slots, layer)
+        if not buffers.raw[0].is_cuda:
+            super().write(pool, slots, layer, data)
+            return
         widths = [raw.shape[-1] for raw in buffers.raw]
         parts = torch.split(torch.from_numpy(np.array(data)), widths, dim=1)
 
@@ -59,6 +63,8 @@ class ModelledReference(ReferenceAdapter):
 
     def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
         buffers, items = self._items(self.cache.pools.buffers[pool], slots, layer)
+        if not buffers.raw[0].is_cuda:
+            return super().read(pool, slots, layer)
         found: list[torch.Tensor] = []
 
         def work() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hicache.testing.adapter import CacheAdapter
+from hicache.testing.mutants.rank_streams import EventsOfTheFirst, OwnEvents
 from hicache.testing.mutants.ranks import (
     AbandonsAlone,
     BreaksEarly,
@@ -41,6 +42,8 @@ class Row:
 
 
 CUT = "test_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
+
+ON_STREAMS = "test_streams.py::test_ranks_on_streams_hold_one_tree[gloo-tp2-write_through]"
 
 ROWS = (
     Row(
@@ -154,6 +157,22 @@ ROWS = (
         adapter=OwnClock,
         test="test_prefetch.py::test_the_first_stage_decides_when_a_prefetch_times_out[gloo-tp2]",
         told=r"rank \d of tp skipped call \d+ \(MIN completed\)",
+    ),
+    Row(
+        slug="events-of-its-own",
+        source="ours",
+        clauses=("RANK-1",),
+        adapter=OwnEvents,
+        test=ON_STREAMS,
+        told=r"RANK-1: step: expected the same tree on every rank",
+    ),
+    Row(
+        slug="events-of-the-first",
+        source="ours",
+        clauses=("FLOW-2",),
+        adapter=EventsOfTheFirst,
+        test=ON_STREAMS,
+        told=r"accesses in no order:\n.* of registered memory: written by .* on stream \d+ .* read by .* on the host",
     ),
 )
 """One for each defect."""

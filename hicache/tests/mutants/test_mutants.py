@@ -15,6 +15,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.contract import CONTRACT
 from hicache.testing.mutants.accuracy import rows as accuracy
 from hicache.testing.mutants.accuracy.unseen import UNSEEN, Unseen
+from hicache.testing.mutants.rank_streams import EventsOfTheFirst, OwnEvents
 from hicache.testing.mutants.ranks import (
     NumbersAnywhere,
     OwnCapacities,
@@ -71,22 +72,33 @@ SUITE = "distributed_tests"
 
 MACHINE = "test_one_tree.py::test_ranks_hold_one_tree_whatever_happens_on_each"
 
+ON_STREAMS = "test_streams.py::test_ranks_on_streams_hold_one_tree_whatever_happens_on_each"
+
 PARTED = r"RANK-1: \w+: expected the same tree on every rank, got rank \d has"
 
 SEARCHED: Mapping[type[CacheAdapter], tuple[str, str]] = {
-    OwnCapacities: ("tp2", PARTED),
-    StagesOnTheirOwn: ("pp2-tp2", PARTED),
-    PoolByPool: ("tp2", r"rank \d of tp skipped call \d+ \(MIN completed \w+\)"),
+    OwnCapacities: (f"{MACHINE}[tp2]", PARTED),
+    StagesOnTheirOwn: (f"{MACHINE}[pp2-tp2]", PARTED),
+    PoolByPool: (f"{MACHINE}[tp2]", r"rank \d of tp skipped call \d+ \(MIN completed \w+\)"),
+    OwnEvents: (f"{ON_STREAMS}[tp2]", PARTED),
+    EventsOfTheFirst: (f"{ON_STREAMS}[tp2]", r"pairs of accesses in no order"),
     SidecarsOnTheirOwn: (
-        "tp2",
+        f"{MACHINE}[tp2]",
         r"RANK-1: expected the same answer of check_prefetch on every rank, got by rank \[\d+, \d+\]",
     ),
 }
-"""What the search in one process finds too: on which mesh, and what it says."""
+"""What a search in one process finds too: which one, and what it says."""
 
-KNOWN = f"""
+WITHOUT = (
+    "test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-tp2]",
+    "test_one_tree.py::test_ranks_with_a_host_tier_hold_one_tree[gloo-tp2]",
+    "test_streams.py::test_ranks_on_streams_hold_one_tree[gloo-tp1-write_through]",
+)
+"""Ranks without streams, and streams on one rank."""
+
+KNOWN = """
 [[failure]]
-id = "{SUITE}/{MACHINE}*"
+id = "{suite}/{search}*"
 kind = "bug"
 reason = "it is broken on purpose; so the example that is found is not made smaller"
 link = ""
@@ -115,14 +127,23 @@ def test_a_mutant_is_found_by_name_and_not_by_a_hang(pytester: pytest.Pytester, 
 def test_a_search_finds_a_mutant_and_tells_how_to_find_it_again(
     pytester: pytest.Pytester, adapter: type[CacheAdapter]
 ) -> None:
-    mesh, told = SEARCHED[adapter]
+    test, told = SEARCHED[adapter]
     known = pytester.path / "known.toml"
-    known.write_text(KNOWN, encoding="utf-8")
+    known.write_text(KNOWN.format(suite=SUITE, search=test.partition("[")[0]), encoding="utf-8")
     options = ["--hypothesis-profile", "hicache-ci", "--hicache-known-failures", str(known), "--xfail-tb"]
-    _, words = run_suite(pytester, adapter, [f"{MACHINE}[{mesh}]"], *options)
-    assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found on {mesh}:\n{words}"
+    _, words = run_suite(pytester, adapter, [test], *options)
+    assert "1 xfailed" in words, f"{adapter.__name__}: expected it to be found by {test}:\n{words}"
     assert re.search(told, words), f"{adapter.__name__}: expected to be told {told!r}, got:\n{words}"
     assert "@reproduce_failure" in words, f"{adapter.__name__}: expected a line to reproduce it, got:\n{words}"
+
+
+@pytest.mark.parametrize("adapter", [OwnEvents, EventsOfTheFirst], ids=lambda adapter: adapter.__name__)
+def test_ranks_without_streams_and_streams_on_one_rank_find_no_mutant_of_both(
+    pytester: pytest.Pytester, adapter: type[CacheAdapter]
+) -> None:
+    code, words = run_suite(pytester, adapter, WITHOUT)
+    assert code == pytest.ExitCode.OK, f"{adapter.__name__}: expected {WITHOUT} to pass:\n{words}"
+    assert f"{len(WITHOUT)} passed" in words, f"expected none of {WITHOUT} to be skipped, got:\n{words}"
 
 
 def test_the_reference_passes_what_finds_the_mutants(pytester: pytest.Pytester) -> None:
