@@ -64,12 +64,20 @@ class TransferPhase(str, Enum):
 
 
 class Pool(str, Enum):
-    """The pools that the first models have. A model may name others."""
+    """The pools that the first models have. A model may name others, so the name of a pool is any text."""
 
     KV = "kv"
     SWA = "swa"
     MAMBA = "mamba"
     INDEXER = "indexer"
+
+    def __str__(self) -> str:
+        """The name, as of a pool that a model names."""
+        return self.value
+
+    def __format__(self, format_spec: str) -> str:
+        """The name, in a message too."""
+        return format(self.value, format_spec)
 
 
 class StorageKind(str, Enum):

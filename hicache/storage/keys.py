@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from hicache.config import CacheConfig, Follows, ModelShape, PoolShape, Topology
+from hicache.config import CacheConfig, ModelShape, PoolShape, Topology
 from hicache.errors import KeyFormError
 from hicache.types import Pool
 
@@ -115,7 +115,7 @@ class StorageKeys:
 
     def shard_of(self, pool: str) -> str:
         """The first segment of the keys of a pool."""
-        return f"{pool.value if isinstance(pool, Pool) else pool!s}.{self.shards[pool]}"
+        return f"{pool}.{self.shards[pool]}"
 
 
 def _shard(ranks: Topology, *, is_shared: bool) -> str:
@@ -124,5 +124,5 @@ def _shard(ranks: Topology, *, is_shared: bool) -> str:
 
 
 def _is_shared(model: ModelShape, pool: PoolShape) -> bool:
-    """Whether all tensor-parallel ranks have the same bytes: with MLA, but for states, which are always divided."""
-    return model.is_mla and pool.follows is not Follows.LAST_STATE
+    """Whether all tensor-parallel ranks have the same bytes: with MLA, if they divide no buffer of the pool."""
+    return model.is_mla and all(buffer.tp_axis is None for buffer in pool.buffers)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hicache.config import Topology
+from hicache.config import BufferShape, Follows, ModelShape, PoolShape, Topology
 from hicache.errors import KeyFormError
 from hicache.storage.keys import MAX_CHARACTERS, Shard, StorageKeys, check_key, check_scope
 from hicache.testing.hybrid_model import reshaped
@@ -39,6 +39,19 @@ def test_every_key_keeps_to_the_grammar(pool: Pool) -> None:
     (key,) = StorageKeys.of(stored_config()).of_pages(pool, [LONGEST_HASH])
     assert check_key(key) == key, f"SEC-5: {key!r}"
     assert key.endswith(f"/{LONGEST_HASH}"), f"KEY-4: the hash of the prefix is in the key, got {key!r}"
+
+
+def test_with_mla_a_pool_that_ranks_divide_has_a_key_for_each_rank() -> None:
+    config = stored_config()
+    rest = config.model.pools[1:] if config.model is not None else ()
+    latent = PoolShape("kv", Follows.EVERY_PAGE, 1, (BufferShape("latent", (8,), "float32"),))
+    draft = PoolShape("draft", Follows.EVERY_PAGE, 1, (BufferShape("kv", (2, 4, 2), "float32", 1),))
+    mla = replace(config, model=ModelShape((latent, *rest, draft), is_mla=True))
+    ranks = [StorageKeys.of(replace(mla, topology=Topology(tp_rank=rank, tp_size=2))) for rank in range(2)]
+    shards = {name: {keys.shards[name] for keys in ranks} for name in ("kv", "draft")}
+    assert len(shards["kv"]) == 1, f"RANK-6: all ranks have the same KV, got {shards}"
+    assert len(shards["draft"]) == 2, f"RANK-6: each rank has its own heads of the draft model, got {shards}"
+    assert all("draft" in keys.written for keys in ranks), "RANK-6: each rank writes its heads of the draft model"
 
 
 @pytest.mark.parametrize(
