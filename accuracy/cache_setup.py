@@ -121,7 +121,7 @@ def _all_of(take: Callable[[], T | None]) -> list[T]:
     return taken
 
 
-def _overwrite(adapter: CacheAdapter, pool: Pool, slots: Slots) -> None:
+def _overwrite(adapter: CacheAdapter, pool: str, slots: Slots) -> None:
     # A pool without layers has no bytes: KV, where all layers are sliding.
     for layer in range(adapter.layers(pool)):
         adapter.write(pool, slots, layer, np.full((len(slots), adapter.slot_bytes(pool)), NOISE, dtype=np.uint8))

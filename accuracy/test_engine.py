@@ -74,9 +74,9 @@ def test_each_layer_of_a_load_is_waited_for_and_read_while_it_runs(
     setup = CacheSetup(model, on_host(model), open_cache)
     whole = ask(setup.engine(CHUNK), prompt(1, 3 * CHUNK))
     setup.clear_device()
-    waited, wait_layer = list[tuple[Pool, int]](), setup.adapter.wait_layer
+    waited, wait_layer = list[tuple[str, int]](), setup.adapter.wait_layer
 
-    def wait(ticket: Handle, pool: Pool, layer: int) -> None:
+    def wait(ticket: Handle, pool: str, layer: int) -> None:
         waited.append((pool, layer))
         wait_layer(ticket, pool, layer)
 

@@ -139,14 +139,14 @@ def test_tokens_whose_copy_failed_are_computed_again(family: str, fails: str, op
     assert not hits.total, f"FLOW-3: expected no hits after the failed copy of {CACHED} tokens, got {hits}"
 
 
-def damage(setup: CacheSetup, folder: Path, pool: Pool, tokens: Tokens) -> None:
+def damage(setup: CacheSetup, folder: Path, pool: str, tokens: Tokens) -> None:
     """Replace the bytes of a prompt's last page in a pool by those of another object of the pool."""
-    files = {path.name.rpartition("+")[2]: path for path in folder.rglob(f"{pool.value}.*")}
+    files = {path.name.rpartition("+")[2]: path for path in folder.rglob(f"{pool}.*")}
     kept = [
         files[name] for key in setup.adapter.storage_keys(pool, Key(tokens, SHARED)) if (name := _hash(key)) in files
     ]
     if len(kept) < 2:
-        pytest.skip(f"fewer than two files are named after keys of {pool.value}: no object can be damaged")
+        pytest.skip(f"fewer than two files are named after keys of {pool}: no object can be damaged")
     kept[-1].write_bytes(kept[0].read_bytes())
 
 
@@ -157,7 +157,7 @@ def _hash(key: str) -> str:
 @clause("STORE-3", "REQ-3", needs=(Capability.STORAGE,))
 @pytest.mark.parametrize(("family", "pool"), DAMAGED.items(), ids=DAMAGED)
 def test_a_page_that_comes_back_with_other_bytes_is_computed_again(
-    family: str, pool: Pool, open_cache: OpenCache, tmp_path: Path
+    family: str, pool: str, open_cache: OpenCache, tmp_path: Path
 ) -> None:
     model = served(family, torch.float32, "cpu")
     setup = CacheSetup(model, in_storage(model, tmp_path), open_cache)
@@ -166,5 +166,5 @@ def test_a_page_that_comes_back_with_other_bytes_is_computed_again(
     setup.adapter.drain()
     damage(setup, tmp_path, pool, first)
     setup.restart()
-    hits = ask_more(setup, f"{CACHED} tokens, the last page of {pool.value} damaged")
+    hits = ask_more(setup, f"{CACHED} tokens, the last page of {pool} damaged")
     assert hits.total < CACHED, f"STORE-3: expected fewer hits than {CACHED}, as one page is damaged, got {hits}"

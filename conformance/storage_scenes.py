@@ -12,12 +12,13 @@ import pytest
 from hicache.config import StorageConfig
 from hicache.testing.adapter import Capability, Pending
 from hicache.testing.driving.driver import Driver
+from hicache.testing.pools import component_of
 from hicache.testing.snapshot import StorageView
 from hicache.testing.storage.scripted import Store, store_of
 from hicache.testing.stored import restorable_pages
 from hicache.types import SHARED, Handle, Namespace, Pool, StopPolicy, StorageKind
 
-from .scenario import MAMBA, SWA, evict_all, evict_host, has, host_config, open_variant, put_and_back_up, window_pages
+from .scenario import evict_all, evict_host, host_config, open_variant, put_and_back_up, window_pages
 from .tree_view import Pages, nodes, tier_views
 
 PROMPT = (1, 2, 3, 4)
@@ -56,18 +57,17 @@ def storage_view(driver: Driver) -> StorageView:
     return found
 
 
-def pools(driver: Driver) -> list[Pool]:
+def pools(driver: Driver) -> list[str]:
     """The pools that have objects in storage."""
-    shown = {Pool.INDEXER: Pool.INDEXER in driver.config.sidecars, Pool.SWA: has(driver, SWA)}
-    return [Pool.KV, *(pool for pool, is_there in (shown | {Pool.MAMBA: has(driver, MAMBA)}).items() if is_there)]
+    return [*component_of(driver.config)]
 
 
-def object_keys(driver: Driver, pool: Pool, pages: Sequence[int], namespace: Namespace = SHARED) -> list[str]:
+def object_keys(driver: Driver, pool: str, pages: Sequence[int], namespace: Namespace = SHARED) -> list[str]:
     """The full key of the object of each page of a prompt in one pool; for MAMBA of the state after the page."""
     return driver.storage_keys(pool, driver.key(driver.prompt(pages), namespace))
 
 
-def in_storage(driver: Driver, pages: Sequence[int]) -> dict[Pool, list[bool]]:
+def in_storage(driver: Driver, pages: Sequence[int]) -> dict[str, list[bool]]:
     """Of each pool, which pages of a prompt can be read from storage."""
     return {pool: store(driver).readable(object_keys(driver, pool, pages)) for pool in pools(driver)}
 

@@ -9,8 +9,10 @@ import numpy as np
 from hicache.config import ExecutorKind
 from hicache.testing.adapter import Capability, PageBytes
 from hicache.testing.contract import clause
+from hicache.testing.driving.contents import Read
 from hicache.testing.driving.driver import Driver
-from hicache.types import Pool, Slots, Tier, TransferKind
+from hicache.testing.pools import component_of, entries
+from hicache.types import Slots, Tier, TransferKind
 
 from .scenario import (
     FORWARD,
@@ -27,7 +29,7 @@ from .scenario import (
     put_on_both,
     put_on_host,
 )
-from .transfers import POOLS, match_prompt, pending_transfer, start_load, transfer_bytes, transfer_views
+from .transfers import match_prompt, pending_transfer, start_load, transfer_bytes, transfer_views
 from .tree_view import Pages, device_slots, free_host_slots, host_slots
 
 # HOST-7: bytes stay equal over backups and loads, in every layer of every pool, and in any slots.
@@ -36,14 +38,15 @@ from .tree_view import Pages, device_slots, free_host_slots, host_slots
 PROMPTS = ((1, 2, 3), (1, 2, 8), (5, 6))
 ROUNDS = 3
 
-Place = tuple[Pool, Pages, int]
+Place = tuple[str, Pages, int]
 """A pool, the prefix that ends with a page, and a layer."""
 
 
-def pools(driver: Driver) -> Iterator[tuple[str, Pool]]:
+def pools(driver: Driver) -> Iterator[tuple[str, str]]:
     """Each component with the pools that its slots address, sidecars included."""
-    for component in driver.config.components:
-        yield from ((component, pool) for pool in POOLS[component] if driver.adapter.layers(pool))
+    for pool, component in component_of(driver.config).items():
+        if driver.adapter.layers(pool):
+            yield component, pool
 
 
 def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
@@ -52,7 +55,7 @@ def bytes_on(driver: Driver, tier: Tier) -> dict[Place, bytes]:
         (driver.adapter.read, device_slots) if tier is Tier.DEVICE else (driver.adapter.read_host, host_slots)
     )
     return {
-        (pool, pages, layer): read(pool, np.array(slots, dtype=np.int64), layer).tobytes()
+        (pool, pages, layer): read(pool, entries(driver.config, pool, np.array(slots)), layer).tobytes()
         for component, pool in pools(driver)
         for pages, slots in holdings(driver, component).items()
         for layer in range(driver.adapter.layers(pool))
@@ -147,19 +150,28 @@ def test_a_state_stays_equal_when_loaded_alone(driver: Driver) -> None:
 # HOST-8: the entries of a sidecar pool are backed up and loaded with the slots that they follow.
 
 
-INDEXER = Pool.INDEXER
 PAGES = (1, 2)
 STEPPED = [ExecutorKind.STEPPED]
 
 
+def of_sidecars(driver: Driver, read: Read, slots: Slots) -> list[PageBytes]:
+    """What each layer of each sidecar has for some slots."""
+    config = driver.config
+    return [
+        read(pool, entries(config, pool, slots), layer)
+        for pool in config.sidecars
+        for layer in range(driver.adapter.layers(pool))
+    ]
+
+
 def on_device(driver: Driver, slots: Slots) -> list[PageBytes]:
-    """What the indexer holds at some slots of the device, layer by layer."""
-    return [driver.adapter.read(INDEXER, slots, layer) for layer in range(driver.adapter.layers(INDEXER))]
+    """What the sidecars hold at some slots of the device, layer by layer."""
+    return of_sidecars(driver, driver.adapter.read, slots)
 
 
 def on_host(driver: Driver, slots: Slots) -> list[PageBytes]:
     """The same at some slots of the host."""
-    return [driver.adapter.read_host(INDEXER, slots, layer) for layer in range(driver.adapter.layers(INDEXER))]
+    return of_sidecars(driver, driver.adapter.read_host, slots)
 
 
 def slots_of(found: dict[tuple[int, ...], tuple[int, ...]], pages: Sequence[int]) -> Slots:
@@ -177,7 +189,7 @@ def test_a_copy_holds_the_entries_of_its_slots(driver: Driver) -> None:
     put_on_both(driver, PAGES)
     above, below = slots_of(device_slots(driver, FULL), PAGES), slots_of(host_slots(driver, FULL), PAGES)
     entries, copied = on_device(driver, above), on_host(driver, below)
-    assert same(entries, copied), f"HOST-8: the indexer at device slots {above} is not that at host slots {below}"
+    assert same(entries, copied), f"HOST-8: a sidecar at device slots {above} is not that at host slots {below}"
 
 
 @clause("HOST-8", "HOST-7", layouts=True, needs=[Capability.BYTES])
@@ -189,7 +201,7 @@ def test_a_load_restores_the_entries_in_any_slots(driver: Driver) -> None:
     assert held_by_others is not None, "EVICT-1: the device is free"
     found = driver.load(key_of(driver, PAGES))
     after = on_device(driver, found.device_indices)
-    assert same(before, after), f"HOST-8: the indexer at slots {found.device_indices} is not what left the device"
+    assert same(before, after), f"HOST-8: a sidecar at slots {found.device_indices} is not what left the device"
     driver.free(held_by_others)
 
 
@@ -203,7 +215,7 @@ def test_entries_survive_repeated_evictions_and_loads(driver: Driver) -> None:
         put(driver, other)
         driver.drain()
         after = on_device(driver, slots_of(device_slots(driver, FULL), PAGES))
-        assert same(before, after), f"HOST-8: the indexer of {PAGES} changed when {other} came"
+        assert same(before, after), f"HOST-8: a sidecar of {PAGES} changed when {other} came"
 
 
 @clause("HOST-8", needs=[Capability.BYTES], executors=STEPPED, write_policies=FORWARD)
@@ -219,7 +231,7 @@ def test_a_copy_and_its_sidecar_are_one_operation(driver: Driver) -> None:
     above, below = (one[FULL] for one in (copies[0].device, copies[0].host))
     driver.complete(copy.ticket)
     same_bytes = same(on_device(driver, above), on_host(driver, below))
-    assert same_bytes, f"HOST-8: the transfer has ended, and the indexer at host slots {below} is not that at {above}"
+    assert same_bytes, f"HOST-8: the transfer has ended, and a sidecar at host slots {below} is not that at {above}"
 
 
 @clause("HOST-8", "FLOW-2", needs=[Capability.BYTES], executors=STEPPED, write_policies=FORWARD)
@@ -234,9 +246,7 @@ def test_no_copy_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
         driver.step()
         has_arrived = same(entries, on_host(driver, operation.host[FULL]))
         is_resident = bool(host_slots(driver, FULL))
-        assert has_arrived or not is_resident, (
-            f"HOST-8: {PAGES} is on the host after {layers} layers, its indexer is not"
-        )
+        assert has_arrived or not is_resident, f"HOST-8: {PAGES} is on the host after {layers} layers, a sidecar is not"
     assert is_resident, f"HOST-8: all {copy.units} layers were moved, and {PAGES} is not on the host"
 
 
@@ -251,7 +261,7 @@ def test_no_load_is_acknowledged_before_its_sidecar_arrived(driver: Driver) -> N
         driver.advance(transfer.ticket)
         driver.step()
         has_arrived, is_resident = same(entries, on_device(driver, load.indices)), bool(device_slots(driver, FULL))
-        assert has_arrived or not is_resident, f"HOST-8: {PAGES} is loaded after {layers} layers, its indexer is not"
+        assert has_arrived or not is_resident, f"HOST-8: {PAGES} is loaded after {layers} layers, a sidecar is not"
     assert is_resident, f"HOST-8: all {transfer.units} layers were moved, and {PAGES} is not on the device"
     driver.claim(load.ticket)
 
@@ -275,4 +285,6 @@ def test_the_bytes_of_a_sidecar_are_counted(driver: Driver) -> None:
 def test_a_sidecar_has_no_host_slots_of_its_own(driver: Driver) -> None:
     put_on_both(driver, PAGES)
     named = [set(free_host_slots(driver)), set(driver.adapter.host_sizes()), set(driver.evict_host(FULL, 1).freed)]
-    assert not any(INDEXER.value in names for names in named), f"HOST-8: the host allocates for the indexer: {named}"
+    assert not any(names.intersection(driver.config.sidecars) for names in named), (
+        f"HOST-8: the host allocates for a sidecar: {named}"
+    )

@@ -12,6 +12,7 @@ from hicache.testing.adapter import CacheAdapter, Capability, PageBytes
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import TINY_INDEX_DIM, TINY_MODEL, reshaped
+from hicache.testing.pools import entries
 from hicache.types import PADDING_SLOT, Pool, Sizes, Slots
 
 from .checks import refused
@@ -390,7 +391,7 @@ STREAMS = [ExecutorKind.STREAMS]
 def require_pinned(driver: Driver, when: str) -> None:
     """All host pools that have layers are pinned."""
     pools = [pool for pool in Pool if driver.adapter.layers(pool)]
-    pageable = [pool.value for pool in pools if not driver.adapter.is_pinned(pool)]
+    pageable = [pool for pool in pools if not driver.adapter.is_pinned(pool)]
     assert not pageable, f"POOL-6: {when}, the host memory of {pageable} is not pinned"
 
 
@@ -411,23 +412,23 @@ def test_host_memory_stays_pinned(driver: Driver) -> None:
 # POOL-7: a sidecar pool has no slots of its own; its entries follow the slots of another pool.
 
 
-INDEXER = Pool.INDEXER.value
-
-
 @clause("POOL-7", needs=[Capability.SNAPSHOT, Capability.SIZES])
 def test_a_sidecar_has_no_slots_of_its_own(driver: Driver) -> None:
     put(driver, [1, 2])
     shown = driver.snapshot()
     freed = driver.evict(FULL, driver.config.page_size).freed
     named = [set(shown.pools), *(set(node.slots) for node in shown.nodes), set(driver.adapter.sizes()), set(freed)]
-    assert not any(INDEXER in names for names in named), f"POOL-7: the indexer is allocated from: {named}"
+    assert not any(names.intersection(driver.config.sidecars) for names in named), (
+        f"POOL-7: a sidecar is allocated from: {named}"
+    )
 
 
 @clause("POOL-7", needs=[Capability.SNAPSHOT])
 def test_a_sidecar_cannot_be_evicted_alone(driver: Driver) -> None:
     put(driver, [1, 2])
-    with refused(driver, "POOL-7", "evicting the indexer without the slots that it follows"):
-        driver.adapter.evict(INDEXER, driver.config.page_size)
+    for pool in driver.config.sidecars:
+        with refused(driver, "POOL-7", f"evicting {pool} without the slots that it follows"):
+            driver.adapter.evict(pool, driver.config.page_size)
 
 
 @clause("POOL-7", needs=[Capability.BYTES])
@@ -470,8 +471,13 @@ def test_a_sidecar_follows_slots_through_a_split(driver: Driver) -> None:
 
 
 def _entries(driver: Driver, slots: Slots) -> list[PageBytes]:
-    """What the indexer holds at some slots, layer by layer."""
-    return [driver.adapter.read(Pool.INDEXER, slots, layer) for layer in range(driver.adapter.layers(Pool.INDEXER))]
+    """What the sidecars hold at some slots, layer by layer."""
+    config = driver.config
+    return [
+        driver.adapter.read(pool, entries(config, pool, slots), layer)
+        for pool in config.sidecars
+        for layer in range(driver.adapter.layers(pool))
+    ]
 
 
 # POOL-8: dtype, layers and layout of a pool, as far as an adapter shows them: pools and layers do not overlap.
@@ -504,15 +510,13 @@ def test_bytes_come_back_from_each_kind_of_pool(adapter_type: type[CacheAdapter]
 
 @clause("POOL-8", needs=NEEDS)
 @pytest.mark.parametrize("pool", list(Pool))
-def test_a_pool_is_as_large_as_its_dtype_and_layers_say(adapter_type: type[CacheAdapter], pool: Pool) -> None:
+def test_a_pool_is_as_large_as_its_dtype_and_layers_say(adapter_type: type[CacheAdapter], pool: str) -> None:
     model = reshaped(TINY_MODEL, full_layers=3, swa_layers=2, mamba_layers=1, index_dim=TINY_INDEX_DIM)
-    layers = {Pool.KV: 3, Pool.SWA: 2, Pool.MAMBA: 1, Pool.INDEXER: 3}
+    layers: dict[str, int] = {Pool.KV: 3, Pool.SWA: 2, Pool.MAMBA: 1, Pool.INDEXER: 3}
     bytes_by_dtype = {}
     for dtype in DTYPE_BYTES:
         driver = open_standard(adapter_type, NAME, model=reshaped(model, dtype=dtype))
-        assert driver.adapter.layers(pool) == layers[pool], (
-            f"POOL-8: {pool.value} has {driver.adapter.layers(pool)} layers"
-        )
+        assert driver.adapter.layers(pool) == layers[pool], f"POOL-8: {pool} has {driver.adapter.layers(pool)} layers"
         bytes_by_dtype[dtype] = driver.adapter.slot_bytes(pool)
     assert bytes_by_dtype["bfloat16"] == bytes_by_dtype["float16"], f"POOL-8: two bytes each: {bytes_by_dtype}"
     assert bytes_by_dtype["bfloat16"] < bytes_by_dtype["float32"], f"POOL-8: two bytes and four: {bytes_by_dtype}"

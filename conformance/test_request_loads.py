@@ -228,7 +228,7 @@ def wait_for_layers(driver: Driver, admission: Admission, most: int | None = Non
     for pool, layers in stack(driver).items():
         for layer in range(layers)[:most]:
             can_read = driver.wait_request_layer(admission.request, pool, layer)
-            assert can_read, f"REQ-7: the load was started: expected layer {layer} of {pool.value} to be readable"
+            assert can_read, f"REQ-7: the load was started: expected layer {layer} of {pool} to be readable"
 
 
 @clause("REQ-7", "HOST-6", needs=EARLY, layouts=True)
@@ -245,7 +245,7 @@ def test_a_request_reads_nothing_of_a_load_that_has_not_started(driver: Driver) 
     admission = admit_waiting(driver)
     for pool in stack(driver):
         can_read = driver.wait_request_layer(admission.request, pool, 0)
-        assert not can_read, f"HOST-6: nothing of {pool.value} has moved: expected that it cannot be read"
+        assert not can_read, f"HOST-6: nothing of {pool} has moved: expected that it cannot be read"
     driver.abort(admission.request)
 
 
@@ -274,7 +274,7 @@ def test_a_request_is_computed_again_after_its_load_failed(driver: Driver, layer
     driver.step()
     for pool in stack(driver):
         can_read = driver.wait_request_layer(admission.request, pool, 0)
-        assert not can_read, f"HOST-6: the load has failed: expected that nothing of {pool.value} can be read"
+        assert not can_read, f"HOST-6: the load has failed: expected that nothing of {pool} can be read"
     ready = driver.resume(admission.request)
     assert ready is not None, "REQ-5: there is room for what did not come"
     expected = len(ON_DEVICE) * driver.config.page_size

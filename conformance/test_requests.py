@@ -10,7 +10,8 @@ import pytest
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
-from hicache.types import COMPONENT_POOL, Pool
+from hicache.testing.pools import component_of
+from hicache.types import Pool
 
 from .checks import require_requests_released
 from .scenario import (
@@ -376,9 +377,8 @@ REQUESTS = (Capability.REQUESTS,)
 
 @clause("REQ-3", bigram=True)
 def test_every_buffer_that_a_slot_owns_can_be_read(driver: Driver) -> None:
-    owned = {COMPONENT_POOL[component] for component in driver.config.components}
-    owned |= {Pool(sidecar) for sidecar in driver.config.sidecars}
-    layers = {pool: driver.adapter.layers(pool) for pool in Pool}
+    owned = {*component_of(driver.config)}
+    layers = {pool: driver.adapter.layers(pool) for pool in {*owned, *map(str, Pool)}}
     seen = {pool for pool, count in layers.items() if count > 0}
     assert seen == owned, f"REQ-3: expected buffers {owned}, layers by pool are {layers}"
     sizes = {pool: driver.adapter.slot_bytes(pool) for pool in owned}

@@ -14,6 +14,7 @@ from hicache.testing.configurations import standard_configurations
 from hicache.testing.contract import clause
 from hicache.testing.driving.driver import Driver
 from hicache.testing.hybrid_model import reshaped
+from hicache.testing.pools import is_shared
 from hicache.types import SHARED, Namespace, Pool, StorageKind, Tier, TransferKind
 
 from .scenario import FULL, MAMBA, evict_all, evict_host, has, key_of, open_standard, put
@@ -160,10 +161,10 @@ def test_ranks_that_share_a_page_share_its_object(
             storage_variant(driver, **changes, topology=replace(SINGLE_RANK, **second)) as other,
         ):
             for pool in pools(driver):
-                are_shared = is_mla and axis == "tp" and pool is not Pool.MAMBA
+                are_shared = axis == "tp" and is_shared(one.config, pool)
                 is_same = object_keys(one, pool, PROMPT) == object_keys(other, pool, PROMPT)
                 assert is_same == are_shared, (
-                    f"STORE-1: {axis} ranks, MLA {is_mla}: objects of {pool.value} are "
+                    f"STORE-1: {axis} ranks, MLA {is_mla}: objects of {pool} are "
                     f"{'shared' if are_shared else 'each rank its own'}: expected {are_shared}, got "
                     f"{object_keys(one, pool, PROMPT)[0]}"
                 )
@@ -290,7 +291,7 @@ def test_without_any_one_object_the_longest_usable_prefix_is_prefetched(driver: 
             key = object_keys(driver, pool, PROMPT)[page]
             content = store(driver).objects.pop(key)
             expected, came = expected_pages(driver, PROMPT), prefetch(driver, PROMPT)
-            assert came == expected, f"STORE-2: without page {page} of {pool.value} {expected} pages, {came} came"
+            assert came == expected, f"STORE-2: without page {page} of {pool} {expected} pages, {came} came"
             store(driver).objects[key] = content
             driver.reset()
 
@@ -319,7 +320,7 @@ def test_one_query_asks_all_pools_for_the_usable_prefix(driver: Driver) -> None:
             store(driver).objects.pop(key, None)
         asked = queries(driver)
         came = prefetch(driver, SEVEN_PAGES)
-        assert came == 1, f"STORE-2: {pool.value} has the first page of {len(LONG)} alone, {came} pages came"
+        assert came == 1, f"STORE-2: {pool} has the first page of {len(LONG)} alone, {came} pages came"
         assert queries(driver) == asked + 1, f"STORE-2: storage says so at once, it was asked {queries(driver) - asked}"
         store(driver).restore(kept)
 
@@ -333,7 +334,7 @@ def test_a_damaged_object_is_a_miss(driver: Driver) -> None:
             store(driver).corrupt([object_keys(driver, pool, PROMPT)[page]], "corrupt")
             expected, came = expected_pages(driver, PROMPT), prefetch(driver, PROMPT)
             assert came == expected, (
-                f"STORE-3: page {page} of {pool.value} is damaged, {expected} pages can be used, {came} came"
+                f"STORE-3: page {page} of {pool} is damaged, {expected} pages can be used, {came} came"
             )
             store(driver).restore(contents)
             driver.reset()
@@ -359,14 +360,14 @@ def test_a_damaged_object_is_written_again_after_recomputation(driver: Driver) -
         there = [key for key in keys if key in store(driver).objects]
         store(driver).corrupt(there[-1:])
         came = prefetch(driver, PROMPT)
-        assert came < len(PROMPT), f"STORE-3: the last page of {pool.value} is gone, and {came} pages came"
+        assert came < len(PROMPT), f"STORE-3: the last page of {pool} is gone, and {came} pages came"
         put(driver, PROMPT)
         driver.evict("full", driver.config.capacity_tokens["full"])
         driver.drain()
         driver.restart()
         came = prefetch(driver, PROMPT)
         assert came == len(PROMPT), (
-            f"STORE-3: {pool.value} was computed again, {in_storage(driver, PROMPT)} is there, {came} pages came"
+            f"STORE-3: {pool} was computed again, {in_storage(driver, PROMPT)} is there, {came} pages came"
         )
         driver.restart()
 
@@ -379,7 +380,7 @@ def test_an_object_that_a_prefetch_found_missing_is_written_again(driver: Driver
         kept = [key for key in object_keys(driver, pool, PROMPT) if key in store(driver).objects]
         store(driver).corrupt(kept[-1:])
         came = prefetch(driver, PROMPT)
-        assert came < len(PROMPT), f"STORE-3: the last page of {pool.value} is gone, and {came} pages came"
+        assert came < len(PROMPT), f"STORE-3: the last page of {pool} is gone, and {came} pages came"
         put(driver, PROMPT)
         driver.evict("full", driver.config.capacity_tokens["full"])
         driver.drain()
@@ -605,7 +606,7 @@ def test_a_node_with_a_refused_page_does_not_count_as_stored(driver: Driver) -> 
         put(driver, PAIR)
         driver.drain()
         marks = stored_components(driver)
-        assert marks == {PAIR: frozenset()}, f"FETCH-9: a page of {pool.value} was refused, got {marks}"
+        assert marks == {PAIR: frozenset()}, f"FETCH-9: a page of {pool} was refused, got {marks}"
         store(driver).faults.refused = set()
         put(driver, PAIR)
         driver.drain()

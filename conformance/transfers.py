@@ -8,10 +8,11 @@ import pytest
 
 from hicache.testing.adapter import Pending
 from hicache.testing.driving.driver import Driver
+from hicache.testing.pools import component_of, pools_of, tokens_per_entry
 from hicache.testing.snapshot import TransferView
-from hicache.types import COMPONENT_POOL, NO_SLOTS, Key, LoadBack, Pool, TransferKind
+from hicache.types import NO_SLOTS, Key, LoadBack, TransferKind
 
-from .scenario import FULL, MAMBA, SWA, key_of
+from .scenario import key_of
 from .tree_view import Pages, device_slots, host_slots
 
 
@@ -47,10 +48,9 @@ def transfer_views(driver: Driver, kind: TransferKind) -> list[TransferView]:
     return [one for one in host.transfers if one.kind is kind]
 
 
-def stack(driver: Driver) -> dict[Pool, int]:
+def stack(driver: Driver) -> dict[str, int]:
     """The number of layers of every pool that a prompt uses."""
-    pools = [*(COMPONENT_POOL[name] for name in driver.config.components), *map(Pool, driver.config.sidecars)]
-    return {pool: driver.adapter.layers(pool) for pool in pools}
+    return {pool: driver.adapter.layers(pool) for pool in component_of(driver.config)}
 
 
 def slots_under_way(driver: Driver, kind: TransferKind) -> dict[str, int]:
@@ -93,16 +93,15 @@ def match_prompt(driver: Driver, pages: Sequence[int], requests: int = 1) -> Non
         driver.match(key_of(driver, pages))
 
 
-POOLS = {FULL: (Pool.KV, Pool.INDEXER), SWA: (Pool.SWA,), MAMBA: (Pool.MAMBA,)}
 COUNTER = {TransferKind.BACKUP: "bytes_backed_up", TransferKind.LOAD: "bytes_loaded"}
 
 
 def slot_bytes(driver: Driver, slots: Mapping[str, int]) -> int:
     """Bytes of so many slots of each component."""
     return sum(
-        count * driver.adapter.slot_bytes(pool) * driver.adapter.layers(pool)
+        count // tokens_per_entry(driver.config, pool) * driver.adapter.slot_bytes(pool) * driver.adapter.layers(pool)
         for component, count in slots.items()
-        for pool in POOLS[component]
+        for pool in pools_of(driver.config, component)
         if driver.adapter.layers(pool)
     )
 

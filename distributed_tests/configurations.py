@@ -10,6 +10,7 @@ import pytest
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.adapter import CacheAdapter
+from hicache.testing.configurations import Kind
 from hicache.testing.hybrid_model import reshaped
 from hicache.testing.plugin.devices import missing_device
 from hicache.testing.plugin.selection import configurations_of
@@ -25,15 +26,17 @@ def configuration(
     *,
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH,
     stop_policy: StopPolicy | None = StopPolicy.WAIT_COMPLETE,
+    kind: Kind | None = None,
 ) -> CacheConfig:
     """The richest configuration of the adapter whose transfers a test can move; skips the test if there is none.
 
-    `stop_policy`: of the storage tier; None for a cache without one.
+    `stop_policy`: of the storage tier; None for a cache without one. `kind`: components and sidecars; None for any.
     """
     fitting = [
         config
         for config in configurations_of(adapter_type, quick=False)
-        if config.host is not None
+        if kind in (None, (config.components, config.sidecars))
+        and config.host is not None
         and config.host.executor is ExecutorKind.STEPPED
         and config.host.write_policy is write_policy
         and config.host.load_back_threshold_tokens == 0
@@ -66,7 +69,7 @@ def class_on_streams(adapter_type: type[CacheAdapter], order: int) -> type[Cache
 
 def full_alone(config: CacheConfig, page_size: int, pages: int) -> CacheConfig:
     """The same with FULL alone, and with room for so many pages on both tiers and in one prefetch."""
-    model = reshaped(config.model, index_dim=0)
+    model = reshaped(config.model, index_dim=0, others=())
     return with_room(config, (Component.FULL.value,), page_size, pages, model=model, sliding_window_size=None)
 
 

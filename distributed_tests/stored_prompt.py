@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hicache.testing.pools import component_of
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.storage.scripted import Store
-from hicache.types import Component, Handle, Key, Pool, StorageKind
+from hicache.types import Handle, Key, StorageKind
 
 from .rank_actions import own_store
 
 PROMPT = (1, 2, 3, 4)
 """The pages of the prompt: more than a window."""
 
-Presence = Mapping[Pool, Sequence[bool]]
+Presence = Mapping[str, Sequence[bool]]
 """Of each pool, which pages of the prompt a rank can read."""
 
 
@@ -22,15 +23,9 @@ def store(driver: RankDriver) -> Store:
     return own_store(driver.config)
 
 
-def pools(driver: RankDriver) -> list[Pool]:
+def pools(driver: RankDriver) -> list[str]:
     """The pools that have objects in storage."""
-    config = driver.config
-    is_there = {
-        Pool.INDEXER: Pool.INDEXER in config.sidecars,
-        Pool.SWA: Component.SWA in config.components,
-        Pool.MAMBA: Component.MAMBA in config.components,
-    }
-    return [Pool.KV, *(pool for pool in is_there if is_there[pool])]
+    return [*component_of(driver.config)]
 
 
 def window_pages(driver: RankDriver) -> int:
@@ -43,12 +38,12 @@ def prompt_key(driver: RankDriver, pages: Sequence[int] = PROMPT) -> Key:
     return driver.key(driver.prompt(pages))
 
 
-def objects(driver: RankDriver, pool: Pool) -> list[str]:
+def objects(driver: RankDriver, pool: str) -> list[str]:
     """The object key of each page of the prompt in one pool, on this rank."""
     return driver.storage_keys(pool, prompt_key(driver))
 
 
-def presence(driver: RankDriver) -> dict[Pool, list[bool]]:
+def presence(driver: RankDriver) -> dict[str, list[bool]]:
     """Which pages of the prompt this rank can read."""
     return {pool: store(driver).readable(objects(driver, pool)) for pool in pools(driver)}
 
@@ -61,7 +56,7 @@ def put_in_storage(driver: RankDriver, *, with_prefixes: bool) -> None:
     for count in range(1 if with_prefixes else len(PROMPT), len(PROMPT) + 1):
         driver.put(prompt_key(driver, PROMPT[:count]))
         driver.drain()
-    missing = [pool.value for pool, there in presence(driver).items() if not there[-1]]
+    missing = [pool for pool, there in presence(driver).items() if not there[-1]]
     assert not missing, f"FETCH-9: expected all of {PROMPT} in storage, its last page lacks {missing}"
     driver.reset()
 

@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from hicache.config import CacheConfig
-from hicache.testing.adapter import CacheAdapter
+from hicache.testing.adapter import CacheAdapter, Capability
+from hicache.testing.configurations import SEVERAL_SIDECARS, Kind
 from hicache.testing.contract import clause
 from hicache.testing.ranks.driver import RankDriver
 from hicache.testing.ranks.launch import Launch
@@ -47,7 +48,7 @@ STATE_PAGES = 20
 LATE_S = 1000.0
 """Longer than the timeout of any prefetch."""
 
-Loss = tuple[int, Pool, int]
+Loss = tuple[int, str, int]
 """A rank, and a page of one pool that it lacks."""
 
 Fetched = tuple[str, int, Presence, int]
@@ -63,7 +64,7 @@ Left = tuple[str, dict[str, int], int]
 """The way of the abort, host slots that are taken after a drain, and pages that another prefetch brought."""
 
 
-def losses(own_pools: Sequence[Pool], ranks: int) -> Iterator[tuple[Loss, ...]]:
+def losses(own_pools: Sequence[str], ranks: int) -> Iterator[tuple[Loss, ...]]:
     """Each page of each pool on one rank, and pages on two ranks at once."""
     for number, (pool, page) in enumerate(product(own_pools, range(len(PROMPT)))):
         yield ((number % ranks, pool, page),)
@@ -88,7 +89,7 @@ def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
         store(driver).corrupt(own)
         there = presence(driver)
         driver.drain()
-        words = ", ".join(f"{pool.value} page {page} on rank {rank}" for rank, pool, page in lost)
+        words = ", ".join(f"{pool} page {page} on rank {rank}" for rank, pool, page in lost)
         found.append(
             (f"{words}, {'known' if is_known else 'not known'}", brought(driver, ticket), there, window_pages(driver))
         )
@@ -101,6 +102,40 @@ def prefetches(world: RankWorld, adapter_type: type[CacheAdapter], config: Cache
 def on_all(several: Sequence[Presence]) -> Presence:
     """What every rank can read."""
     return {pool: [all(pages) for pages in zip(*(one[pool] for one in several), strict=True)] for pool in several[0]}
+
+
+def prefetches_lengths(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> list[Fetched]:
+    """Prefetch the prompt while each rank has another number of pages of each sidecar, in each turn others."""
+    driver = RankDriver(adapter_type, config, world)
+    put_in_storage(driver, with_prefixes=True)
+    whole, found = dict(store(driver).objects), list[Fetched]()
+    for turn in range(len(PROMPT)):
+        ticket = ask_for_pages(driver)
+        numbered = enumerate(config.sidecars, start=turn + 2 * driver.rank)
+        lengths = {pool: 1 + number % len(PROMPT) for number, pool in numbered}
+        for pool, pages in lengths.items():
+            store(driver).corrupt(objects(driver, pool)[pages:])
+        there = presence(driver)
+        driver.drain()
+        found.append((f"rank {driver.rank} has {lengths}", brought(driver, ticket), there, window_pages(driver)))
+        driver.reset()
+        store(driver).restore(whole)
+    driver.end()
+    return found
+
+
+@clause("FETCH-7", "RANK-1", needs=(*STORAGE_NEEDS, Capability.SIDECARS))
+@pytest.mark.parametrize("kind", SEVERAL_SIDECARS, ids=["two-sidecars", "three-sidecars"])
+@on_meshes(TP2, CP2_TP2, PP2_TP2)
+def test_of_sidecars_of_different_lengths_the_least_over_all_ranks_counts(
+    launch: Launch, adapter_type: type[CacheAdapter], kind: Kind
+) -> None:
+    results = launch.values(prefetches_lengths, adapter_type, configuration(adapter_type, kind=kind))
+    for case in zip(*results, strict=True):
+        expected = restorable_pages(on_all([there for _, _, there, _ in case]), case[0][3])
+        came = [pages for _, pages, _, _ in case]
+        words = "; ".join(words for words, _, _, _ in case)
+        assert came == [expected] * len(case), f"FETCH-7: {words}: expected {expected} pages on every rank, got {came}"
 
 
 @clause("RANK-1", "RANK-4", "FETCH-7", needs=STORAGE_NEEDS)
@@ -130,7 +165,7 @@ def prefetches_incomplete(world: RankWorld, adapter_type: type[CacheAdapter], co
                 store(driver).corrupt(objects(driver, pool)[-1:])
             driver.drain()
             left = slots_held_by_prefetches(driver) | taken_on_host(driver)
-            found.append((f"{pool.value} of rank {poor}", brought(driver, ticket), left))
+            found.append((f"{pool} of rank {poor}", brought(driver, ticket), left))
             driver.reset()
             store(driver).restore(whole)
     driver.end()

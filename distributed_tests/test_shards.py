@@ -27,11 +27,11 @@ from .stored_prompt import PROMPT, begin, brought, objects, pools, prompt_key, s
 
 PAGES = (1, 2, 3)
 
-DIVIDED = {Pool.KV: Component.FULL, Pool.SWA: Component.SWA, Pool.MAMBA: Component.MAMBA}
+DIVIDED: Mapping[str, Component] = {Pool.KV: Component.FULL, Pool.SWA: Component.SWA, Pool.MAMBA: Component.MAMBA}
 """The pools whose slots a tensor-parallel group divides, and the component of each."""
 
 
-def measures(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> dict[Pool, tuple[int, int]]:
+def measures(world: RankWorld, adapter_type: type[CacheAdapter], config: CacheConfig) -> dict[str, tuple[int, int]]:
     """The layers, and the bytes of a slot, of each pool that is divided."""
     driver = RankDriver(adapter_type, config, world)
     pools = [pool for pool, component in DIVIDED.items() if component in config.components]
@@ -61,12 +61,12 @@ def test_every_pool_is_divided_by_the_coordinates_in_the_mesh(launch: Launch, ad
         layers, slot_bytes = alone.layers(pool), alone.slot_bytes(pool)
         stages = [results[mesh.rank_of(replace(mesh.topology(0), pp_rank=stage))] for stage in range(mesh.pp_size)]
         assert sum(stage[pool][0] for stage in stages) == layers, (
-            f"RANK-5: the stages of {mesh.name} share {layers} layers of {pool.value}, got {stages}"
+            f"RANK-5: the stages of {mesh.name} share {layers} layers of {pool}, got {stages}"
         )
         parts = [found[pool][1] for found in results]
         assert parts == [slot_bytes // mesh.tp_size] * mesh.ranks, (
             f"RANK-5: each of {mesh.tp_size} tensor-parallel ranks holds its part of {slot_bytes} bytes of a slot of "
-            f"{pool.value}, got {parts}"
+            f"{pool}, got {parts}"
         )
     alone.close()
 
@@ -89,7 +89,7 @@ def test_every_shard_is_written_by_one_rank(launch: Launch, adapter_type: type[C
     )
 
 
-Readable = Mapping[Pool, int]
+Readable = Mapping[str, int]
 """The number of ready layers of each pool."""
 
 
@@ -152,7 +152,7 @@ class SharedFiles(FileStorage):
         return super().set(keys, sources, prefix_keys)
 
 
-Stored = tuple[dict[str, int], dict[Pool, list[str]], int]
+Stored = tuple[dict[str, int], dict[str, list[str]], int]
 """How often this rank set each object; the objects of the prompt in each pool; and pages that a prefetch brought."""
 
 
@@ -190,6 +190,6 @@ def test_pages_that_ranks_share_are_written_once_and_read_by_all(
         for pool, keys in own.items():
             by_key = [sum(writes[key] for key in writes if name.endswith(f"/{key}")) for name in keys]
             assert by_key == [1] * len(PROMPT), (
-                f"RANK-6: expected each page of {pool.value} that rank {rank} holds to be written once, got {by_key}"
+                f"RANK-6: expected each page of {pool} that rank {rank} holds to be written once, got {by_key}"
             )
         assert came == len(PROMPT), f"FETCH-7: expected {len(PROMPT)} pages to come to rank {rank}, {came} came"

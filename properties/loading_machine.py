@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, consumes, multiple, rule
 from hicache.testing.adapter import Admission, Capability
 from hicache.testing.model import ExpectedMatch
 from hicache.testing.snapshot import Snapshot
-from hicache.types import Component, Key, Namespace, Pool, Tier
+from hicache.types import Component, Key, Namespace, Tier
 
 from .loads import loads_of
 from .request_machine import CHUNK, DECODED, REQUEST_TAIL, RequestVerbs
@@ -162,7 +162,7 @@ class LoadingMachine(TierMachine, RequestVerbs):
     def _compute_early(self, number: int) -> None:
         """Compute a request while it loads, from all layers of its prefix, if it can read them by now."""
         request, pools = self.handles[number], [*self.driver.contents.prefix_pools]
-        pools += [Pool.MAMBA] if Component.MAMBA in self.driver.config.components else []
+        pools += self.driver.contents.state_pools
         last = {pool: self.adapter.layers(pool) - 1 for pool in pools if self.adapter.layers(pool)}
         if all(self.driver.wait_request_layer(request, pool, layer) for pool, layer in last.items()):
             self.driver.compute_early(request)

@@ -12,10 +12,11 @@ from hypothesis.stateful import rule
 
 from hicache.config import CacheConfig, ExecutorKind, WritePolicy
 from hicache.testing.driving.driver import Driver
+from hicache.testing.pools import component_of
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import Faults, Store, store_of
 from hicache.testing.stored import restorable_pages
-from hicache.types import COMPONENT_POOL, Component, Handle, Key, Pool, StopPolicy, StorageKind, Tier
+from hicache.types import COMPONENT_POOL, Component, Handle, Key, StopPolicy, StorageKind, Tier
 
 from .host_machine import FIRST_PAGES, HOLD, PASSED, QUOTA, HostVerbs
 from .loads import LoadTickets
@@ -390,11 +391,10 @@ class StoredObjects:
         self._driver = driver
         self._store = store
         config = driver.config
-        self._pools = [COMPONENT_POOL[component] for component in config.components]
-        self._pools += [Pool.INDEXER] if Pool.INDEXER in config.sidecars else []
+        self._pools = [*component_of(config)]
         self._window = -(-(config.sliding_window_size or 0) // config.page_size)
 
-    def objects(self, key: Key) -> dict[Pool, list[str]]:
+    def objects(self, key: Key) -> dict[str, list[str]]:
         """The object key of each page in each pool."""
         return {pool: self._driver.storage_keys(pool, key) for pool in self._pools}
 

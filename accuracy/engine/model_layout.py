@@ -67,7 +67,7 @@ class AttentionPart:
     `layer`: the number of the layer in its pool. `reach`: how many tokens before the next one it reads, None for all.
     """
 
-    pool: Pool
+    pool: str
     layer: int
     keys: Piece
     values: Piece
@@ -235,7 +235,7 @@ class ModelLayout:
 
 def _parts(recorded: RecordedCache) -> Iterator[LayerParts]:
     rows, index_rows = recorded.take_rows(), recorded.take_index_rows()
-    numbers = {pool: count() for pool in Pool}
+    numbers: dict[str, Iterator[int]] = {pool: count() for pool in Pool}
     for number, layer in enumerate(recorded.cache.layers):
         attention = _attention(layer, *rows[number], numbers) if number in rows else None
         index = None
@@ -247,7 +247,7 @@ def _parts(recorded: RecordedCache) -> Iterator[LayerParts]:
 
 
 def _attention(
-    layer: Any, keys: torch.Tensor, values: torch.Tensor, numbers: Mapping[Pool, Iterator[int]]
+    layer: Any, keys: torch.Tensor, values: torch.Tensor, numbers: Mapping[str, Iterator[int]]
 ) -> AttentionPart:
     is_sliding = isinstance(layer, DynamicSlidingWindowLayer)
     pool = Pool.SWA if is_sliding else Pool.KV
@@ -272,18 +272,18 @@ class Pools(Protocol):
 
     def partners(self, slots: Slots) -> Slots: ...
 
-    def slot_bytes(self, pool: Pool) -> int: ...
+    def slot_bytes(self, pool: str) -> int: ...
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None: ...
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None: ...
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes: ...
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes: ...
 
 
-WaitLayer = Callable[[Pool, int], None]
+WaitLayer = Callable[[str, int], None]
 """Returns when a layer of a pool may be read."""
 
 
-def wait_for_nothing(pool: Pool, layer: int) -> None:
+def wait_for_nothing(pool: str, layer: int) -> None:
     """Everything may be read."""
 
 
@@ -298,7 +298,8 @@ class ModelPools:
 
     def write(self, recorded: RecordedCache, slots: Slots) -> None:
         """Write what the last forward computed, one token in each FULL slot and its SWA partner."""
-        by_pool = {Pool.KV: slots, Pool.SWA: self._pools.partners(slots) if self._has_window else slots}
+        by_pool: dict[str, Slots] = {Pool.KV: slots}
+        by_pool[Pool.SWA] = self._pools.partners(slots) if self._has_window else slots
         for number, rows in recorded.take_rows().items():
             part = self._layout.layers[number].attention
             assert part is not None, f"layer {number} has attention now, and had none when the model was inspected"
@@ -343,8 +344,8 @@ class ModelPools:
                 parts.states.restore(layer, rows, self._runner.device)
         return RecordedCache(cache)
 
-    def _slots_in(self, pool: Pool, slots: Slots) -> Slots:
-        if pool is not Pool.SWA:
+    def _slots_in(self, pool: str, slots: Slots) -> Slots:
+        if pool != Pool.SWA:
             return slots
         partners = self._pools.partners(slots)
         if not partners.all():
@@ -352,6 +353,6 @@ class ModelPools:
             raise violation("MATCH-3", "the window of a hit", f"{len(slots)} SWA slots", f"{missing} without one")
         return partners
 
-    def _write_rows(self, pool: Pool, slots: Slots, layer: int, tensors: Sequence[torch.Tensor]) -> None:
+    def _write_rows(self, pool: str, slots: Slots, layer: int, tensors: Sequence[torch.Tensor]) -> None:
         rows = to_rows(tensors, self._pools.slot_bytes(pool))
         self._pools.write(pool, slots, layer, rows)

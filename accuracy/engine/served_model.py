@@ -64,7 +64,7 @@ class ArrayPools:
     """Pools without a cache: a row of bytes for each slot, and each slot its own partner."""
 
     def __init__(self, layout: ModelLayout) -> None:
-        self._bytes = {
+        self._bytes: dict[str, int] = {
             Pool.KV: max((part.size_bytes for part in layout.attention), default=0),
             Pool.SWA: max((part.size_bytes for part in layout.attention), default=0),
             Pool.INDEXER: max((part.keys.size_bytes for part in layout.index), default=0),
@@ -72,18 +72,18 @@ class ArrayPools:
                 (part.size_bytes("conv") + part.size_bytes("recurrent") for part in layout.states), default=0
             ),
         }
-        self._rows: dict[tuple[Pool, int], PageBytes] = {}
+        self._rows: dict[tuple[str, int], PageBytes] = {}
 
     def partners(self, slots: Slots) -> Slots:
         return slots
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return self._bytes[pool]
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         empty = np.zeros((CHECK_TOKENS + 1, self._bytes[pool]), dtype=np.uint8)
         self._rows.setdefault((pool, layer), empty)[slots] = data
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         rows: PageBytes = self._rows[pool, layer][slots]
         return rows

@@ -118,11 +118,11 @@ def _in_one_forward(runner: ModelRunner, request: AnsweredRequest) -> AnsweredRe
 
 
 @contextmanager
-def zeroed_pool(adapter: CacheAdapter, pool: Pool) -> Iterator[None]:
+def zeroed_pool(adapter: CacheAdapter, pool: str) -> Iterator[None]:
     """Return zeros for every read of the pool, until the context ends."""
     read = adapter.read
 
-    def read_zeros(read_pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read_zeros(read_pool: str, slots: Slots, layer: int) -> PageBytes:
         rows = read(read_pool, slots, layer)
         return np.zeros_like(rows) if read_pool is pool else rows
 

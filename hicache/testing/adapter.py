@@ -29,7 +29,6 @@ from hicache.types import (
     Key,
     LoadBack,
     MatchResult,
-    Pool,
     Sizes,
     Slots,
     StorageKind,
@@ -59,6 +58,7 @@ class Capability(str, Enum):
     SWA = "the SWA component: allocate gives SWA partners; `partners`, `release_window`"
     MAMBA = "the MAMBA component: `allocate_state`, `free_state`, `fork_state`"
     INDEXER = "an indexer sidecar pool that follows KV"
+    SIDECARS = "any number of sidecar pools that follow KV, as the model names them"
     POLICIES = "all seven eviction policies, not only LRU"
     BYTES = "pools that can be written and read: `layers`, `slot_bytes`, `write`, `read`"
     SNAPSHOT = "the whole state can be shown: `snapshot`, or `block_snapshot` with blocks and offload"
@@ -170,19 +170,19 @@ class HostVerbs(_Verbs):
         """The size counters of each component on the host."""
         self._lacks("host_sizes")
 
-    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read_host(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         """The bytes at slots of the host pool, as `read` returns those of the device pool."""
         self._lacks("read_host")
 
-    def is_pinned(self, pool: Pool) -> bool:
+    def is_pinned(self, pool: str) -> bool:
         """Whether CUDA has registered all host memory of the pool. Called only when the device is a GPU."""
         self._lacks("is_pinned")
 
-    def layer_ready(self, ticket: Handle, pool: Pool, layer: int) -> bool:
+    def layer_ready(self, ticket: Handle, pool: str, layer: int) -> bool:
         """Whether the target slots of a load can be read in one layer of one pool. `ticket`: from `load_back`."""
         self._lacks("layer_ready")
 
-    def wait_layer(self, ticket: Handle, pool: Pool, layer: int) -> None:
+    def wait_layer(self, ticket: Handle, pool: str, layer: int) -> None:
         """Return when the target slots of a load can be read in one layer of one pool, or when the load has failed.
 
         The load was started by a `step`. A cache whose transfers are stepped moves what the reader waits for itself.
@@ -240,7 +240,7 @@ class StorageVerbs(_Verbs):
         """Remove the cache's objects from storage; False, with no effect, while requests are in flight."""
         self._lacks("clear_storage")
 
-    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+    def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
         """The object key of each whole page in one pool (MAMBA: of the state after the page), with its scope."""
         self._lacks("storage_keys")
 
@@ -411,20 +411,23 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
 
     # Model runner: direct access to the pools, so that checks of the bytes do not rely on the cache.
 
-    def layers(self, pool: Pool) -> int:
+    def layers(self, pool: str) -> int:
         """The number of layers of the pool; 0 when there is no such pool."""
         self._lacks("layers")
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         """The bytes of one slot in one layer."""
         self._lacks("slot_bytes")
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
-        """Write bytes to slots of the pool (for SWA: to the partners, not to the FULL slots)."""
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
+        """Write bytes to slots of the pool (for SWA: to the partners, not to the FULL slots).
+
+        A pool that has one entry for several tokens is addressed by entry: slot // tokens_per_entry.
+        """
         self._lacks("write")
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
-        """Read the bytes at slots of the pool."""
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
+        """Read the bytes at slots of the pool, which are those of `write`."""
         self._lacks("read")
 
     # Requests.
@@ -445,7 +448,7 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
         """The admission of a request that was loading, or None while it loads. After a failed load less is cached."""
         self._lacks("resume")
 
-    def wait_request_layer(self, request: Handle, pool: Pool, layer: int) -> bool:
+    def wait_request_layer(self, request: Handle, pool: str, layer: int) -> bool:
         """Return when a request that waits for a load can read one layer of its cached prefix in its table and state.
 
         False where it cannot: the load was not started by a `step`, has failed, or has to be waited for as a whole. A

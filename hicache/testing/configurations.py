@@ -17,7 +17,7 @@ from hicache.config import (
     WritePolicy,
 )
 from hicache.testing.adapter import Capability
-from hicache.testing.hybrid_model import tiny_model
+from hicache.testing.hybrid_model import DRAFT, EXPERTS, OTHER_SIDECARS, SCALES, SECOND_INDEX, tiny_model
 from hicache.testing.storage.scripted import BACKEND as SCRIPTED
 from hicache.types import Component, Pool, StopPolicy
 
@@ -31,6 +31,8 @@ Kind = tuple[tuple[str, ...], tuple[str, ...]]
 
 ALONE: Kind = ((FULL,), ())
 ALL: Kind = ((FULL, SWA, MAMBA), (INDEXER,))
+TWO_SIDECARS: Kind = ((FULL,), (DRAFT, SECOND_INDEX))
+THREE_SIDECARS: Kind = ((FULL, SWA, MAMBA), (INDEXER, SCALES, EXPERTS))
 
 CAPACITY_PAGES = {FULL: 24, SWA: 16}
 CAPACITY_STATES = 6
@@ -49,11 +51,16 @@ KINDS = {
     ((FULL, SWA, MAMBA), ()): (16,),
     ((FULL,), (INDEXER,)): (16,),
     ALL: (1, 3, 16, 64),
+    TWO_SIDECARS: (16,),
+    THREE_SIDECARS: (16,),
 }
 """Page sizes by components and sidecars: all page sizes for FULL alone, and for all components with the indexer."""
 
 TIERED_KINDS = (ALONE, ((FULL, SWA), ()), ((FULL, MAMBA), ()), ALL)
 """The kinds of configurations with a host: each component with FULL, and all together with a sidecar."""
+
+SEVERAL_SIDECARS = (TWO_SIDECARS, THREE_SIDECARS)
+"""The kinds with more sidecars than the indexer, which differ in layers, items and tokens of an entry."""
 
 USUAL_LAYOUTS = (Layout.LAYER_FIRST, Layout.PAGE_FIRST)
 """The layouts of device and host in all configurations except those for other layouts."""
@@ -73,8 +80,11 @@ OF_NAME = {
     Component.SWA.value: Capability.SWA,
     Component.MAMBA.value: Capability.MAMBA,
     Pool.INDEXER.value: Capability.INDEXER,
+    **dict.fromkeys(OTHER_SIDECARS, Capability.SIDECARS),
 }
 """The capability that a component or sidecar needs."""
+
+THREE_SIDECARS_THREADED = "full+swa+mamba+indexer+scales+experts/page16/lru/write_through-page_first-threaded"
 
 QUICK = frozenset(
     {
@@ -92,7 +102,7 @@ QUICK = frozenset(
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded",
         "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
         "full+swa+mamba+indexer/page16/lru/write_through-page_first-stepped/ScriptedStorage-wait_complete-stepped",
-        "full+swa+mamba+indexer/page16/lru/write_through-page_first-threaded/ScriptedStorage-wait_complete-threaded",
+        f"{THREE_SIDECARS_THREADED}/ScriptedStorage-wait_complete-threaded",
         "full/page16/lru/write_through-page_first-stepped/ScriptedStorage-timeout-stepped",
     }
 )
@@ -129,6 +139,7 @@ def needs_of(config: CacheConfig) -> frozenset[Capability]:
         Capability.SWA: SWA in config.components,
         Capability.MAMBA: MAMBA in config.components,
         Capability.INDEXER: INDEXER in config.sidecars,
+        Capability.SIDECARS: not {INDEXER}.issuperset(config.sidecars),
         Capability.BIGRAM: config.bigram,
         Capability.POLICIES: config.policy is not EvictionPolicy.LRU,
         Capability.EVENTS: config.events,
@@ -217,7 +228,7 @@ def _product() -> Iterator[CacheConfig]:
 
 def _host_product() -> Iterator[CacheConfig]:
     """Every kind with write_through; other policies, layouts, executors and thresholds with some of the kinds."""
-    for kind in TIERED_KINDS:
+    for kind in (*TIERED_KINDS, *SEVERAL_SIDECARS):
         yield with_host(_tiny(kind, 16))
     for kind in (ALONE, ALL):
         yield with_host(_tiny(kind, 1))
@@ -242,7 +253,7 @@ def _storage_product() -> Iterator[CacheConfig]:
 
     With the policy timeout there are no events: what is computed for them, such as hashes, hides that it is missing.
     """
-    for kind in (*TIERED_KINDS, ((FULL,), (INDEXER,))):
+    for kind in (*TIERED_KINDS, ((FULL,), (INDEXER,)), *SEVERAL_SIDECARS):
         yield with_storage(with_host(_tiny(kind, 16)))
     yield with_storage(with_host(_tiny(ALONE, 1)))
     yield with_storage(with_host(_tiny(ALL, 1), policy=WritePolicy.WRITE_BACK))
@@ -251,8 +262,9 @@ def _storage_product() -> Iterator[CacheConfig]:
     for kind in (ALONE, ALL):
         yield with_storage(with_host(_tiny(kind, 16)), stop_policy=StopPolicy.BEST_EFFORT)
         yield with_storage(with_host(replace(_tiny(kind, 16), events=False)), stop_policy=StopPolicy.TIMEOUT)
-    threaded = with_host(_tiny(ALL, 16), executor=ExecutorKind.THREADED)
-    yield with_storage(threaded, executor=ExecutorKind.THREADED)
+    for kind in (ALL, THREE_SIDECARS):
+        threaded = with_host(_tiny(kind, 16), executor=ExecutorKind.THREADED)
+        yield with_storage(threaded, executor=ExecutorKind.THREADED)
     streams = with_host(replace(_tiny(ALONE, 16), device="cuda"), executor=ExecutorKind.STREAMS)
     yield with_storage(streams, executor=ExecutorKind.THREADED)
     yield with_storage(with_host(_tiny(ALONE, 3)), threshold_pages=THRESHOLD_PAGES)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from hicache.config import ModelShape, PoolShape
+from hicache.config import BufferShape, Follows, ModelShape, PoolShape
 from hicache.types import Pool
 
 
 @dataclass(frozen=True, slots=True)
 class HybridModel:
-    """Layers by kind, sizes in elements, and torch's name of the dtype, as ModelShape.hybrid takes them."""
+    """Layers by kind, sizes in elements, and torch's name of the dtype, as ModelShape.hybrid takes them.
+
+    `others`: the pools that ModelShape.hybrid does not make. They do not change with the sizes.
+    """
 
     full_layers: int
     swa_layers: int
@@ -23,6 +26,7 @@ class HybridModel:
     index_dim: int
     dtype: str
     is_mla: bool
+    others: tuple[PoolShape, ...]
 
     @classmethod
     def of(cls, model: ModelShape | None) -> HybridModel:
@@ -43,15 +47,18 @@ class HybridModel:
             index_dim=pools[Pool.INDEXER].buffers[0].shape[0] if Pool.INDEXER in pools else 0,
             dtype=pools[Pool.KV].buffers[0].dtype,
             is_mla=model.is_mla,
+            others=tuple(pool for name, pool in pools.items() if name not in Pool.__members__.values()),
         )
 
     @property
     def shape(self) -> ModelShape:
         """The pools of such a model."""
-        return ModelShape.hybrid(**asdict(self))
+        sizes = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "others"}
+        made = ModelShape.hybrid(**sizes)
+        return replace(made, pools=(*made.pools, *self.others))
 
 
-def _layers(pools: dict[str, PoolShape], pool: Pool) -> int:
+def _layers(pools: dict[str, PoolShape], pool: str) -> int:
     return pools[pool].layers if pool in pools else 0
 
 
@@ -74,7 +81,23 @@ TINY_MODEL = ModelShape.hybrid(
 
 TINY_INDEX_DIM = 4
 
+DRAFT, SCALES, EXPERTS, SECOND_INDEX = "draft", "scales", "experts", "second_index"
+
+_EACH_PAGE = Follows.EVERY_PAGE
+OTHER_SIDECARS = {
+    pool.name: pool
+    for pool in (
+        PoolShape(DRAFT, _EACH_PAGE, 1, (BufferShape("kv", (2, 4, 2), "float32", 1),)),
+        PoolShape(SCALES, _EACH_PAGE, 2, (BufferShape("key", (1,), "uint8"), BufferShape("value", (1,), "uint8"))),
+        PoolShape(EXPERTS, _EACH_PAGE, 3, (BufferShape("ids", (2,), "int16"),)),
+        PoolShape(SECOND_INDEX, _EACH_PAGE, 2, (BufferShape("keys", (4,), "float32"),), tokens_per_entry=4),
+    )
+}
+"""Sidecars besides the indexer: the KV of a draft model, which has fewer layers; the scales of quantised KV; the
+experts that each token was routed to, in more layers than KV has; and an index of one entry for four tokens."""
+
 
 def tiny_model(sidecars: tuple[str, ...]) -> ModelShape:
-    """TINY_MODEL, with an indexer if it is among the sidecars."""
-    return reshaped(TINY_MODEL, index_dim=TINY_INDEX_DIM if Pool.INDEXER in sidecars else 0)
+    """TINY_MODEL with the named sidecars: the indexer, and those of OTHER_SIDECARS."""
+    others = tuple(OTHER_SIDECARS[name] for name in sidecars if name != Pool.INDEXER)
+    return reshaped(TINY_MODEL, index_dim=TINY_INDEX_DIM if Pool.INDEXER in sidecars else 0, others=others)

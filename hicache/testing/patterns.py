@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hicache.config import Topology
 from hicache.testing.violation import violation
-from hicache.types import Key, Namespace, Pool
+from hicache.types import Key, Namespace
 
 Digests = npt.NDArray[np.uint64]
 """One number per page, a function of the namespace and of all tokens up to the page's end: uint64, [pages]."""
@@ -92,17 +92,17 @@ def of_shard(digests: Digests, shard: str) -> Digests:
     return digests ^ np.uint64(int.from_bytes(sha256(shard.encode("ascii")).digest()[:WORD_BYTES], "little"))
 
 
-def shard_of(topology: Topology, pool: Pool, *, is_mla: bool) -> str:
+def shard_of(topology: Topology, *, is_shared: bool) -> str:
     """The name of the part of a pool's pages that a rank holds; empty with a single rank.
 
-    With MLA all ranks of a tensor-parallel group hold the same KV; states are sharded in any case.
+    `is_shared`: all ranks of a tensor-parallel group hold the same.
     """
-    axes = ("cp", "pp") if is_mla and pool is not Pool.MAMBA else ("tp", "cp", "pp")
+    axes = ("cp", "pp") if is_shared else ("tp", "cp", "pp")
     sizes = {axis: getattr(topology, f"{axis}_size") for axis in axes}
     return ".".join(f"{axis}{getattr(topology, f'{axis}_rank')}of{size}" for axis, size in sizes.items() if size > 1)
 
 
-def fill(digests: Digests, page_size: int, layer: int, pool: Pool, item_bytes: int) -> Bytes:
+def fill(digests: Digests, page_size: int, layer: int, pool: str, item_bytes: int) -> Bytes:
     """The bytes of whole pages in one layer of one pool: uint8 [pages * page_size, item_bytes].
 
     A state is a page of one slot. Every bit pattern can occur, also those that are NaN in a floating-point dtype.
@@ -121,17 +121,17 @@ def fill(digests: Digests, page_size: int, layer: int, pool: Pool, item_bytes: i
 
 
 @lru_cache(maxsize=1 << 13)
-def _known_fill(digests: bytes, page_size: int, layer: int, pool: Pool, item_bytes: int) -> Bytes:
+def _known_fill(digests: bytes, page_size: int, layer: int, pool: str, item_bytes: int) -> Bytes:
     return fill(np.frombuffer(digests, dtype=np.uint64), page_size, layer, pool, item_bytes)
 
 
 @cache
-def _salt(pool: Pool, layer: int) -> np.uint64:
-    digest = sha256(f"{pool.value}/{layer}".encode("ascii")).digest()
+def _salt(pool: str, layer: int) -> np.uint64:
+    digest = sha256(f"{pool}/{layer}".encode("ascii")).digest()
     return np.uint64(int.from_bytes(digest[:WORD_BYTES], "little"))
 
 
-def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool: Pool, place: Place) -> None:
+def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool: str, place: Place) -> None:
     """Raise InvariantError, naming the first slot that differs, unless the bytes are those of these pages (REQ-3)."""
     expected = _known_fill(digests.tobytes(), page_size, layer, pool, actual.shape[1])
     if expected.shape == actual.shape and expected.tobytes() == actual.tobytes():
@@ -139,7 +139,7 @@ def check_fill(actual: Bytes, digests: Digests, page_size: int, layer: int, pool
     row = int((expected != actual).any(axis=1).argmax()) if expected.shape == actual.shape else 0
     raise violation(
         "REQ-3",
-        f"{place(row)}, pool {pool.value}, layer {layer}",
+        f"{place(row)}, pool {pool}, layer {layer}",
         f"bytes {expected[row : row + 1].tobytes().hex()}",
         f"{actual[row : row + 1].tobytes().hex()} (shape {actual.shape}, expected {expected.shape})",
     )

@@ -103,7 +103,7 @@ def test_a_wait_for_a_late_layer_brings_the_state_of_those_before(served: Served
     assert served.requests.wait_layer(request, served.cache.host.layers - 1), "the last layer has arrived"
     found = served.read(request)
     for pool in Pool:
-        assert np.array_equal(found[pool], served.bytes[pool]), f"HOST-6: all layers of {pool.value}"
+        assert np.array_equal(found[pool], served.bytes[pool]), f"HOST-6: all layers of {pool}"
     served.requests.abort(request)
 
 

@@ -20,7 +20,7 @@ from hicache.types import Component, Event, Key, Pool, Sizes, Slots, Tier, Token
 FULL, SWA, MAMBA = (component.value for component in Component)
 LAYERS, SLOT_BYTES = 2, 8
 
-COMPONENT_OF = {Pool.KV: FULL, Pool.SWA: SWA, Pool.MAMBA: MAMBA}
+COMPONENT_OF: dict[str, str] = {Pool.KV: FULL, Pool.SWA: SWA, Pool.MAMBA: MAMBA}
 """The component whose slots a pool has; the cache has no indexer."""
 
 PAGES = 12
@@ -119,17 +119,17 @@ class BlockCacheAdapter(CacheAdapter):
 
     # The model runner.
 
-    def layers(self, pool: Pool) -> int:
+    def layers(self, pool: str) -> int:
         return LAYERS if COMPONENT_OF.get(pool) in self._components else 0
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return SLOT_BYTES
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         block, offset = np.divmod(slots, self._geometry.slots(COMPONENT_OF[pool]))
         self._memory[layer, block, offset] = data
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         block, offset = np.divmod(slots, self._geometry.slots(COMPONENT_OF[pool]))
         data: PageBytes = self._memory[layer, block, offset]
         return data

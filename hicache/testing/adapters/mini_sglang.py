@@ -162,16 +162,16 @@ class MiniSglang(CacheAdapter):
 
     # The model runner.
 
-    def layers(self, pool: Pool) -> int:
-        return LAYERS if pool is Pool.KV else 0
+    def layers(self, pool: str) -> int:
+        return LAYERS if pool == Pool.KV else 0
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return SLOT_BYTES
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         self._pool[layer, slots] = data
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         data: PageBytes = self._pool[layer, slots]
         return data
 

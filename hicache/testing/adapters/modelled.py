@@ -20,7 +20,7 @@ from hicache.testing.adapters.reference import ReferenceAdapter
 from hicache.testing.cuda_model.model import CudaModel, Items
 from hicache.transfer.executors import Executor
 from hicache.transfer.job import PageBatch, Progress, StorageJob, Worker
-from hicache.types import Pool, Slots, StorageKind
+from hicache.types import Slots, StorageKind
 
 
 class ModelledReference(ReferenceAdapter):
@@ -46,7 +46,7 @@ class ModelledReference(ReferenceAdapter):
         self.cuda.machine.drain()
         self.cuda.require_no_races()
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         # The model's kernel. The pool's own writes from pageable memory, and so waits for most of what it did.
         buffers, items = self._items(self.cache.pools.buffers[pool], slots, layer)
         if not buffers.raw[0].is_cuda:
@@ -61,7 +61,7 @@ class ModelledReference(ReferenceAdapter):
 
         self.cuda.kernel("write of the model", work, writes=[(raw, items) for raw in buffers.raw])
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         buffers, items = self._items(self.cache.pools.buffers[pool], slots, layer)
         if not buffers.raw[0].is_cuda:
             return super().read(pool, slots, layer)
@@ -75,7 +75,7 @@ class ModelledReference(ReferenceAdapter):
         rows: PageBytes = torch.cat(found, dim=1).numpy()
         return rows
 
-    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read_host(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         buffers, items = self._items(self._host.pools.buffers[pool], slots, layer)
         for raw in buffers.raw:
             self.cuda.host_touches(raw, items, operation="read of a test")

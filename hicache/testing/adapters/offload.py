@@ -207,19 +207,19 @@ class ChunkCacheAdapter(CacheAdapter):
 
     # The model runner.
 
-    def layers(self, pool: Pool) -> int:
-        return LAYERS if pool is Pool.KV else 0
+    def layers(self, pool: str) -> int:
+        return LAYERS if pool == Pool.KV else 0
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return SLOT_BYTES
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         self.device.write(layer, slots, data)
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         return self.device.read(layer, slots)
 
-    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read_host(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         data: PageBytes = self.cache.memory[layer, slots]
         return data
 
@@ -327,7 +327,7 @@ class OffloadCacheAdapter(ChunkCacheAdapter):
             request.load = self.cache.retrieve(found, self.device.slots(blocks)[: found.tokens])
         return self._admitted(request, found.tokens)
 
-    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+    def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
         names = [self.cache.object_name(one) for one in self.cache.identities(key.tokens, key.namespace)]
         return [self._objects.key(name) for name in names] if self._objects is not None else names
 

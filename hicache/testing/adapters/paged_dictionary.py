@@ -113,15 +113,15 @@ class InspectedDictionaryAdapter(PagedDictionaryAdapter):
         """How many pins protect the prefix: those of itself and of its extensions."""
         return sum(pinned.startswith(prefix) for pinned in self.cache.pins.values())
 
-    def layers(self, pool: Pool) -> int:
-        return LAYERS if pool is Pool.KV else 0
+    def layers(self, pool: str) -> int:
+        return LAYERS if pool == Pool.KV else 0
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return SLOT_BYTES
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         self.pool[layer, slots] = data
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         data: PageBytes = self.pool[layer, slots]
         return data

@@ -218,17 +218,17 @@ class ReferenceAdapter(CacheAdapter):
     def fork_state(self, handle: Node) -> int | None:
         return self.cache.fork_state(handle)
 
-    def layers(self, pool: Pool) -> int:
+    def layers(self, pool: str) -> int:
         buffers = self.cache.pools.buffers
         return buffers[pool].spec.layers if pool in buffers else 0
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return self.cache.pools.buffers[pool].spec.slot_bytes
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         self.cache.pools.buffers[pool].write(slots, layer, data)
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         return self.cache.pools.buffers[pool].read(slots, layer)
 
     # Requests.
@@ -249,7 +249,7 @@ class ReferenceAdapter(CacheAdapter):
     def extend(self, request: Request, tokens: Tokens) -> Slots | None:
         return request.table.copy() if self._requests.extend(request, tokens) else None
 
-    def wait_request_layer(self, request: Request, pool: Pool, layer: int) -> bool:
+    def wait_request_layer(self, request: Request, pool: str, layer: int) -> bool:
         return self._requests.wait_layer(request, self.stack_layer(pool, layer))
 
     def checkpoint(self, request: Request, computed_tokens: int) -> Slots:
@@ -323,19 +323,19 @@ class ReferenceAdapter(CacheAdapter):
     def host_sizes(self) -> Mapping[str, Sizes]:
         return self.cache.host_sizes()
 
-    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read_host(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         return self._host.pools.read(pool, slots, layer)
 
-    def is_pinned(self, pool: Pool) -> bool:
+    def is_pinned(self, pool: str) -> bool:
         return all(raw.is_pinned() for raw in self._host.pools.buffers[pool].raw)
 
-    def layer_ready(self, ticket: LoadBackTicket, pool: Pool, layer: int) -> bool:
-        is_partner = pool is Pool.SWA and not self.cache.load_phase(ticket).has_ended
+    def layer_ready(self, ticket: LoadBackTicket, pool: str, layer: int) -> bool:
+        is_partner = pool == Pool.SWA and not self.cache.load_phase(ticket).has_ended
         if is_partner and not self._host.load_backs.has_partners(ticket):
             return False
         return self.stack_layer(pool, layer) < self.cache.layers_done(ticket)
 
-    def wait_layer(self, ticket: LoadBackTicket, pool: Pool, layer: int) -> None:
+    def wait_layer(self, ticket: LoadBackTicket, pool: str, layer: int) -> None:
         self.cache.wait_layer(ticket, self.stack_layer(pool, layer))
 
     def hold_transfers(self) -> None:
@@ -344,7 +344,7 @@ class ReferenceAdapter(CacheAdapter):
     def release_transfers(self) -> None:
         self._may_copy.set()
 
-    def stack_layer(self, pool: Pool, layer: int) -> int:
+    def stack_layer(self, pool: str, layer: int) -> int:
         """The layer of the whole stack that reads this layer of a pool."""
         specs = {pool: buffers.spec for pool, buffers in self.cache.pools.buffers.items()}
         return next(number for number, layers in enumerate(layer_order(specs)) if (pool, layer) in layers)
@@ -369,7 +369,7 @@ class ReferenceAdapter(CacheAdapter):
     def clear_storage(self) -> bool:
         return self.cache.clear_storage()
 
-    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+    def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
         keys = self._storage.requests.keys
         hashes = self.cache.page_hashes(self.cache.key(key.tokens, key.namespace))
         return [f"{keys.scope}/{name}" for name in keys.of_pages(pool, hashes)]

@@ -45,7 +45,7 @@ from hicache.testing.adapters.sglang_view import (
     locked_on_host_0523,
 )
 from hicache.testing.snapshot import Snapshot
-from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Namespace, Pool, Sizes, Slots
+from hicache.types import EvictResult, Handle, InsertResult, Key, MatchResult, Namespace, Sizes, Slots
 
 DEVICE = frozenset(
     {
@@ -153,16 +153,16 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
     def free_state(self, slot: int) -> None:
         self.pools.free_lists[MAMBA].free(as_tensor(np.array([slot])))
 
-    def layers(self, pool: Pool) -> int:
+    def layers(self, pool: str) -> int:
         return self.pools.layers(pool)
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return self.pools.slot_bytes(pool)
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         self.pools.write(pool, slots, layer, data)
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         return self.pools.read(pool, slots, layer)
 
     # Scheduler.

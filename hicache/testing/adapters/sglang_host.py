@@ -15,7 +15,7 @@ from hicache.testing.adapter import HostVerbs, PageBytes
 from hicache.testing.adapters.sglang_pools import FULL, SglangHostPools, replace_kernels, server_options
 from hicache.testing.adapters.sglang_view import INDEX, Locked, own, walk
 from hicache.testing.snapshot import HostNodeView, HostView, TransferView
-from hicache.types import EvictResult, Handle, LoadBack, Pool, Sizes, Slots, TransferKind, TransferPhase
+from hicache.types import EvictResult, Handle, LoadBack, Sizes, Slots, TransferKind, TransferPhase
 
 HOST_DEPARTURES = frozenset({"EVICT-2", "EVICT-8", "MATCH-12"})
 """Clauses that SGLang replaces with rules of its own when there is a host tier.
@@ -144,7 +144,7 @@ class SglangHostVerbs(HostVerbs):
                     by_lock[data.host_lock_ref > 0] += len(data.host_value)
         return {name: Sizes(by_lock[False], by_lock[True], free[name]) for name, by_lock in counts.items()}
 
-    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read_host(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         return self.host_pools.read(pool, slots, layer)
 
     def has_host_locks(self) -> bool:

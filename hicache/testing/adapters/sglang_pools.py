@@ -85,15 +85,15 @@ class SglangPools:
         size = self.config.page_size
         return PoolView(capacity, (pages[:, None] * size + np.arange(size)).reshape(-1))
 
-    def layers(self, pool: Pool) -> int:
+    def layers(self, pool: str) -> int:
         """The number of layers of a pool."""
         return len(self.buffers.get(pool, ()))
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         """The bytes of one slot in one layer: of K and V, or of the convolution's and the recurrent state."""
         return sum(part[0].nbytes for part in self.buffers[pool][0])
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         """Write bytes, K before V."""
         start = 0
         for part in self.buffers[pool][layer]:
@@ -102,7 +102,7 @@ class SglangPools:
             part[as_tensor(slots)] = raw.view(part.dtype).reshape(len(slots), *part.shape[1:])
             start = end
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         """Read bytes, in the order in which they were written."""
         rows = [part[as_tensor(slots)] for part in self.buffers[pool][layer]]
         return np.concatenate([raw_bytes(row) for row in rows], axis=1)
@@ -194,12 +194,12 @@ class SglangPools:
             lists[MAMBA] = self.requests.mamba_allocator
         return lists
 
-    def _buffers(self, kv: Any) -> dict[Pool, list[Sequence[torch.Tensor]]]:
+    def _buffers(self, kv: Any) -> dict[str, list[Sequence[torch.Tensor]]]:
         """The tensors of each layer, each with one row per slot."""
         sides = {Pool.KV: getattr(kv, "full_kv_pool", kv)}
         if SWA in self.config.components:
             sides = {Pool.KV: kv.full_kv_pool, Pool.SWA: kv.swa_kv_pool}
-        buffers: dict[Pool, list[Sequence[torch.Tensor]]] = {
+        buffers: dict[str, list[Sequence[torch.Tensor]]] = {
             pool: [tuple(pair) for pair in zip(side.k_buffer, side.v_buffer, strict=True)]
             for pool, side in sides.items()
         }
@@ -261,7 +261,7 @@ class SglangHostPools:
         free = torch.cat([pool.free_slots, *getattr(pool, "release_slots", ())])
         return PoolView(self._host.capacity_tokens[component], self.shown(component, free))
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         """The bytes at host slots, in the same order as those of the device."""
         component = next(name for name, own in COMPONENT_POOL.items() if own is pool)
         raw = torch.from_numpy(np.array(slots, dtype=np.int64) - self._shift(component))

@@ -26,7 +26,7 @@ from hicache.testing.adapters.sglang_pages import backend_options, page_names, s
 from hicache.testing.adapters.sglang_pools import FULL, NAMES, SglangHostPools
 from hicache.testing.adapters.sglang_workers import Gate, StorageThreads, WorkQueue
 from hicache.testing.snapshot import FetchView, StorageView
-from hicache.types import COMPONENT_POOL, Handle, Key, Pool, Slots, StorageKind
+from hicache.types import COMPONENT_POOL, Handle, Key, Slots, StorageKind
 
 CONTROLLER = "sglang.srt.managers.cache_controller"
 
@@ -225,7 +225,7 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
     def clear_storage(self) -> bool:
         return bool(self.cache.clear_storage_backend())
 
-    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+    def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
         component = next(name for name, own in COMPONENT_POOL.items() if own is pool)
         whole, _ = self.key_of(key).maybe_to_bigram_view(self.config.bigram)
         hashes = self.hashes_of(whole.page_aligned(self.config.page_size))

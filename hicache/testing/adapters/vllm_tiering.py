@@ -36,7 +36,7 @@ from hicache.testing.adapters.vllm_offload import OFFLOAD
 from hicache.testing.geometry import GeometricConfig, Publish
 from hicache.testing.offload_cache import Chunk, Device, OffloadCacheConfig
 from hicache.testing.storage.scripted import store_of
-from hicache.types import Key, Pool
+from hicache.types import Key
 
 NUMBERS = itertools.count(1)
 """A number for each cache that is opened."""
@@ -197,7 +197,7 @@ class VllmTiering0330(VllmConnector0330):
     def configurations(cls) -> Sequence[CacheConfig]:
         return CONFIGURATIONS
 
-    def storage_keys(self, pool: Pool, key: Key) -> Sequence[str]:
+    def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
         names = [self.cache.object_name(digest) for digest in self.cache.digests(key)]
         return [self.cache.objects.key(name) for name in names]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from hicache.testing.patterns import (
     shard_of,
     state_digest,
 )
+from hicache.testing.pools import component_of, entries, is_shared, pools_of, tokens_per_entry
 from hicache.testing.snapshot import HostNodeView, NodeView, Snapshot
 from hicache.testing.violation import violation
-from hicache.types import Component, Key, Pool, Slots
+from hicache.types import Component, Key, Slots
 
 BATCH_ELEMENTS = 1 << 16
 """The number of elements of the tree whose bytes are compared at a time."""
@@ -33,7 +35,7 @@ BATCH_ELEMENTS = 1 << 16
 NOISE = 0xA5
 """The byte that unused slots are overwritten with."""
 
-Read = Callable[[Pool, Slots, int], PageBytes]
+Read = Callable[[str, Slots, int], PageBytes]
 """Reads the bytes of some slots in one layer of one pool."""
 
 
@@ -45,43 +47,46 @@ class Contents:
         self._config = config
         self._page_size = config.page_size
         self._readable = Capability.BYTES in adapter.capabilities
-        shards = {
-            pool: shard_of(config.topology, pool, is_mla=config.model is not None and config.model.is_mla)
-            for pool in Pool
+        self._shards = {
+            pool: shard_of(config.topology, is_shared=is_shared(config, pool)) for pool in component_of(config)
         }
-        self._shards: Mapping[Pool, str] = shards
         self._has_window = Component.SWA in config.components and Capability.SWA in adapter.capabilities
-        self.prefix_pools = (Pool.KV, Pool.INDEXER, *((Pool.SWA,) if self._has_window else ()))
+        self._windows = pools_of(config, Component.SWA) if self._has_window else ()
+        self.prefix_pools = (*pools_of(config, Component.FULL), *self._windows)
+        self.state_pools = pools_of(config, Component.MAMBA)
 
     def write(self, key: Key, slots: Slots, start: int) -> None:
-        """Write the whole pages of a key from position `start` (a page boundary): KV, indexer, SWA partners."""
+        """Write the whole pages of a key from position `start` (a page boundary): KV, sidecars, SWA partners."""
         if not self._readable:
             return
         first = start // self._page_size
         digests = self._digests(key)[first : first + len(slots) // self._page_size]
         slots = slots[: len(digests) * self._page_size]
-        for pool in (Pool.KV, Pool.INDEXER):
+        for pool in pools_of(self._config, Component.FULL):
             self._fill(pool, slots, digests, self._page_size)
         if self._has_window:
             partners, rows = self._paired_pages(slots)
-            self._fill(Pool.SWA, partners, digests[rows], self._page_size)
+            for pool in self._windows:
+                self._fill(pool, partners, digests[rows], self._page_size)
 
     def write_state(self, key: Key, slot: int) -> None:
         """Write the state after exactly this key."""
         if self._readable:
             digest = state_digest(key, self._page_size, self._config.bigram)
-            self._fill(Pool.MAMBA, np.array([slot], dtype=np.int64), digest, 1)
+            for pool in self.state_pools:
+                self._fill(pool, np.array([slot], dtype=np.int64), digest, 1)
 
     def overwrite(self, component: str, slots: Slots) -> None:
         """Overwrite slots that nothing uses, so that their old bytes cannot pass for newly loaded ones."""
         if self._readable and len(slots):
-            for pool in _POOLS[component]:
+            for pool in pools_of(self._config, component):
+                own = entries(self._config, pool, slots)
                 for layer in range(self._adapter.layers(pool)):
-                    noise = np.full((len(slots), self._adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
-                    self._adapter.write(pool, slots, layer, noise)
+                    noise = np.full((len(own), self._adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
+                    self._adapter.write(pool, own, layer, noise)
 
     def verify(self, key: Key, slots: Slots, *, is_own: bool = False) -> None:
-        """Check the bytes of whole pages from the key's start: KV, indexer, and SWA in the last window (REQ-3).
+        """Check the bytes of whole pages from the key's start: KV, sidecars, and SWA in the last window (REQ-3).
 
         `is_own`: a running request reads them, which was given them with their window. Otherwise they are a hit.
         """
@@ -95,9 +100,9 @@ class Contents:
                 for layer in range(self._adapter.layers(pool)):
                     self._check_prefix(pool, slots, digests, layer)
 
-    def verify_layer(self, pool: Pool, key: Key, slots: Slots, layer: int) -> None:
+    def verify_layer(self, pool: str, key: Key, slots: Slots, layer: int) -> None:
         """Check one layer of one pool, as a reader does that follows a load layer by layer."""
-        if pool is Pool.SWA:
+        if pool in self._windows:
             self._require_window(slots)
         if self._readable and len(slots):
             self._check_prefix(pool, slots, self._digests(key), layer)
@@ -105,15 +110,16 @@ class Contents:
     def verify_state(self, key: Key, slot: int) -> None:
         """Check that a slot holds the state after exactly this key (REQ-3, MATCH-11)."""
         if self._readable:
-            for layer in range(self._adapter.layers(Pool.MAMBA)):
-                self.verify_state_layer(key, slot, layer)
+            for pool in self.state_pools:
+                for layer in range(self._adapter.layers(pool)):
+                    self.verify_state_layer(pool, key, slot, layer)
 
-    def verify_state_layer(self, key: Key, slot: int, layer: int) -> None:
-        """Check one layer of a state."""
+    def verify_state_layer(self, pool: str, key: Key, slot: int, layer: int) -> None:
+        """Check one layer of one pool of a state."""
         if self._readable:
-            data = self._adapter.read(Pool.MAMBA, np.array([slot], dtype=np.int64), layer)
-            digest = self._own(Pool.MAMBA, state_digest(key, self._page_size, self._config.bigram))
-            check_fill(data, digest, 1, layer, Pool.MAMBA, lambda _: f"state after {len(key.tokens)} tokens")
+            data = self._adapter.read(pool, np.array([slot], dtype=np.int64), layer)
+            digest = self._own(pool, state_digest(key, self._page_size, self._config.bigram))
+            check_fill(data, digest, 1, layer, pool, lambda _: f"state after {len(key.tokens)} tokens")
 
     def verify_tree(self, snapshot: Snapshot) -> None:
         """Check that every slot of every node, on every tier, holds the bytes of the node's prefix."""
@@ -146,28 +152,29 @@ class Contents:
         if not slots:
             return
         joined, numbers, page_size = all_slots(slots), as_numbers(expected), 1 if is_state else self._page_size
-        for pool in _POOLS[component]:
-            held = self._own(pool, numbers)
+        for pool in pools_of(self._config, component):
+            held, tokens = self._own(pool, numbers), tokens_per_entry(self._config, pool)
+            place = partial(_node_at, nodes, views, component, tokens)
             for layer in range(self._adapter.layers(pool)):
-                data = read(pool, joined, layer)
-                check_fill(data, held, page_size, layer, pool, lambda row: _node_at(nodes, views, component, row))
+                data = read(pool, entries(self._config, pool, joined), layer)
+                check_fill(data, held, page_size // tokens, layer, pool, place)
 
-    def _own(self, pool: Pool, digests: Digests) -> Digests:
+    def _own(self, pool: str, digests: Digests) -> Digests:
         """The digests of these pages for this rank's shard."""
         return of_shard(digests, self._shards[pool])
 
     def _digests(self, key: Key) -> Digests:
         return prefix_digests(key, self._page_size, self._config.bigram)
 
-    def _check_prefix(self, pool: Pool, slots: Slots, digests: Digests, layer: int) -> None:
+    def _check_prefix(self, pool: str, slots: Slots, digests: Digests, layer: int) -> None:
         digests = digests[: len(slots) // self._page_size]
         place: Place = _place_of_hit
-        if pool is Pool.SWA:
+        if pool in self._windows:
             first = self._window_start(len(slots)) // self._page_size
             slots, rows = self._paired_pages(slots[first * self._page_size :])
             digests, place = digests[first:][rows], _place_in_window
-        own = self._own(pool, digests)
-        check_fill(self._adapter.read(pool, slots, layer), own, self._page_size, layer, pool, place)
+        own, size = self._own(pool, digests), self._page_size // tokens_per_entry(self._config, pool)
+        check_fill(self._adapter.read(pool, entries(self._config, pool, slots), layer), own, size, layer, pool, place)
 
     def _window_start(self, tokens: int) -> int:
         return max(0, tokens - (self._config.sliding_window_size or 0))
@@ -196,20 +203,14 @@ class Contents:
         rows = np.flatnonzero(partners.all(axis=1))
         return partners[rows].reshape(-1), rows
 
-    def _fill(self, pool: Pool, slots: Slots, digests: Digests, page_size: int) -> None:
+    def _fill(self, pool: str, slots: Slots, digests: Digests, page_size: int) -> None:
         if not len(slots):
             return
+        size = page_size // tokens_per_entry(self._config, pool)
         for layer in range(self._adapter.layers(pool)):
             own = self._own(pool, digests)
-            data = fill(own, page_size, layer, pool, self._adapter.slot_bytes(pool))
-            self._adapter.write(pool, slots, layer, data)
-
-
-_POOLS: dict[str, tuple[Pool, ...]] = {
-    Component.FULL.value: (Pool.KV, Pool.INDEXER),
-    Component.SWA.value: (Pool.SWA,),
-    Component.MAMBA.value: (Pool.MAMBA,),
-}
+            data = fill(own, size, layer, pool, self._adapter.slot_bytes(pool))
+            self._adapter.write(pool, entries(self._config, pool, slots), layer, data)
 
 
 def _place_of_hit(row: int) -> str:
@@ -237,8 +238,14 @@ def _batches(snapshot: Snapshot, page_bytes: int) -> Iterator[tuple[int, list[li
         yield first, digests
 
 
-def _node_at(nodes: Sequence[NodeView], views: Sequence[NodeView | HostNodeView], component: str, row: int) -> str:
-    """Name the node and the slot of one row of the joined slots. `views`: the nodes on the tier in question."""
+def _node_at(
+    nodes: Sequence[NodeView], views: Sequence[NodeView | HostNodeView], component: str, tokens: int, row: int
+) -> str:
+    """Name the node and the slot of one row of the joined entries, each of so many tokens.
+
+    `views`: the nodes on the tier in question.
+    """
+    row *= tokens
     for node, view in zip(nodes, views, strict=True):
         count = 0 if (slots := view.slots[component]) is None else len(slots)
         if row < count:

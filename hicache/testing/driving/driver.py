@@ -41,7 +41,6 @@ from hicache.types import (
     LoadBack,
     MatchResult,
     Namespace,
-    Pool,
     Sizes,
     Slots,
     StopPolicy,
@@ -394,7 +393,7 @@ class Driver:
         self.verb_done()
         return admission
 
-    def wait_request_layer(self, request: Handle, pool: Pool, layer: int) -> bool:
+    def wait_request_layer(self, request: Handle, pool: str, layer: int) -> bool:
         """Wait for one layer of what a request loads, and read its cached prefix in this layer of the pool.
 
         Needs REQUEST_LAYERS. False, with nothing read, where the request cannot read it. Raises InvariantError when
@@ -402,12 +401,12 @@ class Driver:
         """
         running = self.running[id(request)]
         can_read = self.adapter.wait_request_layer(request, pool, layer)
-        if can_read and pool is not Pool.MAMBA:
+        if can_read and pool not in self.contents.state_pools:
             slots = running.table[: aligned_count(running.computed(), self.config)]
             read = partial(self.contents.verify_layer, pool, running.computed(), slots)
             _read_ready(read, layer, TransferPhase.RUNNING)
         elif can_read and running.state is not None:
-            read = partial(self.contents.verify_state_layer, running.computed(), running.state)
+            read = partial(self.contents.verify_state_layer, pool, running.computed(), running.state)
             _read_ready(read, layer, TransferPhase.RUNNING)
         self.verb_done()
         return can_read
@@ -581,11 +580,11 @@ class Driver:
             self.complete(one.ticket)
         self.step()
 
-    def layer_ready(self, ticket: Handle, pool: Pool, layer: int) -> bool:
+    def layer_ready(self, ticket: Handle, pool: str, layer: int) -> bool:
         """Whether the target slots of a load can be read in one layer of one pool."""
         return self.adapter.layer_ready(ticket, pool, layer)
 
-    def read_ready_layers(self, ticket: Handle) -> Mapping[Pool, int]:
+    def read_ready_layers(self, ticket: Handle) -> Mapping[str, int]:
         """Read the whole prefix of a load in each readable layer, and in no other; returns how many layers, by pool.
 
         Raises InvariantError when bytes are wrong (HOST-6), when a layer is no longer readable, or when the load has
@@ -599,12 +598,12 @@ class Driver:
             ready = frozenset(layer for layer in layers if self.adapter.layer_ready(ticket, pool, layer))
             load.record_ready(pool, ready)
             if phase is TransferPhase.DONE and len(ready) < len(layers):
-                raise violation("HOST-9", f"layers of {pool.value} after a load", sorted(layers), sorted(ready))
+                raise violation("HOST-9", f"layers of {pool} after a load", sorted(layers), sorted(ready))
             for layer in sorted(ready):
                 _read_ready(read, layer, phase)
         return {pool: len(ready) for pool, ready in load.ready.items()}
 
-    def wait_layer(self, ticket: Handle, pool: Pool, layer: int) -> None:
+    def wait_layer(self, ticket: Handle, pool: str, layer: int) -> None:
         """Wait for one layer of a load that was started, and read the whole prefix in this layer of the pool (HOST-6).
 
         Needs LAYER_WAITS. Raises InvariantError when bytes are wrong. Nothing is read of a load that failed.
@@ -669,12 +668,12 @@ class Driver:
         """Remove the cache's objects; False while requests are in flight."""
         return self._operate("clear_storage", self.adapter.clear_storage)
 
-    def storage_keys(self, pool: Pool, key: Key) -> list[str]:
+    def storage_keys(self, pool: str, key: Key) -> list[str]:
         """The object key of each whole page of a key in one pool; checks that they are distinct."""
         keys = list(self.adapter.storage_keys(pool, key))
         pages = aligned_count(key, self.config) // self.config.page_size
         if len(keys) != pages or len(set(keys)) != pages:
-            raise violation("STORE-1", f"storage_keys of {pool.value}", f"{pages} distinct keys", keys)
+            raise violation("STORE-1", f"storage_keys of {pool}", f"{pages} distinct keys", keys)
         return keys
 
     def advance_clock(self, seconds: float) -> None:
@@ -899,14 +898,15 @@ class Driver:
         host = self.snapshot().host if self.has_snapshot else None
         return [] if host is None else [one for one in host.transfers if one.kind is TransferKind.LOAD]
 
-    def _readers(self, load: OpenLoad) -> dict[Pool, Callable[[int], None]]:
+    def _readers(self, load: OpenLoad) -> dict[str, Callable[[int], None]]:
         """The function that reads one layer, by pool."""
-        readers: dict[Pool, Callable[[int], None]] = {}
+        readers: dict[str, Callable[[int], None]] = {}
         for pool in self.contents.prefix_pools:
             readers[pool] = partial(self.contents.verify_layer, pool, load.key, load.slots)
         state = self._state_of(load.key) if self._has_states and self.has_snapshot else None
         if state is not None:
-            readers[Pool.MAMBA] = partial(self.contents.verify_state_layer, load.key, state)
+            for pool in self.contents.state_pools:
+                readers[pool] = partial(self.contents.verify_state_layer, pool, load.key, state)
         return readers
 
     def _update_loads(self) -> None:

@@ -27,10 +27,11 @@ from hicache.testing.laws.slots import (
 )
 from hicache.testing.laws.tiers import Keys, check_kept, check_order
 from hicache.testing.laws.tree import check_receipts
+from hicache.testing.pools import component_of
 from hicache.testing.snapshot import Snapshot
 from hicache.testing.storage.scripted import store_of
 from hicache.testing.violation import violation
-from hicache.types import Component, Key, Namespace, Pool, Slots, Tier
+from hicache.types import Component, Key, Namespace, Slots, Tier
 
 
 def check_counters(snapshot: Snapshot, adapter: CacheAdapter, config: CacheConfig) -> None:
@@ -147,9 +148,7 @@ class Objects:
         is_shared = config.model is not None and config.model.is_mla and config.topology.tp_size > 1
         self._store = None if is_shared else store_of(config)
         self._known: dict[tuple[Namespace, bytes], Keys] = {}
-        pools = {Pool.KV: True, Pool.INDEXER: Pool.INDEXER in config.sidecars}
-        pools |= {Pool.SWA: Component.SWA in config.components, Pool.MAMBA: Component.MAMBA in config.components}
-        self._pools = [pool for pool, is_kept in pools.items() if is_kept]
+        self._pools = component_of(config)
 
     def check(self, snapshot: Snapshot) -> None:
         """Raise InvariantError unless every page marked as stored is in the store, written in the required order."""
@@ -160,9 +159,9 @@ class Objects:
         def keys_of(row: int) -> Keys:
             return self._keys(snapshot.nodes[row].namespace, snapshot.prefix(row))
 
-        check_kept(snapshot, keys_of, store.was_written)
+        check_kept(snapshot, self._pools, keys_of, store.was_written)
         if not store.has_refused:
-            check_order(snapshot, keys_of, store.was_written)
+            check_order(snapshot, self._pools, keys_of, store.was_written)
 
     def _keys(self, namespace: Namespace, prefix: bytes) -> Keys:
         known = self._known.get((namespace, prefix))

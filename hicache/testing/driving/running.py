@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hicache.testing.violation import violation
-from hicache.types import Handle, Key, Pool, Slots, TransferPhase
+from hicache.types import Handle, Key, Slots, TransferPhase
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,7 @@ class OpenLoad:
     before: Slots
     indices: Slots
     phase: TransferPhase
-    ready: dict[Pool, frozenset[int]]
+    ready: dict[str, frozenset[int]]
 
     @property
     def slots(self) -> Slots:
@@ -89,12 +89,12 @@ class OpenLoad:
             raise violation("FLOW-4", f"a load that was {self.phase.value}", "a later phase, and one end", phase.value)
         self.phase = phase
 
-    def record_ready(self, pool: Pool, ready: frozenset[int]) -> None:
+    def record_ready(self, pool: str, ready: frozenset[int]) -> None:
         """Record the readable layers of a pool. Raises InvariantError when one is no longer readable (HOST-6)."""
         known = self.ready.get(pool, frozenset())
         if not known <= ready:
             raise violation(
-                "HOST-6", f"readable layers of {pool.value}", f"at least {sorted(known)} as before", sorted(ready)
+                "HOST-6", f"readable layers of {pool}", f"at least {sorted(known)} as before", sorted(ready)
             )
         self.ready[pool] = ready
 

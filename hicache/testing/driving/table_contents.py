@@ -13,15 +13,10 @@ from hicache.testing.driving.contents import NOISE
 from hicache.testing.driving.running import RunningRequest
 from hicache.testing.geometry import geometry_of
 from hicache.testing.patterns import TOKEN_BYTES, Digests, as_numbers, chain, check_fill, elements_of, fill, seed
+from hicache.testing.pools import pools_of
 from hicache.testing.snapshot import BlockSnapshot, OffloadView
 from hicache.testing.violation import violation
 from hicache.types import Component, Key, Namespace, Pool, Slots
-
-POOLS: dict[str, tuple[Pool, ...]] = {
-    Component.FULL.value: (Pool.KV, Pool.INDEXER),
-    Component.SWA.value: (Pool.SWA,),
-    Component.MAMBA.value: (Pool.MAMBA,),
-}
 
 
 class TableContents:
@@ -29,6 +24,7 @@ class TableContents:
 
     def __init__(self, adapter: CacheAdapter, config: CacheConfig) -> None:
         self._adapter = adapter
+        self._config = config
         self._geometry = geometry_of(config)
         self._window = config.sliding_window_size or 0
         self._attention = [component for component in config.components if component != Component.MAMBA]
@@ -107,14 +103,14 @@ class TableContents:
     def _write(self, component: str, slots: Slots, digests: Digests) -> None:
         if not self._readable or not len(slots):
             return
-        for pool in POOLS[component]:
+        for pool in pools_of(self._config, component):
             for layer in range(self._adapter.layers(pool)):
                 self._adapter.write(pool, slots, layer, fill(digests, 1, layer, pool, self._adapter.slot_bytes(pool)))
 
     def _overwrite(self, component: str, slots: Slots) -> None:
         if not self._readable or not len(slots):
             return
-        for pool in POOLS[component]:
+        for pool in pools_of(self._config, component):
             for layer in range(self._adapter.layers(pool)):
                 noise = np.full((len(slots), self._adapter.slot_bytes(pool)), NOISE, dtype=np.uint8)
                 self._adapter.write(pool, slots, layer, noise)
@@ -124,7 +120,7 @@ class TableContents:
     ) -> None:
         if not self._readable or not len(slots):
             return
-        for pool in POOLS[component]:
+        for pool in pools_of(self._config, component):
             for layer in range(self._adapter.layers(pool)):
                 data = self._adapter.read(pool, slots, layer)
                 check_fill(data, digests, 1, layer, pool, lambda row: f"slot {slots[row]} of {place}: {positions[row]}")

@@ -78,7 +78,7 @@ def _reads(is_read: Flags, slots: Slots | None) -> bool:
     return slots is not None and bool(is_read[slots[slots < len(is_read)]].any())
 
 
-Keys = Mapping[Pool, Sequence[str]]
+Keys = Mapping[str, Sequence[str]]
 """The object keys of a prefix, page by page, for each pool that is stored."""
 
 
@@ -117,42 +117,39 @@ def check_no_fetch(snapshot: Snapshot) -> None:
             raise violation("FLOW-7", f"node {row} on the host", "no pins, as nothing is in flight", pins)
 
 
-def check_kept(snapshot: Snapshot, keys_of: Callable[[int], Keys], written: Callable[[str], bool]) -> None:
-    """FETCH-9: the pages that a node reports as stored are in storage. `keys_of`: the object keys of a node's prefix.
+def check_kept(
+    snapshot: Snapshot, pools: Mapping[str, str], keys_of: Callable[[int], Keys], written: Callable[[str], bool]
+) -> None:
+    """FETCH-9: the pages that a node reports as stored are in storage. `pools`: the component of each stored pool.
 
-    `written`: whether an object was ever written under a key.
+    `keys_of`: the object keys of a node's prefix. `written`: whether an object was ever written under a key.
     """
     assert snapshot.storage is not None, "the snapshot of a cache with storage has a storage view"
     for row, marks in enumerate(snapshot.storage.persisted or ()):
         node = snapshot.nodes[row]
         for pool, keys in keys_of(row).items() if marks else ():
-            if _COMPONENT[pool] in marks:
+            if pools[pool] in marks:
                 pages = len(keys) * node.start // node.end
-                own = keys[-1:] if pool is Pool.MAMBA else keys[pages:]
+                own = keys[-1:] if pools[pool] == Component.MAMBA else keys[pages:]
                 missing = [key for key in own if not written(key)]
                 if missing:
                     place = f"node {row} (elements {node.start}..{node.end})"
-                    raise violation("FETCH-9", place, f"its {len(own)} objects of {pool.value} in storage", missing)
+                    raise violation("FETCH-9", place, f"its {len(own)} objects of {pool} in storage", missing)
 
 
-def check_order(snapshot: Snapshot, keys_of: Callable[[int], Keys], written: Callable[[str], bool]) -> None:
+def check_order(
+    snapshot: Snapshot, pools: Mapping[str, str], keys_of: Callable[[int], Keys], written: Callable[[str], bool]
+) -> None:
     """FLOW-9: a KV page is in storage only with all pages before it, and with the pools that follow KV's indices.
 
-    Valid only when storage has refused no write.
+    `pools`: the component of each stored pool. Valid only when storage has refused no write.
     """
     for row in range(len(snapshot.nodes)):
         keys = keys_of(row)
         kept = [written(key) for key in keys[Pool.KV]]
         if True in kept[kept.index(False) :] if False in kept else False:
             raise violation("FLOW-9", f"KV in storage of the prefix of node {row}", "no gap", kept)
-        beside = [written(key) for key in keys.get(Pool.INDEXER, ())]
-        if any(own and not other for own, other in zip(kept, beside, strict=False)):
-            raise violation("FLOW-9", f"indexer in storage of the prefix of node {row}", f"as KV: {kept}", beside)
-
-
-_COMPONENT = {
-    Pool.KV: Component.FULL,
-    Pool.INDEXER: Component.FULL,
-    Pool.SWA: Component.SWA,
-    Pool.MAMBA: Component.MAMBA,
-}
+        for pool in (pool for pool, component in pools.items() if component == Component.FULL):
+            beside = [written(key) for key in keys[pool]]
+            if any(own and not other for own, other in zip(kept, beside, strict=True)):
+                raise violation("FLOW-9", f"{pool} in storage of the prefix of node {row}", f"as KV: {kept}", beside)

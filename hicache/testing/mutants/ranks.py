@@ -210,6 +210,6 @@ class EveryRankWrites(ReferenceAdapter):
 class LayersOfTheModel(ReferenceAdapter):
     """On a later stage a reader takes a layer for one of the whole model, and subtracts the stage's first layer."""
 
-    def layer_ready(self, ticket: LoadBackTicket, pool: Pool, layer: int) -> bool:
+    def layer_ready(self, ticket: LoadBackTicket, pool: str, layer: int) -> bool:
         first = self.cache.config.topology.pp_rank * self._host.layers
         return self.stack_layer(pool, layer) - first < self.cache.layers_done(ticket)

@@ -16,6 +16,7 @@ from hicache.errors import ConfigurationError, InvariantError, TraceError
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.plugin.causes import causes_of
 from hicache.testing.plugin.devices import missing_device
+from hicache.testing.pools import pools_of
 from hicache.testing.replay.audit import Audit
 from hicache.testing.replay.configuration import (
     NEVER,
@@ -32,7 +33,7 @@ from hicache.testing.replay.request_session import RequestAudit, RequestSession
 from hicache.testing.replay.session import Session
 from hicache.testing.replay.tally import Part, Tally, part_since, share
 from hicache.testing.traces import Trace, TraceRequest, request_tokens
-from hicache.types import SHARED, Component, Key, Pool, Tier
+from hicache.types import SHARED, Component, Key, Tier
 
 Progress = Callable[[int, int], None]
 """Called after each request with the number of replayed requests and the number of all requests."""
@@ -139,7 +140,7 @@ def _host_outcome(epochs: ReplayEpochs, config: CacheConfig) -> HostOutcome | No
         bytes_backed_up=counters.get("bytes_backed_up"),
         bytes_loaded=counters.get("bytes_loaded"),
         backups_refused=counters.get("backups_refused"),
-        bytes_per_token=_bytes_per_token(cache) if Capability.BYTES in cache.capabilities else None,
+        bytes_per_token=_bytes_per_token(cache, config) if Capability.BYTES in cache.capabilities else None,
     )
 
 
@@ -152,8 +153,8 @@ def _storage_outcome(
     return storage_outcome(config.storage, trace, totals, config.page_size, epochs.parts, restarted=restarted)
 
 
-def _bytes_per_token(cache: CacheAdapter) -> int:
-    layers = {pool: cache.layers(pool) for pool in (Pool.KV, Pool.INDEXER)}
+def _bytes_per_token(cache: CacheAdapter, config: CacheConfig) -> int:
+    layers = {pool: cache.layers(pool) for pool in pools_of(config, Component.FULL)}
     return sum(count * cache.slot_bytes(pool) for pool, count in layers.items() if count)
 
 

@@ -335,28 +335,28 @@ class HostedCache(CacheAdapter):
     def fail(self, ticket: Job, parts_done: int) -> None:
         self.jobs.fail(ticket, parts_done)
 
-    def layer_ready(self, ticket: Ticket, pool: Pool, layer: int) -> bool:
-        if pool is not Pool.KV or ticket.phase.has_ended:
+    def layer_ready(self, ticket: Ticket, pool: str, layer: int) -> bool:
+        if pool != Pool.KV or ticket.phase.has_ended:
             return True
         jobs = [job for job in self.jobs.started if ticket.parts[0] in job.parts]
         return any(job.layers_done > layer for job in jobs)
 
     # Pools.
 
-    def layers(self, pool: Pool) -> int:
-        return LAYERS if pool is Pool.KV else 0
+    def layers(self, pool: str) -> int:
+        return LAYERS if pool == Pool.KV else 0
 
-    def slot_bytes(self, pool: Pool) -> int:
+    def slot_bytes(self, pool: str) -> int:
         return SLOT_BYTES
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         self.jobs.device[layer].reshape(-1, SLOT_BYTES)[slots] = data
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         data: PageBytes = self.jobs.device[layer].reshape(-1, SLOT_BYTES)[slots]
         return data
 
-    def read_host(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read_host(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         data: PageBytes = self.jobs.host[layer].reshape(-1, SLOT_BYTES)[slots]
         return data
 

@@ -200,7 +200,7 @@ def test_a_prefix_that_nobody_computed_is_refused() -> None:
 # The bytes.
 
 
-def broken(driver: Driver, pool: Pool, slot: int) -> None:
+def broken(driver: Driver, pool: str, slot: int) -> None:
     """Overwrite one slot in the last layer."""
     layer = driver.adapter.layers(pool) - 1
     driver.adapter.write(pool, np.array([slot]), layer, np.full((1, driver.adapter.slot_bytes(pool)), 7, np.uint8))
@@ -216,7 +216,7 @@ def key(tokens: int) -> Key:
 
 @pytest.mark.parametrize(("pool", "component"), [(Pool.KV, FULL), (Pool.SWA, SWA), (Pool.MAMBA, MAMBA)])
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_wrong_byte_is_found_in_tables_and_in_cached_blocks(pool: Pool, component: str, is_running: bool) -> None:
+def test_a_wrong_byte_is_found_in_tables_and_in_cached_blocks(pool: str, component: str, is_running: bool) -> None:
     driver = opened()
     admission = driver.admit(key(9))
     assert admission is not None

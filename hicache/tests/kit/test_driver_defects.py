@@ -21,7 +21,6 @@ from hicache.types import (
     Key,
     LoadBack,
     MatchResult,
-    Pool,
     Sizes,
     Slots,
     Tokens,
@@ -81,7 +80,7 @@ class Forgetful(ReferenceAdapter):
 class WritesBeside(ReferenceAdapter):
     """`write` writes the second layer one slot further."""
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         super().write(pool, slots, layer, np.roll(data, layer, axis=0))
 
 
@@ -324,21 +323,21 @@ class SkipsALayer(HostedCache):
 class AllIsReady(HostedCache):
     """Every layer is reported as readable from the start."""
 
-    def layer_ready(self, ticket: Ticket, pool: Pool, layer: int) -> bool:
+    def layer_ready(self, ticket: Ticket, pool: str, layer: int) -> bool:
         return True
 
 
 class NothingIsReady(HostedCache):
     """No layer is ever reported as readable."""
 
-    def layer_ready(self, ticket: Ticket, pool: Pool, layer: int) -> bool:
+    def layer_ready(self, ticket: Ticket, pool: str, layer: int) -> bool:
         return False
 
 
 class ReadyForAWhile(HostedCache):
     """A readable layer becomes unreadable when the load has ended."""
 
-    def layer_ready(self, ticket: Ticket, pool: Pool, layer: int) -> bool:
+    def layer_ready(self, ticket: Ticket, pool: str, layer: int) -> bool:
         return super().layer_ready(ticket, pool, layer) and not ticket.phase.has_ended
 
 

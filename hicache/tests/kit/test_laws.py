@@ -514,6 +514,7 @@ MARKS = (frozenset({FULL, SWA}), NOTHING, frozenset({FULL, SWA, MAMBA}))
 """The marks of A, of B below A, and of C below A, the nodes of the scene."""
 
 FETCH = FetchView({FULL: slots(8, 9)})
+OF_POOLS: dict[str, str] = {Pool.KV: FULL, Pool.INDEXER: FULL, Pool.MAMBA: MAMBA}
 KEYS: dict[int, Keys] = {
     0: {Pool.KV: ("a",), Pool.INDEXER: ("ia",), Pool.MAMBA: ("ma",)},
     1: {Pool.KV: ("a", "b"), Pool.INDEXER: ("ia", "ib"), Pool.MAMBA: ("ma", "mb")},
@@ -588,18 +589,18 @@ def test_slots_and_pins_without_a_waiting_request_are_found() -> None:
 
 def test_a_mark_needs_the_objects_of_the_node_itself() -> None:
     there = {"a", "ia", "c", "ic", "mc"}
-    check_kept(stored(), KEYS.__getitem__, there.__contains__)
+    check_kept(stored(), OF_POOLS, KEYS.__getitem__, there.__contains__)
     for lost in ("a", "ia", "c", "ic", "mc"):
         with pytest.raises(InvariantError, match=f"^FETCH-9: .*{lost}"):
-            check_kept(stored(), KEYS.__getitem__, (there - {lost}).__contains__)
+            check_kept(stored(), OF_POOLS, KEYS.__getitem__, (there - {lost}).__contains__)
 
 
 def test_storage_has_no_gap_and_no_kv_without_its_sidecar() -> None:
-    check_order(stored(), KEYS.__getitem__, {"a", "ia", "ic", "mb"}.__contains__)
+    check_order(stored(), OF_POOLS, KEYS.__getitem__, {"a", "ia", "ic", "mb"}.__contains__)
     with pytest.raises(InvariantError, match=r"^FLOW-9: .*no gap"):
-        check_order(stored(), KEYS.__getitem__, {"b", "ib", "ia"}.__contains__)
+        check_order(stored(), OF_POOLS, KEYS.__getitem__, {"b", "ib", "ia"}.__contains__)
     with pytest.raises(InvariantError, match=r"^FLOW-9: .*indexer"):
-        check_order(stored(), KEYS.__getitem__, {"a"}.__contains__)
+        check_order(stored(), OF_POOLS, KEYS.__getitem__, {"a"}.__contains__)
 
 
 def test_a_value_is_checked_until_it_passes_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

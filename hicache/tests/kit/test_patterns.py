@@ -85,17 +85,15 @@ def test_the_checker_names_the_first_slot_that_differs() -> None:
         check_fill(data, digests, 2, 1, Pool.SWA, lambda row: f"slot {row}")
 
 
-@pytest.mark.parametrize(("is_mla", "parts"), [(False, 8), (True, 4)])
-def test_ranks_hold_other_bytes_of_a_page_where_they_hold_another_part(is_mla: bool, parts: int) -> None:
+@pytest.mark.parametrize(("is_shared", "parts"), [(False, 8), (True, 4)])
+def test_ranks_hold_other_bytes_of_a_page_where_they_hold_another_part(is_shared: bool, parts: int) -> None:
     digests, mesh = prefix_digests(key(1, 2), 2, bigram=False), Mesh(2, 2, 2)
-    shards = [shard_of(mesh.topology(rank), Pool.KV, is_mla=is_mla) for rank in range(mesh.ranks)]
+    shards = [shard_of(mesh.topology(rank), is_shared=is_shared) for rank in range(mesh.ranks)]
     found = {int(of_shard(digests, shard)[0]) for shard in shards}
     assert len(found) == parts, f"RANK-6: expected {parts} parts of a page on {mesh.name}, got {len(found)} of {shards}"
-    states = {shard_of(mesh.topology(rank), Pool.MAMBA, is_mla=is_mla) for rank in range(mesh.ranks)}
-    assert len(states) == mesh.ranks, f"RANK-6: a state is divided over all ranks, got {sorted(states)}"
 
 
 def test_one_rank_holds_whole_pages() -> None:
     digests = prefix_digests(key(1, 2), 2, bigram=False)
-    shard = shard_of(Mesh(1, 1, 1).topology(0), Pool.KV, is_mla=False)
+    shard = shard_of(Mesh(1, 1, 1).topology(0), is_shared=False)
     assert (of_shard(digests, shard) == digests).all(), f"one rank holds pages as they are, got the part {shard!r}"

@@ -15,7 +15,7 @@ from hicache.testing.replay import UNLIMITED, HostOutcome, HostSettings, ReplayS
 from hicache.testing.traces import SHORT_TRACE, TraceRequest, generate_trace
 from hicache.tests.kit.hosted_cache import NONE, HostedCache, Job, Prefix, Ticket
 from hicache.tests.kit.replays import SETTINGS, hits, replayed, request, whole_blocks
-from hicache.types import EvictResult, Handle, Key, LoadBack, MatchResult, Pool, Sizes, Slots, TransferKind
+from hicache.types import EvictResult, Handle, Key, LoadBack, MatchResult, Sizes, Slots, TransferKind
 
 
 def one_tier(capacity: str, *, page_size: int = 512, running: int = 2, check_every: int = 1) -> ReplaySettings:
@@ -120,7 +120,7 @@ class ForgetsLocks(HostedCache):
 class WritesElsewhere(HostedCache):
     """`write` writes one page further."""
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         super().write(pool, slots - self.page_size, layer, data)
 
 

@@ -17,7 +17,7 @@ from hicache.testing.replay.configuration import can_replay
 from hicache.testing.replay.sample import samples
 from hicache.testing.traces import SHORT_TRACE, generate_trace
 from hicache.tests.kit.replays import SETTINGS, replayed, request
-from hicache.types import Handle, Pool, Slots
+from hicache.types import Handle, Slots
 
 IN_PAGES = replace(SETTINGS, page_size=64)
 
@@ -53,7 +53,7 @@ def test_the_cache_has_a_geometry_that_its_adapter_lists(tmp_path: Path, compone
 class ReadsZeros(BlockCacheAdapter):
     """The last slot that is read is empty."""
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         data = super().read(pool, slots, layer).copy()
         data[-1] = 0
         return data

@@ -324,6 +324,6 @@ def test_two_ways_to_find_the_longest_prefix_agree(
         (mamba[:whole], HitPolicy.TRAILING_PAGES, 1),
     ]
     expected = usable_pages(whole, wants)
-    present = {Pool.KV: kv, Pool.INDEXER: indexer, Pool.SWA: swa, Pool.MAMBA: mamba}
+    present: dict[str, list[bool]] = {Pool.KV: kv, Pool.INDEXER: indexer, Pool.SWA: swa, Pool.MAMBA: mamba}
     found = restorable_pages(present, window)
     assert found == expected, f"STORE-2: {expected} by intersection, {found} length by length"

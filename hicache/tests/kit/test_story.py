@@ -68,7 +68,6 @@ from hicache.types import (
     Key,
     LoadBack,
     MatchResult,
-    Pool,
     Slots,
     StorageKind,
     Tier,
@@ -434,9 +433,9 @@ class Spoken(ReferenceAdapter):
         super().__init__(STORY)
         self._words = words
 
-    def storage_keys(self, pool: Pool, key: Key) -> list[str]:
+    def storage_keys(self, pool: str, key: Key) -> list[str]:
         pages = self._words.pages(key.tokens.astype("<i4").tobytes())
-        return [f"{pool.value}: {' '.join(pages[: end + 1])}" for end in range(len(pages))]
+        return [f"{pool}: {' '.join(pages[: end + 1])}" for end in range(len(pages))]
 
 
 def signs(row: Row, tier: Tier) -> str:

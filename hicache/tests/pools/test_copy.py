@@ -198,7 +198,7 @@ def test_one_layer_of_the_stack_is_one_layer_of_each_pool_that_it_reads(method: 
         own = before[pool].copy()
         if pool in (Pool.KV, Pool.INDEXER):
             own[:, 1] = expected[pool][:, 1]
-        assert np.array_equal(contents(tiers.host, pool), own), f"layer 3 of the stack is layer 1 of KV; {pool.value}"
+        assert np.array_equal(contents(tiers.host, pool), own), f"layer 3 of the stack is layer 1 of KV; {pool}"
 
 
 def test_jobs_that_take_turns_are_not_mixed_up() -> None:

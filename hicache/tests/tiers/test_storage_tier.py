@@ -166,7 +166,7 @@ def answer(worker: StorageWorker, kind: StorageKind, part: PageBatch | PrefixQue
 
 
 @pytest.mark.parametrize("pool", Pool)
-def test_bytes_go_out_and_come_back(pools: HostPools, pool: Pool) -> None:
+def test_bytes_go_out_and_come_back(pools: HostPools, pool: str) -> None:
     buffers = pools.buffers[pool]
     unit = buffers.page_size
     slots = np.arange(unit, 3 * unit)

@@ -298,7 +298,7 @@ def test_nothing_moves_by_itself(tiers: TwoTiers) -> None:
     executor.submit(BACKUP_JOB)
     assert executor.progress(1) == NOT_STARTED, "a job that was submitted has not moved"
     for pool, own in before.items():
-        assert np.array_equal(contents(tiers.host, pool), own), f"{pool.value} has changed"
+        assert np.array_equal(contents(tiers.host, pool), own), f"{pool} has changed"
 
 
 def test_jobs_are_listed_until_they_end_the_oldest_first(executor: StepExecutor[CopyJob]) -> None:

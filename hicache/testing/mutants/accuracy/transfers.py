@@ -190,7 +190,7 @@ class _LateBackup(_LateCopier):
 
 
 class _LateSidecars(_LateCopier):
-    kind, late = TransferKind.BACKUP, tuple(pool for pool in Pool if pool is not Pool.KV)
+    kind, late = TransferKind.BACKUP, tuple(pool for pool in Pool if pool != Pool.KV)
 
 
 class LateLoads(OtherParts):
@@ -232,13 +232,13 @@ class NoFence(ReferenceAdapter):
     """What a forward writes is in its slots when somebody reads them, or backs them up; a load does not wait for it."""
 
     def __init__(self, config: CacheConfig, groups: Mapping[str, Group] | None = None) -> None:
-        self._queued: list[tuple[Pool, Slots, int, PageBytes]] = []
+        self._queued: list[tuple[str, Slots, int, PageBytes]] = []
         super().__init__(config, groups)
 
-    def write(self, pool: Pool, slots: Slots, layer: int, data: PageBytes) -> None:
+    def write(self, pool: str, slots: Slots, layer: int, data: PageBytes) -> None:
         self._queued.append((pool, slots.copy(), layer, data.copy()))
 
-    def read(self, pool: Pool, slots: Slots, layer: int) -> PageBytes:
+    def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         self._retire()
         return super().read(pool, slots, layer)
 
