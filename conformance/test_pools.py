@@ -491,21 +491,20 @@ NEEDS = [Capability.PAGED, Capability.SWA, Capability.MAMBA, Capability.INDEXER]
 
 
 @clause("POOL-8", needs=NEEDS)
-@pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
-def test_bytes_come_back_from_each_kind_of_pool(adapter_type: type[CacheAdapter], dtype: str, layout: Layout) -> None:
-    driver = open_standard(
-        adapter_type, NAME, layout=layout, model=reshaped(TINY_MODEL, dtype=dtype, index_dim=TINY_INDEX_DIM)
-    )
-    put(driver, [1, 2])
-    put(driver, [1, 2, 3])
-    put(driver, [4])
-    for pages in ([1, 2], [1, 2, 3], [4]):
-        driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages)))
-        find(driver, pages)
-    evict_all(driver)
-    put(driver, [5, 6])
-    driver.check()
+def test_bytes_come_back_from_each_kind_of_pool(adapter_type: type[CacheAdapter], dtype: str) -> None:
+    model = reshaped(TINY_MODEL, dtype=dtype, index_dim=TINY_INDEX_DIM)
+    for layout in Layout:
+        driver = open_standard(adapter_type, NAME, layout=layout, model=model)
+        put(driver, [1, 2])
+        put(driver, [1, 2, 3])
+        put(driver, [4])
+        for pages in ([1, 2], [1, 2, 3], [4]):
+            driver.verify_state(key_of(driver, pages), driver.match(key_of(driver, pages)))
+            find(driver, pages)
+        evict_all(driver)
+        put(driver, [5, 6])
+        driver.check()
 
 
 @clause("POOL-8", needs=NEEDS)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ from hicache.types import (
     Sizes,
     Slots,
     StorageKind,
+    Tier,
     Tokens,
     TransferKind,
     TransferPhase,
@@ -61,6 +63,7 @@ class Capability(str, Enum):
     SIDECARS = "any number of sidecar pools that follow KV, as the model names them"
     POLICIES = "all seven eviction policies, not only LRU"
     BYTES = "pools that can be written and read: `layers`, `slot_bytes`, `write`, `read`"
+    CENSUS = "every tensor that is indexed by slot can be found: `slot_roots`, `slot_counts`"
     SNAPSHOT = "the whole state can be shown: `snapshot`, or `block_snapshot` with blocks and offload"
     SIZES = "size counters: `sizes`"
     EVENTS = "an event log: `events`"
@@ -302,12 +305,16 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     `departures`: ids of clauses that the cache replaces, by design, with a rule of its own. The driver does not check
     the laws of these clauses after each verb, so that other defects stay visible. The tests of these clauses still run,
     and are listed as known failures.
+    `slot_axes`: by the pattern of a path of the census, the axis that counts slots; it is the first of other tensors.
+    `not_restored`: by the pattern of a path of the census, the first tier from which the tensor does not come back.
     """
 
     interface: ClassVar[int] = 1
     profile: ClassVar[str] = "tree"
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     departures: frozenset[str] = frozenset()
+    slot_axes: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    not_restored: ClassVar[Mapping[str, Tier]] = MappingProxyType({})
 
     @abstractmethod
     def __init__(self, config: CacheConfig) -> None:
@@ -429,6 +436,17 @@ class CacheAdapter(HostVerbs, StorageVerbs, SteppedVerbs, RankVerbs, ABC):
     def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         """Read the bytes at slots of the pool, which are those of `write`."""
         self._lacks("read")
+
+    def slot_roots(self) -> Mapping[str, object]:
+        """By name, the objects below which all tensors on the device lie that the model reads by slot.
+
+        The kit walks attributes, mappings, lists and tuples, and overwrites what it finds: no allocator, no index.
+        """
+        self._lacks("slot_roots")
+
+    def slot_counts(self) -> Mapping[str, int]:
+        """By component, the length of a tensor with a row for each slot: the capacity with the padding slots."""
+        self._lacks("slot_counts")
 
     # Requests.
 

@@ -231,6 +231,14 @@ class ReferenceAdapter(CacheAdapter):
     def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         return self.cache.pools.buffers[pool].read(slots, layer)
 
+    def slot_roots(self) -> Mapping[str, object]:
+        return {"pools": self.cache.pools.buffers}
+
+    def slot_counts(self) -> Mapping[str, int]:
+        pools = self.cache.pools
+        sizes = {name: 1 if name == Component.MAMBA else pools.page_size for name in self.cache.config.components}
+        return {name: (pools.capacity_pages(name) + 1) * size for name, size in sizes.items()}
+
     # Requests.
 
     def lookup(self, key: Key) -> int:

@@ -82,6 +82,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "hicache.testing.model": ("hicache.types", "hicache.testing.snapshot", "hicache.testing.violation", "numpy"),
     "hicache.testing.cuda_model": ("numpy", "torch"),
     "hicache.testing.plugin.devices": ("torch",),
+    "hicache.testing.census": (*SHARED, "numpy", "torch"),
     **dict.fromkeys(RANKS, (*SHARED, "hicache.testing", "torch")),
     REFERENCE: (*CORE, "hicache.testing", "numpy"),
     "hicache.testing.adapters.modelled": (*CORE, "hicache.testing", "numpy", "torch"),

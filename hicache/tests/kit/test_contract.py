@@ -21,7 +21,7 @@ CLAUSES_BY_SECTION = {
     "INS": 8,
     "LOCK": 9,
     "EVICT": 12,
-    "HOST": 9,
+    "HOST": 10,
     "STORE": 15,
     "FETCH": 10,
     "RANK": 8,
