@@ -124,7 +124,7 @@ def zeroed_pool(adapter: CacheAdapter, pool: str) -> Iterator[None]:
 
     def read_zeros(read_pool: str, slots: Slots, layer: int) -> PageBytes:
         rows = read(read_pool, slots, layer)
-        return np.zeros_like(rows) if read_pool is pool else rows
+        return np.zeros_like(rows) if read_pool == pool else rows
 
     with patch.object(adapter, "read", read_zeros):
         yield

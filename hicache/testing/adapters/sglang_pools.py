@@ -263,7 +263,7 @@ class SglangHostPools:
 
     def read(self, pool: str, slots: Slots, layer: int) -> PageBytes:
         """The bytes at host slots, in the same order as those of the device."""
-        component = next(name for name, own in COMPONENT_POOL.items() if own is pool)
+        component = next(name for name, own in COMPONENT_POOL.items() if own == pool)
         raw = torch.from_numpy(np.array(slots, dtype=np.int64) - self._shift(component))
         return np.concatenate([raw_bytes(self._rows(part, raw, layer)) for part in self._parts(component)], axis=1)
 

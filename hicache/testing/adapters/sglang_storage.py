@@ -226,7 +226,7 @@ class SglangStorageVerbs(SglangHostVerbs, StorageVerbs, SteppedVerbs):
         return bool(self.cache.clear_storage_backend())
 
     def storage_keys(self, pool: str, key: Key) -> Sequence[str]:
-        component = next(name for name, own in COMPONENT_POOL.items() if own is pool)
+        component = next(name for name, own in COMPONENT_POOL.items() if own == pool)
         whole, _ = self.key_of(key).maybe_to_bigram_view(self.config.bigram)
         hashes = self.hashes_of(whole.page_aligned(self.config.page_size))
         names = page_names(NAMES[component], shard_of(self._storage_config), hashes)

@@ -14,6 +14,7 @@ from hypothesis import stateful
 
 from hicache.testing.mutants.accuracy.rows import ROWS as ACCURACY_ROWS
 from hicache.testing.mutants.callers import ROWS as CALLER_ROWS
+from hicache.testing.mutants.census import ROWS as CENSUS_ROWS
 from hicache.testing.mutants.order import ROWS as ORDER_ROWS
 from hicache.testing.mutants.rows import ROWS
 from hicache.testing.mutants.storage import ROWS as STORAGE_ROWS
@@ -96,7 +97,11 @@ def before(take: Take) -> dict[str, Any]:
 def test_the_rows_of_mutants_are_found_with_the_tests_that_find_them() -> None:
     rows = {row["name"]: row for row in collected(ROOT, "hicache/tests/mutants", ())["mutants"]}
     expected = {
-        row.slug: row for row in (*ROWS, *ACCURACY_ROWS, *CALLER_ROWS, *ORDER_ROWS, *STORAGE_ROWS, *SUBTLE_ROWS)
+        row.slug: row
+        for row in (
+            *(*ROWS, *ACCURACY_ROWS, *CALLER_ROWS, *CENSUS_ROWS),
+            *(*ORDER_ROWS, *STORAGE_ROWS, *SUBTLE_ROWS),
+        )
     }
     assert rows.keys() == expected.keys(), f"expected the mutants {sorted(expected)}, found {sorted(rows)}"
     for slug, row in expected.items():
