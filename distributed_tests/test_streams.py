@@ -24,7 +24,7 @@ from .rank_machine import RankStreamsMachine
 
 ROUNDS = 25
 
-SHARE = 10
+SHARE = 20
 """Divides the number of examples of a profile: each step runs on every rank, and on a model it is slow."""
 
 
