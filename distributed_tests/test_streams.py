@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from hicache.config import CacheConfig, WritePolicy
+from hicache.config import CacheConfig
 from hicache.testing.adapter import CacheAdapter, Capability
 from hicache.testing.contract import clause
 from hicache.testing.ranks.driver import RankDriver
@@ -36,11 +36,10 @@ def runs_workload(world: RankWorld, adapter_type: type[CacheAdapter], config: Ca
 
 
 @clause("RANK-1", "RANK-2", "FLOW-2", needs=NEEDS)
-@pytest.mark.parametrize("policy", [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_BACK], ids=lambda policy: policy.value)
 @on_meshes(TP1, TP2, PP2_TP2)
-def test_ranks_on_streams_hold_one_tree(launch: Launch, adapter_type: type[CacheAdapter], policy: WritePolicy) -> None:
+def test_ranks_on_streams_hold_one_tree(launch: Launch, adapter_type: type[CacheAdapter]) -> None:
     class_on_streams(adapter_type, 0)
-    config = on_streams(configuration(adapter_type, write_policy=policy, stop_policy=None))
+    config = on_streams(configuration(adapter_type, stop_policy=None))
     counts = launch.values(runs_workload, adapter_type, config, 1)
     assert len(set(counts)) == 1, f"RANK-2: expected as many collectives on each rank, got {counts}"
 

@@ -43,7 +43,7 @@ class Row:
 
 CUT = "test_prefetch.py::test_a_cut_prefetch_keeps_nothing_if_one_rank_lacks_a_pool[gloo-tp2]"
 
-ON_STREAMS = "test_streams.py::test_ranks_on_streams_hold_one_tree[gloo-tp2-write_through]"
+ON_STREAMS = "test_streams.py::test_ranks_on_streams_hold_one_tree[gloo-tp2]"
 
 ROWS = (
     Row(

@@ -92,7 +92,7 @@ SEARCHED: Mapping[type[CacheAdapter], tuple[str, str]] = {
 WITHOUT = (
     "test_slow_rank.py::test_no_rank_has_a_backup_before_every_rank_has_it[gloo-tp2]",
     "test_one_tree.py::test_ranks_with_a_host_tier_hold_one_tree[gloo-tp2]",
-    "test_streams.py::test_ranks_on_streams_hold_one_tree[gloo-tp1-write_through]",
+    "test_streams.py::test_ranks_on_streams_hold_one_tree[gloo-tp1]",
 )
 """Ranks without streams, and streams on one rank."""
 
