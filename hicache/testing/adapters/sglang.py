@@ -56,6 +56,7 @@ DEVICE = frozenset(
             Capability.BRANCHING,
             Capability.POLICIES,
             Capability.BYTES,
+            Capability.CENSUS,
             Capability.SIZES,
         ),
     }
@@ -79,6 +80,7 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
     """
 
     interface = 2
+    slot_axes: ClassVar[Mapping[str, int]] = {"mamba.*": 1}  # SGLang has the states of all layers in one tensor
 
     version: ClassVar[str]
     locks_tombstones: ClassVar[bool]
@@ -152,6 +154,12 @@ class SglangAdapter(SglangStorageVerbs, CacheAdapter):
 
     def free_state(self, slot: int) -> None:
         self.pools.free_lists[MAMBA].free(as_tensor(np.array([slot])))
+
+    def slot_roots(self) -> Mapping[str, object]:
+        return self.pools.roots
+
+    def slot_counts(self) -> Mapping[str, int]:
+        return self.pools.slot_counts()
 
     def layers(self, pool: str) -> int:
         return self.pools.layers(pool)

@@ -58,6 +58,7 @@ class SglangPools:
         self.allocator = self._open_allocator(kv)
         self.free_lists = self._free_lists()
         self.buffers = self._buffers(kv)
+        self.roots = self._roots(kv)
 
     def allocate(self, tokens: int) -> Slots | None:
         """Allocate slots of whole pages, with SWA partners, or None."""
@@ -193,6 +194,20 @@ class SglangPools:
         if MAMBA in self.config.components:
             lists[MAMBA] = self.requests.mamba_allocator
         return lists
+
+    def slot_counts(self) -> dict[str, int]:
+        """The rows of a tensor with one for each slot: SGLang pads with a page, and with one state."""
+        capacities, page = self.config.capacity_tokens, self.config.page_size
+        return {name: capacities[name] + (1 if name == MAMBA else page) for name in self.config.components}
+
+    def _roots(self, kv: Any) -> dict[str, Any]:
+        """The pools that have tensors by slot; the table of partners, which has one too, lies above them."""
+        roots = {Pool.KV.value: getattr(kv, "full_kv_pool", kv)}
+        if SWA in self.config.components:
+            roots[Pool.SWA.value] = kv.swa_kv_pool
+        if MAMBA in self.config.components:
+            roots[Pool.MAMBA.value] = self.requests.mamba_pool.mamba_cache
+        return roots
 
     def _buffers(self, kv: Any) -> dict[str, list[Sequence[torch.Tensor]]]:
         """The tensors of each layer, each with one row per slot."""
